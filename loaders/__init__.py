@@ -22,6 +22,13 @@ from .adapters import (
 from .attention import attention_backend, varlen_attention
 from .batch import PackedBatch
 from .context_parallel import context_indices, context_slice
+from .frameworks import (
+    MaxTextSource,
+    TorchtitanSource,
+    to_data_module,
+    to_iterable_dataset,
+    to_node,
+)
 from .loader import PackedLoader
 from .loss import (
     PairLogProbs,
@@ -37,12 +44,14 @@ from .shards import PackedShards
 
 __all__ = [
     "Isolation",
+    "MaxTextSource",
     "Pack",
     "PackedBatch",
     "PackedLoader",
     "PackedShards",
     "PairLogProbs",
     "Segment",
+    "TorchtitanSource",
     "attention_backend",
     "batch_from_rows",
     "check_trl",
@@ -53,13 +62,16 @@ __all__ = [
     "segment_means",
     "selective_log_probs",
     "to_axolotl",
+    "to_data_module",
     "to_flattening",
     "to_flex_block_mask",
     "to_forgather",
     "to_hf",
     "to_hf_4d",
+    "to_iterable_dataset",
     "to_llama_factory",
     "to_megatron",
+    "to_node",
     "to_olmo",
     "to_seq_idx",
     "to_torchtitan",

@@ -1,6 +1,7 @@
 """Comparison of the files of an output with its manifest: missing, changed or surplus."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -10,6 +11,8 @@ from .files import MANIFEST, inside
 from .manifest import FileEntry, Manifest, Output
 
 Level = Literal["size", "sha256"]
+# Of a repository on the Hugging Face hub and of its client, beside the files of an output.
+_HUB_FILES, _HUB_FOLDER = (".gitattributes", "README.md"), ".cache/huggingface/"
 SURPLUS = "is not in the manifest; expected nothing else in the directory"
 
 
@@ -49,14 +52,19 @@ def check_files(directory: Path, manifest: Manifest, level: Level = "size") -> l
     return findings + [f"{path} {SURPLUS}" for path in surplus_files(directory, manifest)]
 
 
+def surplus_names(names: Iterable[str], manifest: Manifest) -> list[str]:
+    """Names that are not in the manifest, without those of a repository on the hub."""
+    listed = {MANIFEST, *_HUB_FILES, *(entry.path for entry in manifest.all_files)}
+    return [name for name in names if name not in listed and not name.startswith(_HUB_FOLDER)]
+
+
 def surplus_files(directory: Path, manifest: Manifest) -> list[Path]:
-    """Files in `directory` that are not in the manifest."""
-    listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
-    surplus = []
+    """Files in `directory` that are not in the manifest, see `surplus_names`."""
+    found: list[str] = []
     for folder, folders, names in os.walk(directory):
         folders.sort()
         # os.walk does not follow a link to a folder, so the link itself is surplus.
         names += [name for name in folders if Path(folder, name).is_symlink()]
         paths = sorted(Path(folder, name) for name in names)
-        surplus += [path for path in paths if path.relative_to(directory).as_posix() not in listed]
-    return surplus
+        found += [path.relative_to(directory).as_posix() for path in paths]
+    return [directory / name for name in surplus_names(found, manifest)]

@@ -1,4 +1,4 @@
-"""The command line: one module per command in `commands/`, imported when it is used.
+"""The command line: one module per command, imported when it is used.
 
 Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 stopped, can be resumed; 130
 after Ctrl-C.
@@ -32,11 +32,21 @@ COMMANDS = {
     "reshard": "Rewrite an output with shards of another size.",
     "export": "Write an output in the format of another trainer.",
     "rename": "Give the columns of an output the names of another reader.",
+    "push": "Push an output to the Hugging Face hub.",
+    "card": "Print the dataset card of an output.",
     "sample": "Write small real data to try packprep on.",
     "warm": "Compile all kernels now, for a container image.",
     "env": "Print versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of use."""
+_FROM_OUTPUTS = ("merge", "reshard", "export", "rename", "push", "card")
+"""Those in `outputs/`: they make something of finished outputs."""
+
+
+def module_of(command: str) -> str:
+    """Dotted name of the module of a command."""
+    room = "outputs" if command in _FROM_OUTPUTS else "commands"
+    return f"packprep.cli.{room}.{command}"
 
 
 class _Commands(click.Group):
@@ -54,7 +64,7 @@ class _Commands(click.Group):
                     f"No such command {name!r}{nearest(name, COMMANDS)}", context
                 )
             return None
-        command: click.Command = importlib.import_module(f"packprep.cli.commands.{name}").command
+        command: click.Command = importlib.import_module(module_of(name)).command
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -132,8 +142,15 @@ def _path(error: click.ClickException) -> str:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Message of click as the beginning of a sentence; suggests the nearest option."""
+    """Message of click as the beginning of a sentence; suggests an option for an unknown one."""
     message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        from packprep.config.spellings import option_here
+
+        option = option_here(error.option_name)
+        if option and error.ctx and option in (each.name for each in error.ctx.command.params):
+            flag = "SOURCE" if option == "sources" else "--" + option.replace("_", "-")
+            return f"{error.option_name} is called {flag} here;"
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         message = f"No such option {error.option_name!r}; did you mean {error.possibilities[0]!r}?"
     return message[:1].lower() + (

@@ -5,13 +5,15 @@ fields.py has the options, values.py converts their values, checks.py refuses wr
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from packprep.config import checks, mix
 from packprep.config.executors import MERGE as MERGE
 from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
+from packprep.config.spellings import option_here
 from packprep.config.token_sources import IDS_COLUMN, names_token_files
 from packprep.config.values import parse_size as parse_size
 from packprep.config.values import value_of
@@ -27,6 +29,15 @@ class BuildConfig(Options):
     Example: BuildConfig(sources=["docs/*.jsonl"], output="packed", tokenizer="tokenizer.json",
     max_length=8192)
     """
+
+    if not TYPE_CHECKING:  # the types are those of the fields
+
+        @wraps(Options.__init__)
+        def __init__(self, **options: Any) -> None:
+            for name in options:
+                if option := option_here(name):
+                    raise ConfigError(f"{name} is called {option} here")
+            super().__init__(**options)
 
     def __post_init__(self) -> None:
         for spec in fields(self):
@@ -82,12 +93,14 @@ class BuildConfig(Options):
 
 
 def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return `options` unchanged. An unknown name raises ConfigError, with the nearest name.
+    """Return `options` unchanged. An unknown name raises ConfigError with the name to use.
 
     where: the file, for the error. extra: names allowed besides the fields of BuildConfig.
     """
     known = [*(spec.name for spec in fields(BuildConfig)), *extra]
     for key in options:
         if key not in known:
+            if option := option_here(key):
+                raise ConfigError(f"{where}: {key} is called {option} here")
             raise ConfigError(f"{where} has an unknown option {key!r}{nearest(key, known)}")
     return options

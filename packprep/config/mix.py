@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from packprep.config.spellings import option_here
 from packprep.support.errors import ConfigError, InputError, brief, nearest
 from packprep.support.redact import redacted
 
@@ -187,6 +188,8 @@ def _entry(
 ) -> Entry:
     for key in source:
         if key not in _KEYS and key not in options:
+            if isinstance(key, str) and (option := option_here(key)) in options:
+                raise ConfigError(f"source {label}: {key} is called {option} here")
             raise ConfigError(
                 f"source {label} has an unknown key "
                 f"{brief(key)}{nearest(key[:100], (*_KEYS, *options))}"

@@ -10,7 +10,7 @@ from typing import Any
 from packprep.inspect.shard_files import Opened, opener
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
-from packprep.schemas.listed import check_file, surplus_files
+from packprep.schemas.listed import check_file, surplus_files, surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.storage.remote import RemoteOutput
 from packprep.schemas.storage.stores import Store, Stored, is_url
@@ -86,8 +86,7 @@ class StoreFiles:
         return self.store.read(name)
 
     def surplus(self, manifest: Manifest) -> list[str]:
-        listed = {MANIFEST, *(entry.path for entry in manifest.all_files)}
-        return [name for name in self._stored if name not in listed]
+        return surplus_names(self._stored, manifest)
 
 
 def open_files(output: Any) -> DirectoryFiles | StoreFiles:

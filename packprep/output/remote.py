@@ -46,6 +46,11 @@ class StoreOutput:
     def __init__(self, config: BuildConfig) -> None:
         self.url = config.output.rstrip("/")
         _, _, rest = self.url.partition("://")
+        if self.url.startswith("hf://"):
+            raise ConfigError(
+                f"{self.url} is on the hub, which cannot create a file only where there is none; "
+                "build into a directory, then run packprep push DIR USER/NAME"
+            )
         bucket, _, name = rest.rpartition("/")
         if "@" in bucket.partition("/")[0]:
             raise ConfigError(

@@ -7,7 +7,10 @@ then uses its cache. Here one request for one file comes first.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
+
+from packprep.support.errors import ConfigError, PackprepError, StoppedError
 
 # Errors of httpx and of requests, one of which the hub's client uses; the builtin error is raised
 # in its offline mode.
@@ -98,3 +101,59 @@ def explained(error: Exception) -> str:
     if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
         return "it has no tokenizer.json; choose a repository with one, or save a fast tokenizer"
     return " ".join(str(error).split())[:200]
+
+
+@contextmanager
+def hub_client() -> Iterator[Any]:
+    """The hub's client, without its progress bars and with one line about retries."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError("HF_HUB_OFFLINE is set; unset it to reach the hub")
+    once, shown = _OneLine(), not are_progress_bars_disabled()
+    logging.getLogger(_RETRIES).addFilter(once)
+    disable_progress_bars()
+    try:
+        yield HfApi()
+    finally:
+        logging.getLogger(_RETRIES).removeFilter(once)
+        if shown:
+            enable_progress_bars()
+
+
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """Raise the errors of writing to a repository as sentences.
+
+    ConfigError if the same command cannot succeed, StoppedError if it can resume.
+    """
+    try:
+        yield
+    except PackprepError:
+        raise
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, RuntimeError) else error
+        response = getattr(cause, "response", None)
+        status = getattr(response, "status_code", None)
+        text = " ".join(str(cause).split())[:300]
+        resume = "uploaded shards are kept, so run the same command to resume"
+        if status in (401, 403):
+            raise ConfigError(
+                f"{name}: the hub refuses access ({status}); run hf auth login, or set HF_TOKEN to "
+                "a token that may write to it"
+            ) from None
+        if status == 412:
+            raise StoppedError(
+                f"{name}: somebody else changed it during the push; {resume}"
+            ) from None
+        if status is not None and 400 <= status < 500 and status not in (408, 429):
+            raise ConfigError(f"{name}: the hub refuses ({status}): {text}") from None
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        if status is not None or names & {*_NO_CONNECTION, "TransportError", "RequestException"}:
+            raise StoppedError(f"{name}: the hub does not answer: {text}; {resume}") from None
+        raise

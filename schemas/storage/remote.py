@@ -20,6 +20,7 @@ import pyarrow as pa
 from packprep.schemas.canonical import file_size
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, check_path
+from packprep.schemas.listed import surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest
 
 from .stores import Store
@@ -105,8 +106,7 @@ class RemoteOutput:
 
     def surplus(self) -> list[str]:
         """Names of files at the URL that the manifest does not list."""
-        listed = {MANIFEST, *(entry.path for entry in self.manifest.all_files)}
-        return [name for name in self.store.list() if name not in listed]
+        return surplus_names(self.store.list(), self.manifest)
 
     def _download(self, entry: FileEntry, path: Path) -> None:
         where = f"{self.url}/{entry.path}"

@@ -15,6 +15,9 @@ _CLIENTS = (
     "fsspec",
     "gcsfs",
     "google",
+    "httpx",
+    "httpx2",
+    "huggingface_hub",
     "requests",
     "s3fs",
     "urllib3",
@@ -57,7 +60,9 @@ def store_errors(url: str, *, writing: bool = False) -> Iterator[None]:
             raise
         if getattr(error, "errno", None) == errno.EBUSY:
             raise StoreError(errno.EBUSY, "it was replaced while it was read", url) from None
+        status = getattr(getattr(error, "response", None), "status_code", None)
         credentials = "Credential" in type(error).__name__ or "credential" in str(error)
+        credentials |= status in (401, 403)  # of the hub
         number = errno.EACCES if credentials else errno.EIO
         raise StoreError(number, f"the store says: {error_text(error)}", url) from error
 

@@ -293,6 +293,7 @@ def _stored(facts: dict[str, Any]) -> Stored | None:
         "content_md5",
         "generation",
         "blob_id",
+        "xet_hash",
         "LastModified",
         "last_modified",
         "mtime",

@@ -16,7 +16,7 @@ import pytest
 from packprep import BuildConfig
 from packprep.cli.commands.build import command as build_command
 from packprep.cli.commands.build import resolve_options
-from packprep.cli.main import COMMANDS
+from packprep.cli.main import COMMANDS, module_of
 from packprep.config.options import options_in
 from packprep.config.yaml_file import to_yaml
 from packprep.engines.third_party import is_fast
@@ -112,12 +112,36 @@ def test_packprep_alone_prints_its_help() -> None:
         ),
         (["build", "--qqqqq"], "no such option '--qqqqq'; see packprep build --help"),
         (
+            ["build", "a.jsonl", "--seq-len", "4096"],
+            "--seq-len is called --max-length here; see packprep build --help",
+        ),
+        (
+            ["build", "--cutoff_len=4096"],
+            "--cutoff_len is called --max-length here; see packprep build --help",
+        ),
+        (
+            ["plan", "--workers", "4"],
+            "--workers is called --num-proc here; see packprep plan --help",
+        ),
+        (
+            ["build", "--dataset", "a.jsonl"],
+            "--dataset is called SOURCE here; see packprep build --help",
+        ),
+        (
+            ["show", "packed", "--tokenizer-name", "gpt2"],
+            "--tokenizer-name is called --tokenizer here; see packprep show --help",
+        ),
+        (
+            ["env", "--seq-len", "4096"],
+            "no such option '--seq-len'; see packprep env --help",
+        ),
+        (
             ["qqqqq"],
             f"no such command 'qqqqq', expected one of {', '.join(COMMANDS)}; see packprep --help",
         ),
     ],
 )
-def test_a_mistyped_command_or_option_is_answered_with_the_nearest_one(
+def test_a_mistyped_or_foreign_option_is_answered_with_the_one_to_use(
     arguments: list[str], sentence: str
 ) -> None:
     result = run(*arguments)
@@ -217,7 +241,7 @@ def test_version_and_the_list_of_commands() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_has_its_line_of_the_list_and_an_example_in_80_columns(name: str) -> None:
-    command = importlib.import_module(f"packprep.cli.commands.{name}").command
+    command = importlib.import_module(module_of(name)).command
     assert (command.name, command.get_short_help_str(200)) == (name, COMMANDS[name])
     page = run(name, "--help").out
     assert f"packprep {name} " in page.split("Example")[1]
@@ -226,7 +250,7 @@ def test_help_of_a_command_has_its_line_of_the_list_and_an_example_in_80_columns
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_of_a_command_is_on_its_help_page_with_a_sentence(name: str) -> None:
-    command = importlib.import_module(f"packprep.cli.commands.{name}").command
+    command = importlib.import_module(module_of(name)).command
     page = run(name, "--help").out
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     assert options

@@ -132,6 +132,7 @@ def write_output(
     max_length: int = 8,
     vocab_size: int = 32,
     rows_per_batch: int = 2,
+    source_documents: int = 3,
 ) -> Manifest:
     """Write an output: the packs of each shard of each split.
 
@@ -185,7 +186,7 @@ def write_output(
     }
     write_file(
         directory / "report.json",
-        canonical_json(_report(splits, counts, files, ledger, max_length)),
+        canonical_json(_report(splits, counts, files, ledger, max_length, source_documents)),
     )
     data = {
         "format_version": 1,
@@ -196,7 +197,7 @@ def write_output(
         ],
         "max_length": max_length,
         "vocab_size": vocab_size,
-        "sources": [source | {"first_document": 0, "documents": 3}],
+        "sources": [source | {"first_document": 0, "documents": source_documents}],
         "splits": counts,
         "files": files,
         "ledger": ledger,
@@ -214,6 +215,7 @@ def _report(
     files: Sequence[Mapping[str, Any]],
     ledger: Mapping[str, Any],
     max_length: int,
+    source_documents: int,
 ) -> dict[str, Any]:
     """A valid report of these packs. Times are 0, so equal packs have equal bytes."""
     packs, tokens = sum(split["packs"] for split in counts.values()), ledger["tokens_packed"]
@@ -225,7 +227,8 @@ def _report(
         name: segments[math.ceil(share * len(segments)) - 1] if segments else 0
         for name, share in _PERCENTILES.items()
     }
-    documents = {"in": 3, "empty": 0, "skipped": {}, "dropped": {}, "cut": 0, "cut_characters": 0}
+    documents = {"in": source_documents, "empty": 0, "skipped": {}, "dropped": {}}
+    documents |= {"cut": 0, "cut_characters": 0}
     shards = [file for file in files if "packs" in file]
     return {
         "report_version": 1,

@@ -274,9 +274,9 @@ def _import_packprep() -> None:
     """Import what commands import, and load the compiled kernels."""
     import importlib
 
-    from packprep.cli.main import COMMANDS
+    from packprep.cli.main import COMMANDS, module_of
 
-    for name in (*(f"packprep.cli.commands.{name}" for name in COMMANDS), *_LAZY):
+    for name in (*map(module_of, COMMANDS), *_LAZY):
         importlib.import_module(name)
     for name in ("fastokens", "gigatoken"):
         with contextlib.suppress(ImportError):

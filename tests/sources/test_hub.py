@@ -1,0 +1,113 @@
+"""Files of a hub of this machine as sources, read by the hub's own file system."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from packprep.loaders import PackedShards
+from tests.helpers.command import run
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.hub import Hub, connect, running
+
+ROOT = "hf://datasets/user/texts"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A repository with the same 60 documents as JSON lines, in two files and as Parquet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    save_tokenizer(tmp_path / "tok")
+    lines = write_jsonl(tmp_path / "a.jsonl", texts(60)).read_bytes().splitlines(keepends=True)
+    pq.write_table(pa.table({"text": texts(60)}), tmp_path / "a.parquet")
+    with running() as hub:
+        connect(hub, monkeypatch)
+        hub.create("user/texts")
+        files = {
+            "a.jsonl": b"".join(lines),
+            "parts/0.jsonl.gz": gzip.compress(b"".join(lines[:30])),
+            "parts/1.jsonl.gz": gzip.compress(b"".join(lines[30:])),
+            "a.parquet": (tmp_path / "a.parquet").read_bytes(),
+        }
+        hub.commit("user/texts", files)
+        hub.buckets["user/bucket"] = {f"texts/{name}": content for name, content in files.items()}
+        yield hub
+
+
+def tokens(here: Path, source: str) -> list[list[int]]:
+    """Packs of a build of one source, in input order."""
+    result = run(
+        *("build", source, "-o", here / "out", "--tokenizer", here / "tok", "--overwrite"),
+        *("--max-length", 256, "--order", "input", "-q"),
+    )
+    assert (result.code, result.err) == (0, "")
+    return [pack.tokens.tolist() for pack in PackedShards(here / "out")]
+
+
+@pytest.mark.parametrize(
+    "source", ["a.jsonl", "parts/*.jsonl.gz", "parts", "a.parquet", "parts/**/*.gz"]
+)
+def test_a_build_of_files_of_the_hub_is_that_of_their_copies(
+    hub: Hub, tmp_path: Path, source: str
+) -> None:
+    assert tokens(tmp_path, f"{ROOT}/{source}") == tokens(tmp_path, str(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize("source", ["a.jsonl", "parts/*.jsonl.gz", "parts", "a.parquet"])
+def test_a_build_of_files_of_a_bucket_is_that_of_their_copies(
+    hub: Hub, tmp_path: Path, source: str
+) -> None:
+    expected = tokens(tmp_path, str(tmp_path / "a.jsonl"))
+    assert tokens(tmp_path, f"hf://buckets/user/bucket/texts/{source}") == expected
+
+
+def test_a_commit_in_the_address_is_the_revision_that_is_read(hub: Hub, tmp_path: Path) -> None:
+    before = hub.branches["user/texts"]["main"][-1]
+    expected = tokens(tmp_path, f"{ROOT}/a.jsonl")
+    line = json.dumps({"text": "something else"}).encode()
+    hub.commit("user/texts", {"a.jsonl": line})
+    assert tokens(tmp_path, f"{ROOT}@{before}/a.jsonl") == expected
+    assert tokens(tmp_path, f"{ROOT}/a.jsonl") != expected
+
+
+@pytest.mark.parametrize(
+    "address",
+    [f"{ROOT}/b.jsonl", "hf://datasets/user/none/a.jsonl", "hf://buckets/user/bucket/b.jsonl"],
+)
+def test_a_missing_file_or_repository_is_one_sentence(
+    hub: Hub, tmp_path: Path, address: str
+) -> None:
+    result = run("build", address, "-o", tmp_path / "out", "--tokenizer", tmp_path / "tok", "-q")
+    assert result.code == 2
+    assert result.err == (
+        f"packprep: {address}: there is no such object and no such folder; check the address\n"
+    )
+
+
+def test_a_gated_repository_is_refused_with_the_thing_to_check(hub: Hub, tmp_path: Path) -> None:
+    hub.refuse = ("/resolve/", 403)
+    address = f"{ROOT}/a.jsonl"
+    result = run("build", address, "-o", tmp_path / "out", "--tokenizer", tmp_path / "tok", "-q")
+    assert result.code == 2
+    assert result.err.startswith(f"packprep: {address}: the store says: ")
+    assert result.err.endswith("; check the address and the credentials\n")
+
+
+@pytest.mark.parametrize("output", ["datasets/user/packed", "buckets/user/bucket/packed"])
+def test_an_output_on_the_hub_is_refused_with_the_command_to_use(
+    hub: Hub, tmp_path: Path, output: str
+) -> None:
+    result = run(
+        *("build", tmp_path / "a.jsonl", "-o", f"hf://{output}"),
+        *("--tokenizer", tmp_path / "tok", "-q"),
+    )
+    assert result.code == 2
+    assert result.err == (
+        f"packprep: hf://{output} is on the hub, which cannot create a file only where there is "
+        "none; build into a directory, then run packprep push DIR USER/NAME\n"
+    )
+    assert hub.seen == []
