@@ -14,8 +14,8 @@ import pytest
 from packprep import loaders
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("datasets", "grain", "lightning", "numba", "pandas", "pytorch_lightning", "tokenizers")
-HEAVY += ("torch", "torchdata", "transformers")
+HEAVY = {"datasets", "grain", "lightning", "numba", "pandas", "pytorch_lightning", "tokenizers"}
+HEAVY |= {"torch", "torchdata", "transformers"}
 
 
 def loaded_by(statement: str) -> set[str]:
