@@ -84,6 +84,7 @@ def npy_layout(data: Path, where: str, findings: Findings) -> TokenLayout | None
         first_byte=begin,
         mask=mask,
         mask_first_byte=mask_begin,
+        packs=len(offsets if stored is None else stored) - 1,
     )
 
 
