@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.inspect.foreign.preset_samples import check_sample_files
 from packprep.inspect.foreign.result import ForeignResult
 from packprep.schemas.findings import Finding
 from packprep.support.arrays import Int64
@@ -44,7 +45,7 @@ def check_preset_packs(folder: Path, name: str, result: ForeignResult) -> None:
     paths = _paths(folder / "paths.json", fault) if "paths.json" not in missing else None
     boundaries = _array(folder / "boundaries.npy", 1, fault) if FILES[0] not in missing else None
     samples = _array(folder / "samples.npy", 2, fault) if FILES[1] not in missing else None
-    result.say("lengths of packs against pack_max_length, and samples against their files")
+    result.say("lengths of packs: pack_max_length is not in the files")
     if samples is None:
         return
     ends = _check_boundaries(boundaries, len(samples), name, result)
@@ -52,6 +53,8 @@ def check_preset_packs(folder: Path, name: str, result: ForeignResult) -> None:
     result.segments += len(samples)
     result.packs += 0 if ends is None else len(ends) - 1
     result.tokens += int((samples[:, 5] - samples[:, 4]).clip(0).sum())
+    if paths is not None:
+        check_sample_files(folder, name, paths, samples, result)
 
 
 def _paths(path: Path, fault: Callable[..., None]) -> list[str] | None:

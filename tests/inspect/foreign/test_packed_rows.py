@@ -46,19 +46,20 @@ BRIDGE_FAULTS: list[tuple[str, int, Any, str]] = [
         "seq_start_id",
         1,
         [],
-        "pack 1: seq_start_id is empty; expected 0 and each segment's start",
+        "pack 1: seq_start_id has 0 values; expected 0 and the start of each other segment, with "
+        "no end",
     ),
     (
         "seq_start_id",
         0,
         [0, 3, 2],
-        "pack 0: seq_start_id has 2 after 3, for segment 2; expected more",
+        "pack 0: seq_start_id has 2 after 3, at 2; expected more",
     ),
     (
         "seq_start_id",
         1,
         [0, 3],
-        "pack 1: seq_start_id ends with 3; expected less than the 3 tokens of input_ids",
+        "pack 1: seq_start_id ends with 3; expected less than 3, the number of tokens",
     ),
     ("seq_start_id", 0, [0, None], "pack 0: seq_start_id has null at 1"),
 ]
@@ -124,6 +125,58 @@ def test_ten_faults_of_rows_for_trl_and_trainer_are_found(
     found = faults(path, vocab_size=VOCABULARY)
     assert found[0].startswith(f"{path.name} {sentence}")
     assert all(line.startswith(f"{path.name} pack {row}") for line in found)
+
+
+OWN = {
+    "tokens": ROWS["input_ids"],
+    "cu_seqlens": [[0, 3, 5], [0, 2, 3], [0, 1]],
+    "position_ids": ROWS["position_ids"],
+    "labels": [[5, 6, 7, 50, 9], [-100, 11, -100], [-100]],
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "value", "sentence"),
+    [
+        ("tokens", 2, [100], "pack 2 segment 0 token 0: the id is 100; expected 0 to 99"),
+        ("cu_seqlens", 0, [0, 3, 4], "pack 0: cu_seqlens ends with 4; expected 5, the number of"),
+        ("cu_seqlens", 0, [0, 3, 3, 5], "pack 0: cu_seqlens has 3 after 3, at 2; expected more"),
+        ("cu_seqlens", 2, [1], "pack 2: cu_seqlens has 1 values; expected 0 and the start of"),
+        ("position_ids", 1, [0, 1, 2], "pack 1 segment 1 token 0: position_ids has 2; expected 0"),
+        ("labels", 1, [-100, 11, 100], "pack 1 segment 1 token 0: the label is 100; expected"),
+    ],
+)
+def test_own_columns_in_parquet_are_checked(
+    tmp_path: Path, column: str, row: int, value: Any, sentence: str
+) -> None:
+    path = write_rows(tmp_path / "x.parquet", OWN)
+    verdict = verify(path, vocab_size=VOCABULARY)
+    assert verdict.sound
+    assert (verdict.packs, verdict.segments, verdict.tokens) == (3, 5, 9)
+    write_rows(path, with_value(OWN, column, row, value))
+    (found,) = faults(path, vocab_size=VOCABULARY)
+    assert found.startswith(f"x.parquet {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("mask", "sentence"),
+    [
+        ([1, 1, 1, 2, 2], None),
+        ([1, 1, 1, 2, 0], None),
+        ([1, 1, 1, 1, 1], None),
+        ([2, 2, 2, 3, 3], "segment 0 token 0: attention_mask is 2; expected 1"),
+        ([1, 1, 1, 3, 3], "segment 1 token 0: attention_mask is 3; expected 1, 2 or 0"),
+        ([1, 1, 2, 1, 1], "segment 1 token 0: attention_mask is 1; expected 2, 3 or 0"),
+        ([1, 1, 2, 0, 2], "segment 1 token 1: attention_mask is 2; expected 0 to the end"),
+    ],
+)
+def test_numbers_of_segments_in_an_attention_mask_rise(
+    tmp_path: Path, mask: list[int], sentence: str | None
+) -> None:
+    columns = ROWS | {"attention_mask": [mask, [1, 1, 2], [1]]}
+    found = faults(write_rows(tmp_path / "x.parquet", columns))
+    expected = f"x.parquet pack 0 {sentence}"
+    assert (found == []) if sentence is None else found[0].startswith(expected)
 
 
 def test_positions_alone_separate_segments(tmp_path: Path) -> None:
@@ -213,3 +266,4 @@ def test_packs_are_known_by_their_columns() -> None:
     assert is_packed(["input_ids", "seq_start_id"])
     assert not is_packed(["input_ids", "labels", "attention_mask"])
     assert not is_packed(["tokens", "position_ids"])
+    assert is_packed(["tokens", "cu_seqlens", "labels"])
