@@ -34,6 +34,7 @@ ROOMS = (
     "tokens",
     "windows",
     "output",
+    "inspect/foreign",
     "inspect",
     "execute",
     "preview",

@@ -8,7 +8,7 @@ fast   reads each byte once, hashes and checks it, one file per thread. Speed: t
 full   also tokenizes a sample of documents again (`packprep.inspect.retokenize`).
 
 A dataset without a manifest, saved by TRL or another packer, is checked for the invariants only
-(`packprep.inspect.unsigned`).
+(`packprep.inspect.unsigned`), and so are files of other tools (`packprep.inspect.foreign`).
 """
 
 import contextlib
@@ -65,12 +65,13 @@ def verify(
     max_findings: int = 20,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Verify the output of a build, or the invariants of a dataset saved with `save_to_disk`.
+    """Verify the output of a build, or the invariants of packs and token files of other tools.
 
     sample, seed: number and choice of documents to tokenize again, at level full. root: folder of
-    relative source paths. tokenizer: its place, if it has moved since the build. vocab_size: bound
-    of the ids if there is no manifest. max_findings: number of findings to keep of each kind; all
-    are counted. A fault is a finding; raises InputError if there is nothing to verify.
+    relative source paths. tokenizer: its place, if it has moved since the build; without a manifest
+    its vocabulary bounds the ids. vocab_size: bound of the ids if there is no manifest.
+    max_findings: number of findings to keep of each kind; all are counted. A fault is a finding;
+    raises InputError if there is nothing to verify.
     """
     files, progress = open_files(output), progress or Silent()
     verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
@@ -79,9 +80,7 @@ def verify(
             raise InputError(
                 f"{output} has no {MANIFEST}, so its sources are not known; omit --level full"
             )
-        from packprep.inspect.unsigned import verify_unsigned
-
-        verify_unsigned(files.directory, verdict, vocab_size, progress)
+        _verify_without_manifest(files.directory, verdict, vocab_size, tokenizer, progress)
         return verdict
     try:
         found_output = files.output()
@@ -115,6 +114,27 @@ def verify(
     if retokenized is not None:
         compare(retokenized, verdict, root=root, tokenizer=tokenizer, progress=progress)
     return verdict
+
+
+def _verify_without_manifest(
+    path: Path, verdict: Verdict, vocab_size: int | None, tokenizer: Any, progress: Progress
+) -> None:
+    """Check the files of other tools, or a dataset of packs that `save_to_disk` wrote."""
+    if vocab_size is None and tokenizer is not None:
+        from packprep.engines.tokenizer import load_tokenizer
+
+        vocab_size = load_tokenizer(tokenizer, bos="none", eos="none").vocab_size
+    from packprep.inspect.foreign.detect import verify_foreign
+
+    result = verify_foreign(path, vocab_size, verdict.findings, progress)
+    if result is None:
+        from packprep.inspect.unsigned import verify_unsigned
+
+        verify_unsigned(path, verdict, vocab_size, progress)
+        return
+    verdict.not_checked += result.not_checked
+    for count in ("files", "bytes", "packs", "segments", "tokens"):
+        setattr(verdict, count, getattr(result, count))
 
 
 def _check_files(

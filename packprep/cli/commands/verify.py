@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     short_help="Check every file, invariant and document of an output.",
     epilog="Exit codes: 0 the output is sound, 1 it has findings, 2 there is no output to verify.",
 )
-@click.argument("output", metavar="OUT", shell_complete=of_paths("dir"))
+@click.argument("output", metavar="OUT", shell_complete=of_paths())
 @click.option(
     "--level",
     type=click.Choice(["fast", "full"]),
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     "--tokenizer",
     metavar="PATH|NAME",
     shell_complete=of_paths(),
-    help="full: the tokenizer, if it has moved since the build.",
+    help="full: the tokenizer, if it has moved since the build. For OUT without a manifest: ids "
+    "must be in its vocabulary.",
 )
 @click.option(
     "--vocab-size",
@@ -85,8 +86,10 @@ def command(
     ledger against the data, and that no document is lost, repeated or cut in the wrong place. Every
     finding names file, pack and segment.
 
-    Datasets packed by TRL or others and saved with save_to_disk have no manifest; only their
-    invariants are checked.
+    Packs of other tools have no manifest; only their invariants are checked. OUT may be a dataset
+    that TRL packed, packed Parquet of Megatron-Bridge, rows with position_ids or seq_lengths
+    (.parquet, .arrow, .jsonl), a token file (.bin with .idx, .npy, .ds), preset packs of XTuner, or
+    a folder of these.
 
     \b
     Example:

@@ -62,6 +62,7 @@ def datatrove_layout(data: Path, where: str, findings: Findings) -> TokenLayout 
         dtype=UNSIGNED[width],
         offsets=offsets,
         mask=loss if loss.exists() else None,
+        packs=len(ends),
     )
 
 

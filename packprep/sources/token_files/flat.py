@@ -84,6 +84,7 @@ def npy_layout(data: Path, where: str, findings: Findings) -> TokenLayout | None
         first_byte=begin,
         mask=mask,
         mask_first_byte=mask_begin,
+        packs=len(offsets if stored is None else stored) - 1,
     )
 
 
@@ -180,6 +181,7 @@ def _metadata(path: Path, where: str, findings: Findings) -> NDArray[np.int64] |
         table = csv.read_csv(
             path,
             read_options=csv.ReadOptions(autogenerate_column_names=True),
+            parse_options=csv.ParseOptions(newlines_in_values=True),  # of quoted ids
             convert_options=csv.ConvertOptions(
                 include_columns=["f0", "f1"], column_types={"f0": pa.int64(), "f1": pa.int64()}
             ),

@@ -24,7 +24,8 @@ class TokenLayout:
     """One file of tokens.
 
     first_byte: of the first token. offsets: tokens before each document, and of all, int64
-    [documents + 1]. mask: a file with a byte for each token, 1 where there is a loss.
+    [documents + 1]. mask: a file with a byte for each token, 1 where there is a loss. packs: number
+    of packs of documents that an index marks, else of documents.
     """
 
     data: Path
@@ -33,6 +34,7 @@ class TokenLayout:
     first_byte: int = 0
     mask: Path | None = None
     mask_first_byte: int = 0
+    packs: int = 0
 
     @property
     def documents(self) -> int:

@@ -93,7 +93,7 @@ def megatron_layout(data: Path, where: str, findings: Findings) -> TokenLayout |
     ):
         return None
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return TokenLayout(data=data, dtype=dtype, offsets=offsets)
+    return TokenLayout(data=data, dtype=dtype, offsets=offsets, packs=max(ends - 1, 0))
 
 
 def _check_lengths(lengths: NDArray[Any], index: str, findings: Findings) -> bool:

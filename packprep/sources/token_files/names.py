@@ -81,7 +81,13 @@ _BESIDE_OF = {
     "npy": beside_npy,
     "ds": beside_datatrove,
 }
-"""The files beside a file of tokens, by its ending."""
+TOKEN_KINDS = tuple(_BESIDE_OF)
+"""Endings of files of token ids and of Megatron's index."""
+
+
+def beside_tokens(name: str, exists: Exists) -> list[str]:
+    """The files beside a file of tokens. Raises InputError if one that it needs is missing."""
+    return _BESIDE_OF[name.rpartition(".")[2]](name, exists)
 
 
 def token_sources(names: Sequence[str], exists: Exists, *, lone: bool) -> list[str]:
@@ -93,10 +99,10 @@ def token_sources(names: Sequence[str], exists: Exists, *, lone: bool) -> list[s
     kept = dict.fromkeys(tokens_name(name, exists) for name in names)
     others: set[str] = set()
     for name in list(kept):
-        if (find := _BESIDE_OF.get(name.rpartition(".")[2])) is None:
+        if name.rpartition(".")[2] not in TOKEN_KINDS:
             continue
         try:
-            others.update(find(name, exists))
+            others.update(beside_tokens(name, exists))
         except InputError:
             if not lone:
                 del kept[name]

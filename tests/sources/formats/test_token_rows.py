@@ -22,7 +22,7 @@ from packprep.preview.estimate import estimate
 from packprep.schemas import Manifest
 from packprep.schemas.errors import FormatError
 from packprep.sources.carried import RowShape
-from packprep.sources.reading import read_rows
+from packprep.sources.reading import RowPlace, read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.token_files import layout
 from packprep.support.errors import ConfigError, InputError
@@ -307,12 +307,58 @@ def test_tasks_of_an_array_make_the_bytes_of_one_process(
     many: dict[str, Any], tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "_BEGINS_EVERY", 1_000)
+    monkeypatch.setattr(layout, "_TOKENS", 300)
     here = build(BuildConfig(**many | options | {"output": str(tmp_path / "here")}))
     array = many | options | {"executor": "array", "num_tasks": 2}
     for index in ("1", "0"):
         build_share(BuildConfig(**array, task_index=index))
     assert build(BuildConfig(**array, task_index="merge")).data == here.data
     assert verify(tmp_path / "out", level="full").sound
+
+
+def test_reading_may_begin_at_rows_of_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_TOKENS", 300)
+    documents = documents_of(100)
+    config = BuildConfig(sources=(str(write_megatron(tmp_path, documents)),), vocab_size=VOCABULARY)
+    (source,) = resolve(config, tmp_path)
+    assert source.format.row_begins is not None
+    begins, rows = source.format.row_begins(source, 1_000)
+    assert rows == 100
+    assert len(begins) >= 3
+    for row, byte in begins:
+        tables = read_rows(
+            source, config, tmp_path, RowShape(vocab_size=VOCABULARY), RowPlace(row, byte)
+        )
+        assert [ids for table in tables for ids in table["ids"].to_pylist()] == documents[row:]
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_damage_is_a_sentence_and_never_another_error(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    writers: list[Callable[..., Path]] = [write_megatron, write_dolma, write_npy, write_datatrove]
+    write = data.draw(st.sampled_from(writers))
+    path = write(folder, DOCUMENTS)
+    victim = folder / data.draw(st.sampled_from(sorted(file.name for file in folder.iterdir())))
+    content = bytearray(victim.read_bytes())
+    if data.draw(st.booleans()):
+        content = content[: data.draw(st.integers(0, len(content)))]
+    for _ in range(data.draw(st.integers(0, 3)) if content else 0):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] = data.draw(st.integers(0, 255))
+    victim.write_bytes(content)
+    verdict = verify(path, vocab_size=VOCABULARY)
+    try:
+        read = ids_of(path)
+    except (InputError, FormatError):
+        assert not verdict.sound
+    else:  # a row with an id outside of the vocabulary has a problem and no ids
+        assert (sum(map(len, read)) == verdict.tokens) == verdict.sound
+    shutil.rmtree(folder)
 
 
 def test_a_build_that_was_stopped_resumes_to_the_same_bytes(

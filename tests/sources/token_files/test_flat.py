@@ -137,6 +137,14 @@ def test_every_fault_is_a_sentence_with_its_place(
     assert found(tmp_path) == sentences
 
 
+def test_other_columns_of_documents_are_not_looked_at(tmp_path: Path) -> None:
+    write_dolma(tmp_path, DOCUMENTS)
+    lines('0,3,"a ""b"",\nc",x', "3,5,,", "5,6,é,7")(tmp_path)
+    layout = npy_layout(tmp_path / "x.npy", "x.npy", StopAtFirst())
+    assert layout is not None
+    assert layout.offsets.tolist() == [0, 3, 5, 6]
+
+
 def test_offsets_beside_documents_are_packs_of_them(tmp_path: Path) -> None:
     write_dolma(tmp_path, DOCUMENTS)
     save(0, 3, 6)(tmp_path)
