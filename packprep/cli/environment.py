@@ -8,6 +8,7 @@ from typing import Any
 
 from packprep.engines.guard import Guard
 from packprep.engines.known_guards import known_guards
+from packprep.support.limits import usable_cores, usable_memory
 from packprep.support.linux import processor
 from packprep.support.version import __version__
 
@@ -60,14 +61,18 @@ def environment() -> dict[str, Any]:
     A version is None where the package is not installed. guards: numbers of characters that go to
     `tokenizers`, by models, for the installed engines.
     """
+    cores, memory = usable_cores(), usable_memory()
     return {
         "packprep": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
         "machine": {
             "cores": os.cpu_count(),
-            "usable_cores": _usable_cores(),
+            "usable_cores": cores.value,
+            "cores_from": cores.source,
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "usable_memory_bytes": memory.value,
+            "memory_from": memory.source,
             "sha256": _sha256_in_hardware(),
         },
         "packages": {name: _version(name) for name in _PACKAGES},
@@ -98,10 +103,6 @@ def _guards() -> dict[str, str]:
         if counts:
             guards[entry["models"]] = f"characters to tokenizers: {', '.join(counts)}"
     return guards
-
-
-def _usable_cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _sha256_in_hardware() -> bool | None:

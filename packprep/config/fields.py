@@ -3,16 +3,11 @@
 The command line, the YAML file and Python read these fields.
 """
 
-import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, StrategyName, option
-
-
-def _memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+from packprep.support.limits import usable_cores, usable_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,10 +396,10 @@ class OptionFields:
         "SHARE",
     )
     num_proc: int = option(
-        os.cpu_count() or 1, "run", "Output", "CPU cores to use; does not change the output."
+        usable_cores().value, "run", "Output", "CPU cores to use; does not change the output."
     )
     max_memory: int = option(
-        _memory() // 2,
+        usable_memory().value // 2,
         "run",
         "Output",
         "Memory to use, memory-mapped files not counted; does not change the output.",

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from packprep.engines import cut_points
 from packprep.support.ahead import RenewedThreads, ahead
 from packprep.support.errors import ConfigError, InputError
+from packprep.support.limits import usable_cores
 
 EngineName = Literal["hf", "fastokens", "gigatoken"]
 Ids = NDArray[np.int32]
@@ -88,7 +89,7 @@ class HfEngine:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = not parse_special_tokens
-        self._cores = int(os.environ.get("RAYON_NUM_THREADS", 0)) or os.cpu_count() or 1
+        self._cores = int(os.environ.get("RAYON_NUM_THREADS", 0)) or usable_cores().value
         self._threads = RenewedThreads()
         self.notes: list[str] = []
 

@@ -167,7 +167,7 @@ def find_places(job: Job) -> Places:
     number_of = {id(source): number for number, source in enumerate(job.sources)}
     begins: dict[int, list[list[int]]] = {}
 
-    def measured(source: Source, _: RowPlace) -> Iterator[pa.Table]:
+    def measured(source: Source, _: RowPlace, __: int) -> Iterator[pa.Table]:
         with pa.memory_map(str(job.staging / SIZES / f"{number_of[id(source)]:06d}.arrow")) as file:
             table = pa.ipc.open_stream(file).read_all()
         begins[number_of[id(source)]] = json.loads(

@@ -4,7 +4,6 @@ Files are read, not mapped: a disk that fails is then an error, and does not kil
 """
 
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import pyarrow as pa
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
+from packprep.support.limits import usable_cores
 from packprep.support.progress import Progress
 
 # Errors of Arrow for a damaged file. MemoryError: a flipped bit can make a length very large.
@@ -72,7 +72,7 @@ def check_in_threads(
             done += read
             progress.advance("verify", done / 1e6, total / 1e6, "MB")
 
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+    with ThreadPoolExecutor(min(usable_cores().value, 8)) as pool:
         return list(pool.map(lambda file: check(file, on_read), files))
 
 

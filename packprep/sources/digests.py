@@ -6,7 +6,6 @@ file is not read again for its digest. Hashing stops within a block of bytes at 
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.storage.writing import write_file
+from packprep.support.limits import usable_cores
 from packprep.support.progress import Progress
 
 # Hashed at once: with smaller blocks the thread mostly waits for the GIL while another one imports.
@@ -70,7 +70,7 @@ def hash_in_threads(
     """
     _hashed.expect(size)
     try:
-        with ThreadPoolExecutor(at_once or min(_AT_ONCE, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(at_once or min(_AT_ONCE, usable_cores().value)) as pool:
             try:
                 return list(pool.map(make, files))
             except BaseException:

@@ -56,10 +56,12 @@ def read_rows(
     scratch: Path,
     shape: RowShape = TEXT_ROWS,
     begin: RowPlace = BEGIN,
+    first: int = 0,
 ) -> Iterator[pa.Table]:
-    """Tables of the columns above, in row order from `begin` on.
+    """Tables of the columns above, in row order from `first` on, or from `begin` if it is later.
 
-    Raises InputError naming the source.
+    Rows before `first` are read but not rendered, which is what conversations cost. Raises
+    InputError naming the source.
     """
     config = config.reading(source.reading)
     read = [begin.row]  # rows so far, for errors
@@ -68,7 +70,11 @@ def read_rows(
         for table in open_rows(source, path, config, scratch, chats, begin.byte):
             if not read[0]:
                 _check_columns(source, path, table, config, chats)
+            skipped = min(max(first - read[0], 0), len(table))
             read[0] += len(table)
+            if skipped == len(table) > 0:
+                continue
+            table = table.slice(skipped)
             yield as_rows(table, config, shape, chats, is_utf8=source.format.finds_bad_utf8)
     if not read[0]:
         raise InputError(f"{source.name} holds no rows; expected at least one document")

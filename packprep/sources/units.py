@@ -91,7 +91,7 @@ def read_slices(
     rows = clipped(
         sources,
         config,
-        lambda source, begin: read_rows(source, config, scratch, shape, begin),
+        lambda source, begin, row: read_rows(source, config, scratch, shape, begin, row),
         start,
     )
     for cut in cut_rows(rows, config, start):
@@ -149,14 +149,15 @@ def cut_rows(
 def clipped(
     sources: Sequence[Source],
     config: BuildConfig,
-    read: Callable[[Source, RowPlace], Iterator[pa.Table]],
+    read: Callable[[Source, RowPlace, int], Iterator[pa.Table]],
     start: Start,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Tables of rows, each with the number of its source, up to `limit`.
 
     The first bad row is an error, unless bad rows are skipped. An entry of `sources` may have its
     own limit, over all its files.
-    read: reads the rows of a source from a place on, as tables with a column `problem`.
+    read: reads the rows of a source from a row on, as tables with a column `problem`; its place is
+    one at which reading may begin, at most that row.
     """
     done = start.rows
     left = None if config.limit is None else config.limit - sum(done)
@@ -169,16 +170,10 @@ def clipped(
         return
     for number, source in enumerate(sources[start.source :], start.source):
         begin = start.begin if number == start.source else BEGIN
-        row, skip = begin.row, done[number] if number < len(done) else 0
+        row = max(begin.row, done[number] if number < len(done) else 0)
         if left_of_entry.get(source.entry) == 0:
             continue
-        for table in read(source, begin):
-            if row < skip:
-                row += len(table)
-                if row <= skip:
-                    continue
-                table = table.slice(len(table) - (row - skip))
-                row = skip
+        for table in read(source, begin, row):
             if (entry_left := left_of_entry.get(source.entry)) is not None:
                 table = table.slice(0, entry_left)
                 left_of_entry[source.entry] = entry_left - len(table)

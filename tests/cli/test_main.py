@@ -84,7 +84,7 @@ def test_the_help_page_names_every_option_once_under_a_heading() -> None:
     assert "best_fit, first_fit, knapsack" in words
     assert "[default: 0]" in words
     assert "[default: 4096]" in words
-    assert "[default: all cores]" in words
+    assert "[default: all that this process may use]" in words
 
 
 def test_packprep_alone_prints_its_help() -> None:

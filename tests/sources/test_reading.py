@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig
+from packprep.sources import reading
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.row_text import as_text, text_columns
@@ -329,3 +330,23 @@ def test_nothing_is_written_into_the_cache_of_the_user(
         write(tmp_path / name)
         assert len(rows(tmp_path / name)) == 3
     assert list(home.iterdir()) == []
+
+
+def test_rows_before_the_first_one_are_not_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"text": "{number}"}}\n' for number in range(10)))
+    rendered: list[int] = []
+
+    def counted(table: pa.Table, *arguments: Any, **options: Any) -> pa.Table:
+        rendered.append(len(table))
+        return as_rows(table, *arguments, **options)
+
+    as_rows = reading.as_rows
+    monkeypatch.setattr(reading, "as_rows", counted)
+    settings = config(sources=[path])
+    (source,) = resolve(settings, tmp_path)
+    tables = list(read_rows(source, settings, tmp_path, first=7))
+    assert [text for table in tables for text in table["text"].to_pylist()] == ["7", "8", "9"]
+    assert rendered == [3]

@@ -98,9 +98,10 @@ def _make_option(field: "dataclasses.Field[Any]") -> _Option:
 def default_of(field: "dataclasses.Field[Any]") -> str:
     """The default as a user would type it; empty for none and for a switch that is off."""
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-    default = {"num_proc": "all cores", "max_memory": "half of the machine's"}.get(
-        field.name, default
-    )
+    default = {
+        "num_proc": "all that this process may use",
+        "max_memory": "half of what this process may use",
+    }.get(field.name, default)
     return "" if default is None or default is False else str(default)
 
 

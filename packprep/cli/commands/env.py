@@ -44,4 +44,4 @@ def _rows(key: str, value: Any) -> list[tuple[str, str]]:
 
 
 def _shown(name: str, value: Any) -> str:
-    return f"{value / 1e9:,.1f} GB" if name == "memory_bytes" else str(value)
+    return f"{value / 1e9:,.1f} GB" if name.endswith("memory_bytes") else str(value)
