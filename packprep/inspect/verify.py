@@ -124,17 +124,26 @@ def _verify_without_manifest(
         from packprep.engines.tokenizer import load_tokenizer
 
         vocab_size = load_tokenizer(tokenizer, bos="none", eos="none").vocab_size
-    from packprep.inspect.foreign.detect import verify_foreign
+    from packprep.inspect.foreign.detect import NO_MANIFEST, verify_foreign
+    from packprep.inspect.foreign.exported import check_exported
 
+    exported = check_exported(path, verdict.findings, progress)
+    if exported is not None and vocab_size is None:
+        vocab_size = exported.data.get("vocab_size")
     result = verify_foreign(path, vocab_size, verdict.findings, progress)
     if result is None:
         from packprep.inspect.unsigned import verify_unsigned
 
         verify_unsigned(path, verdict, vocab_size, progress)
-        return
-    verdict.not_checked += result.not_checked
-    for count in ("files", "bytes", "packs", "segments", "tokens"):
-        setattr(verdict, count, getattr(result, count))
+    else:
+        verdict.not_checked += result.not_checked
+        for count in ("files", "bytes", "packs", "segments", "tokens"):
+            setattr(verdict, count, getattr(result, count))
+    if exported is not None:
+        verdict.not_checked = [
+            "documents, BOS, EOS and the ledger: an export does not have them",
+            *(sentence for sentence in verdict.not_checked if sentence != NO_MANIFEST),
+        ]
 
 
 def _check_files(

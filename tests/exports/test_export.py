@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from packprep.exports import export as export_module
 from packprep.exports import mds
 from packprep.exports.export import export
-from packprep.exports.export_manifest import EXPORT, read_export
 from packprep.exports.packs import PackBatch, read_packs
 from packprep.exports.registry import EXPORT_FORMATS
 from packprep.schemas import STANDARD_COLUMNS
 from packprep.schemas.errors import FormatError
+from packprep.schemas.export_manifest import EXPORT, read_export
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run

@@ -12,6 +12,7 @@ from packprep import BuildConfig
 from packprep.sources import reading
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
+from packprep.sources.row_text import as_rows as rows_as_they_are
 from packprep.sources.row_text import as_text, text_columns
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import SHARED, rows_of, write_jsonl
@@ -341,9 +342,8 @@ def test_rows_before_the_first_one_are_not_rendered(
 
     def counted(table: pa.Table, *arguments: Any, **options: Any) -> pa.Table:
         rendered.append(len(table))
-        return as_rows(table, *arguments, **options)
+        return rows_as_they_are(table, *arguments, **options)
 
-    as_rows = reading.as_rows
     monkeypatch.setattr(reading, "as_rows", counted)
     settings = config(sources=[path])
     (source,) = resolve(settings, tmp_path)

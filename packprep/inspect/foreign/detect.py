@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packprep.inspect.foreign.flat_tokens import check_token_file, is_token_name
+from packprep.inspect.foreign.mds_shards import check_mds, is_mds
 from packprep.inspect.foreign.packed_rows import check_rows, is_packed
 from packprep.inspect.foreign.preset_packs import check_preset_packs, is_preset
 from packprep.inspect.foreign.result import ForeignResult
@@ -13,7 +14,7 @@ from packprep.sources.token_files.names import token_sources
 from packprep.support.progress import Progress
 
 _ROWS = (".parquet", ".arrow", ".jsonl")
-_NO_MANIFEST = "digests, documents, BOS, EOS and the ledger: there is no manifest"
+NO_MANIFEST = "digests, documents, BOS, EOS and the ledger: there is no manifest"
 _NO_VOCABULARY = "ids against the vocabulary; give --vocab-size or --tokenizer to check them"
 
 
@@ -22,25 +23,26 @@ def verify_foreign(
 ) -> ForeignResult | None:
     """Check a file, or all files in a folder; None if none of them is known.
 
-    Token files, rows of packs and XTuner's preset packs. A folder that `save_to_disk` wrote is one
-    of them only if positions alone separate segments.
+    Token files, rows of packs, MDS shards and XTuner's preset packs. A folder that `save_to_disk`
+    wrote is one of them only if positions alone separate segments.
     """
-    result = ForeignResult(findings=findings, vocab_size=vocab_size, not_checked=[_NO_MANIFEST])
-    presets, tokens, rows = _contents(path)
-    if not presets and not tokens and not rows:
+    result = ForeignResult(findings=findings, vocab_size=vocab_size, not_checked=[NO_MANIFEST])
+    presets, tokens, rows, shards = _contents(path)
+    if not presets and not tokens and not rows and not shards:
         return None
     top = path if path.is_dir() else path.parent
-    done, total = 0, len(presets) + len(tokens) + len(rows)
+    done, total = 0, len(presets) + len(tokens) + len(rows) + len(shards)
     for check, files in (
         (_check_preset, presets),
         (check_token_file, tokens),
         (check_rows, rows),
+        (check_mds, shards),
     ):
         for file in files:
             check(file, file.relative_to(top).as_posix(), result)
             done += 1
             progress.advance("verify", done, total, "files")
-    if vocab_size is None and (tokens or rows):
+    if vocab_size is None and (tokens or rows or shards):
         result.say(_NO_VOCABULARY)
     return result
 
@@ -49,16 +51,17 @@ def _check_preset(folder: Path, name: str, result: ForeignResult) -> None:
     check_preset_packs(folder, "" if name == "." else f"{name}/", result)
 
 
-def _contents(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """Folders of preset packs, token files, and files of rows."""
+def _contents(path: Path) -> tuple[list[Path], list[Path], list[Path], list[Path]]:
+    """Folders of preset packs, token files, files of rows, and folders of MDS shards."""
     if not path.is_dir():
         if path.suffix in _ROWS and path.is_file():
-            return [], [], [path]
-        return [], [*_token_files([path])], []
+            return [], [], [path], []
+        return [], [*_token_files([path])], [], []
     if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
-        return [], [], _saved_rows(path)
+        return [], [], _saved_rows(path), []
     folders = [path, *(child for child in sorted(path.rglob("*")) if child.is_dir())]
     presets = [folder for folder in folders if is_preset(folder)]
+    shards = [folder for folder in folders if is_mds(folder)]
     files = [
         file
         for file in sorted(path.rglob("*"))
@@ -67,7 +70,7 @@ def _contents(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
         and not any(folder in file.parents for folder in presets)
     ]
     rows = [file for file in files if file.suffix in _ROWS and _has_packs(file)]
-    return presets, [*_token_files(files)], rows
+    return presets, [*_token_files(files)], rows, shards
 
 
 def _token_files(files: list[Path]) -> Iterator[Path]:

@@ -1,0 +1,63 @@
+"""The files of `packprep export` against their export.json: missing, changed or surplus."""
+
+from pathlib import Path
+
+import xxhash
+
+from packprep.schemas.errors import FormatError
+from packprep.schemas.export_manifest import EXPORT, ExportManifest, read_export
+from packprep.schemas.files import inside
+from packprep.schemas.findings import Finding, Findings
+from packprep.support.progress import Progress
+
+_BLOCK = 4 << 20
+
+
+def check_exported(
+    directory: Path, findings: Findings, progress: Progress
+) -> ExportManifest | None:
+    """Compare every file with export.json. Returns it; None if there is none, or a damaged one."""
+    try:
+        manifest = read_export(directory)
+    except FormatError as error:
+        what = f"it {str(error).removeprefix(f'{directory / EXPORT} ')}"
+        findings.add(Finding(kind="manifest", file=EXPORT, what=what))
+        return None
+    if manifest is None:
+        return None
+    for number, (name, receipt) in enumerate(manifest.files.items(), 1):
+        try:
+            problem = _problem(inside(directory, name), receipt["bytes"], receipt["xxh3_128"])
+        except (FormatError, OSError) as error:
+            problem = f"it cannot be read: {error}"
+        if problem:
+            findings.add(Finding(kind="file", file=name, what=problem))
+        progress.advance("digests", number, len(manifest.files), "files")
+    for name in _surplus(directory, manifest):
+        what = "it is not in export.json; expected nothing else in the directory"
+        findings.add(Finding(kind="surplus", file=name, what=what))
+    return manifest
+
+
+def _problem(path: Path, size: int, digest: str) -> str:
+    if not path.is_file():
+        return f"it is missing; export.json lists it with {size} bytes"
+    if (actual := path.stat().st_size) != size:
+        return f"it has {actual} bytes; expected {size}"
+    state = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            state.update(block)
+    if state.hexdigest() != digest:
+        return f"it has xxh3_128 {state.hexdigest()}; expected {digest}"
+    return ""
+
+
+def _surplus(directory: Path, manifest: ExportManifest) -> list[str]:
+    listed = {EXPORT, *manifest.files}
+    names = (path.relative_to(directory) for path in sorted(directory.rglob("*")) if path.is_file())
+    return [
+        name.as_posix()
+        for name in names
+        if name.as_posix() not in listed and not any(part.startswith(".") for part in name.parts)
+    ]
