@@ -109,7 +109,7 @@ def test_every_command_reads_both_names_alike(tmp_path: Path) -> None:
         ("trace", "{}", "--document", "3"),
         ("trace", "{}", "--pack", "2", "--json"),
         ("stats", "{}", "--json"),
-        ("report", "{}", "--json"),
+        ("report", "{}", "--json", "-o", "{}.html"),
         ("plan", "{}", "--max-length", "64"),
     ):
         printed = []
