@@ -5,6 +5,7 @@ line of JSON for each: its name, whether the contract holds, and what was measur
 made to leak holds if the comparison sees the leak.
 """
 
+import importlib
 import json
 import logging
 import sys
@@ -122,34 +123,30 @@ def megatron_params(shards: Path) -> None:
         assert torch.equal(params.seq_idx, to_seq_idx(batch))
 
 
-def llama_factory_modules() -> None:
-    """Make LLaMA-Factory importable: it imports torchaudio, which only models of speech use."""
+def llama_factory(module: str) -> Any:
+    """A module of LLaMA-Factory, which imports torchaudio for models of speech only."""
     audio = ModuleType("torchaudio")
     audio.__spec__ = ModuleSpec("torchaudio", None)
     sys.modules.setdefault("torchaudio", audio)
+    return importlib.import_module(f"llamafactory.{module}")
 
 
 def llama_factory_mask(shards: Path) -> None:
     """LLaMA-Factory's function makes the same mask from the numbers of the segments."""
-    llama_factory_modules()
-    from llamafactory.data.collator import prepare_4d_attention_mask
-
+    collator = llama_factory("data.collator")
     (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
     numbers = to_seq_idx(batch) + 1
     numbers[:, -FILLER:] = 0
-    theirs = prepare_4d_attention_mask(numbers, torch.bfloat16)
+    theirs = collator.prepare_4d_attention_mask(numbers, torch.bfloat16)
     assert torch.equal(to_llama_factory(batch, mask_dtype=torch.bfloat16)["attention_mask"], theirs)
 
 
 def llama_factory_trainer(mask_dtype: Any, shards: Path, folder: Path) -> tuple[Losses, Losses]:
     """LLaMA-Factory's own trainer of SFT, with its own arguments."""
-    llama_factory_modules()
-    from llamafactory.hparams import FinetuningArguments, TrainingArguments
-    from llamafactory.train.sft.trainer import CustomSeq2SeqTrainer
-
-    arguments = TrainingArguments(str(folder), remove_unused_columns=False, **SETTINGS)
-    trainer = recorded(CustomSeq2SeqTrainer)(
-        finetuning_args=FinetuningArguments(),
+    hparams, sft = llama_factory("hparams"), llama_factory("train.sft.trainer")
+    arguments = hparams.TrainingArguments(str(folder), remove_unused_columns=False, **SETTINGS)
+    trainer = recorded(sft.CustomSeq2SeqTrainer)(
+        finetuning_args=hparams.FinetuningArguments(),
         processor=None,
         model=llama(),
         args=arguments,
