@@ -225,11 +225,11 @@ def _check_first_labels(view: BatchView, findings: Findings) -> None:
     labels = view.columns["labels"]
     trained = view.starts[labels[view.starts] != NO_LOSS]
     findings.many(
-        "label",
+        "label at start",
         trained,
         lambda token: view.token(
             token,
-            "label",
+            "label at start",
             f"the first token of a segment has the label {labels[token]}; expected {NO_LOSS}",
         ),
     )

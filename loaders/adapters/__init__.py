@@ -5,7 +5,7 @@
 # such trainers know: with that mask, even one of ones, transformers ignores the boundaries, and
 # documents see each other with no error. With a cache it ignores them too, so use_cache=False is
 # among the fields. Labels are in the trainer's convention, whatever the batch has.
-# `scripts/check_trainers` runs each adapter in its trainer; the docstrings name the versions.
+# `scripts/check_trainers` runs each adapter in its trainer; docs/train/index.md has the versions.
 
 from .axolotl import to_axolotl
 from .boundaries import to_flex_block_mask, to_seq_idx

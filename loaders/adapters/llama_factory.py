@@ -17,7 +17,7 @@ def to_llama_factory(batch: PackedBatch | Rows, *, mask_dtype: Any = None) -> di
     for SDPA, eager and flex. The model's dtype adds the mask that LLaMA-Factory gives SDPA and
     eager: attention_mask of that dtype [1, 1, T, T], 0 where a token sees another and the dtype's
     lowest value elsewhere. It has T * T values; filler sees nothing. Tested with the models and
-    Trainers of transformers 4.57.6 and 5.23; the mask equals that of LLaMA-Factory 0.9.5.
+    Trainers of transformers 4.57.6 and 5.23, and the SFT trainer and mask of LLaMA-Factory 0.9.5.
     """
     batch = as_tensors(batch)
     mask = (

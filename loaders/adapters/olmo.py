@@ -18,7 +18,7 @@ def to_olmo(batch: PackedBatch | Rows) -> dict[str, Any]:
     Each row is one instance, as OLMo-core counts them. A shorter row ends in a document of padding;
     doc_lens of a row with fewer documents end in 0. A PackedBatch is one instance, n = 1: use
     packs_per_batch=1, or rows. Tested with the collator and get_cumulative_document_lengths of
-    OLMo-core 3.0.0.
+    OLMo-core 3.0.0, whose attention with SDPA refuses boundaries: it needs flash-attention.
     """
     import torch
     from torch.nn.functional import pad

@@ -17,7 +17,8 @@ def to_torchtitan(
     version: "0.3" for release 0.3.0, [1, T]; "main" for later code (since 73aed7f6c), [T]. There is
     no default: main accepts [1, T] without an error and merges the documents. The trainer makes its
     masks for Flex and Varlen attention from positions; with its SDPA, documents see each other.
-    Tested with create_varlen_metadata_for_document of 0.3.0; "main" follows the code of b5bcd76c.
+    Tested with create_varlen_metadata_for_document and get_document_mask_mod of 0.3.0; "main"
+    follows the code of b5bcd76c.
     """
     if version not in ("0.3", "main"):
         raise ValueError(

@@ -22,7 +22,7 @@ from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.output.build_facts import build_facts
 from packprep.output.directory import finish_swap, publish
 from packprep.output.shard_folder import LocalShards
-from packprep.output.shard_writer import ShardFile, write_batches
+from packprep.output.shard_writer import ShardFile, column_bytes, write_batches
 from packprep.output.sign_off import SETTINGS, described, file_entry, name_shards
 from packprep.output.staging import staged
 from packprep.schemas.canonical import canonical_json, digest_of
@@ -127,12 +127,14 @@ def _write(
     shutil.rmtree(folder, ignore_errors=True)  # of a killed rename, which begins again
     folder.mkdir()
     schema = stored_schema(columns, names)
+    token_columns = [column for column in columns if column.kind == "token"]  # nearly all bytes
     shards: list[ShardFile] = []
     for split in manifest.splits:
         for entry in manifest.shards(split):
             name = f"{split}-{len(shards):05d}.arrow"
             batches = _batches(output, entry, manifest, columns, names)
-            size, sha256 = write_batches(LocalShards(folder), name, batches, schema, entry.bytes)
+            content = column_bytes(token_columns, entry.tokens, 0, 0)
+            size, sha256 = write_batches(LocalShards(folder), name, batches, schema, content)
             assert entry.packs is not None
             assert entry.tokens is not None
             shards.append(

@@ -173,7 +173,7 @@ def write_shard(
         int(packs.lengths[first:last].sum()),
         int(packs.offsets[last] - packs.offsets[first]),
     )
-    content = column_bytes(layout.columns, tokens, segments, last - first)
+    content = column_bytes(layout.stored_columns, tokens, segments, last - first)
     parts = ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)
     with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
         batches = ahead(lambda part: pool.submit(checked, part), parts, 2)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from packprep.schemas import canonical_json, read_manifest, shard_schema
+from packprep.schemas import canonical_json, read_manifest
 from packprep.schemas.canonical import file_digest
+from packprep.schemas.names import stored_schema
 from packprep.schemas.storage.writing import write_file, write_manifest
 
 Packs = list[dict[str, list[Any]]]
@@ -29,14 +30,14 @@ def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
     """Change the packs of one shard in place, then seal the output, ledger and report included."""
     manifest = read_manifest(out)
     entry = manifest.shards(next(iter(manifest.splits)))[shard]
-    packs = packs_of(out, shard)
+    packs, tokens = packs_of(out, shard), "tokens" if manifest.names == "packprep" else "input_ids"
     edit(packs)
-    schema = shard_schema(manifest.columns)
+    schema = stored_schema(manifest.columns, manifest.names)
     (out / entry.path).unlink()  # merge may have linked the file to another output
     with pa.ipc.new_stream(str(out / entry.path), schema) as writer:
         for first in range(0, len(packs), 4):
             writer.write_table(pa.Table.from_pylist(packs[first : first + 4], schema))
-    seal(out, entry.path, len(packs), sum(len(pack["tokens"]) for pack in packs))
+    seal(out, entry.path, len(packs), sum(len(pack[tokens]) for pack in packs))
 
 
 def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None = None) -> None:

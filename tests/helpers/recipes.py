@@ -3,7 +3,7 @@
 The losses must be those of the documents alone. The model is a tiny Llama.
 
 `tests/loaders/adapters/test_recipes.py` runs them with the installed libraries, `trainers.py` with
-the versions of `scripts/check_trainers`.
+those of `scripts/check_trainers`.
 """
 
 import importlib
@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +45,7 @@ RATE = 0.01
 PACKS = [[7, 12, 5], [9, 3, 14, 2], [20, 6]]
 FILLER = 4  # tokens after the last pack
 TOLERANCE = 1e-5
+LEAK = 1e-3  # a recipe that is made to leak differs by more
 Losses = list[float]
 # Shards and a folder to write to -> losses of the recipe, and losses of the documents alone.
 Recipe = Callable[[Path, Path], tuple[Losses, Losses]]
@@ -283,6 +283,25 @@ def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
     return trainer.losses, alone(shards)
 
 
+def with_tokenizer(default: bool, shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """Trainer with a processing_class, whose own collator adds a mask of ones.
+
+    default: with default_data_collator instead, which adds none.
+    """
+    from transformers import Trainer, TrainingArguments, default_data_collator
+
+    arguments = TrainingArguments(str(folder), **(SETTINGS | ONE_PACK))
+    trainer = recorded(Trainer)(
+        llama(use_cache=False),
+        arguments,
+        train_dataset=load_from_disk(str(shards)),
+        processing_class=tokenizer(),
+        data_collator=default_data_collator if default else None,
+    )
+    trainer.train()
+    return steps(trainer), alone(shards)
+
+
 def source_of(package: str, path: str) -> Path:
     """A file of a package that cannot be imported, because its dependencies are not installed."""
     spec = importlib.util.find_spec(package)
@@ -365,6 +384,9 @@ RECIPES: dict[str, Recipe] = {
     "transformers Trainer of the page, names of hf": partial(
         hf_names, partial(page_trainer, "transformers.md", "use_cache=False,", **ONE_PACK)
     ),
+    "transformers Trainer with default_data_collator, names of hf": partial(
+        hf_names, partial(with_tokenizer, True)
+    ),
     "trl SFTTrainer of the page, names of hf": partial(
         hf_names, partial(page_trainer, "trl.md", 'load_from_disk("packed-hf")')
     ),
@@ -383,6 +405,9 @@ LEAKS: dict[str, Recipe] = {
     "transformers loop with a cache": partial(
         loop, lambda batch: to_hf(batch) | {"use_cache": True}, "sdpa"
     ),
+    "transformers Trainer with a processing_class on names of hf": partial(
+        hf_names, partial(with_tokenizer, False)
+    ),
     "trl SFTTrainer with padding on rows of to_trl_row": wrong_sft,
     "trl SFTTrainer with padding on names of hf": partial(hf_names, wrong_sft),
 }
@@ -391,14 +416,3 @@ LEAKS: dict[str, Recipe] = {
 def difference(losses: Losses, expected: Losses) -> float:
     assert len(losses) == len(expected) == STEPS
     return max(abs(one - other) for one, other in zip(losses, expected, strict=True))
-
-
-def obstacle(name: str) -> str | None:
-    """Reason why the recipe with this name cannot run here; None if it can."""
-    package = name.split()[0]
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return f"{package} is not installed"
-    old = int(version("transformers").split(".")[0]) < 5
-    return "axolotl needs transformers 5" if package == "axolotl" and old else None

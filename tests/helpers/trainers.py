@@ -1,19 +1,24 @@
 """Packed fields in the code of the trainers, and every recipe, for `scripts/check_trainers`.
 
-`python -m tests.helpers.trainers` runs all that the installed trainers allow, a line each, and
-exits 1 if a recipe leaks, or if one that is made to leak does not.
+`python -m tests.helpers.trainers PACKAGE` runs all checks of one installed trainer and prints a
+line of JSON for each: its name, whether the contract holds, and what was measured. A check that is
+made to leak holds if the comparison sees the leak.
 """
 
-import ast
+import importlib
+import json
 import logging
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import datasets
@@ -29,18 +34,27 @@ from packprep.loaders import (
     to_seq_idx,
     to_torchtitan,
     to_torchtune,
+    verify_isolation,
 )
 
+from .export_readers import CLASSES, check_export
 from .recipes import (
+    COLLATORS,
     FILLER,
+    LEAK,
     LEAKS,
     PACKS,
     RECIPES,
+    SETTINGS,
     TOLERANCE,
+    Losses,
+    Recipe,
     alone,
     difference,
-    obstacle,
-    source_of,
+    llama,
+    recorded,
+    steps,
+    tokenizer,
     write_shards,
 )
 from .torch_models import documents
@@ -110,67 +124,137 @@ def megatron_params(shards: Path) -> None:
         assert torch.equal(params.seq_idx, to_seq_idx(batch))
 
 
+def llama_factory(module: str) -> Any:
+    """A module of LLaMA-Factory, which imports torchaudio for models of speech only."""
+    audio = ModuleType("torchaudio")
+    audio.__spec__ = ModuleSpec("torchaudio", None)
+    sys.modules.setdefault("torchaudio", audio)
+    return importlib.import_module(f"llamafactory.{module}")
+
+
 def llama_factory_mask(shards: Path) -> None:
     """LLaMA-Factory's function makes the same mask from the numbers of the segments."""
-    tree = ast.parse(source_of("llamafactory", "data/collator.py").read_text())
-    (function,) = [
-        node for node in tree.body if getattr(node, "name", "") == "prepare_4d_attention_mask"
-    ]
-    names: dict[str, Any] = {"torch": torch}
-    exec(ast.unparse(function), names)
+    collator = llama_factory("data.collator")
     (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
     numbers = to_seq_idx(batch) + 1
     numbers[:, -FILLER:] = 0
-    theirs = names["prepare_4d_attention_mask"](numbers, torch.bfloat16)
+    theirs = collator.prepare_4d_attention_mask(numbers, torch.bfloat16)
     assert torch.equal(to_llama_factory(batch, mask_dtype=torch.bfloat16)["attention_mask"], theirs)
+
+
+def llama_factory_trainer(mask_dtype: Any, shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """LLaMA-Factory's own trainer of SFT, with its own arguments."""
+    hparams, sft = llama_factory("hparams"), llama_factory("train.sft.trainer")
+    arguments = hparams.TrainingArguments(str(folder), remove_unused_columns=False, **SETTINGS)
+    trainer = recorded(sft.CustomSeq2SeqTrainer)(
+        finetuning_args=hparams.FinetuningArguments(),
+        processor=None,
+        model=llama(),
+        args=arguments,
+        train_dataset=load_from_disk(str(shards)),
+        data_collator=partial(to_llama_factory, mask_dtype=mask_dtype),
+        tokenizer=tokenizer(),
+    )
+    trainer.train()
+    return steps(trainer), alone(shards)
+
+
+def flex_attention(shards: Path) -> None:
+    """Logits of every call with FlexAttention, which needs a compiler and has no CPU backward."""
+    (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
+    model = llama(attention="flex_attention").eval()
+    for name, collate in COLLATORS.items():
+        if "mask" not in name:  # such a mask is for SDPA and eager
+            found = verify_isolation(model, batch.torch(), inputs=collate)
+            assert found.isolated, f"{name}: {found}"
+
+
+def torchtitan_flex_mask(shards: Path) -> None:
+    """torchtitan's mask for FlexAttention isolates the segments."""
+    from torchtitan.models.common.attention import get_document_mask_mod
+
+    (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
+    fields, _ = to_torchtitan(batch, version="0.3")
+    places = torch.arange(len(batch))
+    zero = torch.zeros((), dtype=torch.int64)
+    sees = get_document_mask_mod(fields["positions"])(zero, zero, places[:, None], places[None])
+    segment = to_seq_idx(batch)[0]
+    assert torch.equal(sees, segment[:, None] == segment[None])
+
+
+def olmo_sdpa(shards: Path) -> None:
+    """OLMo-core's attention with SDPA refuses boundaries; it does not ignore them."""
+    from olmo_core.data.utils import get_cumulative_document_lengths
+    from olmo_core.nn.attention.backend import TorchAttentionBackend
+
+    rows = [*load_from_disk(str(shards))]
+    fields = to_olmo(rows)
+    tokens = torch.zeros(*fields["input_ids"].shape, 2, 4)
+    attention = TorchAttentionBackend(head_dim=4, n_heads=2)
+    attention((tokens, tokens, tokens))
+    boundaries = get_cumulative_document_lengths(fields["doc_lens"])
+    try:
+        attention((tokens, tokens, tokens), cu_doc_lens=boundaries)
+    except RuntimeError:
+        return
+    raise AssertionError("it took cu_doc_lens without an error")
 
 
 # Fields and boundaries of trainers whose models need a GPU.
 CONTRACTS: dict[str, Callable[[Path], None]] = {
+    "transformers flex attention": flex_attention,
     "torchtune PackedDataset": torchtune_fields,
     "torchtitan boundaries": torchtitan_boundaries,
+    "torchtitan flex mask": torchtitan_flex_mask,
     "ai2-olmo-core boundaries": olmo_boundaries,
+    "ai2-olmo-core SDPA refuses": olmo_sdpa,
     "megatron-core PackedSeqParams": megatron_params,
     "llamafactory 4-D mask": llama_factory_mask,
+    **{
+        f"{package} reads packprep export --to {to}": partial(check_export, to)
+        for to, (package, _) in CLASSES.items()
+    },
+}
+# Recipes in trainers that only an environment of their own has.
+TRAINERS: dict[str, Recipe] = {
+    "llamafactory CustomSeq2SeqTrainer": partial(llama_factory_trainer, None),
+    "llamafactory CustomSeq2SeqTrainer, 4-D mask": partial(llama_factory_trainer, torch.float32),
 }
 
 
-def main() -> int:
+def checks(package: str) -> dict[str, Callable[..., Any]]:
+    """The checks of a package, by name."""
+    return {
+        name: check
+        for name, check in (RECIPES | LEAKS | TRAINERS | CONTRACTS).items()
+        if name.split()[0] == package
+    }
+
+
+def main(package: str) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     datasets.disable_progress_bars()
-    failed = False
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder) / "shards"
         write_shards(shards)
-        versions = ", ".join(
-            f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "datasets")
-        )
-        print(f"{versions}; losses alone {' '.join(f'{loss:.6f}' for loss in alone(shards))}")
-        for number, (name, run) in enumerate((RECIPES | LEAKS | CONTRACTS).items()):
-            if reason := obstacle(name):
-                print(f"not run           {name}: {reason}")
-                continue
+        for number, (name, check) in enumerate(checks(package).items()):
             try:
                 with redirect_stdout(StringIO()):  # trainers print their logs
-                    result: Any = run(
-                        *([shards] if name in CONTRACTS else [shards, Path(folder) / str(number)])
+                    result: Any = (
+                        check(shards)
+                        if name in CONTRACTS
+                        else check(shards, Path(folder) / str(number))
                     )
                 size = difference(*result) if result else 0.0
-                right = size > 1e-3 if name in LEAKS else size < TOLERANCE
+                holds = size > LEAK if name in LEAKS else size < TOLERANCE
                 measured = f"{size:.1e}" if result else "equal"
             except Exception as error:
-                right, measured = False, f"{type(error).__name__}: {error}"
-            failed = failed or not right
-            package = name.split()[0]
-            line = f"{package} {version(package)} {name.removeprefix(package).strip()}"
-            print(
-                f"{'right' if right else 'WRONG'}  {measured:>9}  "
-                f"{line}{', must leak' * (name in LEAKS)}",
-                flush=True,
-            )
-    return int(failed)
+                message = " ".join(str(error).split())[:300]
+                holds, measured = False, f"{type(error).__name__}: {message}"
+            line = {"check": name, "holds": holds, "measured": measured, "leak": name in LEAKS}
+            print(json.dumps(line | {"version": version(package)}), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(sys.argv[1])

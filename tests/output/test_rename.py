@@ -20,6 +20,7 @@ from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
+from tests.helpers.planted import Packs, packs_of, plant
 from tests.helpers.tiny_shards import EXAMPLE, PLAIN, RICH, rich_row, write_output
 
 OPTIONS: list[dict[str, Any]] = [
@@ -108,7 +109,7 @@ def test_every_command_reads_both_names_alike(tmp_path: Path) -> None:
         ("trace", "{}", "--document", "3"),
         ("trace", "{}", "--pack", "2", "--json"),
         ("stats", "{}", "--json"),
-        ("report", "{}", "--json"),
+        ("report", "{}", "--json", "-o", "{}.html"),
         ("plan", "{}", "--max-length", "64"),
     ):
         printed = []
@@ -248,3 +249,29 @@ def test_a_manifest_that_lists_an_added_column_that_is_not_there_is_refused(tmp_
     data = json.loads(json.dumps(manifest.data)) | {"added": ["loss"]}
     with pytest.raises(FormatError, match=r"has added = \['loss'\]; expected names of its columns"):
         write_manifest(out, data, manifest.run)
+
+
+def test_verify_counts_segments_that_train_their_first_token(tmp_path: Path) -> None:
+    out = built(tmp_path, "out", names="hf", max_length=512)
+    assert verify(out).sound
+    lengths = [row["seq_lengths"] for row in packs_of(out)]
+    two = next(number for number, row in enumerate(lengths) if len(row) > 1)
+    places = [(0, 0), (two, 1)]
+
+    def train_first_tokens(packs: Packs) -> None:
+        for number, segment in places:
+            start = sum(lengths[number][:segment])
+            packs[number]["labels"][start] = packs[number]["input_ids"][start]
+
+    plant(out, train_first_tokens)
+    findings = verify(out).findings
+    assert findings.counts == {"label at start": 2}
+    assert [(f.kind, f.pack, f.segment, f.token) for f in findings] == [
+        ("label at start", *place, 0) for place in places
+    ]
+    assert str(next(iter(findings))) == (
+        "data-00000-of-00001.arrow pack 0 segment 0 token 0: the first token of a segment has the "
+        f"label {packs_of(out)[0]['input_ids'][0]}; expected -100"
+    )
+    refused = run("rename", out, "--names", "packprep")
+    assert (refused.code, "expected -100" in refused.err) == (2, True)

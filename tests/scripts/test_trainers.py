@@ -1,0 +1,147 @@
+"""The adapters' table of docs/train/index.md, and what `scripts/check_trainers` prints.
+
+The contracts themselves need the trainers: `scripts/check_trainers` runs them.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from packprep import loaders
+from packprep.loaders import adapters
+from tests.helpers.torch_models import skip_without
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "checks"))
+
+import trainers  # noqa: E402
+
+ROWS = trainers.rows()
+PARTS = ("to_seq_idx", "to_flex_block_mask", "Isolation", "verify_isolation")  # of other calls
+
+
+def test_the_page_has_the_table_of_the_record() -> None:
+    assert "\n".join(trainers.table(ROWS)) in trainers.PAGE.read_text()
+
+
+def test_every_adapter_is_in_the_table_and_no_cell_is_empty() -> None:
+    listed = {call for row in ROWS for call in row["calls"]}
+    assert {*adapters.__all__} - listed == {*PARTS}
+    assert all(hasattr(loaders, call) for call in listed)
+    for line in trainers.table(ROWS):
+        assert all(cell.strip() for cell in line.strip("|").split("|")), line
+
+
+def test_the_versions_that_every_test_run_proves_are_the_installed_ones() -> None:
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "scripts" / "constraints.txt").read_text().split()
+        if "==" in line
+    )
+    for row in ROWS:
+        if row["test"].startswith("tests/"):
+            assert row["versions"][-1] == pins[row["package"]], row["trainer"]
+
+
+def test_an_adapter_names_the_proven_versions() -> None:
+    for row in ROWS:
+        for call in row["calls"] if row["package"] != "torch" else ():
+            text = " ".join(str(getattr(loaders, call).__doc__).split())
+            for version in row["versions"] if "Tested with" in text else ():
+                assert version.removesuffix(".0") in text, (call, version)
+
+
+def test_every_package_of_the_table_has_checks() -> None:
+    skip_without("torch", "transformers", "trl", "accelerate")
+    from tests.helpers.trainers import checks
+
+    packages = [row["package"] for row in ROWS if not row.get("like")]
+    assert [package for package in packages if not checks(package)] == []
+
+
+RESULTS = [
+    {"check": "trl one", "holds": True, "measured": "1.2e-06", "leak": False, "version": "1.16.0"},
+    {"check": "trl leak", "holds": True, "measured": "2.5e-01", "leak": True, "version": "1.16.0"},
+    {"check": "trl two", "holds": True, "measured": "equal", "leak": False, "version": "1.16.0"},
+]
+BROKEN = RESULTS[0] | {"check": "trl new", "holds": False, "measured": "3.0e-01"}
+PROOF = "SFTTrainer with and without --names hf: losses"
+
+
+@pytest.mark.parametrize(
+    ("results", "code", "lines"),
+    [
+        (RESULTS, 0, [f"ok      trl 1.16.0  3 checks, losses differ by 1e-06 at most: {PROOF}"]),
+        (
+            [*RESULTS, BROKEN],
+            1,
+            [
+                f"BROKEN  trl 1.16.0  4 checks, losses differ by 1e-06 at most: {PROOF}",
+                "        BROKEN  trl new: 3.0e-01",
+            ],
+        ),
+    ],
+)
+def test_a_line_for_each_package_and_for_what_is_broken(
+    results: list[dict[str, Any]], code: int, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainers, "make_environment", lambda *_: Path(sys.executable))
+    monkeypatch.setattr(trainers, "run_checks", lambda *_: results)
+    ran = CliRunner().invoke(trainers.main, ["trl"])
+    assert (ran.exit_code, ran.output.splitlines()) == (code, lines)
+
+
+def test_a_package_that_cannot_be_installed_and_a_run_without_checks_are_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: Any) -> Path:
+        stderr = "WARNING: slow\nERROR: No matching distribution found for trl==1.16.0\n"
+        raise subprocess.CalledProcessError(1, "pip", stderr=stderr)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainers, "make_environment", refused)
+        ran = CliRunner().invoke(trainers.main, ["trl"])
+    assert (ran.exit_code, ran.output) == (
+        1,
+        "BROKEN  trl 1.16.0  could not be installed: ERROR: No matching distribution found for "
+        "trl==1.16.0\n",
+    )
+    monkeypatch.setattr(trainers, "TESTS", "this_is_no_module")
+    (result,) = trainers.run_checks(Path(sys.executable), "trl")
+    assert result["holds"] is False
+    assert "this_is_no_module" in result["measured"]
+
+
+def test_what_was_proven_is_recorded_and_what_broke_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record, page = tmp_path / "trainers.json", tmp_path / "index.md"
+    record.write_text(trainers.RECORD.read_text())
+    page.write_text(trainers.PAGE.read_text())
+    monkeypatch.setattr(trainers, "RECORD", record)
+    monkeypatch.setattr(trainers, "PAGE", page)
+    monkeypatch.setattr(trainers, "make_environment", lambda *_: Path(sys.executable))
+
+    def results(_: Path, package: str) -> list[dict[str, Any]]:
+        return [RESULTS[0] | {"version": "9.9.9", "holds": package != "axolotl"}]
+
+    monkeypatch.setattr(trainers, "run_checks", results)
+    ran = CliRunner().invoke(trainers.main, ["trl", "axolotl", "--newest", "--record"])
+    assert ran.exit_code == 1
+    versions = {row["package"]: row["versions"] for row in trainers.rows()}
+    assert versions["trl"] == ["9.9.9"]
+    assert versions["axolotl"] == ["0.19.0"]
+    assert "\n".join(trainers.table(trainers.rows())) in page.read_text()
+    assert "| trl 9.9.9 |" in page.read_text()
+
+
+def test_an_unknown_package_is_a_sentence() -> None:
+    ran = CliRunner().invoke(trainers.main, ["tlr"])
+    assert ran.exit_code == 2
+    assert (
+        "Error: tlr is none of transformers, trl, axolotl, llamafactory, torchtitan" in ran.output
+    )
