@@ -291,7 +291,7 @@ CLASSES: dict[str, tuple[str, Reader]] = {
 
 
 def check_export(to: str, _: Path | None = None) -> None:
-    """Compare the reader's own class with the packs of two outputs. AssertionError if they differ."""
+    """Compare the reader's own class with the packs of two outputs; AssertionError for others."""
     from packprep.exports.export import export
 
     for name in ("v1-example", *(["v1-rich"] if to != "megatron" else [])):
