@@ -21,6 +21,7 @@ from packprep.config.mix import is_mix
 from packprep.config.options import PER_SOURCE
 from packprep.config.token_sources import IDS_COLUMN
 from packprep.schemas.errors import FormatError
+from packprep.schemas.export_manifest import EXPORT
 from packprep.schemas.files import inside
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import digest_of_files, hash_in_threads, reporting_to
@@ -278,7 +279,7 @@ def _walked(path: Path, config: BuildConfig) -> list[Path]:
         files += [
             Path(folder, name)
             for name in names
-            if format_of(name) is not None and not name.startswith(".")
+            if format_of(name) is not None and not name.startswith(".") and name != EXPORT
         ]
     files = _alone(files, lone=False)
     if not files:

@@ -38,3 +38,6 @@ def test_a_build_of_an_export_gives_the_packs_of_a_build_of_its_documents(
     again.write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in segments))
     run("build", again, "-o", tmp_path / "again", "--input-ids-column", "ids", *options)
     assert digest(tmp_path / "back") == digest(tmp_path / "again")
+    folder = [tmp_path / "out", "-o", tmp_path / "folder", "--input-ids-column", "input_ids"]
+    assert run("build", *folder, *options).code == 0
+    assert digest(tmp_path / "folder") == digest(tmp_path / "again")
