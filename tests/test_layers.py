@@ -27,6 +27,7 @@ ROOMS = (
     "packing/kernels",
     "packing",
     "engines",
+    "chat/rendering",
     "chat",
     "sources/formats",
     "sources",

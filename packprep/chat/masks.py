@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -33,12 +33,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.chat.byte_masks import TokenBytes, token_bytes
-from packprep.chat.conversations import BadRowError, ConversationColumns, read_conversations
+from packprep.chat.conversations import (
+    BadRowError,
+    Conversation,
+    ConversationColumns,
+    read_chat_rows,
+)
+from packprep.chat.forms import plain_chat
 from packprep.chat.left_out import LEFT_OUT
 from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
-from packprep.chat.turns import Finder
+from packprep.chat.turns import Finder, TurnFinder
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
 from packprep.engines.compare import unequal
 from packprep.support.problems import PROBLEM, BadRow, Problem
@@ -78,35 +84,35 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
     null where it writes all. turns: the documents of a row that `text` holds, see
     turn_documents.py; null where every row is one. problem: set only where there is no text.
     """
-    texts: list[str | None] = []
-    trained: list[list[int] | None] = []
-    specials: list[list[int] | None] = []
-    left_out: list[list[dict[str, Any]] | None] = []
-    turns: list[Mapping[str, Any] | None] = []
-    problems: list[Problem | None] = []
-    for conversation in read_conversations(table, columns):
-        problem = text = trained_spans = special_spans = gone = turns_of_row = None
-        if isinstance(conversation, BadRowError):
-            problem = Problem(conversation.reason, str(conversation))
+    compose = finder.compose if isinstance(finder, TurnFinder) else None
+    rows = []
+    for row in read_chat_rows(table, columns):
+        plain = plain_chat(row.cell) if compose is not None and row.cell is not None else None
+        composed = compose(*plain) if compose is not None and plain is not None else None
+        if composed is not None:
+            rows.append((*composed, None, None, None, None))
         else:
-            try:
-                rendered = finder.render(conversation)
-                text = rendered.text
-                trained_spans, special_spans = (
-                    flat_spans(rendered.trained),
-                    flat_spans(rendered.specials),
-                )
-                gone = [part._asdict() for part in rendered.left_out] or None
-                turns_of_row = rendered.turns
-            except RenderError as error:
-                problem = Problem(BadRow.TEMPLATE, str(error))
-        texts.append(text)
-        trained.append(trained_spans)
-        specials.append(special_spans)
-        left_out.append(gone)
-        turns.append(turns_of_row)
-        problems.append(problem)
-    return pa.table([texts, trained, specials, left_out, turns, problems], schema=RENDERED)
+            rows.append(_rendered(row.conversation(), finder))
+    values = map(list, zip(*rows, strict=True)) if rows else [[] for _ in RENDERED]
+    return pa.table([*values], schema=RENDERED)
+
+
+def _rendered(conversation: Conversation | BadRowError, finder: Finder) -> tuple[Any, ...]:
+    """A row of RENDERED."""
+    if isinstance(conversation, BadRowError):
+        return (*[None] * 5, Problem(conversation.reason, str(conversation)))
+    try:
+        rendered = finder.render(conversation)
+    except RenderError as error:
+        return (*[None] * 5, Problem(BadRow.TEMPLATE, str(error)))
+    return (
+        rendered.text,
+        flat_spans(rendered.trained),
+        flat_spans(rendered.specials),
+        [part._asdict() for part in rendered.left_out] or None,
+        rendered.turns,
+        None,
+    )
 
 
 def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> ChatTokens:
