@@ -239,10 +239,10 @@ class Plan(_Checked):
         ]
         signs = {beginning[0] for beginning in tokens.beginnings}
         between = "\n".join(trace.literals)
-        is_clear = tokens.has_only(len(form.specials), between) and not any(
+        self._is_clear = tokens.has_only(len(form.specials), between) and not any(
             literal.endswith(tuple(signs)) for literal in trace.literals
         )
-        self._signs = [(sign, between.count(sign)) for sign in signs] if is_clear else None
+        self._signs = [(sign, between.count(sign)) for sign in sorted(signs)]
 
     @staticmethod
     def fits(form: Form, trace: Trace, texts: int) -> bool:
@@ -261,8 +261,6 @@ class Plan(_Checked):
         None where the template could take another path, where the bounds of turns are not those of
         the form, or where a text might spell a special token.
         """
-        if sum(map(len, texts)) > self._most:
-            return None
         for function, number, arguments, answer in self._quick:
             if function(texts[number], *arguments) != answer:
                 return None
@@ -283,11 +281,14 @@ class Plan(_Checked):
             return None
         if values == written:
             before = [0, 0, *accumulate(map(len, values))]
+            size = before[-1]
         else:
             filled = self._form.fill(text, texts)
             if filled is None:
                 return None
-            before = filled
+            before, size = filled, sum(map(len, texts))
+        if size > self._most:
+            return None
         return Composed(text, [position + before[marks] for position, marks in self._bounds])
 
     def _has_others(self, text: str) -> bool:
@@ -295,10 +296,12 @@ class Plan(_Checked):
 
         A text without any sign with which one begins cannot have one: these are counted first.
         """
-        if self._signs is not None and all(
-            text.count(sign) == count for sign, count in self._signs
-        ):
-            return False
+        for sign, count in self._signs:
+            if text.count(sign) != count:
+                break
+        else:
+            if self._is_clear:
+                return False
         return not self._tokens.has_only(len(self._form.specials), text)
 
 

@@ -156,8 +156,7 @@ def plain_chat(cell: bytes) -> PlainChat | None:
     try:
         text = cell.decode()
         messages, end = _DECODER.raw_decode(text)
-        keys = [*chain.from_iterable(messages)]
-        if end < len(text) or keys != _KEYS * len(messages):
+        if end < len(text) or [*chain.from_iterable(messages)] != _KEYS * len(messages):
             return None
         values = [*chain.from_iterable(map(dict.values, messages))]
         roles, contents = values[::2], values[1::2]

@@ -122,21 +122,21 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
     """
     # One array always: the offsets of large_string do not overflow.
     texts = cast("pa.LargeStringArray", rendered["text"].combine_chunks()).fill_null("")
-    trained, specials = rendered["trained"].to_pylist(), rendered["specials"].to_pylist()
     ids, offsets = engine.encode(texts)
-    mask = np.ones(len(ids), np.bool_)
+    has_spans = rendered["trained"].null_count < len(rendered)
+    has_others = rendered["specials"].null_count < len(rendered)
+    mask: NDArray[np.bool_] | None = None
+    if not has_spans:
+        mask = np.ones(len(ids), np.bool_)
+    elif exact.token_bytes is not None:
+        mask = exact.token_bytes.mask(ids, offsets, texts, rendered["trained"])
+    if mask is not None and not has_others:
+        return ChatTokens(ids, offsets, mask)
+    strings: list[Any] = texts.to_pylist()
+    trained, specials = rendered["trained"].to_pylist(), rendered["specials"].to_pylist()
     crossing: list[int] = []  # rows in which a token crosses a cut
-    strings: Sequence[Any] = ()
-    has_spans = any(spans is not None for spans in trained)
-    if has_spans or any(spans is not None for spans in specials):
-        strings = texts.to_pylist()
     offsets_of_mask = offsets
-    by_bytes = None
-    if has_spans and exact.token_bytes is not None:
-        by_bytes = exact.token_bytes.mask(ids, offsets, texts, rendered["trained"])
-    if by_bytes is not None:
-        mask = by_bytes
-    elif has_spans:
+    if mask is None:
         pieces, turns, first = _cut(strings, trained)
         cut_ids, cut_offsets = engine.encode(pa.array(pieces, pa.large_string()))
         mask = np.repeat(turns, np.diff(cut_offsets))
