@@ -18,7 +18,10 @@ from itertools import accumulate
 from operator import methodcaller
 from typing import Any, NamedTuple
 
-from packprep.chat.conversations import Conversation
+import numpy as np
+import pyarrow as pa
+
+from packprep.chat.conversations import ROLES, Conversation
 from packprep.chat.forms import Form, FormKey
 from packprep.chat.marks import Text, with_texts
 from packprep.chat.rendering.expressions import (
@@ -29,11 +32,19 @@ from packprep.chat.rendering.expressions import (
     Original,
     TextGuard,
 )
+from packprep.chat.rendering.plain_rows import (
+    CHAT_KERNELS,
+    PlainRows,
+    Tables,
+    WrittenRows,
+)
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
+from packprep.support.arrays import Int64
 
+_ROLES = sorted(ROLES)
 _SHAPES = 4096  # cached
 _FIRST = 2  # row of a shape that is traced; many shapes have one row only
 _TRACES = 4  # of a shape, each for other answers
@@ -89,6 +100,22 @@ class Composer:
                 return composed
         return None
 
+    def rows(self, cells: pa.Array[Any]) -> list[WrittenRows]:
+        """Those of many rows of JSON text that kernels can compose."""
+        if not self._plans or not CHAT_KERNELS.ready(len(cells)):
+            return []
+        plain, written = PlainRows.read(cells, _ROLES), []
+        for roles, rows in plain.shapes().items():
+            for plan in self._plans.get(roles, ()):
+                if plan.tables is None or not len(rows):
+                    continue
+                composed = plan.tables.write(plain, rows)
+                render = partial(self._render_row, plain, roles, composed.rows)
+                if plan.passes_all(composed.texts, render):
+                    written.append(composed)
+                    rows = rows[~np.isin(rows, composed.rows)]
+        return written
+
     def learn(
         self, key: Hashable, conversation: Conversation, text: str, form: Form | None
     ) -> None:
@@ -134,6 +161,11 @@ class Composer:
         if composed is None or self._render(planted) == composed:
             return trace
         return None
+
+    def _render_row(
+        self, plain: PlainRows, roles: Sequence[str], rows: Int64, place: int
+    ) -> str | None:
+        return self._render_plain(roles, plain.texts_of(int(rows[place])))
 
     def _render_plain(self, roles: Sequence[str], texts: Sequence[str]) -> str | None:
         messages = [
@@ -197,6 +229,19 @@ class _Checked:
             self._is_refused = True
         return not self._is_refused
 
+    def passes_all(self, texts: pa.Array[Any], render: Callable[[int], str | None]) -> bool:
+        """True if all of these composed texts can be used. render: renders one, by its number."""
+        first, count = self._uses, len(texts)
+        for use in (1 << power for power in range(first.bit_length(), 64)):
+            if use > first + count:
+                break
+            self._uses = use - 1
+            place = use - first - 1
+            if not self.passes(texts[place].as_py(), partial(render, place)):
+                return False
+        self._uses = first + count
+        return not self._is_refused
+
 
 class _TracedShape(_Checked):
     """A trace of any shape."""
@@ -237,6 +282,10 @@ class Plan(_Checked):
         self._bounds = [
             (position, marks) for turn in form.turns for marks, position in (turn.first, turn.last)
         ]
+        bounds = [(max(marks - 1, 0), position) for position, marks in self._bounds]
+        self.tables = None
+        if Tables.can_hold(trace, tokens.beginnings) and bounds == sorted(bounds):
+            self.tables = Tables(trace, bounds, tokens.beginnings, len(form.specials))
         signs = {beginning[0] for beginning in tokens.beginnings}
         between = "\n".join(trace.literals)
         self._is_clear = tokens.has_only(len(form.specials), between) and not any(

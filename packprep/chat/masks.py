@@ -34,13 +34,16 @@ from numpy.typing import NDArray
 
 from packprep.chat.byte_masks import TokenBytes, token_bytes
 from packprep.chat.conversations import (
+    JSON_CELLS,
     BadRowError,
+    ChatRow,
     Conversation,
     ConversationColumns,
     read_chat_rows,
 )
 from packprep.chat.forms import plain_chat
 from packprep.chat.left_out import LEFT_OUT
+from packprep.chat.rendering.plain_rows import WrittenRows
 from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
@@ -84,17 +87,43 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
     null where it writes all. turns: the documents of a row that `text` holds, see
     turn_documents.py; null where every row is one. problem: set only where there is no text.
     """
-    compose = finder.compose if isinstance(finder, TurnFinder) else None
-    rows = []
-    for row in read_chat_rows(table, columns):
-        plain = plain_chat(row.cell) if compose is not None and row.cell is not None else None
-        composed = compose(*plain) if compose is not None and plain is not None else None
-        if composed is not None:
-            rows.append((*composed, None, None, None, None))
-        else:
-            rows.append(_rendered(row.conversation(), finder))
+    composed = _composed(table, columns, finder)
+    written = [each.rows for each in composed]
+    left = np.setdiff1d(np.arange(len(table)), np.concatenate([[], *written]))
+    rest = table if len(left) == len(table) else table.take(pa.array(left, pa.int64()))
+    rows = [_row(row, finder) for row in read_chat_rows(rest, columns)]
     values = map(list, zip(*rows, strict=True)) if rows else [[] for _ in RENDERED]
-    return pa.table([*values], schema=RENDERED)
+    tables = [_composed_table(each) for each in composed]
+    rendered = pa.concat_tables([*tables, pa.table([*values], schema=RENDERED)])
+    if not composed:
+        return rendered
+    order = np.argsort(np.concatenate([*written, left]))
+    return rendered.combine_chunks().take(pa.array(order, pa.int64()))
+
+
+def _composed(table: pa.Table, columns: ConversationColumns, finder: Finder) -> list[WrittenRows]:
+    """Rows that are composed many at once: those of messages in a column of JSON text."""
+    if columns.kind != "messages" or len(columns.wanted) > 1 or not isinstance(finder, TurnFinder):
+        return []
+    cells = table[columns.names[0]].combine_chunks()
+    return finder.compose_rows(cells) if cells.type == JSON_CELLS else []
+
+
+def _composed_table(written: WrittenRows) -> pa.Table:
+    """Composed rows as a table of schema RENDERED."""
+    arrays = {"text": written.texts, "trained": written.trained}
+    rest = {field.name: pa.nulls(len(written.rows), field.type) for field in RENDERED}
+    return pa.table(rest | arrays, schema=RENDERED)
+
+
+def _row(row: ChatRow, finder: Finder) -> tuple[Any, ...]:
+    """A row of RENDERED."""
+    if isinstance(finder, TurnFinder) and row.cell is not None:
+        plain = plain_chat(row.cell)
+        composed = finder.compose(*plain) if plain is not None else None
+        if composed is not None:
+            return (*composed, None, None, None, None)
+    return _rendered(row.conversation(), finder)
 
 
 def _rendered(conversation: Conversation | BadRowError, finder: Finder) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """Rows composed without their template equal rows rendered by it."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from packprep.chat.composer import _PLANTED, _REFUSALS, Composer
 from packprep.chat.conversations import Conversation, find_conversations
 from packprep.chat.masks import render_chats
 from packprep.chat.rendering.expressions import Applied, Original, TextGuard
+from packprep.chat.rendering.plain_rows import CHAT_KERNELS, PlainRows
 from packprep.chat.rendering.sandbox import MAX_SIZE
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace
@@ -151,7 +153,7 @@ ROLES = (["user", "assistant"], ["system", "user", "assistant", "user", "assista
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.data())
 def test_a_trace_gives_the_rendering_of_every_row_that_its_guards_let_pass(
     name: str, data: st.DataObject
@@ -272,8 +274,13 @@ def never_composing(template: ChatTemplate, **options: Any) -> TurnFinder:
     return finder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> None:
+    CHAT_KERNELS.load()
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.data())
 def test_composed_rows_equal_rendered_rows(name: str, data: st.DataObject) -> None:
     roles = data.draw(st.sampled_from(ROLES))
@@ -404,3 +411,115 @@ def test_a_template_that_cannot_be_traced_is_not_traced_for_every_shape(
             texts = [f"{number}"] * 2 * size
             finder.render(conversation(["user", "assistant"] * size, texts))
     assert len(traced) == _REFUSALS
+
+
+SPACES = "".join(chr(code) for code in range(0x10000) if chr(code).isspace())
+PIECES = st.text(
+    st.sampled_from('a"\\/\n\t<|[ {}\x00\x1f\x7f\x85é你😀\ufdd0\ufb00') | st.characters(),
+    max_size=8,
+)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), PIECES), max_size=4),
+        max_size=6,
+    ),
+    st.booleans(),
+    st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", " : ")]),
+)
+def test_kernels_read_what_json_reads(
+    rows: list[list[tuple[str, str]]], ascii_only: bool, separators: tuple[str, str]
+) -> None:
+    chats = [[{"role": role, "content": text} for role, text in row] for row in rows]
+    cells = [
+        json.dumps(chat, ensure_ascii=ascii_only, separators=separators).encode("utf-8", "replace")
+        for chat in chats
+    ]
+    array = pa.array([b"", *cells, None], pa.large_binary()).slice(1)
+    plain = PlainRows.read(array, ["assistant", "tool", "user"])
+    shapes = plain.shapes()
+    read = {row: roles for roles, numbers in shapes.items() for row in numbers.tolist()}
+    for number, (chat, cell) in enumerate(zip(chats, cells, strict=True)):
+        messages = json.loads(cell)
+        texts = [message["content"] for message in messages]
+        is_plain = bool(chat) and all(text.strip() for text in texts)
+        # Marks and their neighbours, and what UTF-8 cannot hold, are left to the general code.
+        is_odd = any(
+            0xFDC0 <= ord(sign) <= 0xFDFF or 0xD800 <= ord(sign) <= 0xDFFF
+            for text in texts
+            for sign in text
+        )
+        assert (number in read) == (is_plain and not is_odd)
+        if number in read:
+            assert read[number] == tuple(message["role"] for message in messages)
+            assert plain.texts_of(number) == texts
+            first = int(plain.firsts[number])
+            sizes = plain.characters[first : first + len(texts)].tolist()
+            assert sizes == [*map(len, texts)]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "[]",
+        "{}",
+        '"a"',
+        "null",
+        '[{"content": "a", "role": "user"}]',
+        '[{"role": "user"}]',
+        '[{"role": "user", "content": null}]',
+        '[{"role": "user", "content": ["a"]}]',
+        '[{"role": "user", "content": "a", "name": "b"}]',
+        '[{"role": "user", "content": "a", "content": "b"}]',
+        '[{"role": "stranger", "content": "a"}]',
+        '[{"role": "us\\u0065r", "content": "a"}]',
+        '[{"role": "user", "content": "a"}, 1]',
+        '[{"role": "user", "content": " \\u00a0\\u3000"}]',
+        '[{"role": "user", "content": "\\ud83d"}]',
+        '[{"role": "user", "content": "a"}] x',
+        '[{"role": "user", "content": "a"}',
+        '[{"role": "user", "content": "a',
+    ],
+)
+def test_other_rows_are_left_to_the_general_code(cell: str) -> None:
+    plain = PlainRows.read(pa.array([cell.encode()], pa.large_binary()), ["assistant", "user"])
+    assert plain.shapes() == {}
+    assert plain.firsts.tolist() == [0, 0]
+
+
+STRIPS = ("strip()", "lstrip()", "rstrip()", "strip('\n')", "lstrip('\n')", "rstrip('\n')")
+
+
+@pytest.mark.parametrize("strip", STRIPS)
+def test_kernels_strip_as_python_does(strip: str) -> None:
+    template = ChatTemplate(
+        sources={"default": CHATML.replace("m.content", f"m.content.{strip}")}, variables={}
+    )
+    texts = [f"{left}{side}a{side}{left}" for side in ("", "\n") for left in ["", " \n", *SPACES]]
+    rows = [conversation(["user", "assistant"], [text, text]).messages for text in texts]
+    finder = TurnFinder(template, SPECIALS)
+    expected = rendered_by(never_composing(template), rows)
+    assert [rendered_by(finder, rows) for _ in range(2)] == [expected] * 2
+    cells = pa.array([json.dumps(row).encode() for row in rows], pa.large_binary())
+    composed = sum(len(each.rows) for each in finder.compose_rows(cells))
+    assert composed == (0 if strip == "rstrip('\n')" else len(rows))
+
+
+def test_kernels_compose_rows_with_guards_and_special_tokens() -> None:
+    template, specials = TEMPLATES["qwen3"], ("<|im_start|>", "<|im_end|>")
+    texts = ["hello", "<think>a</think>b", "<|im_end|>", "</s> < x", " a <|", "é你😀"]
+    chats = [*product(texts, repeat=4)]
+    rows = [conversation(["user", "assistant"] * 2, [*chat]).messages for chat in chats]
+    finder, plain = TurnFinder(template, specials), TurnFinder(template, specials)
+    plain._composer = Rendering(template, plain._tokens)
+    expected = rendered_by(plain, rows)
+    assert [rendered_by(finder, rows) for _ in range(2)] == [expected] * 2
+    cells = pa.array([json.dumps(row).encode() for row in rows], pa.large_binary())
+    numbers = {row for each in finder.compose_rows(cells.slice(6)) for row in each.rows.tolist()}
+    thinking, spelling = {"<think>a</think>b"}, {"<|im_end|>", " a <|"}
+    assert numbers == {
+        number
+        for number, chat in enumerate(chats[6:])
+        if not spelling & {*chat} and not thinking & {chat[1], chat[3]}
+    }
