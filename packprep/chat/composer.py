@@ -34,9 +34,9 @@ from packprep.chat.rendering.expressions import (
 )
 from packprep.chat.rendering.plain_rows import (
     CHAT_KERNELS,
+    Composition,
     PlainRows,
     Tables,
-    WrittenRows,
 )
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace
@@ -100,21 +100,27 @@ class Composer:
                 return composed
         return None
 
-    def rows(self, cells: pa.Array[Any]) -> list[WrittenRows]:
-        """Those of many rows of JSON text that kernels can compose."""
+    def rows(self, cells: pa.Array[Any]) -> Composition | None:
+        """Those of many rows of JSON text that kernels can compose; None where they know none."""
         if not self._plans or not CHAT_KERNELS.ready(len(cells)):
-            return []
-        plain, written = PlainRows.read(cells, _ROLES), []
+            return None
+        plain = PlainRows.read(cells, _ROLES)
+        sizes, spans = np.full(len(cells), -1), np.zeros(len(cells), np.int64)
+        taken: list[tuple[tuple[str, ...], Plan, Tables, Int64]] = []
         for roles, rows in plain.shapes().items():
             for plan in self._plans.get(roles, ()):
-                if plan.tables is None or not len(rows):
-                    continue
-                composed = plan.tables.write(plain, rows)
-                render = partial(self._render_row, plain, roles, composed.rows)
-                if plan.passes_all(composed.texts, render):
-                    written.append(composed)
-                    rows = rows[~np.isin(rows, composed.rows)]
-        return written
+                if plan.tables is not None and len(rows):
+                    measured = plan.tables.measure(plain, rows)
+                    held, rows = rows[measured >= 0], rows[measured < 0]
+                    sizes[held], spans[held] = measured[measured >= 0], plan.tables.spans
+                    taken.append((roles, plan, plan.tables, held))
+        composition = Composition(sizes, spans)
+        for roles, plan, tables, held in taken:
+            tables.write(plain, held, composition)
+            done = held[composition.done[held]]
+            render = partial(self._render_row, plain, roles)
+            composition.done[done] = plan.passes_all(done, composition.text_of, render)
+        return composition
 
     def learn(
         self, key: Hashable, conversation: Conversation, text: str, form: Form | None
@@ -162,10 +168,8 @@ class Composer:
             return trace
         return None
 
-    def _render_row(
-        self, plain: PlainRows, roles: Sequence[str], rows: Int64, place: int
-    ) -> str | None:
-        return self._render_plain(roles, plain.texts_of(int(rows[place])))
+    def _render_row(self, plain: PlainRows, roles: Sequence[str], row: int) -> str | None:
+        return self._render_plain(roles, plain.texts_of(row))
 
     def _render_plain(self, roles: Sequence[str], texts: Sequence[str]) -> str | None:
         messages = [
@@ -229,15 +233,17 @@ class _Checked:
             self._is_refused = True
         return not self._is_refused
 
-    def passes_all(self, texts: pa.Array[Any], render: Callable[[int], str | None]) -> bool:
-        """True if all of these composed texts can be used. render: renders one, by its number."""
-        first, count = self._uses, len(texts)
+    def passes_all(
+        self, rows: Int64, text: Callable[[int], str], render: Callable[[int], str | None]
+    ) -> bool:
+        """True if the composed texts of all of these rows can be used."""
+        first, count = self._uses, len(rows)
         for use in (1 << power for power in range(first.bit_length(), 64)):
             if use > first + count:
                 break
             self._uses = use - 1
-            place = use - first - 1
-            if not self.passes(texts[place].as_py(), partial(render, place)):
+            row = int(rows[use - first - 1])
+            if not self.passes(text(row), partial(render, row)):
                 return False
         self._uses = first + count
         return not self._is_refused
@@ -282,16 +288,18 @@ class Plan(_Checked):
         self._bounds = [
             (position, marks) for turn in form.turns for marks, position in (turn.first, turn.last)
         ]
-        bounds = [(max(marks - 1, 0), position) for position, marks in self._bounds]
-        self.tables = None
-        if Tables.can_hold(trace, tokens.beginnings) and bounds == sorted(bounds):
-            self.tables = Tables(trace, bounds, tokens.beginnings, len(form.specials))
         signs = {beginning[0] for beginning in tokens.beginnings}
         between = "\n".join(trace.literals)
         self._is_clear = tokens.has_only(len(form.specials), between) and not any(
             literal.endswith(tuple(signs)) for literal in trace.literals
         )
         self._signs = [(sign, between.count(sign)) for sign in sorted(signs)]
+        bounds = [(max(marks - 1, 0), position) for position, marks in self._bounds]
+        self.tables = None
+        if Tables.can_hold(trace, tokens.beginnings) and bounds == sorted(bounds):
+            self.tables = Tables(
+                trace, bounds, tokens.beginnings, len(form.specials), self._is_clear
+            )
 
     @staticmethod
     def fits(form: Form, trace: Trace, texts: int) -> bool:

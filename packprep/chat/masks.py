@@ -43,7 +43,7 @@ from packprep.chat.conversations import (
 )
 from packprep.chat.forms import plain_chat
 from packprep.chat.left_out import LEFT_OUT
-from packprep.chat.rendering.plain_rows import WrittenRows
+from packprep.chat.rendering.plain_rows import Composition
 from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
@@ -87,33 +87,36 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
     null where it writes all. turns: the documents of a row that `text` holds, see
     turn_documents.py; null where every row is one. problem: set only where there is no text.
     """
-    composed = _composed(table, columns, finder)
-    written = [each.rows for each in composed]
-    left = np.setdiff1d(np.arange(len(table)), np.concatenate([[], *written]))
-    rest = table if len(left) == len(table) else table.take(pa.array(left, pa.int64()))
-    rows = [_row(row, finder) for row in read_chat_rows(rest, columns)]
-    values = map(list, zip(*rows, strict=True)) if rows else [[] for _ in RENDERED]
-    tables = [_composed_table(each) for each in composed]
-    rendered = pa.concat_tables([*tables, pa.table([*values], schema=RENDERED)])
-    if not composed:
+    composition = _composed(table, columns, finder)
+    if composition is None or not isinstance(finder, TurnFinder):
+        return _one_by_one(table, columns, finder)
+    texts, trained = composition.arrays()
+    composed = {field.name: pa.nulls(len(table), field.type) for field in RENDERED}
+    composed |= {"text": texts} if finder.train_on == "all" else {"text": texts, "trained": trained}
+    rendered = pa.table(composed, schema=RENDERED)
+    left = np.flatnonzero(~composition.done)
+    if not len(left):
         return rendered
-    order = np.argsort(np.concatenate([*written, left]))
-    return rendered.combine_chunks().take(pa.array(order, pa.int64()))
+    others = _one_by_one(table.take(pa.array(left, pa.int64())), columns, finder)
+    order = np.arange(len(table))
+    order[left] = len(table) + np.arange(len(left))
+    both = pa.concat_tables([rendered, others]).combine_chunks()
+    return both.take(pa.array(order, pa.int64()))
 
 
-def _composed(table: pa.Table, columns: ConversationColumns, finder: Finder) -> list[WrittenRows]:
+def _composed(table: pa.Table, columns: ConversationColumns, finder: Finder) -> Composition | None:
     """Rows that are composed many at once: those of messages in a column of JSON text."""
     if columns.kind != "messages" or len(columns.wanted) > 1 or not isinstance(finder, TurnFinder):
-        return []
+        return None
     cells = table[columns.names[0]].combine_chunks()
-    return finder.compose_rows(cells) if cells.type == JSON_CELLS else []
+    return finder.compose_rows(cells) if cells.type == JSON_CELLS else None
 
 
-def _composed_table(written: WrittenRows) -> pa.Table:
-    """Composed rows as a table of schema RENDERED."""
-    arrays = {"text": written.texts, "trained": written.trained}
-    rest = {field.name: pa.nulls(len(written.rows), field.type) for field in RENDERED}
-    return pa.table(rest | arrays, schema=RENDERED)
+def _one_by_one(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
+    """Rows as a table of schema RENDERED."""
+    rows = [_row(row, finder) for row in read_chat_rows(table, columns)]
+    values = map(list, zip(*rows, strict=True)) if rows else [[] for _ in RENDERED]
+    return pa.table([*values], schema=RENDERED)
 
 
 def _row(row: ChatRow, finder: Finder) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ from packprep.chat.left_out import (
     unwritten_parts,
 )
 from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
-from packprep.chat.rendering.plain_rows import WrittenRows
+from packprep.chat.rendering.plain_rows import Composition
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_fields import FieldSelector, MarkedTexts, with_thoughts_apart
@@ -179,16 +179,9 @@ class TurnFinder:
             return None
         return composed if self.train_on != "all" else composed._replace(trained=None)
 
-    def compose_rows(self, cells: pa.Array[Any]) -> list[WrittenRows]:
-        """Rows of JSON text that can be composed, many at once; none where little is known yet."""
-        if not self._fields.takes_all:
-            return []
-        written = self._composer.rows(cells)
-        if self.train_on != "all":
-            return written
-        return [
-            each._replace(trained=pa.nulls(len(each.rows), each.trained.type)) for each in written
-        ]
+    def compose_rows(self, cells: pa.Array[Any]) -> Composition | None:
+        """Rows of JSON text that can be composed, many at once; None where too little is known."""
+        return self._composer.rows(cells) if self._fields.takes_all else None
 
     def of_text(self) -> TurnFinder:
         """A finder of texts and what they leave out, which looks for no turns."""

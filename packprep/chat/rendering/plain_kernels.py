@@ -345,6 +345,15 @@ def character_count(text: UInt8) -> int:
     return count
 
 
+@inlined
+def sign_count(text: UInt8, sign: int) -> int:
+    """Number of bytes that are a sign."""
+    count = 0
+    for place in range(len(text)):
+        count += text[place] == sign
+    return count
+
+
 @kernel
 def write_chats(
     rows: Int64,
@@ -358,30 +367,34 @@ def write_chats(
     bounds: Int64,
     tokens: UInt8,
     token_stops: Int64,
-    is_beginning: Bools,
+    signs: Int64,
+    is_clear: bool,
     special: int,
-    places: Int64,
+    offsets: Int64,
+    span_offsets: Int32,
     text: Out[UInt8],
     trained: Out[Int32],
-    clean: Out[Bools],
+    done: Out[Bools],
 ) -> None:
-    """Write composed rows, where `measure_chats` found room for them.
+    """Write composed rows.
 
-    rows, firsts, stops, characters, contents, values: see there. literals, literal_stops: of the
-    template, one more than values. bounds: of the trained spans, each as values before it and
-    characters of the template; rising. tokens, token_stops: beginnings of special tokens;
-    is_beginning [256]: bytes with which one begins; special: their number in the template's text.
-    places: of the rows in `text`. Out: trained, [rows x bounds], positions in characters; clean:
-    False where the row has other beginnings of special tokens.
+    rows, firsts, stops, characters, contents, values: see `measure_chats`. literals,
+    literal_stops: of the template, one more than values. bounds: of the trained spans, each as
+    values before it and characters of the template; rising. tokens, token_stops: beginnings of
+    special tokens; signs: each byte with which one begins, and its number in the literals; special:
+    number of beginnings in the literals. is_clear: texts without signs have no special tokens.
+    offsets, span_offsets: of all rows in text and trained. Out: trained, positions in characters;
+    done: True where the row has no other beginnings of special tokens.
     """
-    bound_count = len(bounds) // 2
     for place in range(len(rows)):
-        first = firsts[rows[place]]
-        out, before, bound = places[place], 0, 0
+        row = rows[place]
+        first, begin_row, before = firsts[row], offsets[row], 0
+        out, span, bound = begin_row, int(span_offsets[row]), 0
         for part in range(len(literal_stops)):
-            while bound < bound_count and bounds[2 * bound] <= part:
-                trained[place * bound_count + bound] = before + bounds[2 * bound + 1]
-                bound += 1
+            while bound < len(bounds) and bounds[bound] <= part:
+                trained[span] = before + bounds[bound + 1]
+                span += 1
+                bound += 2
             begin = literal_stops[part - 1] if part else 0
             out += copied(text[out:], literals[begin : literal_stops[part]])
             if 3 * part < len(values):
@@ -393,11 +406,17 @@ def write_chats(
                 before += characters[message]
                 before -= character_count(contents[start:begin])
                 before -= character_count(contents[stop : stops[message]])
-        found = 0
-        row_text = text[places[place] : out]
-        for at in range(len(row_text)):
-            if is_beginning[row_text[at]]:
+        row_text = text[begin_row:out]
+        is_done = is_clear
+        for sign in range(0, len(signs), 2):
+            is_done &= sign_count(row_text, signs[sign]) == signs[sign + 1]
+        if not is_done:
+            found = 0
+            for at in range(len(row_text)):
                 for token in range(len(token_stops)):
-                    a = token_stops[token - 1] if token else 0
-                    found += has_part(row_text, at, len(row_text), tokens, a, token_stops[token])
-        clean[place] = found == special
+                    begin = token_stops[token - 1] if token else 0
+                    found += has_part(
+                        row_text, at, len(row_text), tokens, begin, token_stops[token]
+                    )
+            is_done = found == special
+        done[row] = is_done

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -113,19 +113,41 @@ class PlainRows:
         }
 
 
-class WrittenRows(NamedTuple):
-    """Composed rows: their numbers, texts, and positions of trained spans, each [rows]."""
+class Composition:
+    """Texts and trained spans of many rows, written by several `Tables`.
 
-    rows: Int64
-    texts: pa.Array[Any]
-    trained: pa.ListArray[Any]
+    sizes: bytes of each row; -1 for a row that none of them takes. spans: of each row. done: of
+    each row, True if its text is written and final.
+    """
+
+    def __init__(self, sizes: Int64, spans: Int64) -> None:
+        self.offsets = np.append(0, np.cumsum(np.maximum(sizes, 0)))
+        self.span_offsets = np.append(0, np.cumsum(2 * spans)).astype(np.int32)
+        self.text = np.empty(int(self.offsets[-1]), np.uint8)
+        self.trained = np.empty(int(self.span_offsets[-1]), np.int32)
+        self.done = np.zeros(len(sizes), np.bool_)
+
+    def text_of(self, row: int) -> str:
+        """The text of a row."""
+        return self.text[self.offsets[row] : self.offsets[row + 1]].tobytes().decode()
+
+    def arrays(self) -> tuple[pa.Array[Any], pa.Array[Any]]:
+        """Texts and trained positions of all rows; those of rows not done are of no use."""
+        buffers: Any = (self.offsets, self.text)
+        offsets, text = map(pa.py_buffer, buffers)
+        texts: Any = pa.LargeStringArray.from_buffers(len(self.done), offsets, text)
+        trained: Any = pa.ListArray.from_arrays(
+            pa.array(self.span_offsets, pa.int32()), pa.array(self.trained)
+        )
+        return texts, trained
 
 
 class Tables:
     """A trace and its trained spans as the arrays that kernels take.
 
     bounds: of the spans, each as values of the trace before it and characters of the template.
-    beginnings: of special tokens; specials: their number in the template's own text.
+    beginnings: of special tokens; specials: their number in the template's own text. is_clear: a
+    row without a sign with which one begins in its texts has no others.
     """
 
     def __init__(
@@ -134,13 +156,17 @@ class Tables:
         bounds: Sequence[tuple[int, int]],
         beginnings: Sequence[str],
         specials: int,
+        is_clear: bool,
     ) -> None:
+        self.spans = len(bounds) // 2
         self._bounds = np.array(bounds, np.int64).ravel()
         self._most, self._specials = trace.most, specials
         self._literals, self._literal_stops = _joined(trace.literals)
         self._tokens, self._token_stops = _joined(beginnings)
-        self._is_beginning = np.zeros(256, np.bool_)
-        self._is_beginning[[beginning.encode()[0] for beginning in beginnings]] = True
+        signs = sorted({beginning.encode()[0] for beginning in beginnings})
+        counts = [int(np.count_nonzero(self._literals == sign)) for sign in signs]
+        self._signs = np.array([*zip(signs, counts, strict=True)], np.int64).ravel()
+        self._is_clear = is_clear
         self._values = np.array([_stripping(value) for value in trace.values], np.int64).ravel()
         self._parts, stops = _joined("".join(guard.operands[1:]) for guard in trace.guards)
         spans = zip([0, *stops.tolist()], stops.tolist(), strict=False)
@@ -167,11 +193,8 @@ class Tables:
             and (is_clear or not strips)
         )
 
-    def write(self, plain: PlainRows, rows: Int64) -> WrittenRows:
-        """Compose those of the rows for which all guards hold.
-
-        Rows are left out in which a text might spell a special token.
-        """
+    def measure(self, plain: PlainRows, rows: Int64) -> Int64:
+        """Bytes of composed rows; -1 where a guard does not hold."""
         sizes = np.empty(len(rows), np.int64)
         measure_chats(
             rows,
@@ -186,12 +209,10 @@ class Tables:
             self._most,
             sizes,
         )
-        rows, sizes = rows[sizes >= 0], sizes[sizes >= 0]
-        offsets = np.append(0, np.cumsum(sizes))
-        text = np.empty(int(offsets[-1]), np.uint8)
-        count = len(self._bounds) // 2
-        trained = np.empty(len(rows) * count, np.int32)
-        clean = np.empty(len(rows), np.bool_)
+        return sizes
+
+    def write(self, plain: PlainRows, rows: Int64, composition: Composition) -> None:
+        """Compose rows; those in which a text might spell a special token are not done."""
         write_chats(
             rows,
             plain.firsts,
@@ -204,20 +225,15 @@ class Tables:
             self._bounds,
             self._tokens,
             self._token_stops,
-            self._is_beginning,
+            self._signs,
+            self._is_clear,
             self._specials,
-            offsets[:-1],
-            text,
-            trained,
-            clean,
+            composition.offsets,
+            composition.span_offsets,
+            composition.text,
+            composition.trained,
+            composition.done,
         )
-        buffers: Any = (offsets, text)
-        offset_buffer, text_buffer = map(pa.py_buffer, buffers)
-        texts: Any = pa.LargeStringArray.from_buffers(len(rows), offset_buffer, text_buffer)
-        places = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(count)
-        spans: pa.ListArray[Any] = pa.ListArray.from_arrays(pa.array(places), pa.array(trained))
-        kept = pa.array(clean)
-        return WrittenRows(rows[clean], texts.filter(kept), spans.filter(kept))
 
 
 def _joined(texts: Iterable[str]) -> tuple[UInt8, Int64]:
