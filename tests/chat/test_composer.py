@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from packprep.chat.composer import _PLANTED, _REFUSALS, Composer
 from packprep.chat.conversations import Conversation, find_conversations
+from packprep.chat.forms import PlainChat, plain_chat
 from packprep.chat.masks import render_chats
 from packprep.chat.rendering.expressions import Applied, Original, TextGuard
 from packprep.chat.rendering.plain_rows import CHAT_KERNELS, PlainRows
@@ -447,6 +448,8 @@ def test_kernels_read_what_json_reads(
         messages = json.loads(cell)
         texts = [message["content"] for message in messages]
         is_plain = bool(chat) and all(text.strip() for text in texts)
+        roles = tuple(message["role"] for message in messages)
+        assert plain_chat(cell) == (PlainChat(roles, texts) if is_plain else None)
         # Marks and their neighbours, and what UTF-8 cannot hold, are left to the general code.
         is_odd = any(
             0xFDC0 <= ord(sign) <= 0xFDFF or 0xD800 <= ord(sign) <= 0xDFFF
@@ -455,7 +458,7 @@ def test_kernels_read_what_json_reads(
         )
         assert (number in read) == (is_plain and not is_odd)
         if number in read:
-            assert read[number] == tuple(message["role"] for message in messages)
+            assert read[number] == roles
             assert plain.texts_of(number) == texts
             first = int(plain.firsts[number])
             sizes = plain.characters[first : first + len(texts)].tolist()
