@@ -102,7 +102,7 @@ class Composer:
 
     def rows(self, cells: pa.Array[Any]) -> Composition | None:
         """Those of many rows of JSON text that kernels can compose; None where they know none."""
-        if not self._plans or not CHAT_KERNELS.ready(len(cells)):
+        if not self._plans or not len(cells) or not CHAT_KERNELS.ready(len(cells)):
             return None
         plain = PlainRows.read(cells, _ROLES)
         sizes, spans = np.full(len(cells), -1), np.zeros(len(cells), np.int64)

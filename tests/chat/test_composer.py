@@ -530,3 +530,17 @@ def test_kernels_compose_rows_with_guards_and_special_tokens() -> None:
     assert composition.done.tolist() == [
         not spelling & {*chat} and not thinking & {chat[1], chat[3]} for chat in chats[6:]
     ]
+
+
+def test_no_rows_and_rows_without_messages_are_taken() -> None:
+    finder = TurnFinder(TEMPLATES["truth"], SPECIALS)
+    row = conversation(["user", "assistant"], ["a", "b"]).messages
+    [expected, *_] = rendered_by(finder, [row] * 3)
+    assert rendered_by(finder, []) == []
+    rows = rendered_by(finder, [None, row, []])
+    assert [each["problem"] and each["problem"]["reason"] for each in rows] == [
+        "null",
+        None,
+        "no_messages",
+    ]
+    assert rows[1] == expected
