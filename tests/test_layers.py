@@ -27,6 +27,7 @@ ROOMS = (
     "packing/kernels",
     "packing",
     "engines",
+    "chat/rendering",
     "chat",
     "sources/token_files",
     "sources/formats",

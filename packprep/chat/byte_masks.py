@@ -21,9 +21,9 @@ from packprep.engines.backends import Ids, Offsets
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """Bytes of each token, int64 [ids]. normalizes: text is changed unless it is in NFC."""
+    """Bytes of each token, int32 [ids]. normalizes: text is changed unless it is in NFC."""
 
-    sizes: NDArray[np.int64]
+    sizes: NDArray[np.int32]
     normalizes: bool
 
     def mask(
@@ -38,7 +38,7 @@ class TokenBytes:
         texts: without nulls. trained: see `render_chats`; a row without a list is not trained.
         Returns None where tokens are not the bytes of a text.
         """
-        ends = np.cumsum(self.sizes[ids])
+        ends = np.cumsum(self.sizes[ids], dtype=np.int64)
         firsts = np.append(0, ends)[offsets]  # bytes of all rows before each row
         if (
             np.diff(firsts) != pc.binary_length(cast("pa.LargeStringArray", texts)).to_numpy()
@@ -58,10 +58,14 @@ class TokenBytes:
                 places[place] = len(text[: places[place]].encode())
         places += np.repeat(firsts[:-1], counts)
         begins, stops = places[::2], places[1::2]
-        steps = np.zeros(len(ids) + 1, np.int32)
-        np.add.at(steps, np.searchsorted(ends, begins, "right"), 1)
-        np.add.at(steps, np.searchsorted(ends - self.sizes[ids], stops, "left"), -1)
-        mask: NDArray[np.bool_] = np.cumsum(steps[:-1]) > 0
+        # Tokens from the first that ends behind a beginning to the last that begins before the end.
+        bounds = np.empty(len(places), np.int64)
+        bounds[::2] = np.searchsorted(ends, begins, "right")
+        bounds[1::2] = np.searchsorted(ends[:-1], stops, "left") + (stops > 0)
+        # A token may belong to two spans: no bound is before an earlier one.
+        bounds = np.concatenate([[0], np.maximum.accumulate(bounds), [len(ids)]])
+        flags = np.arange(len(bounds) - 1) % 2 == 1
+        mask: NDArray[np.bool_] = np.repeat(flags, np.diff(bounds))
         return mask
 
 
@@ -85,6 +89,6 @@ def token_bytes(tokenizer_json: bytes) -> TokenBytes | None:
         return None
     sizes = {id_: len(token) for token, id_ in model["vocab"].items()}
     sizes |= {token["id"]: len(token["content"].encode()) for token in added}
-    table = np.zeros(max(sizes, default=0) + 1, np.int64)
+    table = np.zeros(max(sizes, default=0) + 1, np.int32)
     table[[*sizes]] = [*sizes.values()]
     return TokenBytes(table, normalizer is not None)

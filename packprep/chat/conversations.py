@@ -20,9 +20,10 @@ message of the assistant takes it out of what is trained.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -64,6 +65,9 @@ _PAIRS = (
     ("instruction", "output"),
     ("question", "answer"),
 )
+JSON_CELLS = pa.large_binary()
+"""Type of a column of JSON rows: each value is JSON text."""
+
 _PLAIN_KEYS = {"role", "content"}
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -144,27 +148,51 @@ def find_conversations(
     return ConversationColumns(kind="pair", names=pair, **optional) if pair else None
 
 
+class ChatRow(NamedTuple):
+    """A row that is read when it is needed.
+
+    cell: JSON text of its messages, if it has nothing else; conversation: reads it.
+    """
+
+    cell: bytes | None
+    conversation: Callable[[], Conversation | BadRowError]
+
+
 def read_conversations(
     table: pa.Table, columns: ConversationColumns
 ) -> Iterator[Conversation | BadRowError]:
     """A conversation for each row, or the error of the row."""
-    cells = [_cells(table, name) for name in columns.wanted]
+    return (row.conversation() for row in read_chat_rows(table, columns))
+
+
+def read_chat_rows(table: pa.Table, columns: ConversationColumns) -> Iterator[ChatRow]:
+    """The rows of a table, none of them read yet."""
+    is_json = [table[name].type == JSON_CELLS for name in columns.wanted]
+    cells = [_cells(table[name]) for name in columns.wanted]
+    has_messages_alone = columns.kind == "messages" and is_json == [True]
     for row in zip(*cells, strict=True):
-        try:
-            yield _conversation(dict(zip(columns.wanted, row, strict=True)), columns)
-        except BadRowError as error:
-            yield error
+        yield ChatRow(row[0] if has_messages_alone else None, partial(_read, row, is_json, columns))
 
 
-def _cells(table: pa.Table, name: str) -> list[Any]:
-    """Values of a column as Python objects; JSON text stays text.
+def _read(
+    row: Sequence[Any], is_json: Sequence[bool], columns: ConversationColumns
+) -> Conversation | BadRowError:
+    values = {
+        name: json.loads(value) if is_cell and value is not None else value
+        for name, value, is_cell in zip(columns.wanted, row, is_json, strict=True)
+    }
+    try:
+        return _conversation(values, columns)
+    except BadRowError as error:
+        return error
+
+
+def _cells(column: pa.ChunkedArray[Any]) -> list[Any]:
+    """Values of a column as Python objects; JSON text stays text, and cells of JSON rows bytes.
 
     Nulls inside Arrow structs are missing keys.
     """
-    column = table[name]
     values: list[Any] = column.to_pylist()
-    if pa.types.is_large_binary(column.type):  # a column of JSON rows: each value is JSON text
-        return [None if value is None else json.loads(value) for value in values]
     return (
         [_without_nulls(value) for value in values] if pa.types.is_nested(column.type) else values
     )

@@ -6,16 +6,21 @@ the row's own rendering; otherwise the row is marked by itself.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
+from typing import NamedTuple
 
 from packprep.chat.conversations import Conversation
 from packprep.chat.left_out import LeftOut
 from packprep.chat.marks import Text, Unmarked
 from packprep.chat.special_tokens import Span
 from packprep.chat.turn_locator import Turn
+
+_DECODER = json.JSONDecoder()
+_KEYS = ["role", "content"]
 
 
 @dataclass(frozen=True)
@@ -66,14 +71,14 @@ class Form:
         """
         if (
             "".join(
-                part for pair in zip(self._literals, [*values, ""], strict=True) for part in pair
+                part for pair in zip(self.literals, [*values, ""], strict=True) for part in pair
             )
             == text
         ):
             return list(values)
-        position = len(self._literals[0])
+        position = len(self.literals[0])
         filled = []
-        for value, literal in zip(values, self._literals[1:], strict=True):
+        for value, literal in zip(values, self.literals[1:], strict=True):
             variants = (
                 value,
                 value.strip(),
@@ -90,10 +95,10 @@ class Form:
                 return None
             filled.append(variant)
             position += len(variant) + len(literal)
-        return filled if position == len(text) and text.startswith(self._literals[0]) else None
+        return filled if position == len(text) and text.startswith(self.literals[0]) else None
 
     @cached_property
-    def _literals(self) -> list[str]:
+    def literals(self) -> list[str]:
         """The template's own text before, between and after the marks."""
         marks = [position for position, _ in self.unmarked.marks]
         return [self.unmarked.text[a:b] for a, b in zip(marks, [*marks[1:], None], strict=True)]
@@ -131,3 +136,33 @@ def plain_shape(conversation: Conversation) -> tuple[Hashable, list[Text]] | Non
         shape += message["role"], content if not content or content.isspace() else False
         texts.append(Text(number, "content", content))
     return (tuple(shape), conversation.untrained, conversation.is_turn), texts
+
+
+class PlainChat(NamedTuple):
+    """A conversation of messages that are role and content alone.
+
+    roles: any texts. contents: none is blank.
+    """
+
+    roles: tuple[str, ...]
+    contents: list[str]
+
+
+def plain_chat(cell: bytes) -> PlainChat | None:
+    """The chat of a row's JSON text; None where it is no such chat.
+
+    Lists are read whole, not message by message, which takes a fraction of the time.
+    """
+    try:
+        text = cell.decode()
+        messages, end = _DECODER.raw_decode(text)
+        if end < len(text) or [*chain.from_iterable(messages)] != _KEYS * len(messages):
+            return None
+        values = [*chain.from_iterable(map(dict.values, messages))]
+        roles, contents = values[::2], values[1::2]
+        "".join(roles)  # raises TypeError for other values, as isspace does
+        if not contents or "" in contents or True in map(str.isspace, contents):
+            return None
+        return PlainChat(tuple(roles), contents)
+    except (TypeError, ValueError):
+        return None  # another value, which `read_conversations` reads or refuses

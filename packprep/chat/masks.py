@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -33,12 +33,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.chat.byte_masks import TokenBytes, token_bytes
-from packprep.chat.conversations import BadRowError, ConversationColumns, read_conversations
+from packprep.chat.conversations import (
+    JSON_CELLS,
+    BadRowError,
+    ChatRow,
+    Conversation,
+    ConversationColumns,
+    read_chat_rows,
+)
+from packprep.chat.forms import plain_chat
 from packprep.chat.left_out import LEFT_OUT
+from packprep.chat.rendering.plain_rows import Composition
 from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
-from packprep.chat.turns import Finder
+from packprep.chat.turns import Finder, TurnFinder
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
 from packprep.engines.compare import unequal
 from packprep.support.problems import PROBLEM, BadRow, Problem
@@ -78,35 +87,64 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
     null where it writes all. turns: the documents of a row that `text` holds, see
     turn_documents.py; null where every row is one. problem: set only where there is no text.
     """
-    texts: list[str | None] = []
-    trained: list[list[int] | None] = []
-    specials: list[list[int] | None] = []
-    left_out: list[list[dict[str, Any]] | None] = []
-    turns: list[Mapping[str, Any] | None] = []
-    problems: list[Problem | None] = []
-    for conversation in read_conversations(table, columns):
-        problem = text = trained_spans = special_spans = gone = turns_of_row = None
-        if isinstance(conversation, BadRowError):
-            problem = Problem(conversation.reason, str(conversation))
-        else:
-            try:
-                rendered = finder.render(conversation)
-                text = rendered.text
-                trained_spans, special_spans = (
-                    flat_spans(rendered.trained),
-                    flat_spans(rendered.specials),
-                )
-                gone = [part._asdict() for part in rendered.left_out] or None
-                turns_of_row = rendered.turns
-            except RenderError as error:
-                problem = Problem(BadRow.TEMPLATE, str(error))
-        texts.append(text)
-        trained.append(trained_spans)
-        specials.append(special_spans)
-        left_out.append(gone)
-        turns.append(turns_of_row)
-        problems.append(problem)
-    return pa.table([texts, trained, specials, left_out, turns, problems], schema=RENDERED)
+    composition = _composed(table, columns, finder)
+    if composition is None or not isinstance(finder, TurnFinder):
+        return _one_by_one(table, columns, finder)
+    texts, trained = composition.arrays()
+    composed = {field.name: pa.nulls(len(table), field.type) for field in RENDERED}
+    composed |= {"text": texts} if finder.train_on == "all" else {"text": texts, "trained": trained}
+    rendered = pa.table(composed, schema=RENDERED)
+    left = np.flatnonzero(~composition.done)
+    if not len(left):
+        return rendered
+    others = _one_by_one(table.take(pa.array(left, pa.int64())), columns, finder)
+    order = np.arange(len(table))
+    order[left] = len(table) + np.arange(len(left))
+    both = pa.concat_tables([rendered, others]).combine_chunks()
+    return both.take(pa.array(order, pa.int64()))
+
+
+def _composed(table: pa.Table, columns: ConversationColumns, finder: Finder) -> Composition | None:
+    """Rows that are composed many at once: those of messages in a column of JSON text."""
+    if columns.kind != "messages" or len(columns.wanted) > 1 or not isinstance(finder, TurnFinder):
+        return None
+    cells = table[columns.names[0]].combine_chunks()
+    return finder.compose_rows(cells) if cells.type == JSON_CELLS else None
+
+
+def _one_by_one(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
+    """Rows as a table of schema RENDERED."""
+    rows = [_row(row, finder) for row in read_chat_rows(table, columns)]
+    values = map(list, zip(*rows, strict=True)) if rows else [[] for _ in RENDERED]
+    return pa.table([*values], schema=RENDERED)
+
+
+def _row(row: ChatRow, finder: Finder) -> tuple[Any, ...]:
+    """A row of RENDERED."""
+    if isinstance(finder, TurnFinder) and row.cell is not None:
+        plain = plain_chat(row.cell)
+        composed = finder.compose(*plain) if plain is not None else None
+        if composed is not None:
+            return (*composed, None, None, None, None)
+    return _rendered(row.conversation(), finder)
+
+
+def _rendered(conversation: Conversation | BadRowError, finder: Finder) -> tuple[Any, ...]:
+    """A row of RENDERED."""
+    if isinstance(conversation, BadRowError):
+        return (*[None] * 5, Problem(conversation.reason, str(conversation)))
+    try:
+        rendered = finder.render(conversation)
+    except RenderError as error:
+        return (*[None] * 5, Problem(BadRow.TEMPLATE, str(error)))
+    return (
+        rendered.text,
+        flat_spans(rendered.trained),
+        flat_spans(rendered.specials),
+        [part._asdict() for part in rendered.left_out] or None,
+        rendered.turns,
+        None,
+    )
 
 
 def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> ChatTokens:
@@ -116,21 +154,21 @@ def encode_chats(rendered: pa.Table, engine: Engine, exact: ExactEncoder) -> Cha
     """
     # One array always: the offsets of large_string do not overflow.
     texts = cast("pa.LargeStringArray", rendered["text"].combine_chunks()).fill_null("")
-    trained, specials = rendered["trained"].to_pylist(), rendered["specials"].to_pylist()
     ids, offsets = engine.encode(texts)
-    mask = np.ones(len(ids), np.bool_)
+    has_spans = rendered["trained"].null_count < len(rendered)
+    has_others = rendered["specials"].null_count < len(rendered)
+    mask: NDArray[np.bool_] | None = None
+    if not has_spans:
+        mask = np.ones(len(ids), np.bool_)
+    elif exact.token_bytes is not None:
+        mask = exact.token_bytes.mask(ids, offsets, texts, rendered["trained"])
+    if mask is not None and not has_others:
+        return ChatTokens(ids, offsets, mask)
+    strings: list[Any] = texts.to_pylist()
+    trained, specials = rendered["trained"].to_pylist(), rendered["specials"].to_pylist()
     crossing: list[int] = []  # rows in which a token crosses a cut
-    strings: Sequence[Any] = ()
-    has_spans = any(spans is not None for spans in trained)
-    if has_spans or any(spans is not None for spans in specials):
-        strings = texts.to_pylist()
     offsets_of_mask = offsets
-    by_bytes = None
-    if has_spans and exact.token_bytes is not None:
-        by_bytes = exact.token_bytes.mask(ids, offsets, texts, rendered["trained"])
-    if by_bytes is not None:
-        mask = by_bytes
-    elif has_spans:
+    if mask is None:
         pieces, turns, first = _cut(strings, trained)
         cut_ids, cut_offsets = engine.encode(pa.array(pieces, pa.large_string()))
         mask = np.repeat(turns, np.diff(cut_offsets))

@@ -29,7 +29,10 @@ _SIGN = re.compile(r"[^\w\s]")
 
 
 class Specials:
-    """The special tokens of a tokenizer. closing: one more token that may end a turn."""
+    """The special tokens of a tokenizer. closing: one more token that may end a turn.
+
+    beginnings: whose number tells that of the tokens; none where it does not.
+    """
 
     def __init__(self, tokens: Iterable[str], closing: str | None = None) -> None:
         named = set(tokens)
@@ -45,7 +48,7 @@ class Specials:
         self._tails = frozenset(tail for _, tail in cuts if _SIGN.search(tail))
         self._all = "\n".join(sorted(named))
         self._longest = max(map(len, named), default=0)
-        self._beginnings = _countable(named)
+        self.beginnings = _countable(named)
         self.is_risky = lru_cache(1 << 14)(self._is_risky)
 
     def spans(self, text: str) -> list[Span]:
@@ -57,7 +60,7 @@ class Specials:
 
         It counts the beginnings of tokens, which is faster than finding the tokens.
         """
-        return bool(self._beginnings) and count == sum(map(text.count, self._beginnings))
+        return bool(self.beginnings) and count == sum(map(text.count, self.beginnings))
 
     def closing_spans(self, text: str) -> list[Span]:
         """Spans of special tokens and of the token that may end a turn."""

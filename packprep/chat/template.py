@@ -1,6 +1,6 @@
 """Chat templates: messages to text exactly as transformers renders them.
 
-They run in the bounded sandbox of `packprep.chat.sandbox`.
+They run in the bounded sandbox of `packprep.chat.rendering.sandbox`.
 
 The template is a file that the user names, or the tokenizer's own (chat_template.jinja, or the key
 in tokenizer_config.json). It writes every special token itself: no BOS or EOS is added to its text.
@@ -23,16 +23,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Template, meta
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from packprep.chat.conversations import Conversation, Message
 from packprep.chat.marks import GENERATED, MARKS
-from packprep.chat.sandbox import Sandbox
+from packprep.chat.rendering.sandbox import Sandbox
+from packprep.chat.rendering.traced_text import Recording
+from packprep.chat.rendering.tracing import Trace, TracingSandbox
 from packprep.engines.tokenizer import Tokenizer
 from packprep.support.errors import ConfigError, InputError
+
+_Kind = TypeVar("_Kind", bound=Sandbox)
 
 
 class RenderError(InputError):
@@ -89,21 +93,20 @@ class ChatTemplate:
         marked: with GENERATED marks around the text of {% generation %} blocks. Raises RenderError
         with the template's own reason.
         """
-        sandbox, template, variables = self._compiled[self._which(conversation)]
-        values = (
-            variables
-            | dict(conversation.variables)
-            | {
-                "messages": conversation.messages,
-                "tools": conversation.tools,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
+        sandbox, template = self._compiled[self._which(conversation)]
+        values = self._values(conversation, add_generation_prompt)
         try:
             return sandbox.render(template, values, marked=marked)
         except TemplateError as error:
             raise RenderError(f"the chat template cannot render it: {error}") from None
+
+    def trace(self, conversation: Conversation, recording: Recording) -> Trace | None:
+        """The trace of the rendering of a conversation; None where it cannot be traced.
+
+        conversation: with texts of `recording`.
+        """
+        sandbox, template = self._traceable[self._which(conversation)]
+        return sandbox.trace(template, self._values(conversation), recording)
 
     def with_call_objects(self, conversation: Conversation) -> Conversation:
         """The conversation with arguments of tool calls in the form that the template expects.
@@ -119,6 +122,21 @@ class ChatTemplate:
     def has_generation_blocks(self, conversation: Conversation) -> bool:
         """True if the template itself marks what the assistant writes."""
         return self._compiled[self._which(conversation)][0].generates
+
+    def _values(
+        self, conversation: Conversation, add_generation_prompt: bool = False
+    ) -> dict[str, Any]:
+        """Variables that the template sees."""
+        return (
+            dict(self.variables)
+            | dict(conversation.variables)
+            | {
+                "messages": conversation.messages,
+                "tools": conversation.tools,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
 
     def _which(self, conversation: Conversation) -> str:
         return (
@@ -148,13 +166,20 @@ class ChatTemplate:
         return quotes
 
     @cached_property
-    def _compiled(self) -> dict[str, tuple[Sandbox, Template, dict[str, Any]]]:
+    def _compiled(self) -> dict[str, tuple[Sandbox, Template]]:
+        return self._compile(Sandbox)
+
+    @cached_property
+    def _traceable(self) -> dict[str, tuple[TracingSandbox, Template]]:
+        return self._compile(TracingSandbox)
+
+    def _compile(self, kind: type[_Kind]) -> dict[str, tuple[_Kind, Template]]:
         compiled = {}
         for name, source in self.sources.items():
-            sandbox = Sandbox(GENERATED)
+            sandbox = kind(GENERATED)
             if self.date is not None:
                 sandbox.globals["strftime_now"] = self.date.strftime
-            compiled[name] = sandbox, sandbox.from_string(source), dict(self.variables)
+            compiled[name] = sandbox, sandbox.from_string(source)
         return compiled
 
 

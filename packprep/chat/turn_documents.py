@@ -223,7 +223,11 @@ def row_history(
 
 
 def check_stable(template: ChatTemplate, conversation: Conversation, turn: int, until: str) -> None:
-    """Raise RenderError unless the rendering `until` a turn continues the messages before it."""
+    """Raise RenderError unless the rendering `until` a turn continues the messages before it.
+
+    A template may leave out or move a text of theirs, as Mistral's does with a system message: a
+    turn whose own text is kept is not ambiguous by that. Its own text must not differ otherwise.
+    """
     if turn == 0:
         return
     before = replace(conversation, messages=conversation.messages[:turn])
@@ -231,11 +235,22 @@ def check_stable(template: ChatTemplate, conversation: Conversation, turn: int, 
         with suppress(RenderError):
             if until.startswith(template.render(before, add_generation_prompt=prompt)):
                 return
+    with suppress(RenderError):
+        marked, _ = with_texts(conversation, as_mark)
+        order = _order(template, replace(marked, messages=marked.messages[: turn + 1]))
+        earlier = _order(template, replace(marked, messages=marked.messages[:turn]))
+        if order[: len(earlier)] != earlier:
+            return
     raise RenderError(
         f"the template renders the messages before message {turn} differently once it follows "
         "them, so no document shows what a model is prompted with; choose --turns row or each, or "
         "another template (--chat-template)"
     )
+
+
+def _order(template: ChatTemplate, marked: Conversation) -> list[int]:
+    """Numbers of the texts of a marked conversation, in the order of its rendering."""
+    return [number for _, number in unmark(template.render(marked)).marks]
 
 
 def _missing(left_out: Sequence[LeftOut], turn: int) -> Counter[str]:

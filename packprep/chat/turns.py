@@ -21,6 +21,9 @@ from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
+import pyarrow as pa
+
+from packprep.chat.composer import Composed, Composer, compose_key
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
 from packprep.chat.forms import Form, FormKey, plain_shape
 from packprep.chat.left_out import (
@@ -31,6 +34,7 @@ from packprep.chat.left_out import (
     unwritten_parts,
 )
 from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
+from packprep.chat.rendering.plain_rows import Composition
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_fields import FieldSelector, MarkedTexts, with_thoughts_apart
@@ -87,6 +91,13 @@ class _Marked(NamedTuple):
     rendering: Unmarked
 
 
+class _Shaped(NamedTuple):
+    """Everything of a conversation but its texts, and the texts."""
+
+    key: FormKey
+    texts: list[Text]
+
+
 class Finder(Protocol):
     """Protocol of a renderer of conversations.
 
@@ -119,6 +130,7 @@ class TurnFinder:
         self._locator = TurnLocator(template, self._tokens, train_on)
         self._fields = FieldSelector(template, self._tokens, fields)
         self._form = lru_cache(_FORMS)(self._make_form)
+        self._composer = Composer(template, self._tokens)
 
     def render(self, conversation: Conversation) -> Rendered:
         """Render a conversation.
@@ -132,19 +144,44 @@ class TurnFinder:
                 "--train-on all trains everything; choose --train-on assistant"
             )
         conversation = self.template.with_call_objects(conversation)
-        text = self.template.render(conversation)
-        if mark := MARKS.search(text):
+        shaped = self._shaped(conversation)
+        key = compose_key(shaped.key, conversation) if shaped is not None else None
+        composed = None
+        if shaped is not None and key is not None:
+            composed = self._composer.text(key, conversation, shaped.texts)
+        text = self.template.render(conversation) if composed is None else composed
+        if not text.isascii() and (mark := MARKS.search(text)):
             raise RenderError(
                 f"its text has U+{ord(mark[0]):04X}, which is not a character; remove it"
             )
+        apart = conversation
         if not self._fields.takes_all:
-            conversation = with_thoughts_apart(conversation, partial(self._renders_as, text))
-        found = self._by_form(conversation, text) or self._by_itself(conversation, text)
+            apart = with_thoughts_apart(conversation, partial(self._renders_as, text))
+            shaped = self._shaped(apart)
+        found = self._by_form(shaped, text) if shaped is not None else None
+        if found is not None and composed is None and key is not None:
+            form = self._form(found.form) if self._fields.takes_all else None
+            self._composer.learn(key, conversation, text, form)
+        found = found or self._by_itself(apart, text)
         specials = found.specials
         if specials is not None and specials == self._tokens.spans(text):
             specials = None
         trained = found.trained if self.train_on != "all" else None
         return Rendered(text, trained, specials, found.left_out, found.form, found.at_text)
+
+    def compose(self, roles: tuple[str, ...], texts: list[str]) -> Composed | None:
+        """A row of messages that are role and content alone, without its template.
+
+        texts: the contents, none of them blank. Returns None where `render` must render the row.
+        """
+        composed = self._composer.plain(roles, texts) if self._fields.takes_all else None
+        if composed is None or (not composed.text.isascii() and MARKS.search(composed.text)):
+            return None
+        return composed if self.train_on != "all" else composed._replace(trained=None)
+
+    def compose_rows(self, cells: pa.Array[Any]) -> Composition | None:
+        """Rows of JSON text that can be composed, many at once; None where too little is known."""
+        return self._composer.rows(cells) if self._fields.takes_all else None
 
     def of_text(self) -> TurnFinder:
         """A finder of texts and what they leave out, which looks for no turns."""
@@ -164,14 +201,9 @@ class TurnFinder:
             for first, last in rendered.trained[-1:]
         )
 
-    def _by_form(self, conversation: Conversation, text: str) -> _Found | None:
+    def _by_form(self, shaped: _Shaped, text: str) -> _Found | None:
         """Parts by the conversation's form; None where the conversation does not fit its form."""
-        if any("tool_calls" in message for message in conversation.messages):
-            return None  # every such row has its own form
-        shape, texts = plain_shape(conversation) or self._shape(conversation)
-        if shape is None:
-            return None
-        key = FormKey(shape, conversation)
+        key, texts = shaped
         form = self._form(key)
         before = form.fill(text, [each.text for each in texts]) if form is not None else None
         if form is None or before is None:
@@ -183,14 +215,20 @@ class TurnFinder:
         at_text = any(turn.at_text for turn in form.turns)
         return _Found(form.trained_spans(before), specials, left_out, key, at_text)
 
-    def _shape(self, conversation: Conversation) -> tuple[str | None, list[Text]]:
-        """Everything of a conversation but its texts, and the texts.
+    def _shaped(self, conversation: Conversation) -> _Shaped | None:
+        """Form key and texts of a conversation.
 
-        None for the first where it could take part in a special token.
+        None where every such row has its own form, or where something beside the texts could take
+        part in a special token.
         """
+        if any("tool_calls" in message for message in conversation.messages):
+            return None
+        plain = plain_shape(conversation)
+        if plain is not None:
+            return _Shaped(FormKey(plain[0], conversation), plain[1])
         blank, texts = with_texts(conversation, as_mark)
         if any(map(self._tokens.is_risky, strings_beside(blank))):
-            return None, texts
+            return None
         beside = [
             blank.messages,
             blank.tools,
@@ -198,7 +236,8 @@ class TurnFinder:
             blank.untrained,
             blank.is_turn,
         ]
-        return json.dumps(beside, ensure_ascii=False, default=repr), texts
+        shape = json.dumps(beside, ensure_ascii=False, default=repr)
+        return _Shaped(FormKey(shape, conversation), texts)
 
     def _by_itself(self, conversation: Conversation, text: str) -> _Found:
         """Parts by marks in the texts of this conversation."""

@@ -210,6 +210,20 @@ def test_auto_refuses_a_template_that_shows_no_model_what_it_trains(calls: bool)
     assert counts(rendered) == {"documents": 2, "split_rows": 1, "at_text": 2}
 
 
+@pytest.mark.parametrize("system", ["be kind", "be <s> kind"])  # by its form, and by itself
+def test_auto_keeps_rows_whole_where_only_the_system_message_moves(system: str) -> None:
+    mistral = (
+        "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[INST]"
+        "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}\n\n"
+        "{% endif %}{{ m.content }}[/INST]{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
+    )
+    messages = [{"role": "system", "content": system}, *chat("hi", "hello", "bye", "ciao")]
+    rendered = splitter(mistral, "auto").render(Conversation(messages))
+    assert rendered.text == "[INST]hi[/INST]hello</s>[INST]bye[/INST]ciao</s>"
+    assert counts(rendered) == {"documents": 1}
+    assert [(part.message, part.text) for part in rendered.left_out] == [(0, system)]
+
+
 def test_a_turn_that_is_not_behind_its_prompt_begins_at_its_own_text() -> None:
     prompted = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
     rendered = splitter(prompted).render(Conversation(chat("hi", " hello")))

@@ -2,6 +2,13 @@
 
 import click
 
+_MODULES = (
+    "packprep.windows.labels",
+    "packprep.windows.mix_draw",
+    "packprep.chat.rendering.plain_kernels",
+)
+"""Modules with kernels that are not among those of packing."""
+
 
 @click.command("warm", short_help="Compile all kernels now, for a container image.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing.")
@@ -24,7 +31,7 @@ def command(quiet: bool) -> None:
 
     compiled: list[str] = []
     with open_progress("loading libraries", quiet=quiet) as progress, compiling(compiled.append):
-        variants = all_variants(["packprep.windows.labels", "packprep.windows.mix_draw"])
+        variants = all_variants(_MODULES)
         for number, (kernel, variant) in enumerate(variants, 1):
             kernel.load(variant)
             progress.advance("compile", number, len(variants), "kernels")

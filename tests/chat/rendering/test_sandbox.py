@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from jinja2.exceptions import SecurityError, TemplateError
 
-from packprep.chat.sandbox import MAX_SIZE, MAX_STEPS, LimitError, Sandbox
+from packprep.chat.rendering.sandbox import MAX_SIZE, MAX_STEPS, LimitError, Sandbox
 
 
 def render(source: str, marked: bool = False, **variables: Any) -> str:

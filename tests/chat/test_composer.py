@@ -1,0 +1,546 @@
+"""Rows composed without their template equal rows rendered by it."""
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packprep.chat.composer import _PLANTED, _REFUSALS, Composer
+from packprep.chat.conversations import Conversation, find_conversations
+from packprep.chat.forms import PlainChat, plain_chat
+from packprep.chat.masks import render_chats
+from packprep.chat.rendering.expressions import Applied, Original, TextGuard
+from packprep.chat.rendering.plain_rows import CHAT_KERNELS, PlainRows
+from packprep.chat.rendering.sandbox import MAX_SIZE
+from packprep.chat.rendering.traced_text import Recording
+from packprep.chat.rendering.tracing import Trace
+from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
+from packprep.chat.turns import TurnFinder
+from packprep.engines.tokenizer import load_tokenizer
+from tests.helpers.corpus import SHARED
+
+HELPERS = Path(__file__).parents[1] / "helpers" / "templates"
+SPECIALS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "[INST]", "[/INST]")
+VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def chatml(content: str) -> str:
+    """CHATML with another expression for the content of a message."""
+    return CHATML.replace("{{ m.content }}", content)
+
+
+# Each asks or changes a text in another way.
+ASKING = {
+    "truth": chatml("{% if m.content %}{{ m.content }}{% endif %}"),
+    "trimmed": chatml("{{ m.content | trim }}"),
+    "upper": chatml("{{ m.content | upper }}"),
+    "joined": chatml("{{ '<' ~ m.content ~ m.role ~ '>' }}"),
+    "length": chatml("{% if m.content | length > 4 %}long {% endif %}{{ m.content }}"),
+    "counted": chatml("{{ m.content | length }}{{ m.content }}"),
+    "first character": chatml("{% if m.content[0] == 'a' %}A{% endif %}{{ m.content }}"),
+    "characters": chatml("{% for c in m.content %}{{ c }}.{% endfor %}"),
+    "contains": chatml("{% if '<t' in m.content %}T{% endif %}{{ m.content }}"),
+    "begins": chatml("{% if m.content.startswith(('a', ' ')) %}A{% endif %}{{ m.content }}"),
+    "compared": chatml("{% if m.content == messages[0].content %}same{% endif %}{{ m.content }}"),
+    "ordered": chatml("{% if m.content < 'b' %}a{% endif %}{{ m.content }}"),
+    "compared messages": chatml("{% if m == messages[-1] %}last{% endif %}{{ m.content }}"),
+    "namespace": "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t + m.role "
+    "+ m.content + '<|im_end|>' %}{% endfor %}{{ ns.t }}",
+    "namespace asked": "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ "
+    "m.role ~ m.content %}{% endfor %}{% if 'b' in ns.t %}B{% endif %}{{ ns.t }}</s>",
+    "set block asked": chatml(
+        "{% set x %}{{ m.content }}{% endset %}{% if 'a' in x %}A{% endif %}{{ x }}"
+    ),
+    "set block measured": chatml("{% set x %}{{ m.content }}{% endset %}{{ x | length }}{{ x }}"),
+    "macro": "{% macro w(t) %}[{{ t }}]{% endmacro %}" + chatml("{{ w(m.content) | trim }}"),
+    "macro asked": "{% macro w(t) %}[{{ t }}]{% endmacro %}"
+    + chatml("{{ 'B' if 'b' in w(m.content) }}{{ m.content }}"),
+    "caller": "{% macro w() %}{{ caller() | upper }}{% endmacro %}"
+    + chatml("{% call w() %}{{ m.content }}{% endcall %}"),
+    "filter block": chatml("{% filter upper %}{{ m.content }}{% endfilter %}"),
+    "replaced": chatml("{{ m.content | replace('a', 'b') }}{{ m.content.replace('</', '') }}"),
+    "split": chatml("{{ m.content.split('</think>')[-1].lstrip('\n') }}"),
+    "split and measured": chatml("{{ m.content.split('a') | length }}{{ m.content }}"),
+    "split and looped": chatml("{% for x in m.content.split('a') %}{{ x }}-{% endfor %}"),
+    "split in the middle": chatml("{{ m.content.split('a')[1] }}{{ m.content }}"),
+    "split at space": chatml("{{ m.content.split()[-1] if m.content.split() }}"),
+    "json": chatml("{{ m.content | tojson }}"),
+    "json of a message": chatml("{{ m | tojson }}"),
+    "text of a message": chatml("{{ m }}"),
+    "formatted": chatml("{{ '%s!' % m.content }}{{ '%s' | format(m.content) }}"),
+    "formatted tuple": chatml("{{ '%s|%s' % (m.content, m.role) }}"),
+    "format method": chatml("{{ '{}'.format(m.content) }}"),
+    "sliced": chatml("{{ m.content[:3] }}|{{ m.content[2:] }}"),
+    "reversed": chatml("{{ m.content | reverse }}"),
+    "key": chatml("{{ {m.content: 1} | length }}{{ m.content }}"),
+    "looked up": chatml("{{ {'a': 1}[m.content] or 'none' }}{{ m.content }}"),
+    "looked up with get": chatml("{{ {'a': 1}.get(m.content, 2) }}{{ m.content }}"),
+    "in a list": chatml("{{ 'A' if m.content in ['a', 'b'] }}{{ m.content }}"),
+    "joined list": "{{ messages | map(attribute='content') | join('<|im_end|>') }}",
+    "joined method": "{{ '-'.join(messages | map(attribute='content') | list) }}",
+    "joined and measured": "{{ messages | map(attribute='content') | join | length }}",
+    "lengths": "{{ messages | map(attribute='content') | map('length') | join }}</s>",
+    "sorted": "{% for m in messages | sort(attribute='content') %}{{ m.content }}{% endfor %}",
+    "unique": "{{ messages | map(attribute='content') | unique | join(',') }}",
+    "grouped": "{% for k, v in messages | groupby('content') %}{{ k }}{{ v | length }}{% endfor %}",
+    "selected": "{% for m in messages | selectattr('content') %}{{ m.content }}{% endfor %}",
+    "number": chatml("{{ m.content | int + 1 }}{{ m.content }}"),
+    "repeated": chatml("{{ m.content * 2 }}"),
+    "escaped": chatml("{{ m.content | e }}"),
+    "escaping": "{% autoescape true %}" + CHATML + "{% endautoescape %}",
+    "words": chatml("{{ m.content | wordcount }}{{ m.content | title }}"),
+    "unpacked": chatml("{% set a, b = m.content[:2] + 'xx', 1 %}{{ a }}{{ m.content }}"),
+    "a key of a text": chatml("{{ m.content.text or 'none' }}{{ m.content }}"),
+    "types": chatml(
+        "{{ m.content is string }}{{ m.content is iterable }}{{ m.content is mapping }}"
+        "{{ m.content is sequence }}{{ m.content is number }}{{ m.content is defined }}"
+        "{{ m.content is none }}{{ m.content is lower }}{{ m.content is true }}{{ m.content }}"
+    ),
+    "items": chatml("{% for k, v in m.items() %}{{ k }}={{ v }};{% endfor %}"),
+    "left out": chatml("{{ m.content if loop.last else '' }}"),
+    "changed": chatml("{{ loop.changed(m.content) }}{{ m.content }}"),
+    "random": chatml("{{ [1, 1] | random }}{{ m.content }}"),
+    "previous": chatml("{{ loop.previtem.content if loop.previtem }}{{ m.content }}"),
+}
+
+
+def templates() -> dict[str, ChatTemplate]:
+    """Templates of the tests, those of the tokenizers in shared data, and the ones above."""
+    found = {
+        path.stem: ChatTemplate(sources={"default": path.read_text()}, variables=VARIABLES)
+        for path in sorted(HELPERS.glob("*.jinja"))
+    }
+    for folder in sorted((SHARED / "tokenizers").iterdir()):
+        tokenizer = load_tokenizer(folder, bos="none", eos="none")
+        if tokenizer.chat_templates:
+            found[f"{folder.name} own"] = load_chat_template(tokenizer)
+    asking = {
+        name: ChatTemplate(sources={"default": source}, variables=VARIABLES)
+        for name, source in ASKING.items()
+    }
+    return found | asking
+
+
+TEMPLATES = templates()
+TEXTS = st.text("ab\n <|>/\\\"'&%{}é你ßΐ", min_size=1, max_size=6) | st.sampled_from(
+    [
+        "a",
+        "b",
+        "hello",
+        "</think>",
+        "<think>\nhm\n</think>\n\nSunny.",
+        "<tool_response>a</tool_response>",
+        "<|im_end|>",
+        "</s>[INST]",
+        " a ",
+        "\u2028a\u00a0",
+        "\x1fb\x1c",
+        "12",
+        "",
+        " \n",
+        "\ufdde0\ufddf",
+    ]
+)
+ROLES = (["user", "assistant"], ["system", "user", "assistant", "user", "assistant"])
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=15)
+@given(st.data())
+def test_a_trace_gives_the_rendering_of_every_row_that_its_guards_let_pass(
+    name: str, data: st.DataObject
+) -> None:
+    template = TEMPLATES[name]
+    roles = data.draw(st.sampled_from(ROLES))
+    texts = data.draw(st.lists(TEXTS, min_size=len(roles), max_size=len(roles)))
+    trace = trace_of(template, roles, texts)
+    if trace is None:
+        return
+    others = data.draw(st.lists(st.lists(TEXTS | st.sampled_from(texts), min_size=5, max_size=5)))
+    for other in [texts, [text + _PLANTED for text in texts], *others]:
+        row = other[: len(roles)]
+        composed = trace.compose(row)
+        if composed is not None:
+            assert composed == template.render(conversation(roles, row))
+
+
+def trace_of(template: ChatTemplate, roles: list[str], texts: list[str]) -> Trace | None:
+    recording = Recording()
+    traced = [recording.text(number, text) for number, text in enumerate(texts)]
+    return template.trace(conversation(roles, traced), recording)
+
+
+def conversation(roles: list[str], texts: list[Any]) -> Conversation:
+    return Conversation(
+        [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    )
+
+
+def test_what_reads_texts_in_other_ways_refuses_the_trace() -> None:
+    texts = ["a", "b b", " c ", "dd", "e"]
+    refused = {name for name in TEMPLATES if trace_of(TEMPLATES[name], ROLES[1], texts) is None}
+    assert refused == {
+        "caller",
+        "changed",
+        "characters",
+        "counted",
+        "escaped",
+        "escaping",
+        "filter block",
+        "first character",
+        "format method",
+        "formatted",
+        "formatted tuple",
+        "grouped",
+        "joined and measured",
+        "joined method",
+        "json",
+        "json of a message",
+        "key",
+        "lengths",
+        "looked up",
+        "looked up with get",
+        "number",
+        "random",
+        "repeated",
+        "set block measured",
+        "sorted",
+        "split and looped",
+        "split and measured",
+        "split at space",
+        "split in the middle",
+        "text of a message",
+        "types",
+        "unique",
+        "words",
+    }
+
+
+def test_a_trace_is_constants_values_and_guards() -> None:
+    source = "{% for m in messages %}{% if '<t' in m.content %}T{% endif %}[{{ m.content | trim }}]"
+    template = ChatTemplate(sources={"default": source + "{% endfor %}!"}, variables={})
+    trace = trace_of(template, ["user", "assistant"], [" a ", "b<t"])
+    assert trace is not None
+    assert trace.literals == ("[", "]T[", "]!")
+    assert trace.values == tuple(Applied("strip", Original(number), (None,)) for number in (0, 1))
+    assert trace.guards == (
+        TextGuard("__contains__", (Original(0), "<t"), False),
+        TextGuard("__contains__", (Original(1), "<t"), True),
+    )
+    assert trace.compose(["\nc", "<t> "]) == "[c]T[<t>]!"
+    assert trace.compose(["c", "d"]) is None
+
+
+def test_texts_that_could_exceed_a_bound_of_the_sandbox_are_rendered() -> None:
+    source = "{% for m in messages %}{{ m.content }}{% set x = m.content + m.content %}{% endfor %}"
+    template = ChatTemplate(sources={"default": source}, variables={})
+    trace = trace_of(template, ["user"], ["a"])
+    assert trace is not None
+    text = "a" * (MAX_SIZE // 2)
+    assert trace.compose([text]) == text == template.render(conversation(["user"], [text]))
+    assert trace.compose([text + "a"]) is None
+    with pytest.raises(RenderError, match="the template makes a value of more than"):
+        template.render(conversation(["user"], [text + "a"]))
+
+
+def rendered_by(finder: TurnFinder, rows: list[Any]) -> list[dict[str, Any]]:
+    columns = find_conversations(["messages"])
+    assert columns is not None
+    cells = pa.array([json.dumps(row).encode() for row in rows], pa.large_binary())
+    return render_chats(pa.table({"messages": cells}), columns, finder).to_pylist()
+
+
+class Rendering(Composer):
+    """Composes nothing."""
+
+    def text(self, *_: Any) -> None:
+        return None
+
+    def plain(self, *_: Any) -> None:
+        return None
+
+    def rows(self, _: Any) -> None:
+        return None
+
+
+def never_composing(template: ChatTemplate, **options: Any) -> TurnFinder:
+    finder = TurnFinder(template, SPECIALS, **options)
+    finder._composer = Rendering(template, finder._tokens)
+    return finder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> None:
+    CHAT_KERNELS.load()
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=6)
+@given(st.data())
+def test_composed_rows_equal_rendered_rows(name: str, data: st.DataObject) -> None:
+    roles = data.draw(st.sampled_from(ROLES))
+    options: dict[str, Any] = data.draw(
+        st.sampled_from(
+            [{}, {"train_on": "all"}, {"train_on": "last-turn"}, {"fields": {"content"}}]
+        )
+    )
+    often = st.sampled_from(["a", "hello", "b b", " c\n", "de"])
+    row = st.tuples(*[often | often | TEXTS for _ in roles])
+    rows = data.draw(st.lists(row, min_size=6, max_size=12))
+    messages = [conversation(roles, [*texts]).messages for texts in rows]
+    composing = TurnFinder(TEMPLATES[name], SPECIALS, **options)
+    expected = rendered_by(never_composing(TEMPLATES[name], **options), messages)
+    if name != "random":
+        assert rendered_by(composing, messages) == expected
+        assert rendered_by(composing, messages[::-1]) == expected[::-1]
+
+
+def calls_of(owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list that grows with each call of a method."""
+    calls: list[Any] = []
+    method = getattr(owner, name)
+
+    def called(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        return method(*args, **options)
+
+    monkeypatch.setattr(owner, name, called)
+    return calls
+
+
+def test_rows_with_thoughts_tools_and_variables_are_composed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = "{{ tools | tojson }}{{ greeting }}" + chatml(
+        "<t>{{ m.reasoning_content }}</t>{{ m.content }}"
+    )
+    template = ChatTemplate(sources={"default": source}, variables={})
+    finder, plain = TurnFinder(template, SPECIALS), never_composing(template)
+    rows = [
+        Conversation(
+            [
+                {"role": "user", "content": f"question {number}", "name": "ann"},
+                {
+                    "role": "assistant",
+                    "content": f"answer {number}",
+                    "reasoning_content": f"thought {number}",
+                    "thinking": f"thought {number}",
+                },
+            ],
+            [{"name": "f"}],
+            {"greeting": "hi"},
+        )
+        for number in range(20)
+    ]
+    expected = [plain.render(row) for row in rows]
+    renderings = calls_of(ChatTemplate, "render", monkeypatch)
+    assert [finder.render(row) for row in rows] == expected
+    before = len(renderings)
+    assert [finder.render(row) for row in rows] == expected
+    assert len(renderings) == before + 1  # use 32 of the trace; 1 to 18 were in the first round
+
+
+def test_a_thought_that_differs_under_its_other_name_is_rendered() -> None:
+    template = ChatTemplate(sources={"default": chatml("{{ m.thinking }}")}, variables={})
+    finder, plain = TurnFinder(template, SPECIALS, "all"), never_composing(template, train_on="all")
+    for number in range(4):
+        message = {"role": "assistant", "content": "a", "reasoning_content": "same"}
+        row = Conversation([message | {"thinking": f"thought {number}"}])
+        assert finder.render(row) == plain.render(row)
+
+
+def test_the_order_of_keys_is_part_of_the_shape() -> None:
+    source = chatml("{{ m.keys() | list | join }}{{ m.content }}")
+    finder = TurnFinder(ChatTemplate(sources={"default": source}, variables={}), SPECIALS)
+    rows = [{"role": "user", "content": "a"}, {"content": "a", "role": "user"}] * 4
+    texts = [row["text"] for row in rendered_by(finder, [[row] for row in rows])]
+    assert (
+        texts
+        == [
+            "<|im_start|>user\nrolecontenta<|im_end|>\n",
+            "<|im_start|>user\ncontentrolea<|im_end|>\n",
+        ]
+        * 4
+    )
+
+
+def test_a_composed_row_that_differs_from_its_rendering_stops_the_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    template = ChatTemplate(sources={"default": CHATML}, variables={})
+    finder = TurnFinder(template, SPECIALS)
+    rows = [conversation(["user", "assistant"], ["a", str(number)]) for number in range(8)]
+    for row in rows[:3]:
+        finder.render(row)
+    render = ChatTemplate.render
+    monkeypatch.setattr(ChatTemplate, "render", lambda *args, **kw: render(*args, **kw) + "!")
+    with pytest.raises(RuntimeError, match="a row composed from a trace of its chat template"):
+        finder.render(rows[3])
+
+
+def test_a_trace_that_fails_at_its_first_use_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate(sources={"default": CHATML}, variables={})
+    finder = TurnFinder(template, SPECIALS)
+    monkeypatch.setattr(Trace, "compose", lambda *_: "wrong")
+    monkeypatch.setattr(
+        Composer, "_trace", lambda self, conversation, _: _traced(self, conversation)
+    )
+    rows = [conversation(["user", "assistant"], ["a", str(number)]) for number in range(8)]
+    expected = [template.render(row) for row in rows]
+    assert [finder.render(row).text for row in rows] == expected
+
+
+def _traced(composer: Composer, row: Conversation) -> Trace | None:
+    texts = [message["content"] for message in row.messages]
+    return trace_of(composer._template, [message["role"] for message in row.messages], texts)
+
+
+def test_a_template_that_cannot_be_traced_is_not_traced_for_every_shape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    template = ChatTemplate(sources={"default": ASKING["json"]}, variables={})
+    finder = TurnFinder(template, SPECIALS)
+    traced = calls_of(ChatTemplate, "trace", monkeypatch)
+    for size in range(1, 30):
+        for number in range(3):
+            texts = [f"{number}"] * 2 * size
+            finder.render(conversation(["user", "assistant"] * size, texts))
+    assert len(traced) == _REFUSALS
+
+
+SPACES = "".join(chr(code) for code in range(0x10000) if chr(code).isspace())
+PIECES = st.text(
+    st.sampled_from('a"\\/\n\t<|[ {}\x00\x1f\x7f\x85é你😀\ufdd0\ufb00') | st.characters(),
+    max_size=8,
+)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), PIECES), max_size=4),
+        max_size=6,
+    ),
+    st.booleans(),
+    st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", " : ")]),
+)
+def test_kernels_read_what_json_reads(
+    rows: list[list[tuple[str, str]]], ascii_only: bool, separators: tuple[str, str]
+) -> None:
+    chats = [[{"role": role, "content": text} for role, text in row] for row in rows]
+    cells = [
+        json.dumps(chat, ensure_ascii=ascii_only, separators=separators).encode("utf-8", "replace")
+        for chat in chats
+    ]
+    array = pa.array([b"", *cells, None], pa.large_binary()).slice(1)
+    plain = PlainRows.read(array, ["assistant", "tool", "user"])
+    shapes = plain.shapes()
+    read = {row: roles for roles, numbers in shapes.items() for row in numbers.tolist()}
+    for number, (chat, cell) in enumerate(zip(chats, cells, strict=True)):
+        messages = json.loads(cell)
+        texts = [message["content"] for message in messages]
+        is_plain = bool(chat) and all(text.strip() for text in texts)
+        roles = tuple(message["role"] for message in messages)
+        assert plain_chat(cell) == (PlainChat(roles, texts) if is_plain else None)
+        # Marks and their neighbours, and what UTF-8 cannot hold, are left to the general code.
+        is_odd = any(
+            0xFDC0 <= ord(sign) <= 0xFDFF or 0xD800 <= ord(sign) <= 0xDFFF
+            for text in texts
+            for sign in text
+        )
+        assert (number in read) == (is_plain and not is_odd)
+        if number in read:
+            assert read[number] == roles
+            assert plain.texts_of(number) == texts
+            first = int(plain.firsts[number])
+            sizes = plain.characters[first : first + len(texts)].tolist()
+            assert sizes == [*map(len, texts)]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "[]",
+        "{}",
+        '"a"',
+        "null",
+        '[{"content": "a", "role": "user"}]',
+        '[{"role": "user"}]',
+        '[{"role": "user", "content": null}]',
+        '[{"role": "user", "content": ["a"]}]',
+        '[{"role": "user", "content": "a", "name": "b"}]',
+        '[{"role": "user", "content": "a", "content": "b"}]',
+        '[{"role": "stranger", "content": "a"}]',
+        '[{"role": "us\\u0065r", "content": "a"}]',
+        '[{"role": "user", "content": "a"}, 1]',
+        '[{"role": "user", "content": " \\u00a0\\u3000"}]',
+        '[{"role": "user", "content": "\\ud83d"}]',
+        '[{"role": "user", "content": "a"}] x',
+        '[{"role": "user", "content": "a"}',
+        '[{"role": "user", "content": "a',
+    ],
+)
+def test_other_rows_are_left_to_the_general_code(cell: str) -> None:
+    plain = PlainRows.read(pa.array([cell.encode()], pa.large_binary()), ["assistant", "user"])
+    assert plain.shapes() == {}
+    assert plain.firsts.tolist() == [0, 0]
+
+
+STRIPS = ("strip()", "lstrip()", "rstrip()", "strip('\n')", "lstrip('\n')", "rstrip('\n')")
+
+
+@pytest.mark.parametrize("strip", STRIPS)
+def test_kernels_strip_as_python_does(strip: str) -> None:
+    template = ChatTemplate(
+        sources={"default": CHATML.replace("m.content", f"m.content.{strip}")}, variables={}
+    )
+    texts = [f"{left}{side}a{side}{left}" for side in ("", "\n") for left in ["", " \n", *SPACES]]
+    rows = [conversation(["user", "assistant"], [text, text]).messages for text in texts]
+    finder = TurnFinder(template, SPECIALS)
+    expected = rendered_by(never_composing(template), rows)
+    assert [rendered_by(finder, rows) for _ in range(2)] == [expected] * 2
+    cells = pa.array([json.dumps(row).encode() for row in rows], pa.large_binary())
+    composition = finder.compose_rows(cells)
+    assert composition is not None
+    # Forms do not know the last.
+    assert {*composition.done.tolist()} == {strip != STRIPS[-1]}
+
+
+def test_kernels_compose_rows_with_guards_and_special_tokens() -> None:
+    template, specials = TEMPLATES["qwen3"], ("<|im_start|>", "<|im_end|>")
+    texts = ["hello", "<think>a</think>b", "<|im_end|>", "</s> < x", " a <|", "é你😀"]
+    chats = [*product(texts, repeat=4)]
+    rows = [conversation(["user", "assistant"] * 2, [*chat]).messages for chat in chats]
+    finder, plain = TurnFinder(template, specials), TurnFinder(template, specials)
+    plain._composer = Rendering(template, plain._tokens)
+    expected = rendered_by(plain, rows)
+    assert [rendered_by(finder, rows) for _ in range(2)] == [expected] * 2
+    cells = pa.array([json.dumps(row).encode() for row in rows], pa.large_binary())
+    composition = finder.compose_rows(cells.slice(6))
+    assert composition is not None
+    thinking, spelling = {"<think>a</think>b"}, {"<|im_end|>", " a <|"}
+    assert composition.done.tolist() == [
+        not spelling & {*chat} and not thinking & {chat[1], chat[3]} for chat in chats[6:]
+    ]
+
+
+def test_no_rows_and_rows_without_messages_are_taken() -> None:
+    finder = TurnFinder(TEMPLATES["truth"], SPECIALS)
+    row = conversation(["user", "assistant"], ["a", "b"]).messages
+    [expected, *_] = rendered_by(finder, [row] * 3)
+    assert rendered_by(finder, []) == []
+    rows = rendered_by(finder, [None, row, []])
+    assert [each["problem"] and each["problem"]["reason"] for each in rows] == [
+        "null",
+        None,
+        "no_messages",
+    ]
+    assert rows[1] == expected
