@@ -51,7 +51,7 @@ def _table(kind: type[ArrowWriter], fields: Callable[..., object]) -> Callable[.
 
 
 def _llama_factory(folder: ExportFolder, manifest: Manifest, split: str, _: str) -> Writer:
-    fields = partial(llama_factory_fields, size=manifest.max_length + 1)
+    fields = partial(llama_factory_fields, max_length=manifest.max_length)
     return ArrowWriter(folder, manifest, split, fields)
 
 

@@ -3,8 +3,8 @@
 parquet          every column of the shards, Zstandard: for archives and the hub's viewer
 trl              input_ids, labels, seq_lengths: rows for TRL's padding-free collator
 axolotl          input_ids, labels, position_ids: pre-tokenized rows for Axolotl
-llama-factory    tokenized_path: rows of max_length + 1 tokens, as LLaMA-Factory's neat_packing
-                 makes them; attention_mask numbers the segments from 1 and is 0 for padding
+llama-factory    tokenized_path: rows of max_length tokens and up to 7 more, for LLaMA-Factory's
+                 neat_packing; attention_mask numbers the segments from 1 and is 0 behind the pack
 megatron-bridge  input_ids, loss_mask, seq_start_id: packed Parquet. A mask's value belongs to the
                  prediction made at its position, so it is 1 where the next token is trained
 """
@@ -25,6 +25,8 @@ from packprep.schemas.storage.writing import write_dataset_dict, write_dataset_f
 from packprep.support.arrays import Int64
 
 Fields = Callable[[PackBatch], dict[str, "pa.Array[Any]"]]
+# LLaMA-Factory pads tokens and mask to a multiple of 8, but not position_ids.
+_LLAMA_FACTORY_MULTIPLE = 8
 _ROW_GROUP = 500  # packs; the readers of Megatron-Bridge read a whole group for a pack
 
 
@@ -68,26 +70,26 @@ def bridge_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
     }
 
 
-def llama_factory_fields(batch: PackBatch, size: int) -> dict[str, "pa.Array[Any]"]:
-    """Rows of LLaMA-Factory's neat_packing. size: tokens of every row, with padding."""
+def llama_factory_fields(batch: PackBatch, max_length: int) -> dict[str, "pa.Array[Any]"]:
+    """Rows of LLaMA-Factory's neat_packing, all of one length, with padding behind the pack."""
     rows = len(batch.packs) - 1
+    size = -(-max_length // _LLAMA_FACTORY_MULTIPLE) * _LLAMA_FACTORY_MULTIPLE
     filled = np.arange(size) < np.diff(batch.packs)[:, None]
     offsets = np.arange(rows + 1, dtype=np.int64) * size
 
-    def padded(values: Any, padding: int, kind: pa.DataType) -> "pa.Array[Any]":
+    def padded(values: Any, padding: int) -> "pa.Array[Any]":
         table = np.full((rows, size), padding, np.int32)
         table[filled] = values
-        return _lists(offsets, table.ravel(), kind)
+        return _lists(offsets, table.ravel(), pa.int32())
 
     in_pack = np.arange(int(batch.segments[-1])) - np.repeat(
         batch.segments[:-1], np.diff(batch.segments)
     )
-    number = np.repeat(np.where(batch.real_lengths > 0, in_pack + 1, 0), np.diff(batch.bounds))
     return {
-        "input_ids": padded(batch.tokens, 0, pa.int32()),
-        "attention_mask": padded(number, 0, pa.int32()),
-        "position_ids": padded(batch.position_ids(), 0, pa.int32()),
-        "labels": padded(batch.labels, NO_LOSS, pa.int32()),
+        "input_ids": padded(batch.tokens, 0),
+        "attention_mask": padded(np.repeat(in_pack + 1, np.diff(batch.bounds)), 0),
+        "position_ids": padded(batch.position_ids(), 0),
+        "labels": padded(batch.labels, NO_LOSS),
     }
 
 

@@ -134,16 +134,31 @@ def test_flat_ids_are_uint16_up_to_65536_ids_and_uint32_from_there(tmp_path: Pat
         assert READERS["npy"](out, "train") == stored_packs(source, "train", "npy")
 
 
-def test_rows_of_llama_factory_have_max_length_and_one_more_tokens(tmp_path: Path) -> None:
+def test_rows_of_llama_factory_are_padded_to_a_multiple_of_8_as_its_collator_would(
+    tmp_path: Path,
+) -> None:
     write_output(tmp_path / "in", {"train": [[row([[5, 6], [7]])]]}, max_length=5)
     export(tmp_path / "in", str(tmp_path / "out"), "llama-factory")
     from datasets import load_from_disk
 
     assert load_from_disk(str(tmp_path / "out"))["train"][0] == {
-        "input_ids": [5, 6, 7, 0, 0, 0],
-        "attention_mask": [1, 1, 2, 0, 0, 0],
-        "position_ids": [0, 1, 0, 0, 0, 0],
-        "labels": [-100, 6, -100, -100, -100, -100],
+        "input_ids": [5, 6, 7, 0, 0, 0, 0, 0],
+        "attention_mask": [1, 1, 2, 0, 0, 0, 0, 0],
+        "position_ids": [0, 1, 0, 0, 0, 0, 0, 0],
+        "labels": [-100, 6, -100, -100, -100, -100, -100, -100],
+    }
+
+
+def test_a_full_pack_is_a_row_of_llama_factory_without_padding(tmp_path: Path) -> None:
+    write_output(tmp_path / "in", {"train": [[row([[5] * 6, [7, 8]])]]}, max_length=8)
+    export(tmp_path / "in", str(tmp_path / "out"), "llama-factory")
+    from datasets import load_from_disk
+
+    assert load_from_disk(str(tmp_path / "out"))["train"][0] == {
+        "input_ids": [5, 5, 5, 5, 5, 5, 7, 8],
+        "attention_mask": [1, 1, 1, 1, 1, 1, 2, 2],
+        "position_ids": [0, 1, 2, 3, 4, 5, 0, 1],
+        "labels": [-100, 5, 5, 5, 5, 5, -100, 8],
     }
 
 

@@ -38,7 +38,7 @@ Reader = Callable[[Path, str], list[ReadPack]]
 def stored_packs(source: Path, split: str, to: str = "parquet") -> list[ReadPack]:
     """The packs of an output, as far as a format has them.
 
-    Some have no padding, so also no packs of only filler, and some have no filler.
+    Some have no padding, so also no packs of only filler.
     """
     packs = []
     for pack in PackedShards(source, split=split):
@@ -47,7 +47,7 @@ def stored_packs(source: Path, split: str, to: str = "parquet") -> list[ReadPack
         segments = []
         for (first, last), segment in zip(pairwise(cu), pack.segments(), strict=True):
             size, is_filler = len(segment.tokens), segment.document_id == -1
-            if not (is_filler and to in (*WITHOUT_PADDING, *WITHOUT_FILLER)):
+            if not (is_filler and to in WITHOUT_PADDING):
                 end = first + size if to in WITHOUT_PADDING else last
                 segments.append((tokens[first:end], [NO_LOSS, *labels[first + 1 : end]]))
         if segments:
@@ -176,11 +176,13 @@ def read_llama_factory(directory: Path, split: str) -> list[ReadPack]:
     packs = []
     for row in datasets.load_from_disk(str(directory))[split]:
         mask = row["attention_mask"]
-        size = len(mask) - mask[::-1].index(next(filter(None, mask[::-1])))
+        size = sum(number > 0 for number in mask)
         pack = _by_positions(*(row[name][:size] for name in _FIELDS))
-        numbers = [mask[first] for first in pack.cu_seqlens[:-1]]
-        assert [number for number in numbers if number] == list(range(1, len(numbers) + 1))
+        lengths = [last - first for first, last in pairwise(pack.cu_seqlens)]
+        assert mask[:size] == np.repeat(np.arange(1, len(lengths) + 1), lengths).tolist()
         assert set(row["labels"][size:]) <= {NO_LOSS}
+        assert {len(values) for values in row.values()} == {len(mask)}
+        assert len(mask) % 8 == 0, "LLaMA-Factory would pad all but position_ids"
         packs.append(pack)
     return packs
 
@@ -247,7 +249,6 @@ READERS: dict[str, Reader] = {
 }
 WITHOUT_PADDING = ("megatron", "npy")
 """Formats that have no padding and no filler."""
-WITHOUT_FILLER = ("llama-factory",)  # it is padding, which the mask leaves out
 
 
 def megatron_core(directory: Path, split: str) -> list[ReadPack]:

@@ -21,6 +21,7 @@ import torch
 from datasets import load_from_disk
 from torch.nn.functional import cross_entropy
 
+from packprep.exports.export import export
 from packprep.loaders import (
     PackedLoader,
     PackedShards,
@@ -107,28 +108,29 @@ def train(loss: Callable[[], Any], parameters: Any) -> Losses:
     return losses
 
 
-def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> Losses:
-    """Losses of steps on every document alone.
+def loss_alone(logits: Callable[[Any], Any], shards: Path, split: str | None = None) -> Any:
+    """Loss of every document alone.
 
     logits: function of token ids [1, n] without any argument that could leak.
     """
+    total: Any = 0.0
+    count = 0
+    for pack in PackedShards(shards, split=split):
+        tokens, labels = (
+            torch.tensor(pack.columns[name].tolist()) for name in ("tokens", "labels")
+        )
+        for start, end in pairwise(pack.cu_seqlens.tolist()):
+            targets = labels[start + 1 : end]
+            if (targets != -100).any():
+                predicted = logits(tokens[None, start:end])[0, :-1]
+                total = total + cross_entropy(predicted, targets, reduction="sum")
+                count += int((targets != -100).sum())
+    return total / count
 
-    def loss() -> Any:
-        total: Any = 0.0
-        count = 0
-        for pack in PackedShards(shards):
-            tokens, labels = (
-                torch.tensor(pack.columns[name].tolist()) for name in ("tokens", "labels")
-            )
-            for start, end in pairwise(pack.cu_seqlens.tolist()):
-                targets = labels[start + 1 : end]
-                if (targets != -100).any():
-                    predicted = logits(tokens[None, start:end])[0, :-1]
-                    total = total + cross_entropy(predicted, targets, reduction="sum")
-                    count += int((targets != -100).sum())
-        return total / count
 
-    return train(loss, parameters)
+def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> Losses:
+    """Losses of steps on every document alone."""
+    return train(lambda: loss_alone(logits, shards), parameters)
 
 
 @cache
@@ -311,9 +313,8 @@ def source_of(package: str, path: str) -> Path:
 
 
 def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """Rows of the page for Axolotl through Axolotl's own collator, a pack at a time."""
-    names = {'"packed"': repr(str(shards)), '"axolotl-rows"': repr(str(folder / "rows"))}
-    exec(replaced(page_block("axolotl.md", "def axolotl_row"), names), {})
+    """Rows of an export through Axolotl's own collator, a pack at a time."""
+    export(shards, str(folder / "rows"), "axolotl")
     path = source_of("axolotl", "utils/collators/batching.py")
     spec = importlib.util.spec_from_file_location("axolotl_batching", path)
     assert spec is not None
@@ -322,7 +323,8 @@ def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
     sys.modules[spec.name] = module  # its dataclasses look up their types there
     spec.loader.exec_module(module)
     collator = module.DataCollatorForSeq2Seq(tokenizer())
-    return hf_trainer(collator, shards, folder, load_from_disk(str(folder / "rows")), **ONE_PACK)
+    rows = load_from_disk(str(folder / "rows" / "train"))
+    return hf_trainer(collator, shards, folder / "out", rows, **ONE_PACK)
 
 
 def torchtune(shards: Path, _folder: Path) -> tuple[Losses, Losses]:
@@ -376,9 +378,6 @@ RECIPES: dict[str, Recipe] = {
     "transformers Trainer of the page": partial(
         page_trainer, "transformers.md", "data_collator=to_hf,"
     ),
-    "transformers Trainer of the page, to_llama_factory": partial(
-        page_trainer, "llama-factory.md", "TrainingArguments("
-    ),
     "trl SFTTrainer of the page, to_trl_row": partial(page_trainer, "trl.md", "map(to_trl_row"),
     "trl SFTTrainer of the page, to_trl": partial(page_trainer, "trl.md", "data_collator=to_trl,"),
     "transformers Trainer of the page, names of hf": partial(
@@ -390,7 +389,7 @@ RECIPES: dict[str, Recipe] = {
     "trl SFTTrainer of the page, names of hf": partial(
         hf_names, partial(page_trainer, "trl.md", 'load_from_disk("packed-hf")')
     ),
-    "axolotl collator on the rows of the page": axolotl,
+    "axolotl collator on an export": axolotl,
     "torchtune model, to_torchtune": torchtune,
 }
 # Recipes that leak: the comparison must see it.
