@@ -1,7 +1,7 @@
-r"""Builds the wheel and the sdist of a source folder with the setuptools of this Python.
+"""Builds the wheel and the sdist of a source folder with the setuptools of a Python.
 
 \b
-python scripts/checks/distributions.py SOURCE FOLDER
+python scripts/checks/distributions.py SOURCE FOLDER --python env/bin/python
 
 setuptools writes an sdist with the time of day and users of this machine, so it is written again:
 entries sorted by name, without owners, and dated SOURCE_DATE_EPOCH.
@@ -15,14 +15,19 @@ import sys
 import tarfile
 from pathlib import Path
 
+import click
+
 _BUILD = "from setuptools import build_meta; build_meta.build_{}({!r})"
 
 
-def build(source: Path, folder: Path) -> None:
-    """Write the wheel and the sdist of `source` into `folder`."""
+@click.command(help=__doc__)
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--python", default=sys.executable, help="A Python that has setuptools.")
+def main(source: Path, folder: Path, python: str) -> None:
     for kind in ("sdist", "wheel"):
         subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", _BUILD.format(kind, str(folder.resolve()))],
+            [python, "-W", "ignore", "-c", _BUILD.format(kind, str(folder.resolve()))],
             cwd=source,
             check=True,
             stdout=subprocess.DEVNULL,
@@ -49,4 +54,4 @@ def reproducible(sdist: bytes, date: int) -> bytes:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), Path(sys.argv[2]))
+    main()

@@ -1,4 +1,4 @@
-r"""Writes an SBOM (CycloneDX 1.6) and the licences of packprep and its installed dependencies.
+"""Writes an SBOM (CycloneDX 1.6) and the licences of packprep and its installed dependencies.
 
 \b
 python scripts/checks/sbom.py SBOM [LICENSES]    writes both; extras are not included
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 from packaging.requirements import Requirement
 
 _NAME = "packprep"
@@ -104,19 +105,20 @@ def sbom(graph: dict[str, list[str]]) -> dict[str, Any]:
     }
 
 
-def main(arguments: list[str]) -> int:
+@click.command(help=__doc__)
+@click.argument("path", required=False, metavar="[SBOM]", type=click.Path(path_type=Path))
+@click.argument("licenses", required=False, metavar="[LICENSES]", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Name each package that states no licence.")
+def main(path: Path | None, licenses: Path | None, check: bool) -> None:
     graph = needed()
-    if arguments == ["--check"]:
-        unknown = [name for name in graph if not license_of(name)]
-        for name in unknown:
-            print(f"{name} states no licence")
-        return 1 if unknown else 0
-    Path(arguments[0]).write_text(json.dumps(sbom(graph), indent=2) + "\n")
-    if arguments[1:]:
+    if check and (unknown := [name for name in graph if not license_of(name)]):
+        sys.exit(f"no licence is stated by {', '.join(unknown)}")
+    if path is not None:
+        path.write_text(json.dumps(sbom(graph), indent=2) + "\n")
+    if licenses is not None:
         lines = [f"{name} {importlib.metadata.version(name)}: {license_of(name)}" for name in graph]
-        Path(arguments[1]).write_text("\n".join(lines) + "\n")
-    return 0
+        licenses.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()
