@@ -28,7 +28,7 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
             content = file.read(_YAML_BYTES + 1)
         if len(content) > _YAML_BYTES:
             raise ValueError(f"it has more than {_YAML_BYTES:,} bytes")
-        loaded = _load_yaml(content.decode())
+        loaded = load_yaml(content.decode())
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {path}; check the path given with -c") from None
     except RecursionError:
@@ -49,7 +49,7 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
     )
 
 
-def _load_yaml(text: str) -> Any:
+def load_yaml(text: str) -> Any:
     """Load YAML like `yaml.safe_load`, but refuse aliases, long numbers and duplicate keys.
 
     A few lines with aliases can expand to gigabytes.

@@ -29,7 +29,12 @@ _SECRETS = (
         rf"\1{HIDDEN}",
     ),
     (re.compile(r"\b(Bearer|Basic)\s{1,9}[\w.~+/=-]{8,}", re.I), rf"\1 {HIDDEN}"),
-    (re.compile(r"\b(hf_|gh[a-z]_|github_pat_|sk-|AKIA|ASIA)[A-Za-z0-9_-]{16,}"), rf"\1{HIDDEN}"),
+    (
+        re.compile(
+            r"\b(hf_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|npm_|pypi-|sk-|AIza|AKIA|ASIA)[A-Za-z0-9_-]{16,}"
+        ),
+        rf"\1{HIDDEN}",
+    ),
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 

@@ -46,6 +46,7 @@ def test_the_top_holds_commands_and_what_they_read() -> None:
     assert top == {
         *("check", "check_datasets_versions", "check_trainers", "demo", "gate", "install"),
         *("soak", "test", "constraints.txt"),
+        *("audit", "check_lowest", "lock", "lock.txt", "lock-build.txt", "release"),
         *("demo_baseline.json", "demo_show.py"),
         *("bench", "checks", "docs", "examples"),
     }
