@@ -48,8 +48,12 @@ class Hub:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables of a process that uses this hub, with the token of its user."""
-        return {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+        """Environment variables of a process that uses this hub, with the token of its user.
+
+        Other tests of the same process may have made it offline.
+        """
+        offline = {"HF_HUB_OFFLINE": "0"}
+        return offline | {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
 
     def head(self, name: str, branch: str = "main") -> dict[str, bytes]:
         """Files of the newest commit of a branch."""
@@ -370,5 +374,6 @@ def connect(hub: Hub, patch: pytest.MonkeyPatch) -> None:
     template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    patch.setattr(constants, "HF_HUB_OFFLINE", False)
     patch.setenv("HF_TOKEN", TOKEN)
     HfFileSystem.clear_instance_cache()
