@@ -8,22 +8,20 @@ bytes; an array is a byte for the type of its shape, the shape, the values.
 """
 
 import json
-import struct
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from itertools import chain
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packprep.exports.folder import ExportFolder
 from packprep.exports.packs import PackBatch
 from packprep.schemas.manifest import Manifest
+from packprep.support.arrays import Int64
 
 _LIMIT = 1 << 26  # bytes of a shard, as MDSWriter's default; its offsets have 32 bits
 _HEADER = 1 << 10  # bytes before the samples, besides their offsets
-_JOINED = 128  # samples that are written at a time: they stay in a processor's cache
-_Sample = list["bytes | memoryview"]  # its bytes, in parts
 
 
 class MdsWriter:
@@ -50,33 +48,35 @@ class MdsWriter:
 
     def write_shard(self, number: int, batches: Iterable[PackBatch]) -> None:
         """Write the packs of a shard, as MDS shards of at most 64 MiB."""
-        samples: list[_Sample] = []
+        parts: list[memoryview] = []
         sizes: list[int] = []
-        total = 0
+        room = _LIMIT - _HEADER
         for batch in batches:
-            for sample in self._samples(batch):
-                size = sum(map(len, sample))
-                if samples and total + size + 4 > _LIMIT - _HEADER:
-                    self._write(samples, sizes)
-                    samples, sizes, total = [], [], 0
-                samples.append(sample)
+            content, of_samples = self._samples(batch)
+            begin = end = 0
+            for size in of_samples:
+                if sizes and size + 4 > room:
+                    self._write([*parts, content[begin:end]], sizes)
+                    parts, sizes, room, begin = [], [], _LIMIT - _HEADER, end
                 sizes.append(size)
-                total += size + 4
-        if samples:
-            self._write(samples, sizes)
+                end, room = end + size, room - size - 4
+            parts.append(content[begin:end])
+        if sizes:
+            self._write(parts, sizes)
 
-    def _write(self, samples: list[_Sample], sizes: list[int]) -> None:
+    def _write(self, parts: Iterable[memoryview], sizes: list[int]) -> None:
+        """Write an MDS shard. parts: its samples, one after the other; sizes: bytes of each."""
         config = json.dumps(self._config, sort_keys=True).encode()
-        begin = 4 + 4 * (len(samples) + 1) + len(config)
+        begin = 4 + 4 * (len(sizes) + 1) + len(config)
         offsets = begin + np.concatenate([[0], np.cumsum(sizes)])
         name = f"{self._split}/shard.{self._shards:05d}.mds"
-        head = np.uint32(len(samples)).tobytes() + offsets.astype(np.uint32).tobytes() + config
+        head = np.uint32(len(sizes)).tobytes() + offsets.astype(np.uint32).tobytes() + config
         with self._folder.new(name) as file:
             file.write(head)
-            for first in range(0, len(samples), _JOINED):
-                file.write(b"".join(chain.from_iterable(samples[first : first + _JOINED])))
+            for part in parts:
+                file.write(part)
         self._shards += 1
-        self._folder.complete[name]["samples"] = len(samples)
+        self._folder.complete[name]["samples"] = len(sizes)
 
     def finish(self) -> None:
         """Write the index."""
@@ -91,31 +91,49 @@ class MdsWriter:
         index = json.dumps({"version": 2, "shards": shards}, sort_keys=True)
         self._folder.write(f"{self._split}/index.json", index.encode())
 
-    def _samples(self, batch: PackBatch) -> Iterator[_Sample]:
-        """Each pack as a sample."""
-        arrays: list[Any] = [batch.labels] if self._has_labels else []
-        arrays.append(batch.tokens.astype(self._tokens, copy=False))
-        columns = [(memoryview(array).cast("B"), array.itemsize) for array in arrays]
-        cu_seqlens: Any = batch.cu_seqlens
-        boundaries = memoryview(cu_seqlens).cast("B")
-        heads = struct.Struct(f"<{1 + len(columns)}I")
-        packs, segments = batch.packs.tolist(), batch.segments.tolist()
-        for pack in range(len(packs) - 1):
-            first, last = packs[pack], packs[pack + 1]
-            begin, end = 4 * (segments[pack] + pack), 4 * (segments[pack + 1] + pack + 1)
-            head, head_of_ends = _array_head(last - first), _array_head((end - begin) // 4)
-            sizes = [len(head) + width * (last - first) for _, width in columns]
-            sample: _Sample = [
-                heads.pack(len(head_of_ends) + end - begin, *sizes) + head_of_ends,
-                boundaries[begin:end],
-            ]
-            for values, width in columns:
-                sample += (head, values[width * first : width * last])
-            yield sample
+    def _samples(self, batch: PackBatch) -> tuple[memoryview, list[int]]:
+        """The samples of all packs, one after the other, and the bytes of each."""
+        in_order = np.arange(len(batch.packs))
+        columns = [_Arrays(batch.cu_seqlens, batch.segments + in_order)]
+        if self._has_labels:
+            columns.append(_Arrays(batch.labels, batch.packs))
+        columns.append(_Arrays(batch.tokens.astype(self._tokens, copy=False), batch.packs))
+        table = np.stack([column.sizes for column in columns], axis=1).astype("<u4")
+        sizes = table.sum(axis=1, dtype=np.int64) + 4 * len(columns)
+        samples = np.empty(int(sizes.sum()), np.uint8)
+        places = np.cumsum(sizes) - sizes
+        samples[places[:, None] + np.arange(4 * len(columns))] = table.view(np.uint8)
+        places += 4 * len(columns)
+        for column in columns:
+            column.write(samples, places)
+            places += column.sizes
+        content: Any = samples
+        return memoryview(content), sizes.tolist()
 
 
-@lru_cache(1 << 16)
-def _array_head(size: int) -> bytes:
-    """Shape of a one-dimensional array: its number of axes times 4 plus log2 of its bytes."""
-    width = next(width for width in range(4) if size < 1 << (8 << width))
-    return bytes([1 << 2 | width]) + size.to_bytes(1 << width, "little")
+class _Arrays:
+    """A column of arrays with one axis: for each a byte, its length, its values.
+
+    The byte is the number of axes times 4, plus the power of two of the bytes of the length.
+    """
+
+    def __init__(self, values: Any, offsets: Int64) -> None:
+        """Take the arrays values[offsets[i]:offsets[i + 1]]."""
+        self._values = memoryview(values).cast("B")
+        self._begins = (offsets * values.itemsize).tolist()
+        self._lengths = np.diff(offsets)
+        self._power = np.where(self._lengths < 1 << 8, 0, np.where(self._lengths < 1 << 16, 1, 2))
+        self._head = 1 + (1 << self._power)
+        self.sizes = self._head + self._lengths * values.itemsize
+
+    def write(self, samples: NDArray[np.uint8], places: Int64) -> None:
+        """Write each array to its place."""
+        samples[places] = 1 << 2 | self._power
+        lengths = self._lengths.astype("<u4").view(np.uint8).reshape(-1, 4)
+        for byte in range(4):
+            wide = byte < self._head - 1
+            samples[places[wide] + 1 + byte] = lengths[wide, byte]
+        content: Any = samples
+        out, starts = memoryview(content), (places + self._head).tolist()
+        for start, (begin, end) in zip(starts, pairwise(self._begins), strict=True):
+            out[start : start + end - begin] = self._values[begin:end]
