@@ -10,8 +10,8 @@ npy       SPLIT.npy: ids without a header, as OLMo-core and nanoGPT map them; SP
           there is no loss, if any token but the first of a segment has none
 """
 
-import gzip
 import struct
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,11 +22,13 @@ import pyarrow.compute as pc
 from packprep.exports.folder import ExportFile, ExportFolder
 from packprep.exports.packs import PackBatch
 from packprep.schemas.manifest import Manifest
+from packprep.schemas.names import array
 from packprep.support.arrays import Bools, Int64
 from packprep.support.errors import ConfigError
 
 _MEGATRON_CODES = {"uint16": 8, "int32": 4}
 _MEGATRON_UINT16 = 65500  # ids below this are uint16, by DType.optimal_dtype
+_GZIP = 16 + zlib.MAX_WBITS  # window bits that ask zlib for the header of gzip, without a date
 _ROWS = 1 << 20  # rows of an index that are in memory at a time
 _CELLS = 1 << 16  # tokens that are converted at a time: they fit a core's cache
 
@@ -162,13 +164,12 @@ class NpyWriter(FlatWriter):
     def finish(self) -> None:
         """Write the documents and the offsets of packs."""
         lengths, packs = self._side("lengths"), self._side("packs")
-        with (
-            self.folder.new(f"{self.split}.csv.gz") as raw,
-            gzip.GzipFile("", "wb", 1, raw, mtime=0) as file,
-        ):
+        with self.folder.new(f"{self.split}.csv.gz") as file:
+            # Runs alone: numbers that rise have few other repetitions, and it takes a third less.
+            packed = zlib.compressobj(1, zlib.DEFLATED, _GZIP, strategy=zlib.Z_RLE)
             for ends, sizes in _running(lengths):
-                lines = _joined_lines([ends - sizes, ends])
-                file.write(lines)
+                file.write(packed.compress(_joined_lines([ends - sizes, ends])))
+            file.write(packed.flush())
         with self.folder.new(f"{self.split}.offsets.npy") as out:
             np.lib.format.write_array_header_1_0(
                 out, {"descr": "<i8", "fortran_order": False, "shape": (len(packs) + 1,)}
@@ -188,7 +189,7 @@ class NpyWriter(FlatWriter):
 
 def _joined_lines(columns: Sequence[Int64]) -> memoryview:
     """Numbers as lines of CSV."""
-    texts: list[Any] = [pc.cast(pa.array(column), pa.string()) for column in columns]
+    texts: list[Any] = [pc.cast(array(column), pa.string()) for column in columns]
     commas: list[Any] = [part for text in texts for part in (text, ",")][:-1]
     lines: Any = pc.binary_join_element_wise(*commas, "\n", "")
     ends = np.frombuffer(lines.buffers()[1], np.int32)

@@ -21,7 +21,9 @@ from packprep.exports.packs import PackBatch, no_packs
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.manifest import Manifest
+from packprep.schemas.names import list_array
 from packprep.schemas.storage.writing import write_dataset_dict, write_dataset_files
+from packprep.schemas.views import ListView
 from packprep.support.arrays import Int64
 
 Fields = Callable[[PackBatch], dict[str, "pa.Array[Any]"]]
@@ -31,8 +33,9 @@ _ROW_GROUP = 500  # packs; the readers of Megatron-Bridge read a whole group for
 
 
 def _lists(offsets: Int64, values: Any, kind: pa.DataType) -> "pa.Array[Any]":
-    flat: pa.Array[Any] = pa.array(values, kind)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)
+    dtype = np.dtype(str(kind))
+    view = ListView(offsets.astype(np.int32), np.ascontiguousarray(values, dtype))
+    return list_array(view)
 
 
 def all_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:

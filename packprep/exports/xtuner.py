@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from packprep.exports.folder import ExportFolder
 from packprep.exports.packs import PackBatch
 from packprep.schemas.manifest import Manifest
+from packprep.schemas.names import array
 
 _ROWS = 1 << 20  # rows of samples.npy that are in memory at a time
 
@@ -85,10 +86,10 @@ def _write_header(file: Any, shape: tuple[int, ...]) -> None:
 
 def _lines(batch: PackBatch) -> memoryview:
     """Each segment as a line of JSON."""
-    offsets: Any = pa.array(batch.bounds, pa.int32())
+    offsets: Any = array(batch.bounds.astype(np.int32))
 
     def joined(values: Any) -> Any:
-        texts = pc.cast(pa.array(values), pa.string())
+        texts = pc.cast(array(values), pa.string())
         return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")
 
     parts = [
@@ -97,7 +98,7 @@ def _lines(batch: PackBatch) -> memoryview:
         '], "labels": [',
         joined(batch.labels),
         '], "num_tokens": ',
-        pc.cast(pa.array(np.diff(batch.bounds)), pa.string()),
+        pc.cast(array(np.diff(batch.bounds)), pa.string()),
         "}\n",
     ]
     lines: Any = pc.binary_join_element_wise(*parts, "")
