@@ -171,9 +171,7 @@ class NpyWriter(FlatWriter):
                 file.write(packed.compress(_joined_lines([ends - sizes, ends])))
             file.write(packed.flush())
         with self.folder.new(f"{self.split}.offsets.npy") as out:
-            np.lib.format.write_array_header_1_0(
-                out, {"descr": "<i8", "fortran_order": False, "shape": (len(packs) + 1,)}
-            )
+            out.write_array_header(len(packs) + 1)
             out.write(np.zeros(1, np.int64))
             segment = 0
             total = 0

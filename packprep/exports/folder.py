@@ -1,6 +1,6 @@
 """The directory that an export is written in, and what of it is finished.
 
-OUT.incomplete, beside OUT. Its progress.json is written anew after each shard of the source: the
+OUT.incomplete, beside OUT. Its progress.json is rewritten after each shard of the source: the
 files that are complete, and the size of those that still grow. Whatever is newer than progress.json
 is deleted or cut off when the export is resumed.
 
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from packprep.exports.packs import PackBatch
@@ -52,6 +53,11 @@ class ExportFile:
             begin_to_store(self._file.fileno(), self._flushed, self.bytes)
             self._flushed = self.bytes
         return len(view)
+
+    def write_array_header(self, *shape: int) -> None:
+        """Write the header of a NumPy file of int64."""
+        header = {"descr": "<i8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self, header)
 
     def tell(self) -> int:
         return self.bytes

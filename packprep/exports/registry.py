@@ -37,11 +37,10 @@ class Writer(Protocol):
 class ExportFormat:
     """A format of another trainer.
 
-    summary: for help. open: makes the writer of a split; its last argument is the directory of the
-    export as the user gave it. names_directory: True if files name it.
+    open: makes the writer of a split; its last argument is the directory of the export as the user
+    gave it. names_directory: True if files name it.
     """
 
-    summary: str
     open: Callable[[ExportFolder, Manifest, str, str], Writer]
     names_directory: bool = False
 
@@ -58,32 +57,15 @@ def _llama_factory(folder: ExportFolder, manifest: Manifest, split: str, _: str)
 EXPORT_FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
     {
         "megatron": ExportFormat(
-            ".bin and .idx of Megatron-LM; segments are its sequences, packs its documents",
-            lambda folder, manifest, split, _: MegatronWriter(folder, manifest, split),
+            lambda folder, manifest, split, _: MegatronWriter(folder, manifest, split)
         ),
-        "megatron-bridge": ExportFormat(
-            "packed Parquet of Megatron-Bridge: input_ids, loss_mask, seq_start_id",
-            _table(ParquetWriter, bridge_fields),
-        ),
-        "npy": ExportFormat(
-            "flat ids, documents in .csv.gz and offsets of packs: OLMo-core, nanoGPT",
-            lambda folder, manifest, split, _: NpyWriter(folder, manifest, split),
-        ),
-        "mds": ExportFormat(
-            "shards of MosaicML streaming",
-            lambda folder, manifest, split, _: MdsWriter(folder, manifest, split),
-        ),
-        "trl": ExportFormat(
-            "rows for SFTTrainer: input_ids, labels, seq_lengths", _table(ArrowWriter, trl_fields)
-        ),
-        "axolotl": ExportFormat(
-            "pre-tokenized rows for Axolotl", _table(ArrowWriter, axolotl_fields)
-        ),
-        "llama-factory": ExportFormat("a tokenized_path of LLaMA-Factory", _llama_factory),
-        "xtuner": ExportFormat("preset packs of XTuner", XtunerWriter, names_directory=True),
-        "parquet": ExportFormat(
-            "all columns, Zstandard: for archives and the hub's viewer",
-            _table(ParquetWriter, all_fields),
-        ),
+        "megatron-bridge": ExportFormat(_table(ParquetWriter, bridge_fields)),
+        "npy": ExportFormat(lambda folder, manifest, split, _: NpyWriter(folder, manifest, split)),
+        "mds": ExportFormat(lambda folder, manifest, split, _: MdsWriter(folder, manifest, split)),
+        "trl": ExportFormat(_table(ArrowWriter, trl_fields)),
+        "axolotl": ExportFormat(_table(ArrowWriter, axolotl_fields)),
+        "llama-factory": ExportFormat(_llama_factory),
+        "xtuner": ExportFormat(XtunerWriter, names_directory=True),
+        "parquet": ExportFormat(_table(ParquetWriter, all_fields)),
     }
 )

@@ -60,7 +60,7 @@ class XtunerWriter:
         packs = np.frombuffer((folder.path / split / "packs").read_bytes(), np.int32)
         rows = samples.reshape(-1, 3)
         with folder.new(f"{split}/samples.npy") as file:
-            _write_header(file, (len(rows), 6))
+            file.write_array_header(len(rows), 6)
             for first in range(0, len(rows), _ROWS):
                 part = rows[first : first + _ROWS]
                 table = np.zeros((len(part), 6), np.int64)
@@ -69,19 +69,14 @@ class XtunerWriter:
                 table[:, 5] = part[:, 2]
                 file.write(table)
         with folder.new(f"{split}/boundaries.npy") as file:
-            _write_header(file, (len(packs) + 1,))
+            file.write_array_header(len(packs) + 1)
             file.write(np.concatenate([[0], np.cumsum(packs, dtype=np.int64)]))
         with folder.new(f"{split}/order.npy") as file:
-            _write_header(file, (len(packs),))
+            file.write_array_header(len(packs))
             file.write(np.arange(len(packs), dtype=np.int64))
         folder.write(f"{split}/paths.json", json.dumps(self._paths).encode())
         folder.drop(f"{split}/samples")
         folder.drop(f"{split}/packs")
-
-
-def _write_header(file: Any, shape: tuple[int, ...]) -> None:
-    header = {"descr": "<i8", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
 
 
 def _lines(batch: PackBatch) -> memoryview:
