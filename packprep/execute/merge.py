@@ -23,7 +23,7 @@ from packprep.output.build_facts import build_facts
 from packprep.output.directory import publish
 from packprep.output.report import percentiles
 from packprep.output.shard_folder import LocalShards
-from packprep.output.shard_writer import BATCH_TOKENS, ShardFile, write_batches
+from packprep.output.shard_writer import BATCH_TOKENS, ShardFile, receipt_like, write_batches
 from packprep.output.sign_off import file_entry, name_shards, write_common_settings
 from packprep.output.staging import staged
 from packprep.output.summing import summed, summed_report
@@ -219,17 +219,7 @@ def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[S
             else:
                 _link(check_file(part.path, entry, part.level), path)
                 size, sha256 = entry.bytes, entry.sha256
-            assert entry.packs is not None
-            assert entry.tokens is not None
-            yield ShardFile(
-                name=path.name,
-                split=split,
-                bytes=size,
-                sha256=sha256,
-                packs=entry.packs,
-                segments=0,
-                tokens=entry.tokens,
-            )
+            yield receipt_like(entry, path.name, split, size, sha256)
 
 
 def _link(source: Path, path: Path) -> None:

@@ -22,7 +22,7 @@ from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.output.build_facts import build_facts
 from packprep.output.directory import finish_swap, publish
 from packprep.output.shard_folder import LocalShards
-from packprep.output.shard_writer import ShardFile, column_bytes, write_batches
+from packprep.output.shard_writer import ShardFile, column_bytes, receipt_like, write_batches
 from packprep.output.sign_off import SETTINGS, described, file_entry, name_shards
 from packprep.output.staging import staged
 from packprep.schemas.canonical import canonical_json, digest_of
@@ -135,19 +135,7 @@ def _write(
             batches = _batches(output, entry, manifest, columns, names)
             content = column_bytes(token_columns, entry.tokens, 0, 0)
             size, sha256 = write_batches(LocalShards(folder), name, batches, schema, content)
-            assert entry.packs is not None
-            assert entry.tokens is not None
-            shards.append(
-                ShardFile(
-                    name=name,
-                    split=split,
-                    bytes=size,
-                    sha256=sha256,
-                    packs=entry.packs,
-                    segments=0,
-                    tokens=entry.tokens,
-                )
-            )
+            shards.append(receipt_like(entry, name, split, size, sha256))
             done = sum(shard.packs for shard in shards)
             progress.advance("rename", done, manifest.num_packs, "packs")
     return shards

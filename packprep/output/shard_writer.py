@@ -23,6 +23,7 @@ from packprep.output.shard_folder import ShardFolder
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, shard_schema
+from packprep.schemas.manifest import FileEntry
 from packprep.schemas.names import (
     Names,
     array,
@@ -113,6 +114,21 @@ class ShardFile:
     def intact(self, folder: ShardFolder) -> bool:
         """True if the file exists and matches the receipt."""
         return folder.intact(self.name, self.bytes, self.sha256, self.version)
+
+
+def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str) -> ShardFile:
+    """Receipt of a shard that has the packs of another one. size: bytes of the new file."""
+    assert entry.packs is not None
+    assert entry.tokens is not None
+    return ShardFile(
+        name=name,
+        split=split,
+        bytes=size,
+        sha256=sha256,
+        packs=entry.packs,
+        segments=0,
+        tokens=entry.tokens,
+    )
 
 
 def read_shard_receipt(path: Path, made_from: str) -> ShardFile | None:
