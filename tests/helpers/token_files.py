@@ -153,3 +153,14 @@ if find_spec("megatron") is not None and find_spec("torch") is not None:
     WRITERS["megatron-core"] = _by_megatron
 if find_spec("datatrove") is not None:
     WRITERS["datatrove itself"] = _by_datatrove
+
+
+def put(name: str, at: int, value: bytes) -> Callable[[Path], None]:
+    """Fault that writes bytes to a place of a file in a folder."""
+
+    def write(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[at : at + len(value)] = value
+        (folder / name).write_bytes(data)
+
+    return write

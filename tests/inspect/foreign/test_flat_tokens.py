@@ -11,6 +11,7 @@ from packprep.inspect.verify import verify
 from tests.helpers.command import run
 from tests.helpers.foreign_packs import VOCABULARY, faults
 from tests.helpers.token_files import (
+    put,
     write_datatrove,
     write_dolma,
     write_megatron,
@@ -20,15 +21,6 @@ from tests.helpers.token_files import (
 DOCUMENTS = [[1, 2, 3], [], [4, 5], [6]]
 LENGTHS, POINTERS, INDEX = 34, 34 + 4 * 4, 34 + 12 * 4
 Fault = Callable[[Path], object]
-
-
-def put(name: str, at: int, value: bytes) -> Fault:
-    def write(folder: Path) -> None:
-        data = bytearray((folder / name).read_bytes())
-        data[at : at + len(value)] = value
-        (folder / name).write_bytes(data)
-
-    return write
 
 
 def cut(name: str, size: int) -> Fault:

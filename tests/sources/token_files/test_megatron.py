@@ -10,7 +10,7 @@ import pytest
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Findings, StopAtFirst
 from packprep.sources.token_files.megatron import megatron_layout
-from tests.helpers.token_files import write_megatron
+from tests.helpers.token_files import put, write_megatron
 
 DOCUMENTS = [[1, 2, 3], [], [4, 5], [6]]
 LENGTHS, POINTERS, INDEX = 34, 34 + 4 * 4, 34 + 12 * 4
@@ -22,15 +22,6 @@ def found(folder: Path) -> list[str]:
     findings = Findings()
     megatron_layout(folder / "x.bin", "x.bin", findings)
     return [str(finding) for finding in findings]
-
-
-def put(name: str, at: int, value: bytes) -> Fault:
-    def write(folder: Path) -> None:
-        data = bytearray((folder / name).read_bytes())
-        data[at : at + len(value)] = value
-        (folder / name).write_bytes(data)
-
-    return write
 
 
 def resize(name: str, change: int) -> Fault:
