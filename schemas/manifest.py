@@ -5,6 +5,7 @@ for equal builds on any machine. `run`: facts of this build (versions, seconds, 
 digest of the other two.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +18,15 @@ from .files import MANIFEST, check_path, check_split, shard_name
 from .ledger import check_ledger
 from .names import Names, packprep_columns, spelling_of
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The highest version that is read."""
 
 _FILE = ("path", "bytes", "sha256")
+
+
+def format_version(columns: Iterable[str]) -> int:
+    """The lowest version whose readers understand these columns: 2 for trees, else 1."""
+    return 2 if "segment_parents" in columns else 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ same random bits; else one output would mix two holdouts or two orders.
 from collections.abc import Mapping
 from typing import Any
 
-from packprep.schemas.manifest import FORMAT_VERSION
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
@@ -21,7 +20,7 @@ def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
     """
     return {
         "staging_version": STAGING_VERSION,
-        "format_version": FORMAT_VERSION,
+        "format_version": 2 if inputs["options"].get("share_prefixes") else 1,
         "random_streams": stream_samples(),
         "inputs": dict(inputs),
         **rest,

@@ -106,6 +106,7 @@ class Planned:
             filler=stored - kept,
             tokens_packed=stored,
             truncated=_sum(account.truncated),
+            shared=0 if account.shared is None else _sum(account.shared),
             dropped=dropped,
             segments=segments,
             max_length=config.max_length,

@@ -26,6 +26,7 @@ from packprep.windows.documents import Documents
 from packprep.windows.pairs import SPLIT, cut_pairs
 from packprep.windows.placement import Packs
 from packprep.windows.segments import DocumentAccount, Segments
+from packprep.windows.trees import grow_trees
 
 _PIECE = 1 << 20  # documents
 
@@ -56,10 +57,20 @@ def plan_window(
     planner: Planner | None = None,
 ) -> WindowPlan:
     """Plan the documents of one window. May raise TooLongError with overflow error."""
+    segments, account = cut_documents(documents, tokenizer, config)
+    trees = None
+    if config.share_prefixes:
+        trees, account = grow_trees(documents, segments, account, config)
+        segments = trees.nodes
+    atoms = None if trees is None else trees.tree_of
     segments, account, plan = plan_segments(
-        documents, *cut_documents(documents, tokenizer, config), config, seed, planner
+        documents, segments, account, config, seed, planner, atoms
     )
     labels = documents.labels
+    if trees is not None:
+        trained: NDArray[np.int32] | None = trees.trained()
+    else:
+        trained = None if labels is None else segments.trained(labels, config)
     return WindowPlan(
         packs=Packs(
             documents=documents,
@@ -67,9 +78,10 @@ def plan_window(
             padded=plan.lengths,
             order=plan.order,
             offsets=plan.offsets,
+            trees=trees,
         ),
         account=account,
-        trained=None if labels is None else segments.trained(labels, config),
+        trained=trained,
         bound=plan.bound,
         bias=plan.bias,
         straggler=plan.straggler(config.balance_ranks, config.cost()),
@@ -112,9 +124,11 @@ def plan_segments(
     config: BuildConfig,
     seed: int,
     planner: Planner | None = None,
+    atoms: NDArray[np.int64] | None = None,
 ) -> tuple[Segments, DocumentAccount, PackPlan]:
     """Plan the segments of a window, packs in the order `config.order`.
 
+    atoms: int64 [segments], equal for segments that must share a pack; by default those of a pair.
     The lengths of the plan include padding. Returns also the segments and their account, because
     strategy wrapped cuts segments where packs end and drops packs with too few trained tokens.
     """
@@ -140,7 +154,7 @@ def plan_segments(
         shuffle_documents=config.shuffle_documents,
         max_segments_per_pack=config.max_segments_per_pack,
         groups=None if documents.group is None else documents.group[segments.document],
-        atoms=segments.document if config.pair_columns else None,
+        atoms=segments.document if atoms is None and config.pair_columns else atoms,
         num_packs=config.num_packs,
         balance_ranks=config.balance_ranks,
         cost=config.cost(),
@@ -218,6 +232,9 @@ def account_by_source(
         "truncated": by_source(documents.source, account.truncated),
         "overlap": by_source(documents.source, account.overlap),
         "continuation_bos": by_source(documents.source, account.continuation_bos),
+        "shared": [0] * sources
+        if account.shared is None
+        else by_source(documents.source, account.shared),
         "segments": by_source(of_segment, in_shards),
         "tokens_packed": by_source(of_segment, np.where(in_shards, written.padded, 0)),
         "filler": by_source(of_segment, np.where(in_shards, written.padded - segments.lengths, 0)),
