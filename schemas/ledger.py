@@ -22,8 +22,8 @@ def check_ledger(ledger: Mapping[str, Any], where: str = "ledger") -> None:
     tokens_in + overlap + continuation_bos + filler == tokens_packed + shared + truncated +
     sum(dropped).
 
-    ledger: the keys LEDGER_KEYS, and `shared` if rows share prefixes; counts of tokens, 0 or more; `dropped` maps each reason to
-    its count.
+    ledger: the keys LEDGER_KEYS, and `shared` if rows share prefixes; counts of tokens, 0 or more;
+    `dropped` maps each reason to its count.
     """
     if not isinstance(ledger, Mapping) or set(ledger) - {"shared"} != set(LEDGER_KEYS):
         raise FormatError(

@@ -34,15 +34,87 @@ def path_starts(view: BatchView, parent: Int64) -> Int64:
     return before
 
 
-def check_trees(view: BatchView, pack_rows: Int64, findings: Findings) -> Int64 | None:
-    """Report wrong parents, weights and rows; return where positions of segments start.
+def row_paths(parent: Int64, last: Int64) -> tuple[Int64, Int64]:
+    """Segments on the path of each row, from its root on: (row, segment), both [pairs].
 
-    pack_rows: [packs + 1], the first row of each pack. None if parents are wrong, because nothing
-    else of a tree can be checked then.
+    parent: [segments], -1 at a root. last: [rows], the segment at which each row ends.
+    """
+    rows, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    row, at = np.arange(len(last)), last
+    while len(row):
+        rows.append(row)
+        segments.append(at)
+        inside = parent[at] >= 0
+        row, at = row[inside], parent[at[inside]]
+    joined = np.concatenate(rows[::-1])
+    order = np.argsort(joined, kind="stable")
+    return joined[order], np.concatenate(segments[::-1])[order]
+
+
+def ranges_at(starts: Int64, lengths: Int64) -> Int64:
+    """The numbers starts[i]..starts[i] + lengths[i] - 1 of all i, concatenated."""
+    before = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+
+
+# Column of the rows that takes the place of a column of segments.
+_OF_ROWS = {
+    "document_ids": "row_ids",
+    "document_starts": "row_starts",
+    "turn_ids": "row_turns",
+    "pair_ids": "row_ids",
+    "pair_sides": "row_sides",
+}
+
+
+def rows_view(view: BatchView) -> BatchView:
+    """The same packs with a segment for each row, as if no prefix were shared.
+
+    Each is numbered by the segment at which the row ends. Filler stays. Labels are those of the
+    trees: of all rows together.
+    """
+    parent, pack_rows = parents_in_batch(view), view.pack_rows
+    assert parent is not None
+    assert pack_rows is not None
+    pack_of = np.repeat(np.arange(len(pack_rows) - 1), np.diff(pack_rows))
+    last = view.columns["row_segments"] + view.pack_segments[pack_of]
+    filler = np.flatnonzero(view.filler)
+    order = np.argsort(np.append(last, filler), kind="stable")
+    ends = np.append(last, filler)[order]  # fillers are behind all rows of their packs
+    row, segment = row_paths(parent, ends)
+    lengths = view.ends - view.starts
+    tokens = ranges_at(view.starts[segment], lengths[segment])
+    of_rows = np.bincount(row, lengths[segment], len(ends)).astype(np.int64)
+    columns: dict[str, NDArray[Any]] = {}
+    for name, values in view.columns.items():
+        if len(values) == int(view.pack_tokens[-1]) and name in ("tokens", "labels"):
+            columns[name] = values[tokens]
+        elif (of_row := _OF_ROWS.get(name)) in view.columns:
+            fill = np.full(len(filler), 0 if name == "document_starts" else FILLER)
+            columns[name] = np.append(view.columns[str(of_row)], fill)[order]
+    cumulative = np.append(0, np.cumsum(of_rows))
+    pack_segments = np.searchsorted(ends, view.pack_segments)
+    packs = np.repeat(np.arange(len(pack_segments) - 1), np.diff(pack_segments))
+    return BatchView(
+        where=view.where,
+        first_pack=view.first_pack,
+        columns=columns,
+        pack_tokens=cumulative[pack_segments],
+        pack_segments=pack_segments,
+        starts=cumulative[:-1],
+        ends=cumulative[1:],
+        numbers=ends - view.pack_segments[packs],
+    )
+
+
+def check_trees(view: BatchView, findings: Findings) -> Int64 | None:
+    """Report wrong parents, weights and rows; return the position at which each segment starts.
+
+    Returns None if parents are wrong, because nothing else of a tree can be checked then.
     """
     parent = parents_in_batch(view)
     if parent is None:
-        return view.starts * 0
+        return np.zeros(len(view.starts), np.int64)
     numbers = np.arange(len(parent))
     first = np.repeat(view.pack_segments[:-1], np.diff(view.pack_segments))
     parents = view.columns["segment_parents"]
@@ -65,7 +137,8 @@ def check_trees(view: BatchView, pack_rows: Int64, findings: Findings) -> Int64 
     if report((parent >= 0) & (at != parent), "parent {} is not on the path to the segment before"):
         return None
     report(view.filler & (parent >= 0), "filler has parent {}; expected -1")
-    _check_rows(view, parent, pack_rows, findings)
+    if view.pack_rows is not None:
+        _check_rows(view, parent, view.pack_rows, findings)
     return path_starts(view, parent)
 
 
@@ -109,9 +182,9 @@ def _check_rows(view: BatchView, parent: Int64, pack_rows: Int64, findings: Find
         lambda token: view.token(
             token,
             "tree",
-            f"label_weights has {weights[token]} with label {labels[token]}; expected 0 to the "
-            f"{of_token[token]} rows of the segment, 0 where the label is {NO_LOSS} and only there, "
-            "and 0 at a row's first token",
+            f"label_weights has {weights[token]} and the label is {labels[token]}; expected 0 to "
+            f"the {of_token[token]} rows of the segment, 0 only where the label is {NO_LOSS}, and "
+            "0 at a row's first token",
         ),
     )
     no_rows = (through == 0) & ~view.filler

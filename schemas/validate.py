@@ -86,11 +86,7 @@ def sound_parts(
         return
     view = batch_view(views, where, first_pack)
     _check_tokens(view, vocab_size, findings)
-    starts: NDArray[np.int64] | None = np.zeros(len(view.starts), np.int64)
-    if "segment_parents" in views:
-        rows = views["row_ids"].offsets.astype(np.int64)
-        starts = check_trees(view, rows - rows[0], findings)
-    if starts is not None:
+    if (starts := check_trees(view, findings)) is not None:
         _check_positions(view, starts, findings)
     _check_documents(view, findings)
     _check_labels(view, vocab_size, findings)

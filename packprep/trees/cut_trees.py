@@ -20,8 +20,8 @@ def cut_oversized(lengths: Int64, shared: Int64, most: int) -> Int64:
     """
     cut = shared.copy()
     rows = len(shared)
-    scratch = [np.empty(rows + 1, np.int64) for _ in range(3)]
-    _cut(lengths, shared, most, *scratch, cut)
+    cost, begins, queue = (np.empty(rows + 1, np.int64) for _ in range(3))
+    _cut(lengths, shared, most, cost, begins, queue, cut)
     return cut
 
 

@@ -126,7 +126,7 @@ def _merge(
             values = carray(pointer(address[row]), length, like.dtype)
             node, depth = 0, 0
             while depth < length:
-                token = np.int64(values[depth])
+                token = int(values[depth])
                 slot = _slot(node, token, slots)
                 same = 0
                 while table[slot] != _NONE:
@@ -135,7 +135,7 @@ def _merge(
                         other_row = first + row_of[other]
                         reach = smaller(end[other], length)
                         prefix = carray(pointer(address[other_row]), reach, like.dtype)
-                        if np.int64(prefix[depth]) == token:
+                        if int(prefix[depth]) == token:
                             same = _equal_values(
                                 values[depth:reach], prefix[depth:reach], reach - depth
                             )
@@ -187,7 +187,7 @@ def _merge(
                     parent[lower], start[lower] = upper, depth
                     after[lower], before[lower] = _NONE, _NONE
                     longer = carray(pointer(address[first + row_of[lower]]), depth + 1, like.dtype)
-                    slot = _slot(upper, np.int64(longer[depth]), slots)
+                    slot = _slot(upper, int(longer[depth]), slots)
                     while table[slot] != _NONE:
                         slot = (slot + 1) & (slots - 1)
                     table[slot] = lower
@@ -222,4 +222,4 @@ def _merge(
 def _slot(node: int, token: int, slots: int) -> int:
     """First slot of the table to search for a child of `node` that begins with `token`."""
     mixed = (np.uint64(node) << np.uint64(32) | np.uint64(token & 0xFFFFFFFF)) * np.uint64(_HASH)
-    return np.int64(mixed >> np.uint64(33)) & (slots - 1)
+    return int(np.int64(mixed >> np.uint64(33))) & (slots - 1)

@@ -200,9 +200,9 @@ class Runs:
 class TreeRows:
     """Rows of the trees of consecutive packs; segments are numbered from the first of these packs.
 
-    number: [rows], in `trees`. last: [rows], the segment at which each ends. segment: [segments], the
-    node in `trees`, or FILLER. parent: [segments], the segment before, or -1. start: [segments],
-    tokens before each on its path. offsets: [packs + 1], the first row of each pack.
+    number: [rows], in `trees`. last: [rows], the segment at which each ends. segment: [segments],
+    the node in `trees`, or FILLER. parent: [segments], the segment before, or -1. start:
+    [segments], tokens before each on its path. offsets: [packs + 1], the first row of each pack.
     """
 
     number: Int64

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 Row = Sequence[int]
 
@@ -44,7 +45,7 @@ def common(first: Row, second: Row) -> int:
 
 def shared_tokens(rows: Sequence[Row], order: Sequence[int]) -> list[int]:
     """Tokens that each row shares with the one before it in the order."""
-    return [0] + [common(rows[one], rows[two]) for one, two in zip(order, order[1:], strict=False)]
+    return [0] + [common(rows[one], rows[two]) for one, two in pairwise(order)]
 
 
 def greedy_cut(lengths: Sequence[int], shared: Sequence[int], most: int) -> int:
