@@ -30,7 +30,6 @@ class BatchView:
     ends: NDArray[np.int64]
     pack_rows: NDArray[np.int64] | None = None
     numbers: NDArray[np.int64] | None = None
-    numbers: NDArray[np.int64] | None = None
 
     def pack(self, pack: int, kind: str, what: str) -> Finding:
         """A finding in a pack of the batch."""

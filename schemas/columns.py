@@ -182,6 +182,12 @@ STANDARD_COLUMNS: dict[str, Column] = {
             dtype="int32",
             meaning="number of tokens that each row trains",
         ),
+        Column(
+            name="row_label_starts",
+            kind="row",
+            dtype="int32",
+            meaning="tokens of each row before its first label; from there it has all labels",
+        ),
     )
 }
 """The columns whose meaning the format fixes; the manifest gives the kind of any other."""

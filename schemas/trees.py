@@ -54,7 +54,8 @@ def row_paths(parent: Int64, last: Int64) -> tuple[Int64, Int64]:
 def ranges_at(starts: Int64, lengths: Int64) -> Int64:
     """The numbers starts[i]..starts[i] + lengths[i] - 1 of all i, concatenated."""
     before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    numbers: Int64 = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    return numbers
 
 
 # Column of the rows that takes the place of a column of segments.

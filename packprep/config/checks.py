@@ -34,6 +34,7 @@ RESERVED = (
     "row_segments",
     "row_ends",
     "row_trained",
+    "row_label_starts",
     "turn_rows",
     "turns",
     "text",

@@ -272,7 +272,7 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
                 values[:] = tokens
                 if trees.rows.trees.own_labels:
                     _gather(rows, documents.aligned["labels"], NO_LOSS, NO_LOSS, values)
-                values[trees.weights == 0] = NO_LOSS
+                values[trees.weights.of_tokens == 0] = NO_LOSS
             case "labels":
                 _fill_labels(
                     rows, documents.aligned.get("labels"), tokens, layout.train_overlap, values

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.schemas.columns import STANDARD_COLUMNS, Column
-from packprep.support.arrays import Int32, Int64
+from packprep.support.arrays import Int64
 from packprep.windows.documents import Documents
 from packprep.windows.pairs import SPLIT
 from packprep.windows.placement import SegmentRows, TreeRows
+from packprep.windows.trees import Weights
 
 
 def tree_columns(carried: Sequence[Column]) -> tuple[list[str], list[Column]]:
@@ -20,7 +21,7 @@ def tree_columns(carried: Sequence[Column]) -> tuple[list[str], list[Column]]:
     names = ["segment_parents", "label_weights", "row_ids", "row_starts"]
     names += ["row_turns"] if "turn_ids" in own else []
     names += ["row_sides"] if "pair_sides" in own else []
-    names += ["row_segments", "row_ends", "row_trained"]
+    names += ["row_segments", "row_ends", "row_trained", "row_label_starts"]
     return names, [
         Column(name=column.name, kind="row", dtype=column.dtype)
         if column.kind == "segment" and column.name not in STANDARD_COLUMNS
@@ -33,22 +34,20 @@ def tree_columns(carried: Sequence[Column]) -> tuple[list[str], list[Column]]:
 class TreeColumns:
     """Values of the columns of one record batch.
 
-    weights: [tokens], rows that train each. trained: [rows], tokens that each trains. document:
-    [rows], index into the arrays of documents.
+    weights: see `Trees.weights`. document: [rows], index into the arrays of documents.
     """
 
     segments: SegmentRows
     rows: TreeRows
     documents: Documents
-    weights: Int32
-    trained: Int32
+    weights: Weights
     document: NDArray[np.int32]
 
     @staticmethod
     def of(segments: SegmentRows, rows: TreeRows, documents: Documents) -> "TreeColumns":
         """Count the weights of the trees of these packs."""
         ends = np.cumsum(segments.padded)
-        weights, trained = rows.trees.weights(
+        weights = rows.trees.weights(
             rows.number, rows.last, rows.segment, rows.parent, ends - segments.padded, int(ends[-1])
         )
         return TreeColumns(
@@ -56,7 +55,6 @@ class TreeColumns:
             rows=rows,
             documents=documents,
             weights=weights,
-            trained=trained,
             document=rows.trees.rows.document[rows.number],
         )
 
@@ -72,7 +70,7 @@ class TreeColumns:
                 before = np.repeat(first, np.diff(self.segments.offsets))
                 return np.where(rows.parent >= 0, rows.parent - before, -1)
             case "label_weights":
-                return self.weights
+                return self.weights.of_tokens
             case "row_ids":
                 return self.documents.id[self.document]
             case "row_starts":
@@ -88,7 +86,9 @@ class TreeColumns:
                 ends = np.cumsum(self.segments.padded)
                 return ends[rows.last] - self._of_pack((ends - self.segments.padded)[first])
             case "row_trained":
-                return self.trained
+                return self.weights.trained
+            case "row_label_starts":
+                return self.weights.begin
         return self.documents.values[name][self.document]
 
     def _of_pack(self, values: Int64) -> Int64:

@@ -58,19 +58,16 @@ def plan_window(
 ) -> WindowPlan:
     """Plan the documents of one window. May raise TooLongError with overflow error."""
     segments, account = cut_documents(documents, tokenizer, config)
-    trees = None
+    trees, trained = None, None
     if config.share_prefixes:
-        trees, account = grow_trees(documents, segments, account, config)
+        trees, trained, account = grow_trees(documents, segments, account, config)
         segments = trees.nodes
     atoms = None if trees is None else trees.tree_of
     segments, account, plan = plan_segments(
         documents, segments, account, config, seed, planner, atoms
     )
-    labels = documents.labels
-    if trees is not None:
-        trained: NDArray[np.int32] | None = trees.trained()
-    else:
-        trained = None if labels is None else segments.trained(labels, config)
+    if trees is None and (labels := documents.labels) is not None:
+        trained = segments.trained(labels, config)
     return WindowPlan(
         packs=Packs(
             documents=documents,

@@ -15,11 +15,11 @@ import numpy as np
 from packprep.config.build_config import BuildConfig
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import NO_LOSS
-from packprep.support.arrays import Int32, Int64
+from packprep.support.arrays import Bools, Int32, Int64
 from packprep.trees.cut_trees import cut_oversized
 from packprep.trees.merge import merge_prefixes
 from packprep.trees.nodes import tree_nodes
-from packprep.trees.weights import are_tokens, fill_weights
+from packprep.trees.weights import are_tokens, count_from, fill_weights
 from packprep.windows.documents import Documents
 from packprep.windows.segments import DocumentAccount, Segments
 
@@ -55,15 +55,27 @@ class Trees:
         return np.flatnonzero(self.parent < 0)
 
     @property
+    def begins_tree(self) -> Bools:
+        """Mask of the rows at which a tree begins, [rows]."""
+        begins = np.zeros(len(self.last), np.bool_)
+        begins[self.tree_rows[:-1]] = True
+        return begins
+
+    @property
     def tree_of(self) -> Int64:
         """Tree of each node, [nodes]."""
         trees: Int64 = np.cumsum(self.parent < 0) - 1
         return trees
 
-    def trained(self) -> Int32:
-        """Tokens of each node that at least one row trains, [nodes]."""
+    def trained(self) -> tuple[Int32, Bools]:
+        """Tokens of each node that at least one row trains, and a mask of rows that fit.
+
+        A row fits if, from its first trained token on, it trains all tokens that any row trains:
+        then its labels follow from those of the tree. [nodes] and [rows].
+        """
         lengths = self.nodes.lengths.astype(np.int64)
         counts = np.empty(len(lengths), np.int32)
+        fits = np.empty(len(self.last), np.bool_)
         roots = np.append(self.roots, len(lengths))
         before = np.append(0, np.cumsum(lengths))
         tree = 0
@@ -72,18 +84,19 @@ class Trees:
             end = max(int(np.searchsorted(before[roots], goal, side="right")) - 1, tree + 1)
             nodes = slice(int(roots[tree]), int(roots[end]))
             rows = np.arange(self.tree_rows[tree], self.tree_rows[end])
-            weights, _ = self.weights(
+            starts = before[nodes] - before[nodes.start]
+            weights = self.weights(
                 rows,
                 self.last[rows] - nodes.start,
                 np.arange(nodes.start, nodes.stop),
                 np.where(self.parent[nodes] < 0, -1, self.parent[nodes] - nodes.start),
-                before[nodes] - before[nodes.start],
+                starts,
                 int(before[nodes.stop] - before[nodes.start]),
             )
-            starts = before[nodes] - before[nodes.start]
-            counts[nodes] = np.add.reduceat(weights > 0, starts, dtype=np.int32)
+            counts[nodes] = np.add.reduceat(weights.of_tokens > 0, starts, dtype=np.int32)
+            fits[rows] = weights.fits
             tree = end
-        return counts
+        return counts, fits
 
     def weights(
         self,
@@ -93,45 +106,105 @@ class Trees:
         parent: Int64,
         place: Int64,
         tokens: int,
-    ) -> tuple[Int32, Int32]:
-        """How many of these rows train each token, and how many tokens each row trains.
+    ) -> "Weights":
+        """How many of these rows train each token.
 
         rows, nodes: numbers. last, parent: indices into `nodes`. place: [nodes], index of the first
-        token of each in the result [tokens].
+        token of each among the `tokens` of the result.
         """
-        weights, trained = np.zeros(tokens, np.int32), np.zeros(len(rows), np.int32)
+        weights = np.zeros(tokens, np.int32)
+        trained, begin, counts = (np.zeros(len(rows), np.int32) for _ in range(3))
         chosen = self.nodes.take(nodes)
+        length, start, first = chosen.count.astype(np.int64), self.start[nodes], place + chosen.bos
         fill_weights(
             None if self.labels is None else self.labels.take(rows),
             self.untrained,
             self.head[rows],
             last,
-            self.start[nodes],
-            chosen.count.astype(np.int64),
+            start,
+            length,
             parent,
-            place + chosen.bos,
+            first,
             weights,
             trained,
+            begin,
         )
-        return weights, trained
+        count_from(begin, last, start, length, parent, first, weights, counts)
+        # Tokens of a row are counted with its extra BOS.
+        return Weights(
+            of_tokens=weights,
+            trained=trained,
+            begin=begin + self.rows.bos[rows],
+            fits=counts == trained,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Rows that train each token, and the trained tokens of each row.
+
+    of_tokens: [tokens]. trained: [rows]. begin: [rows], tokens before the first trained one; all
+    tokens if none is. fits: see `Trees.trained`.
+    """
+
+    of_tokens: Int32
+    trained: Int32
+    begin: Int32
+    fits: Bools
 
 
 def grow_trees(
     documents: Documents, segments: Segments, account: DocumentAccount, config: BuildConfig
-) -> tuple[Trees, DocumentAccount]:
-    """Merge the rows of each document id, and count their shared and repeated tokens.
+) -> tuple[Trees, Int32, DocumentAccount]:
+    """Merge the rows of each document id: the trees, trained tokens of each node, and the account.
 
-    segments: the rows. Prefixes of fewer than `min_shared` tokens are not shared; a tree that is
-    larger than a pack is cut, and the tokens that this repeats count as overlap.
+    segments: the rows; those that do not fit (`Trees.trained`) are left alone. Prefixes of fewer
+    than `min_shared` tokens are not shared. A tree that is larger than a pack is cut, and the
+    tokens that this repeats count as overlap.
     """
-    key = documents.id[segments.document].copy()
-    key[segments.bos] = -2 - np.arange(np.count_nonzero(segments.bos))
-    # Rows of one key together, in the order of their first rows.
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    together = np.argsort(first[inverse], kind="stable")
-    rows = segments.take(together)
-    key = key[together]
-    groups = np.append(np.flatnonzero(np.diff(key, prepend=key[:1] - 1)), len(key))
+    alone = segments.bos.copy()
+    while True:
+        order, groups = _grouped(documents.id[segments.document], alone)
+        trees, of_trees, shared = _grow(documents, segments.take(order), groups, config)
+        trained, fits = trees.trained()
+        if fits.all():
+            break
+        alone[order[of_trees[~fits]]] = True
+    written = np.where(trees.begins_tree, 0, shared)
+
+    def by_document(values: Int64) -> Int64:
+        sums = np.bincount(trees.rows.document, weights=values, minlength=len(documents))
+        return sums.astype(np.int64)
+
+    account = replace(
+        account,
+        shared=by_document(shared),
+        overlap=account.overlap + by_document(shared - written),
+    )
+    return trees, trained, account
+
+
+def _grouped(ids: Int64, alone: Bools) -> tuple[Int64, Int64]:
+    """An order of rows that puts rows of one id together, and the first row of each group.
+
+    Rows that are alone are groups of their own. Groups are in the order of their first rows.
+    """
+    key = ids
+    if alone.any() or (ids[1:] < ids[:-1]).any():
+        key = np.where(alone, -2 - np.cumsum(alone), ids)
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        order = np.argsort(first[inverse], kind="stable")
+    else:
+        order = np.arange(len(ids))
+    begins = np.ones(len(ids), np.bool_)
+    begins[1:] = np.diff(key[order]) != 0
+    return order, np.append(np.flatnonzero(begins), len(ids))
+
+
+def _grow(
+    documents: Documents, rows: Segments, groups: Int64, config: BuildConfig
+) -> tuple[Trees, Int64, Int64]:
+    """Trees of rows in groups, the number of each of their rows, and its shared tokens."""
     tokens, labels, own_labels, columns = _columns(documents, rows)
     order, shared = merge_prefixes(tokens, rows.count, groups, columns)
     rows = rows.take(order)
@@ -151,16 +224,7 @@ def grow_trees(
         untrained=NO_LOSS if documents.labels is None else documents.labels.untrained,
         own_labels=own_labels,
     )
-
-    def by_document(values: Int64) -> Int64:
-        sums = np.bincount(rows.document, weights=values, minlength=len(documents))
-        return sums.astype(np.int64)
-
-    return trees, replace(
-        account,
-        shared=by_document(shared),
-        overlap=account.overlap + by_document(shared - kept),
-    )
+    return trees, order, shared
 
 
 def _columns(
