@@ -163,9 +163,9 @@ def tree_loss(logits: Tensor, batch: PackedBatch, chunk: int = 1024) -> Tensor:
     """Mean loss of the rows of a batch of trees, a scalar; its gradient is that of separate rows.
 
     logits: [T, vocabulary] or [1, T, vocabulary]. Each trained token is predicted from
-    `batch.previous` and counts as often as rows train it. With `batch.loss_weights` the weighted sum
-    is returned instead; divide by the number of units, see `loss_weights`. Processes `chunk` tokens
-    at a time, and again in the backward pass. ValueError for a batch without trees.
+    `batch.previous` and counts as often as rows train it. With `batch.loss_weights` the result is
+    the weighted sum; divide by the number of units, see `loss_weights`. Processes `chunk` tokens at
+    a time, and again in the backward pass. ValueError for a batch without trees.
     """
     if batch.segment_parents is None or batch.labels is None:
         raise ValueError("the batch has no trees with labels; use the loss of the model")

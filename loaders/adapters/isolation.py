@@ -82,9 +82,10 @@ def verify_isolation(
     PackedBatch, or a dict that a trainer passes to the model, from its own dataloader; its
     documents are read from cu_seq_lens_q, seq_idx and position_ids. inputs: the adapter that you
     train with, called as `model(**inputs(batch))`; by default to_hf for a PackedBatch, to_hf_4d for
-    one of trees, and none for a dict. tolerance: difference that counts as equal, as a share of the difference in a call
-    without boundaries; by default 1e-4, or 0.05 if the model computes in bfloat16, float16 or TF32.
-    Rounding in short floats can hide a weak leak, so use float32 if you can.
+    one of trees, and none for a dict. tolerance: difference that counts as equal, as a share of the
+    difference in a call without boundaries; by default 1e-4, or 0.05 if the model computes in
+    bfloat16, float16 or TF32. Rounding in short floats can hide a weak leak, so use float32 if you
+    can.
 
     Runs without gradients, in evaluation mode (dropout is random): a forward pass for each document
     and two for the pack. Documents that end in padding are compared as a whole. Filler is not
