@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
-from tests.helpers.torch_models import VOCABULARY, documents, skip_without, tiny_llama
+from tests.helpers.torch_models import VOCABULARY, documents, plain_llama, skip_without, tiny_llama
 from tests.helpers.trees import tree_output
 
 skip_without("torch", "transformers")
@@ -58,7 +58,7 @@ def rows_and_ids() -> tuple[list[list[int]], list[int], list[list[bool]]]:
 def shards(tmp_path_factory: pytest.TempPathFactory) -> PackedShards:
     rows, ids, masks = rows_and_ids()
     path = tmp_path_factory.mktemp("trees") / "out"
-    return PackedShards(tree_output(path, rows, ids, masks, max_length=48), verify=True)
+    return PackedShards(tree_output(path, rows, ids, masks, max_length=32), verify=True)
 
 
 def batch_of(shards: PackedShards, **options: Any) -> PackedBatch:
@@ -106,27 +106,59 @@ def test_unshared_rows_are_the_rows_that_were_packed(shards: PackedShards) -> No
     ]
 
 
+def row_losses(
+    batch: PackedBatch, logits_of: Callable[[Any], Any], reduction: str = "sum"
+) -> tuple[Any, int]:
+    """Sum of the losses of all rows, one by one, and the number of their labels."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for tokens, labels in separate(batch):
+        logits = logits_of(tokens)
+        total = total + cross_entropy(
+            logits[:-1], labels[0, 1:], ignore_index=-100, reduction=reduction
+        )
+        count += int((labels[0, 1:] != -100).sum())
+    return total, count
+
+
 @pytest.mark.parametrize("padding", [{}, {"pad_multiple": 64}, {"max_segments": 64}])
 def test_loss_and_gradients_are_those_of_separate_rows(
     shards: PackedShards, padding: dict[str, int]
 ) -> None:
-    model = tiny_llama("eager").double()
-    batch = batch_of(shards, **padding)
-    loss = tree_loss(model(**to_hf_4d(batch.torch(), model.config)).logits, batch)
+    model = plain_llama()
+    batch = batch_of(shards, **padding).torch()
+    loss = tree_loss(model(batch.tokens, batch.position_ids, tree_mask(batch)), batch, 16)
     loss.backward()
     of_trees = gradients(model)
-    total, count = torch.zeros((), dtype=torch.float64), 0
-    for tokens, labels in separate(batch):
-        logits = model(input_ids=tokens, use_cache=False).logits[0]
-        total = total + cross_entropy(
-            logits[:-1], labels[0, 1:], ignore_index=-100, reduction="sum"
-        )
-        count += int((labels[0, 1:] != -100).sum())
+
+    def alone(tokens: Any) -> Any:
+        length = tokens.shape[1]
+        seen = torch.ones(length, length, dtype=torch.bool).tril()
+        return model(tokens[0], torch.arange(length), seen)
+
+    total, count = row_losses(batch, alone)
     assert count == int(batch.label_weights.sum()) == int(batch.rows["row_trained"].sum())
     (total / count).backward()
     assert abs(float(loss.detach() - total.detach() / count)) < 1e-9
     for one, two in zip(of_trees, gradients(model), strict=True):
         assert (one - two).abs().max() < 1e-9
+        assert one.abs().max() > 1e-3
+
+
+def test_gradients_of_a_transformers_model_are_those_of_separate_rows(
+    shards: PackedShards,
+) -> None:
+    model = tiny_llama("eager").double()
+    batch = batch_of(shards).torch()
+    loss = tree_loss(model(**to_hf_4d(batch, model.config)).logits, batch)
+    loss.backward()
+    of_trees = gradients(model)
+    total, count = row_losses(
+        batch, lambda tokens: model(input_ids=tokens, use_cache=False).logits[0]
+    )
+    (total / count).backward()
+    assert float(loss.detach()) == pytest.approx(float(total.detach()) / count, abs=1e-6)
+    for one, two in zip(of_trees, gradients(model), strict=True):
+        assert (one - two).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("mode", ["token", "segment", "document"])
@@ -134,14 +166,11 @@ def test_weights_count_rows(shards: PackedShards, mode: Any) -> None:
     batch = batch_of(shards, loss_weights=mode)
     model = tiny_llama("eager").double()
     loss = tree_loss(model(**to_hf_4d(batch.torch(), model.config)).logits, batch)
-    expected = 0.0
-    for tokens, labels in separate(batch):
-        logits = model(input_ids=tokens, use_cache=False).logits[0]
-        reduction = "sum" if mode == "token" else "mean"  # the turns of a row are documents
-        expected += float(
-            cross_entropy(logits[:-1], labels[0, 1:], ignore_index=-100, reduction=reduction)
-        )
-    assert float(loss) == pytest.approx(expected, rel=1e-6)
+    reduction = "sum" if mode == "token" else "mean"  # the turns of a row are documents
+    expected, _ = row_losses(
+        batch, lambda tokens: model(input_ids=tokens, use_cache=False).logits[0], reduction
+    )
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
 
 
 def test_log_probs_of_trees_are_those_of_rows(shards: PackedShards) -> None:
@@ -178,6 +207,7 @@ def test_the_mask_lets_each_token_see_its_path(shards: PackedShards) -> None:
         assert seen[:, token].nonzero()[0].tolist() == [*range(token, int(end[token]))]
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_sees_what_the_dense_mask_lets_it_see(shards: PackedShards) -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -268,7 +298,7 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
     del refuse["check_trl"]  # checks a trainer, not a batch
     for name, call in refuse.items():
         with pytest.raises(ValueError, match=r"trees.*unshared\(\)"):
-            print(name, call())
+            pytest.fail(f"{name} returned {call()}")
     knows = {
         *("Isolation", "PackedBatch", "PackedShards", "PairLogProbs", "Segment", "check_trl"),
         *("attention_backend", "varlen_attention", "context_indices", "loss_weights"),  # no batch
