@@ -108,6 +108,11 @@ class Manifest:
         return tuple(entry for entry in self.files if entry.is_shard and entry.split == split)
 
     @property
+    def has_trees(self) -> bool:
+        """True if segments are nodes of trees (--share-prefixes)."""
+        return any(column.name == "segment_parents" for column in self.columns)
+
+    @property
     def format_version(self) -> int:
         return int(self.data["format_version"])
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -281,6 +282,7 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
             iter(loaders.to_iterable_dataset(PackedLoader(shards, 1, trees=True)))
         ),
     }
+    options = {"to_torchtitan": {"version": "0.3"}}
     adapters = [
         "to_axolotl",
         "to_flattening",
@@ -294,7 +296,9 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
         "to_torchtune",
         "to_trl",
     ]
-    refuse |= {name: (lambda name=name: getattr(loaders, name)(batch)) for name in adapters}  # type: ignore[misc]
+    refuse |= {
+        name: partial(getattr(loaders, name), batch, **options.get(name, {})) for name in adapters
+    }
     del refuse["check_trl"]  # checks a trainer, not a batch
     for name, call in refuse.items():
         with pytest.raises(ValueError, match=r"trees.*unshared\(\)"):
