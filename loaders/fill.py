@@ -18,7 +18,7 @@ from .loss import Mode, loss_weights
 from .mapped import BatchRows
 from .shape import BatchShape
 from .shards import PackedShards
-from .trees import path_lengths, previous_tokens, row_labels, row_tokens, row_weights
+from .trees import path_lengths, path_tokens, previous_tokens, row_labels, row_weights
 
 LabelChoice = Literal["hf", "shifted", "none"]
 # Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other
@@ -245,7 +245,7 @@ class BatchMaker:
         total = int(boundaries[-1])
         weights = None
         if self._weights is not None and labels is not None:
-            tokens, bounds = row_tokens(parents, boundaries, rows["row_segments"])
+            tokens, bounds = path_tokens(parents, boundaries, rows["row_segments"])
             of_rows = row_labels(labels, tokens, bounds, rows["row_label_starts"])
             units = rows["row_ids"]
             if "row_turns" in rows:

@@ -21,7 +21,7 @@ from .buffers import BlockPool
 from .fill import BatchMaker, LabelChoice
 from .loss import Mode
 from .order import EpochOrder, rank_places
-from .shape import batch_shape, check_trees, column_kind
+from .shape import batch_shape, check_tree_settings, column_kind
 from .shards import PackedShards
 
 STATE_VERSION = 1
@@ -91,7 +91,7 @@ class PackedLoader:
         self._labels, self._weights, self._pin_memory = labels, loss_weights, pin_memory
         self._columns = {name: column_kind(shards, name) for name in columns}
         self._check()
-        check_trees(shards, trees, labels, cp_size)
+        check_tree_settings(shards, trees, labels, cp_size)
         self._shape = batch_shape(
             shards, packs_per_batch, pad_to, max_segments, pad_multiple, cp_size, cp_layout, labels
         )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packprep.schemas.columns import NO_LOSS
 
 from .batch import PackedBatch, Tensor
-from .trees import refuse_trees, row_tokens
+from .trees import path_tokens, refuse_trees
 
 Mode = Literal["token", "segment", "document"]
 
@@ -108,7 +108,7 @@ def unpack(values: Any, batch: Any) -> list[Any]:
     if arrays.segment_parents is not None:
         last = np.asarray(arrays.rows["row_segments"], np.int64)
         boundaries = arrays.cu_seqlens.astype(np.int64)
-        tokens, rows = row_tokens(arrays.segment_parents, boundaries, last)
+        tokens, rows = path_tokens(arrays.segment_parents, boundaries, last)
         return [values[tokens[start:end]] for start, end in pairwise(rows.tolist())]
     starts = arrays.cu_seqlens[:-1]
     lengths = arrays.segment_lengths

@@ -92,7 +92,7 @@ def column_kind(shards: PackedShards, name: str) -> Literal["token", "segment"]:
     return "segment"
 
 
-def check_trees(shards: PackedShards, trees: bool, labels: str, cp_size: int) -> None:
+def check_tree_settings(shards: PackedShards, trees: bool, labels: str, cp_size: int) -> None:
     """Raise ValueError unless the caller knows whether the shards have trees."""
     if shards.has_trees and not trees:
         raise ValueError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.trees import ranges_at, row_paths
 
-Int64 = NDArray[np.int64]
+_Int64 = NDArray[np.int64]
 
 ROW_COLUMNS = ("row_segments", "row_trained", "row_label_starts")
 """Columns of rows that a batch needs; row_ids, row_turns and others are for the reader."""
@@ -29,7 +29,7 @@ def refuse_trees(has_trees: bool, what: str) -> None:
         )
 
 
-def path_lengths(parents: Int64, lengths: Int64) -> Int64:
+def path_lengths(parents: _Int64, lengths: _Int64) -> _Int64:
     """Tokens before each segment on its path, [S]. parents: [S], -1 at a root."""
     before, at = np.zeros(len(parents), np.int64), parents
     while len(inside := np.flatnonzero(at >= 0)):
@@ -38,7 +38,7 @@ def path_lengths(parents: Int64, lengths: Int64) -> Int64:
     return before
 
 
-def previous_tokens(parents: Int64, boundaries: Int64) -> Int64:
+def previous_tokens(parents: _Int64, boundaries: _Int64) -> _Int64:
     """Position whose logits predict each token, [T]: the one before it on its path, -1 at a root.
 
     boundaries: [S + 1].
@@ -49,18 +49,18 @@ def previous_tokens(parents: Int64, boundaries: Int64) -> Int64:
     return previous
 
 
-def subtree_ends(parents: Int64, boundaries: Int64) -> Int64:
+def subtree_ends(parents: _Int64, boundaries: _Int64) -> _Int64:
     """End of the last segment below each, [S]; its own end if there is none below it."""
     numbers = np.arange(len(parents))
     last, at = numbers.copy(), parents
     while len(inside := np.flatnonzero(at >= 0)):
         np.maximum.at(last, at[inside], inside)
         at = np.where(at >= 0, parents[at], -1)
-    ends: Int64 = boundaries[1:][last]
+    ends: _Int64 = boundaries[1:][last]
     return ends
 
 
-def row_tokens(parents: Int64, boundaries: Int64, last: Int64) -> tuple[Int64, Int64]:
+def path_tokens(parents: _Int64, boundaries: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
     """Position of each token of each row, and the boundaries of the rows, [rows + 1].
 
     last: [rows], the segment at which each ends.
@@ -71,17 +71,17 @@ def row_tokens(parents: Int64, boundaries: Int64, last: Int64) -> tuple[Int64, I
     return ranges_at(boundaries[segment], lengths), np.append(0, np.cumsum(sizes))
 
 
-def row_labels(labels: Int64, tokens: Int64, rows: Int64, label_starts: Int64) -> Int64:
+def row_labels(labels: _Int64, tokens: _Int64, rows: _Int64, label_starts: _Int64) -> _Int64:
     """Labels of the rows: those of the trees, from the first label of each row on.
 
-    labels: [T], unshifted. tokens, rows: see `row_tokens`.
+    labels: [T], unshifted. tokens, rows: see `path_tokens`.
     """
     place = np.arange(len(tokens)) - np.repeat(rows[:-1], np.diff(rows))
     return np.where(place >= np.repeat(label_starts, np.diff(rows)), labels[tokens], NO_LOSS)
 
 
 def row_weights(
-    mode: str, tokens: Int64, labels: Int64, rows: Int64, units: Int64, total: int
+    mode: str, tokens: _Int64, labels: _Int64, rows: _Int64, units: _Int64, total: int
 ) -> NDArray[np.float32]:
     """Weight of each token's loss, [total]: the sum over the rows that train it.
 
@@ -108,7 +108,7 @@ def unshared_fields(batch: Any) -> dict[str, Any]:
     parents = batch.segment_parents.astype(np.int64)
     boundaries = batch.cu_seqlens.astype(np.int64)
     table: Mapping[str, Any] = batch.rows
-    tokens, rows = row_tokens(parents, boundaries, table["row_segments"].astype(np.int64))
+    tokens, rows = path_tokens(parents, boundaries, table["row_segments"].astype(np.int64))
     labels = batch.labels
     if labels is not None:
         labels = row_labels(labels, tokens, rows, table["row_label_starts"])

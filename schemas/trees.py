@@ -9,10 +9,10 @@ from .batch_view import BatchView
 from .columns import FILLER, NO_LOSS
 from .findings import Findings
 
-Int64 = NDArray[np.int64]
+_Int64 = NDArray[np.int64]
 
 
-def parents_in_batch(view: BatchView) -> Int64 | None:
+def parents_in_batch(view: BatchView) -> _Int64 | None:
     """Parent of each segment, counted over the batch, -1 for none; None without trees."""
     parents = view.columns.get("segment_parents")
     if parents is None:
@@ -21,7 +21,7 @@ def parents_in_batch(view: BatchView) -> Int64 | None:
     return np.where(parents >= 0, parents + first, -1)
 
 
-def path_starts(view: BatchView, parent: Int64) -> Int64:
+def path_starts(view: BatchView, parent: _Int64) -> _Int64:
     """Tokens before each segment on the path from its root, [segments].
 
     parent: [segments], smaller than the segment's own number, or -1.
@@ -34,7 +34,7 @@ def path_starts(view: BatchView, parent: Int64) -> Int64:
     return before
 
 
-def row_paths(parent: Int64, last: Int64) -> tuple[Int64, Int64]:
+def row_paths(parent: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
     """Segments on the path of each row, from its root on: (row, segment), both [pairs].
 
     parent: [segments], -1 at a root. last: [rows], the segment at which each row ends.
@@ -51,10 +51,10 @@ def row_paths(parent: Int64, last: Int64) -> tuple[Int64, Int64]:
     return joined[order], np.concatenate(segments[::-1])[order]
 
 
-def ranges_at(starts: Int64, lengths: Int64) -> Int64:
+def ranges_at(starts: _Int64, lengths: _Int64) -> _Int64:
     """The numbers starts[i]..starts[i] + lengths[i] - 1 of all i, concatenated."""
     before = np.cumsum(lengths) - lengths
-    numbers: Int64 = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    numbers: _Int64 = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
     return numbers
 
 
@@ -108,7 +108,7 @@ def rows_view(view: BatchView) -> BatchView:
     )
 
 
-def check_trees(view: BatchView, findings: Findings) -> Int64 | None:
+def check_trees(view: BatchView, findings: Findings) -> _Int64 | None:
     """Report wrong parents, weights and rows; return the position at which each segment starts.
 
     Returns None if parents are wrong, because nothing else of a tree can be checked then.
@@ -143,7 +143,7 @@ def check_trees(view: BatchView, findings: Findings) -> Int64 | None:
     return path_starts(view, parent)
 
 
-def _check_rows(view: BatchView, parent: Int64, pack_rows: Int64, findings: Findings) -> None:
+def _check_rows(view: BatchView, parent: _Int64, pack_rows: _Int64, findings: Findings) -> None:
     """Check the table of rows, and the weights of labels against it."""
     columns = view.columns
     pack_of = np.repeat(np.arange(len(pack_rows) - 1), np.diff(pack_rows))

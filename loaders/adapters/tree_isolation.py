@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..batch import PackedBatch
-from ..trees import row_tokens
+from ..trees import path_tokens
 
 
 class RowDifference(NamedTuple):
@@ -35,7 +35,7 @@ def compare_rows(
     arrays = batch.numpy()
     boundaries = arrays.cu_seqlens.astype(np.int64)
     last = np.asarray(arrays.rows["row_segments"], np.int64)
-    tokens, rows = row_tokens(arrays.segment_parents, boundaries, last)
+    tokens, rows = path_tokens(arrays.segment_parents, boundaries, last)
     if len(last) < 2:
         raise ValueError("the batch has one row, so none can leak; use a batch with several rows")
     largest, leaking, segment = 0.0, 0.0, None

@@ -7,6 +7,7 @@ same random bits; else one output would mix two holdouts or two orders.
 from collections.abc import Mapping
 from typing import Any
 
+from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
@@ -20,7 +21,9 @@ def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
     """
     return {
         "staging_version": STAGING_VERSION,
-        "format_version": 2 if inputs["options"].get("share_prefixes") else 1,
+        "format_version": NEWEST_VERSION
+        if inputs["options"].get("share_prefixes")
+        else FORMAT_VERSION,
         "random_streams": stream_samples(),
         "inputs": dict(inputs),
         **rest,

@@ -192,9 +192,7 @@ def sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
             drawn(
                 stream(config.seed, Purpose.PLAN_LENGTHS, number),
                 # All rows of an id, which may share prefixes, or none of them.
-                window.documents.id
-                if config.share_prefixes
-                else np.arange(len(window.documents)),
+                window.documents.id if config.share_prefixes else np.arange(len(window.documents)),
                 share,
             )
         )

@@ -188,10 +188,7 @@ def _changes(
         return changes
     for split in dict.fromkeys(window.split for window in windows):
         places = [place for place, window in enumerate(windows) if window.split == split]
-        cuts = [
-            cut_window(windows[place].documents, tokenizer, config)
-            for place in places
-        ]
+        cuts = [cut_window(windows[place].documents, tokenizer, config) for place in places]
         counts = [
             len(plan_cut(cut, windows[place], config).packs)
             for place, cut in zip(places, cuts, strict=True)

@@ -1,4 +1,4 @@
-"""How many rows train each token of a tree.
+"""Weights of the tokens of a tree: the number of rows that train each.
 
 A token that several rows share is trained by each of them that has a label there, so it counts that
 often in the loss: the gradient is that of the separate rows.

@@ -107,7 +107,7 @@ class Trees:
         place: Int64,
         tokens: int,
     ) -> "Weights":
-        """How many of these rows train each token.
+        """Weights of these rows: the number of them that train each token.
 
         rows, nodes: numbers. last, parent: indices into `nodes`. place: [nodes], index of the first
         token of each among the `tokens` of the result.

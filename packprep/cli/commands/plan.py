@@ -298,6 +298,6 @@ def _print(
         print_sentence(f"best for {', '.join(equal)}: several plans are equal, so none is marked")
 
 
-def _factor(row: Row) -> float:
+def _factor(row: "Row") -> float:
     """Tokens of rows for each token that is written, with share_prefixes."""
     return (row.tokens_packed + row.tokens_shared) / max(row.tokens_packed, 1)
