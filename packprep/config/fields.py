@@ -387,6 +387,14 @@ class OptionFields:
         "Names of the columns: those of packprep, or input_ids, labels, position_ids and "
         "seq_lengths, which TRL and transformers read.",
     )
+    token_type: Literal["auto", "int32", "uint16"] = option(
+        "int32",
+        "output",
+        "Output",
+        "Type of token ids in the shards. uint16 takes half of the bytes and holds vocabularies of "
+        "up to 65,536 ids; auto takes it where it does. Positions have the same type.",
+        added=True,
+    )
     shard_size: int = option("500MB", "output", "Output", "Size of one shard.", "SIZE", size=True)
     holdout: float = option(
         0.0,

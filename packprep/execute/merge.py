@@ -28,7 +28,7 @@ from packprep.output.sign_off import file_entry, name_shards, write_common_setti
 from packprep.output.staging import staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
-from packprep.schemas.columns import FILLER
+from packprep.schemas.columns import FILLER, token_type
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.names import column_view, stored_schema
@@ -194,13 +194,14 @@ def merge_obstacle(one: Manifest, other: Manifest) -> str:
             [column.name for column in one.columns],
             [column.name for column in other.columns],
         ),
+        ("token_type", token_type(one.columns), token_type(other.columns)),
         ("column types", one.data["columns"], other.data["columns"]),
         ("max_length", one.max_length, other.max_length),
     ):
         if of_one != of_other:
             return (
                 f"{fact}: {of_one} and {of_other}"
-                if fact in ("columns", "max_length")
+                if fact in ("columns", "token_type", "max_length")
                 else f"{fact}: not the same"
             )
     return ""

@@ -31,6 +31,7 @@ from packprep.output.staging import (
 )
 from packprep.packing.kernels.compiled import compiling
 from packprep.packing.warm import load_build
+from packprep.schemas.columns import columns_of_type
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import RowShape
@@ -269,9 +270,11 @@ class Stages:
 
     def _load_kernels(self) -> None:
         """Compile the kernels of this build, or wait until another thread has."""
-        config = self.job.config
+        config, tokenizer = self.job.config, self.job.tokenizer
+        columns = columns_of_type(tokenizer.shard_type(config.token_type), config.max_length)
         load_build(
-            self.job.tokenizer.id_type,
+            tokenizer.id_type,
+            (columns["tokens"].dtype, columns["position_ids"].dtype),
             config.strategy if self.job.planner is None else None,
             config.order,
             config.max_segments_per_pack,

@@ -22,7 +22,15 @@ from packprep.output.hashing_file import HashingFile
 from packprep.output.shard_folder import ShardFolder
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
-from packprep.schemas.columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, shard_schema
+from packprep.schemas.columns import (
+    FILLER,
+    NO_LOSS,
+    STANDARD_COLUMNS,
+    Column,
+    columns_of_type,
+    shard_schema,
+    token_type,
+)
 from packprep.schemas.manifest import FileEntry
 from packprep.schemas.names import (
     Names,
@@ -73,6 +81,7 @@ class ShardLayout:
 
         Padding and repeated tokens need a column of labels, because they carry no loss; padding
         also needs a column of real lengths. The names of `hf` need labels and position_ids.
+        ConfigError if the vocabulary is too large for `token_type`.
         carried: columns of the token files other than tokens.
         """
         padded = config.pad_segment_to_multiple > 1
@@ -85,7 +94,8 @@ class ShardLayout:
         names = [name for name in names if name in (*chosen, *added)]
         names += ["labels"] if "labels" in (*chosen, *added) else []
         names += ["segment_lengths"] if padded else []
-        standard = tuple(STANDARD_COLUMNS[name] for name in names)
+        types = columns_of_type(tokenizer.shard_type(config.token_type), config.max_length)
+        standard = tuple(types[name] for name in names)
         return ShardLayout(
             columns=standard + tuple(column for column in carried if column not in standard),
             max_length=config.max_length,
@@ -231,7 +241,7 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
     """Packs first..last - 1 as one record batch in the columns of a file."""
     rows, documents = packs.rows(first, last), packs.documents
     ends = np.append(0, np.cumsum(rows.padded))
-    tokens = np.empty(int(ends[-1]), np.int32)
+    tokens = np.empty(int(ends[-1]), token_type(layout.columns))
     _gather(rows, documents.tokens, layout.bos_id, layout.pad_id, tokens)
     offsets = rows.offsets
     starts = {
@@ -291,7 +301,7 @@ def _gather(
 def _fill_labels(
     rows: SegmentRows,
     stored: Pointers | None,
-    tokens: NDArray[np.int32],
+    tokens: NDArray[Any],
     train_overlap: bool,
     out: NDArray[np.int32],
 ) -> None:

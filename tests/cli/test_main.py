@@ -355,6 +355,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "truncate_at": "END",
         "columns": "position_ids",
         "names": "hf",
+        "token_type": "auto",
         "text_template": "{a}",
         "unit_size": "1MB",
         "window": "2MB",
