@@ -43,7 +43,7 @@ def needed_bytes(job: Job, tokens: int) -> int:
     needed = needed_columns(job.config.names)
     # Columns by segment are small beside these.
     in_shards = 4 * len({"tokens", *needed, *({"position_ids"} & {*job.config.columns})})
-    in_shards *= not is_url(job.config.output)
+    in_shards *= job.config.epochs * (not is_url(job.config.output))
     in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
     return round(1.05 * tokens * (in_shards + in_files))
 
