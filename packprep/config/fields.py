@@ -344,6 +344,15 @@ class OptionFields:
         "strategy stream or greedy: take documents in a seeded random order.",
     )
 
+    epochs: int = option(
+        1, "output", "Order", "Number of epochs to pack; more than one needs repack."
+    )
+    repack: bool = option(
+        False,
+        "output",
+        "Order",
+        "Pack the documents again for each epoch, so that they get other neighbours.",
+    )
     order: Literal["shuffle", "input", "length", "balanced"] = option(
         "shuffle", "order", "Order", "Order of the packs."
     )

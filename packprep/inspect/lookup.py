@@ -28,13 +28,18 @@ from packprep.support.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class PackPlace:
-    """Place of a segment. pack: number in its split. pack_in_shard: number in its file."""
+    """Place of a segment.
+
+    pack: number in its split. pack_in_shard: number in its file. epoch: 0 unless documents are
+    packed for several.
+    """
 
     split: str
     pack: int
     segment: int
     shard: str
     pack_in_shard: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,12 @@ def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[LocatedSeg
     return tuple(
         LocatedSegment(
             place=PackPlace(
-                str(entry.split), first + view.first_pack, number, entry.path, view.first_pack
+                str(entry.split),
+                first + view.first_pack,
+                number,
+                entry.path,
+                view.first_pack,
+                entry.epoch or 0,
             ),
             begin=begin,
             end=end,

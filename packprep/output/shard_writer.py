@@ -110,7 +110,7 @@ class ShardLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """Receipt of a written shard. version: see `ShardFolder.version`."""
+    """Receipt of a written shard. version: see `ShardFolder.version`. epoch: of its window."""
 
     name: str
     split: str
@@ -120,6 +120,7 @@ class ShardFile:
     segments: int
     tokens: int
     version: str = ""
+    epoch: int = 0
 
     def intact(self, folder: ShardFolder) -> bool:
         """True if the file exists and matches the receipt."""
@@ -138,6 +139,7 @@ def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str
         packs=entry.packs,
         segments=0,
         tokens=entry.tokens,
+        epoch=entry.epoch or 0,
     )
 
 

@@ -106,6 +106,8 @@ def command(
     if doc is None:
         used = len(first.columns["tokens"])
         packs_of_split = f"{manifest.splits[first.split].packs:,} packs of {first.split}"
+        if manifest.epochs > 1:
+            packs_of_split += f", in epoch {first.segments[0].place.epoch}"
         segments = f"{len(shown)} segments" if len(shown) != 1 else "1 segment"
         click.secho(
             f"pack {first.number} of {packs_of_split}: {used:,} of {manifest.max_length:,} tokens, "
