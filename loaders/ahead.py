@@ -126,10 +126,14 @@ class _Queue(Generic[Item]):
 
 
 class Readahead:
-    """Prefetches the shards of the current window and the next, once each, in a thread."""
+    """Prefetches the shards of the current window and the next, once each, in a thread.
 
-    def __init__(self, shards: PackedShards, order: EpochOrder) -> None:
-        self._shards, self._order, self._requested = shards, order, -1
+    first_shard: stored number of the first shard of the order.
+    """
+
+    def __init__(self, shards: PackedShards, order: EpochOrder, first_shard: int) -> None:
+        self._shards, self._order, self._first = shards, order, first_shard
+        self._requested = -1
 
     def advance(self, place: int) -> None:
         """Request the shards that a reader at this place of the order needs next."""
@@ -138,7 +142,7 @@ class Readahead:
         if last <= self._requested:
             return
         shards = [
-            shard
+            self._first + shard
             for number in range(max(window, self._requested + 1), last + 1)
             for shard in self._order.windows[number]
         ]

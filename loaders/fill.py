@@ -1,4 +1,4 @@
-"""Packs to a batch: one pass of numpy copies from the mapped files to a buffer, int32 to int64.
+"""Packs to a batch: one pass of numpy copies from the mapped files to a buffer, of int64.
 
 A pack costs about 10 microseconds and one copy of its tokens. Positions are made from cu_seqlens,
 which are checked, so a stored column of positions is never read.

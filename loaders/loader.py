@@ -22,7 +22,7 @@ from .fill import BatchMaker, LabelChoice
 from .loss import Mode
 from .order import EpochOrder, rank_places
 from .shape import batch_shape, check_tree_settings, column_kind
-from .shards import PackedShards
+from .shards import PackedShards, StoredPlan
 
 STATE_VERSION = 1
 # Looking up the packs of one step costs as much as looking up those of many.
@@ -95,12 +95,7 @@ class PackedLoader:
         self._shape = batch_shape(
             shards, packs_per_batch, pad_to, max_segments, pad_multiple, cp_size, cp_layout, labels
         )
-        if len(self) == 0:
-            raise ValueError(
-                f"{shards.path} has {len(shards)} packs, too few for one batch of "
-                f"{packs_per_batch} on each of {world_size} ranks; choose remainder='fill' or a "
-                "smaller batch"
-            )
+        self._check_steps()
         self._start = self._handed_out = 0
         self._by_number = False
         self._order: EpochOrder | None = None
@@ -127,6 +122,16 @@ class PackedLoader:
                 )
         if self._weights is not None and self._labels == "none":
             raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
+
+    def _check_steps(self) -> None:
+        """Check all epochs that are packed, so that none fails after hours of training."""
+        fewest = min(plan.packs for plan in self.shards.plans)
+        if self._steps_of(fewest) == 0:
+            raise ValueError(
+                f"{self.shards.path} has {fewest} packs, too few for one batch of "
+                f"{self.packs_per_batch} on each of {self.world_size} ranks; choose "
+                "remainder='fill' or a smaller batch"
+            )
 
     def __repr__(self) -> str:
         """Settings on a few lines, without those that have no effect."""
@@ -159,7 +164,10 @@ class PackedLoader:
         )
 
     def __len__(self) -> int:
-        """Steps of a whole epoch, the same on every rank."""
+        """Steps of this epoch, the same on every rank.
+
+        Epochs that are packed again may differ by a few steps.
+        """
         return self._steps(0)
 
     def __getitem__(self, step: int | list[int]) -> PackedBatch:
@@ -259,14 +267,27 @@ class PackedLoader:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_order": None, "_maker": None}
 
+    @property
+    def _plan(self) -> StoredPlan:
+        return self.shards.plan(self.epoch)
+
     def _steps(self, start: int) -> int:
-        packs, each = max(len(self.shards) - start, 0), self.packs_per_batch * self.world_size
+        return self._steps_of(max(self._plan.packs - start, 0))
+
+    def _steps_of(self, packs: int) -> int:
+        each = self.packs_per_batch * self.world_size
         return packs // each if self.remainder == "drop" else -(-packs // each)
 
     def _epoch_order(self) -> EpochOrder:
         if self._order is None:
-            packs = self.shards.packs_per_shard
-            self._order = EpochOrder(packs, seed=self.seed, epoch=self.epoch, window=self._window)
+            plan = self._plan
+            self._order = EpochOrder(
+                plan.packs_per_shard,
+                seed=self.seed,
+                epoch=self.epoch,
+                window=self._window,
+                first_pack=plan.first_pack,
+            )
         return self._order
 
     def _make(self, packs: list[int]) -> PackedBatch:
@@ -299,7 +320,8 @@ class PackedLoader:
 
     def _packs_from(self, start: int) -> Iterator[list[int]]:
         """Pack numbers of this rank's batches from a position on, with their shards read ahead."""
-        steps, readahead = self._steps(start), Readahead(self.shards, self._epoch_order())
+        steps = self._steps(start)
+        readahead = Readahead(self.shards, self._epoch_order(), self._plan.first_shard)
         for first in range(0, steps, _STEPS_AT_ONCE):
             readahead.advance(start + first * self.packs_per_batch * self.world_size)
             yield from self._packs(start, first, min(first + _STEPS_AT_ONCE, steps))
@@ -309,7 +331,7 @@ class PackedLoader:
 
     def _count(self, start: int, step: int) -> None:
         done = start + (step + 1) * self.packs_per_batch * self.world_size
-        self._handed_out = min(done, len(self.shards))
+        self._handed_out = min(done, self._plan.packs)
 
     def _counted(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
         for step in count():

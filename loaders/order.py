@@ -21,14 +21,21 @@ class EpochOrder:
     """Packs 0..n-1 in the order of one epoch; order.take([0, 1]) gives the first two packs.
 
     packs_per_shard: in stored order. window: shards whose packs are mixed; 0 keeps stored order.
+    first_pack: number of pack 0 where packs of other plans are stored before it.
     """
 
     def __init__(
-        self, packs_per_shard: tuple[int, ...], *, seed: int, epoch: int, window: int
+        self,
+        packs_per_shard: tuple[int, ...],
+        *,
+        seed: int,
+        epoch: int,
+        window: int,
+        first_pack: int = 0,
     ) -> None:
         self.packs = sum(packs_per_shard)
         self._firsts = list(accumulate(packs_per_shard, initial=0))
-        self._counts = packs_per_shard
+        self._counts, self._first_pack = packs_per_shard, first_pack
         self._key = _mix(_mix(seed & _MASK) + epoch)
         shards = len(packs_per_shard)
         if window:
@@ -50,7 +57,7 @@ class EpochOrder:
         return bisect_right(self._ends, place)
 
     def take(self, places: NDArray[np.int64]) -> list[int]:
-        """Pack numbers at ascending places of the order, each below `packs`."""
+        """Stored numbers of the packs at ascending places of the order, each below `packs`."""
         numbers: list[int] = []
         while len(places):
             window = self.window_at(int(places[0]))
@@ -68,7 +75,9 @@ class EpochOrder:
                 for shard in shards
             ]
         )
-        return _permutation(packs, _mix(self._key + 2)) if self._shuffle else packs
+        if self._shuffle:
+            packs = _permutation(packs, _mix(self._key + 2))
+        return packs + self._first_pack
 
 
 def rank_places(

@@ -16,12 +16,12 @@ class Segment(NamedTuple):
 
     document_id: input row, -1 for filler. start: offset in the document of the segment's first
     token that no earlier piece has. Either is None if the shards have no such column. tokens:
-    without padding at the end.
+    without padding at the end, of the type in the file.
     """
 
     document_id: int | None
     start: int | None
-    tokens: NDArray[np.int32]
+    tokens: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,8 +34,8 @@ class Pack:
     columns: Mapping[str, NDArray[Any]]
 
     @property
-    def tokens(self) -> NDArray[np.int32]:
-        """Token ids, int32 [tokens]."""
+    def tokens(self) -> NDArray[Any]:
+        """Token ids, int32 [tokens]; uint16 if the build stored that (--token-type)."""
         return self.columns["tokens"]
 
     @property
@@ -44,10 +44,10 @@ class Pack:
         return self.columns["cu_seqlens"]
 
     @property
-    def position_ids(self) -> NDArray[np.int32]:
-        """Position ids, int32 [tokens], from 0 in every segment, or along the paths of trees.
+    def position_ids(self) -> NDArray[Any]:
+        """Position ids, int32 or uint16 [tokens], from 0 in every segment, or along paths of trees.
 
-        Computed from cu_seqlens if the column is not stored.
+        Computed from cu_seqlens, as int32, if the column is not stored.
         """
         if (stored := self.columns.get("position_ids")) is not None:
             return stored

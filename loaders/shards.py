@@ -9,9 +9,9 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,16 +30,34 @@ from .pack import Pack
 from .plain import plain_fields
 
 
+class StoredPlan(NamedTuple):
+    """Shards of the packing of one epoch.
+
+    first_shard, first_pack: numbers in stored order over all epochs.
+    """
+
+    first_shard: int
+    first_pack: int
+    packs_per_shard: tuple[int, ...]
+
+    @property
+    def packs(self) -> int:
+        return sum(self.packs_per_shard)
+
+
 class PackedShards:
     """The packs of one split of a packprep output.
 
-    A sequence in stored order: `len(shards)`, `shards[i]`, iteration.
+    A sequence in stored order: `len(shards)`, `shards[i]`, iteration. Of an output with a packing
+    for each epoch (`--repack`), it is the sequence of one: the first, or that of `epoch`.
 
     path: an output of `packprep build`, the directory of one split in it, or any `load_from_disk`
     directory with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths; or the URL of an
     output such as s3://bucket/packed, whose shards are fetched into a local cache when they are
     needed (see `RemoteOutput` for cache_dir and cache_size, in bytes). split: name of the split;
-    required only if the output has several ("train" and "validation"). Opening checks the manifest,
+    required only if the output has several ("train" and "validation"). epoch: read only the packing
+    of this epoch; without it, PackedLoader reads that of each epoch, from the first again after the
+    last. Opening checks the manifest,
     and the size and schema of every shard of the split; reading a pack checks its list lengths and
     cu_seqlens. verify=True checks everything at opening: digests, surplus files and every invariant
     of every pack.
@@ -54,12 +72,17 @@ class PackedShards:
         path: str | Path,
         *,
         split: str | None = None,
+        epoch: int | None = None,
         verify: bool = False,
         cache_dir: str | Path | None = None,
         cache_size: int | None = None,
     ) -> None:
         self._remote: RemoteOutput | None = None
-        self._reopen = partial(PackedShards, cache_dir=cache_dir, cache_size=cache_size)
+        self._epoch = epoch
+        self._shards: list[MappedShard] = []
+        self._reopen = partial(
+            PackedShards, epoch=epoch, cache_dir=cache_dir, cache_size=cache_size
+        )
         self._manifest: Manifest | None = None
         if is_url(path):
             self._remote = RemoteOutput(str(path), cache_dir, cache_size, self._evicted)
@@ -76,10 +99,28 @@ class PackedShards:
         if verify and (findings := self._changed(manifest)):
             more = f" (and {len(findings) - 1} more findings)" if len(findings) > 1 else ""
             raise FormatError(findings[0] + more)
-        self._shards = [self._open(entry, manifest) for entry in manifest.shards(self.split)]
+        entries = manifest.shards(self.split)
+        self._shards = [self._open(entry, manifest) for entry in entries]
         self._ends = list(accumulate(map(len, self._shards)))
+        self.plans = self._find_plans([entry.epoch or 0 for entry in entries], manifest.epochs)
         if verify:
             self._verify(manifest)
+
+    def _find_plans(self, epochs: list[int], total: int) -> list["StoredPlan"]:
+        """The plans that are read in turn. epochs: of each shard, ascending; total: number."""
+        if self._epoch is not None and not 0 <= self._epoch < total:
+            raise ValueError(f"{self.path} has no epoch {self._epoch}; expected 0 to {total - 1}")
+        ends = [bisect_right(epochs, epoch) for epoch in range(-1, total)]
+        packs = [0, *self._ends]
+        return [
+            StoredPlan(first, packs[first], tuple(map(len, self._shards[first:last])))
+            for epoch, (first, last) in enumerate(pairwise(ends))
+            if self._epoch in (None, epoch)
+        ]
+
+    def plan(self, epoch: int) -> "StoredPlan":
+        """Plan that is read in an epoch; after the last one, the first again."""
+        return self.plans[epoch % len(self.plans)]
 
     def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
         """Open a shard and check its size and schema, at a URL once it is fetched."""
@@ -137,21 +178,24 @@ class PackedShards:
                     f"same in all files of {self.path}"
                 )
         self._ends = list(accumulate(map(len, self._shards)))
+        self.plans = self._find_plans([0] * len(self._shards), 1)
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self.plans[0].packs
 
     def __getitem__(self, index: int) -> Pack:
         """Pack `index`, counted from the end if negative; IndexError outside the packs."""
         packs = len(self)
         if not -packs <= index < packs:
             raise IndexError(f"index {index} is out of range; {self.path} has {packs} packs")
-        index %= packs
-        rows, row = self.find(index)
+        rows, row = self.find(self.plans[0].first_pack + index % packs)
         return Pack(rows.all(row))
 
     def find(self, index: int) -> tuple[BatchRows, int]:
-        """The checked record batch of pack `index` (0 or more), and the pack's row in it."""
+        """The checked record batch of a pack, and the pack's row in it.
+
+        index: 0 or more, in stored order over the packings of all epochs.
+        """
         shard = bisect_right(self._ends, index)
         return self._shards[shard].find(index - (self._ends[shard - 1] if shard else 0))
 
@@ -162,6 +206,13 @@ class PackedShards:
         if self._manifest is None:
             return f"PackedShards({str(self.path)!r}: {len(self)} packs)"
         counts = self.manifest.splits[str(self.split)]
+        epochs = self.manifest.epochs
+        if epochs > 1:
+            one = "" if self._epoch is None else f"epoch {self._epoch} of "
+            return (
+                f"PackedShards({str(self.path)!r}, split={self.split!r}: {one}{epochs} epochs of "
+                f"{len(self)} packs)"
+            )
         return (
             f"PackedShards({str(self.path)!r}, split={self.split!r}: {counts.packs} packs, "
             f"{counts.tokens} tokens)"
@@ -201,7 +252,8 @@ class PackedShards:
         From the shards' digests, or, without a manifest, from their names, sizes and packs.
         """
         if self._manifest is not None:
-            content: list[Any] = [entry.sha256 for entry in self._manifest.shards(str(self.split))]
+            entries = self._manifest.shards(str(self.split), self._epoch)
+            content: list[Any] = [entry.sha256 for entry in entries]
         else:
             content = [
                 [shard.where, shard.file.stat().st_size, len(shard)] for shard in self._shards
@@ -226,11 +278,6 @@ class PackedShards:
         """The dtype of each column of a pack, by name."""
         fields = self._shards[0].fields if self._shards else ()
         return {field.name: np.dtype(field.dtype) for field in fields}
-
-    @property
-    def packs_per_shard(self) -> tuple[int, ...]:
-        """Packs of each shard, in stored order."""
-        return tuple(map(len, self._shards))
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -7,16 +7,18 @@ per token, `segment` columns one per segment, `boundary` columns one more than t
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from .errors import FormatError
 
 Kind = Literal["token", "segment", "boundary", "row"]
-DType = Literal["int8", "uint8", "int16", "int32", "int64", "float32", "float64"]
+DType = Literal["int8", "uint8", "int16", "uint16", "int32", "int64", "float32", "float64"]
+TokenType = Literal["int32", "uint16"]
 
 # The label of a token that carries no loss: the value torch's cross_entropy ignores by default.
 NO_LOSS = -100
@@ -24,11 +26,16 @@ NO_LOSS = -100
 FILLER = -1
 # The turn of a document that is a whole row, not one turn of a conversation.
 WHOLE_ROW = -1
+# Columns of tokens that may also be uint16, which holds numbers below UINT16_LIMIT. No other column
+# may: torch computes little in uint16, and batches have these two as int64.
+COMPACT_COLUMNS = ("tokens", "position_ids")
+UINT16_LIMIT = 1 << 16
 
 _ARROW: dict[str, pa.DataType] = {
     "int8": pa.int8(),
     "uint8": pa.uint8(),
     "int16": pa.int16(),
+    "uint16": pa.uint16(),
     "int32": pa.int32(),
     "int64": pa.int64(),
     "float32": pa.float32(),
@@ -195,6 +202,30 @@ STANDARD_COLUMNS: dict[str, Column] = {
 REQUIRED_COLUMNS = ("tokens", "cu_seqlens")
 
 
+def columns_of_type(tokens: TokenType, max_length: int) -> dict[str, Column]:
+    """STANDARD_COLUMNS with tokens of this type.
+
+    position_ids have it too, unless packs are so long that it does not hold every position.
+    """
+    positions: TokenType = "int32" if max_length > UINT16_LIMIT else tokens
+    types = dict(zip(COMPACT_COLUMNS, (tokens, positions), strict=True))
+    return {
+        name: replace(column, dtype=types.get(name, column.dtype))
+        for name, column in STANDARD_COLUMNS.items()
+    }
+
+
+def token_type(columns: Iterable[Column]) -> TokenType:
+    """Type of the token ids in these columns, in either spelling."""
+    ids = ("tokens", "input_ids")
+    return "uint16" if ("uint16" in {c.dtype for c in columns if c.name in ids}) else "int32"
+
+
+def as_unsigned(values: NDArray[Any]) -> NDArray[Any]:
+    """The same memory as unsigned integers: a negative number is larger than any limit."""
+    return values.view(f"u{values.itemsize}")
+
+
 def check_columns(columns: Iterable[Column], where: str = "columns") -> tuple[Column, ...]:
     """The columns as a tuple.
 
@@ -206,8 +237,14 @@ def check_columns(columns: Iterable[Column], where: str = "columns") -> tuple[Co
     for column in columns:
         if names.count(column.name) > 1:
             raise FormatError(f"{where} lists {column.name} twice; expected each name once")
+        compact = column.dtype == "uint16"
+        if compact and column.name not in COMPACT_COLUMNS:
+            raise FormatError(
+                f"{where} says {column.name} is a column of uint16; only "
+                f"{' and '.join(COMPACT_COLUMNS)} may be, so choose int32"
+            )
         standard = STANDARD_COLUMNS.get(column.name, column)
-        if column != standard:
+        if column != (replace(standard, dtype="uint16") if compact else standard):
             raise FormatError(
                 f"{where} says {column.name} is a {column.kind} column of {column.dtype}; "
                 f"the format fixes it as a {standard.kind} column of {standard.dtype}, so choose "

@@ -35,7 +35,8 @@ def format_version(columns: Iterable[str]) -> int:
 class FileEntry:
     """A file of the output.
 
-    packs, tokens and split are None unless the file is a shard.
+    packs, tokens and split are None unless the file is a shard. epoch: the packing of the documents
+    that a shard belongs to, if the output has several.
     """
 
     path: str
@@ -44,6 +45,7 @@ class FileEntry:
     packs: int | None = None
     tokens: int | None = None
     split: str | None = None
+    epoch: int | None = None
 
     @property
     def is_shard(self) -> bool:
@@ -105,9 +107,18 @@ class Manifest:
         """Counts of each split, by name; one split, "train", unless documents were held out."""
         return {name: SplitCounts(**counts) for name, counts in self.data["splits"].items()}
 
-    def shards(self, split: str) -> tuple[FileEntry, ...]:
-        """The shards of one split, in row order."""
-        return tuple(entry for entry in self.files if entry.is_shard and entry.split == split)
+    @property
+    def epochs(self) -> int:
+        """Packings of the same documents, one for each epoch."""
+        return int(self.data.get("epochs", 1))
+
+    def shards(self, split: str, epoch: int | None = None) -> tuple[FileEntry, ...]:
+        """The shards of one split, in row order. epoch: only those of this one."""
+        return tuple(
+            entry
+            for entry in self.files
+            if entry.is_shard and entry.split == split and epoch in (None, entry.epoch or 0)
+        )
 
     @property
     def has_trees(self) -> bool:
@@ -290,14 +301,17 @@ def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
     for value in run_files:
         _keys(value, _FILE, f"{where} files {value['path']}")
 
+    of_epoch = ("epoch",) if "epochs" in data else ()
+    if of_epoch and _field(data, "epochs", int, where) < 2:
+        raise FormatError(f"{where} has epochs {data['epochs']}; expected 2 or more")
     shards: dict[str, list[dict[str, Any]]] = {name: [] for name in splits}
     for value in files:
         place = f"{where} files {value['path']}"
         if not value["path"].endswith(".arrow"):
             _keys(value, _FILE, place)
             continue
-        _keys(value, (*_FILE, "packs", "tokens", "split"), place)
-        _counts(value, ("packs", "tokens"), place)
+        _keys(value, (*_FILE, "packs", "tokens", "split", *of_epoch), place)
+        _counts(value, ("packs", "tokens", *of_epoch), place)
         if _field(value, "split", str, place) not in splits:
             raise FormatError(
                 f"{place} has the split {value['split']!r}; the splits are {', '.join(splits)}"
@@ -310,6 +324,12 @@ def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
                     f"{where} files has {value['path']} as a shard of {name}; expected {expected} "
                     "there"
                 )
+        epochs = [value["epoch"] for value in listed if of_epoch]
+        if epochs != sorted(epochs) or {*epochs} not in (set(), {*range(data.get("epochs", 1))}):
+            raise FormatError(
+                f"{where} has shards of {name} in the epochs {', '.join(map(str, epochs))}; "
+                f"expected 0 to {data['epochs'] - 1} in this order, each with a shard"
+            )
         packs, tokens = (sum(value[key] for value in listed) for key in ("packs", "tokens"))
         if (packs, tokens) != (splits[name]["packs"], splits[name]["tokens"]):
             raise FormatError(

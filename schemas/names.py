@@ -8,6 +8,7 @@ uses packprep's names only, and takes the views of `column_view`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .batch_view import flat
-from .columns import STANDARD_COLUMNS, Column, check_columns, shard_schema
+from .columns import Column, check_columns, columns_of_type, shard_schema, token_type
 from .errors import FormatError
 from .views import ListView, list_view
 
@@ -51,7 +52,7 @@ def stored_columns(columns: Sequence[Column], names: Names) -> tuple[Column, ...
     if names == "packprep":
         return tuple(columns)
     stored = {
-        "tokens": Column(name="input_ids", kind="token", dtype="int32", meaning="token ids"),
+        "tokens": replace(columns_of_type(token_type(columns), 1)["tokens"], name="input_ids"),
         "cu_seqlens": Column(
             name="seq_lengths", kind="segment", dtype="int32", meaning="length of each segment"
         ),
@@ -75,9 +76,9 @@ def packprep_columns(stored: Sequence[Column], where: str = "columns") -> tuple[
     """
     if spelling_of(stored) == "packprep":
         return check_columns(stored, where)
-    standard = [STANDARD_COLUMNS["tokens"], STANDARD_COLUMNS["cu_seqlens"]]
-    own = {column.name: column for column in stored_columns(standard, "hf")}
-    names = {hf: name for name, hf in HF_NAMES.items()}
+    types = columns_of_type(token_type(stored), 1)
+    standard = {hf: types[name] for name, hf in HF_NAMES.items()}
+    own = {column.name: column for column in stored_columns([*standard.values()], "hf")}
     for column in stored:
         if column != (expected := own.get(column.name, column)):
             raise FormatError(
@@ -90,13 +91,7 @@ def packprep_columns(stored: Sequence[Column], where: str = "columns") -> tuple[
                 f"{where} has input_ids and seq_lengths but no {name}; with the names of hf every "
                 f"shard has {' and '.join(_HF_NEEDED)}"
             )
-    return check_columns(
-        [
-            STANDARD_COLUMNS[names[column.name]] if column.name in names else column
-            for column in stored
-        ],
-        where,
-    )
+    return check_columns([standard.get(column.name, column) for column in stored], where)
 
 
 def column_view(batch: pa.RecordBatch, name: str, where: str) -> ListView:

@@ -112,6 +112,22 @@ class ReportWindow(ReportSplit):
     gap: int
     bias: float
     straggler: float
+    epoch: NotRequired[int]  # where documents are packed for several
+
+
+class ReportEpoch(TypedDict):
+    """Figures of the packing of one epoch. Its tokens balance."""
+
+    epoch: int
+    tokens: Ledger
+    packs: int
+    segments: int
+    utilization: float
+    loss_tokens: NotRequired[int]
+    bound: int
+    gap: int
+    bias: float
+    straggler: float
 
 
 class Rates(TypedDict):
@@ -198,6 +214,7 @@ class InputReport(SumFigures):
     documents_per_pack: DocumentsPerPack
     splits: dict[str, ReportSplit]
     windows: list[ReportWindow]
+    epochs: NotRequired[list[ReportEpoch]]
     sources: list[ReportSource]
     mix: NotRequired[ReportMix]
     turns: NotRequired[ReportTurns]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .batch_view import BatchView, batch_view
 from .boundaries import bad_packs
-from .columns import FILLER, NO_LOSS, WHOLE_ROW, Column, check_schema
+from .columns import FILLER, NO_LOSS, WHOLE_ROW, Column, as_unsigned, check_schema
 from .errors import FormatError
 from .findings import Finding, Findings, StopAtFirst
 from .names import column_view, spelling, stored_columns
@@ -101,10 +101,10 @@ def sound_parts(
 def _check_tokens(view: BatchView, vocab_size: int, findings: Findings) -> None:
     # As unsigned, a negative id is larger than any vocabulary: one pass checks both ends.
     tokens = view.columns["tokens"]
-    if len(tokens) and int(tokens.view(np.uint32).max()) >= vocab_size:
+    if len(tokens) and int(as_unsigned(tokens).max()) >= vocab_size:
         findings.many(
             "token id",
-            np.flatnonzero(tokens.view(np.uint32) >= vocab_size),
+            np.flatnonzero(as_unsigned(tokens) >= vocab_size),
             lambda token: view.token(
                 token, "token id", f"the id is {tokens[token]}; expected 0 to {vocab_size - 1}"
             ),
@@ -197,7 +197,7 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
         what = f"it has padding but there are no labels; expected labels of {NO_LOSS} there"
         findings.many("padding", segments, lambda segment: view.segment(segment, "padding", what))
         return
-    wrong = (labels.view(np.uint32) >= vocab_size) & (labels != NO_LOSS)
+    wrong = (as_unsigned(labels) >= vocab_size) & (labels != NO_LOSS)
     if wrong.any():
         findings.many(
             "label",

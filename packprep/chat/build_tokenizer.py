@@ -39,12 +39,18 @@ def with_template(tokenizer: Tokenizer, template: "ChatTemplate") -> ChatTokeniz
 
 
 def load_build_tokenizer(config: BuildConfig) -> Tokenizer:
-    """The tokenizer of a build.
+    """The tokenizer of a build; ConfigError if `token_type` does not hold its ids.
 
     Rows of token ids: it only bounds the ids, and no BOS or EOS is added unless asked for. With
     `vocab_size` it may be left out. Conversations: their template writes BOS and EOS. Prompts and
     responses need no template; without one they get BOS and EOS as text does.
     """
+    tokenizer = _loaded(config)
+    tokenizer.shard_type(config.token_type)
+    return tokenizer
+
+
+def _loaded(config: BuildConfig) -> Tokenizer:
     bos, eos = config.bos, config.eos
     if config.input_ids_column is not None or config.chats:
         bos, eos = ("none" if asked == "auto" else asked for asked in (bos, eos))

@@ -81,14 +81,14 @@ class BuildConfig(Options):
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output.
 
-        Sources and tokenizer are not among them: their digests are recorded instead.
+        Sources and tokenizer are not among them: their digests are recorded instead. Nor are added
+        options that have their default, see `option`.
         """
         return {
-            spec.name: list(value)
-            if isinstance(value := getattr(self, spec.name), tuple)
-            else value
+            spec.name: list(value) if isinstance(value, tuple) else value
             for spec in fields(self)
             if spec.metadata["identity"]
+            and ((value := getattr(self, spec.name)) != spec.default or not spec.metadata["added"])
         }
 
 

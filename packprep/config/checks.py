@@ -59,6 +59,7 @@ def check(config: Options) -> None:
     _check_executor(config)
     _check_output(config)
     _check_packing(config)
+    _check_epochs(config)
 
 
 def _check_ranges(config: Options) -> None:
@@ -84,6 +85,7 @@ def _check_ranges(config: Options) -> None:
         "max_segments_per_pack": 1,
         "pad_segment_to_multiple": 1,
         "packs_multiple_of": 1,
+        "epochs": 1,
         "balance_ranks": 1,
         "num_packs": 1,
         "seed": 0,
@@ -386,4 +388,21 @@ def _check_trees(config: Options) -> None:
         raise ConfigError(
             "share_prefixes cannot be used with truncation_side balanced, which leaves holes in "
             "rows; choose --truncation-side right or left"
+        )
+
+
+def _check_epochs(config: Options) -> None:
+    if config.epochs > 1 and not config.repack:
+        raise ConfigError(
+            f"epochs is {config.epochs:,} and each would have the same packs, which a loader "
+            "repeats anyway; add --repack for other neighbours in each epoch, or leave epochs out"
+        )
+    if config.repack and config.epochs == 1:
+        raise ConfigError(
+            "repack packs the documents once for each epoch, and epochs is 1; give --epochs"
+        )
+    if config.repack and config.order == "input":
+        raise ConfigError(
+            "order input keeps documents beside the same neighbours in every epoch; choose another "
+            "order, or leave out repack"
         )

@@ -354,6 +354,15 @@ class OptionFields:
         "strategy stream or greedy: take documents in a seeded random order.",
     )
 
+    epochs: int = option(
+        1, "output", "Order", "Number of epochs to pack; more than one needs repack."
+    )
+    repack: bool = option(
+        False,
+        "output",
+        "Order",
+        "Pack the documents again for each epoch, so that they get other neighbours.",
+    )
     order: Literal["shuffle", "input", "length", "balanced"] = option(
         "shuffle", "order", "Order", "Order of the packs."
     )
@@ -396,6 +405,14 @@ class OptionFields:
         "Output",
         "Names of the columns: those of packprep, or input_ids, labels, position_ids and "
         "seq_lengths, which TRL and transformers read.",
+    )
+    token_type: Literal["auto", "int32", "uint16"] = option(
+        "int32",
+        "output",
+        "Output",
+        "Type of token ids in the shards. uint16 takes half of the bytes and holds vocabularies of "
+        "up to 65,536 ids; auto takes it where it does. Positions have the same type.",
+        added=True,
     )
     shard_size: int = option("500MB", "output", "Output", "Size of one shard.", "SIZE", size=True)
     holdout: float = option(

@@ -39,14 +39,16 @@ def option(
     metavar: str = "N",
     *,
     identity: bool = True,
+    added: bool = False,
     per_source: bool = False,
     size: bool = False,
 ) -> Any:
     """Define a field with its help text.
 
     metavar: the name of the value on the help page. identity: False if the value does not decide
-    the bytes of the output, or a digest of the thing it names does. per_source: a table in
-    `sources` may set it. size: the value is in bytes.
+    the bytes of the output, or a digest of the thing it names does. added: a build of the default
+    value does not record it, so that its identity is that of builds before there was the option.
+    per_source: a table in `sources` may set it. size: the value is in bytes.
     """
     return field(
         default=default,
@@ -56,6 +58,7 @@ def option(
             "help": text,
             "metavar": metavar,
             "identity": identity and stage not in ("run", "once"),
+            "added": added,
             "per_source": per_source,
             "size": size,
         },

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from packprep.engines.tokenizer_files import (
     TEMPLATE_FILE,
     read_tokenizer_files,
 )
+from packprep.schemas.columns import UINT16_LIMIT, TokenType
 from packprep.schemas.manifest import Manifest
 from packprep.support.errors import ConfigError, InputError, PackprepError, nearest
 from packprep.support.json_words import json_fault
@@ -59,7 +60,20 @@ class Tokenizer:
     @property
     def id_type(self) -> np.dtype[Any]:
         """Type of ids in token files: uint16 where the vocabulary allows it, else int32."""
-        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.int32)
+        return np.dtype(np.uint16 if self.vocab_size <= UINT16_LIMIT else np.int32)
+
+    def shard_type(self, token_type: Literal["auto", "int32", "uint16"]) -> TokenType:
+        """Type of ids in shards.
+
+        Raises ConfigError if token_type is uint16 and the vocabulary has more ids than it holds.
+        """
+        fits = self.vocab_size <= UINT16_LIMIT
+        if token_type == "uint16" and not fits:
+            raise ConfigError(
+                f"the vocabulary has {self.vocab_size:,} ids, and token_type uint16 holds "
+                f"{UINT16_LIMIT:,}; choose auto or int32"
+            )
+        return "uint16" if token_type != "int32" and fits else "int32"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from packprep.output.directory import (
 from packprep.output.sign_off import SETTINGS
 from packprep.output.staging import BUILD, Staging, appended_path, staging_path
 from packprep.schemas.canonical import digest_of
+from packprep.schemas.columns import UINT16_LIMIT, token_type
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.schemas.storage.stores import is_url
@@ -164,7 +165,8 @@ class GrowingOutput:
         ConfigError if settings differ from those of the output, or of an unfinished append.
         """
         old = self.manifest
-        if changed := _other_settings(old.data["inputs"], inputs):
+        changed = _other_settings(old.data["inputs"], inputs) or _other_type(old, inputs, config)
+        if changed:
             settings = self.old / SETTINGS
             hint = f" (-c {settings} has them)" if settings.exists() else ""
             raise ConfigError(
@@ -236,6 +238,14 @@ def _other_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     )
     before["inputs"].pop("generations", None)
     return difference(before, now)
+
+
+def _other_type(old: Manifest, new: Mapping[str, Any], config: BuildConfig) -> str:
+    """Difference of the token ids, in words. A merged output may not know its token_type."""
+    fits = new["tokenizer"]["vocab_size"] <= UINT16_LIMIT
+    before = token_type(old.columns)
+    now = "uint16" if fits and config.token_type != "int32" else "int32"
+    return "" if before == now else f"token_type was {before!r}, now {now!r}"
 
 
 def _listed(sources: Sequence[Source]) -> str:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from packprep.execute.job import Job
+from packprep.schemas.columns import columns_of_type
 from packprep.schemas.names import needed_columns
 from packprep.schemas.storage.stores import is_url
 from packprep.support.errors import StoppedError
@@ -41,9 +42,11 @@ def predicted_tokens(job: Job, per_byte: float | None) -> int:
 def needed_bytes(job: Job, tokens: int) -> int:
     """Most bytes that a build has on disk at a time: token files, and shards if they are local."""
     needed = needed_columns(job.config.names)
+    types = columns_of_type(job.tokenizer.shard_type(job.config.token_type), job.config.max_length)
     # Columns by segment are small beside these.
-    in_shards = 4 * len({"tokens", *needed, *({"position_ids"} & {*job.config.columns})})
-    in_shards *= not is_url(job.config.output)
+    stored = {"tokens", *needed, *({"position_ids"} & {*job.config.columns})}
+    in_shards = sum(types[name].numpy_dtype.itemsize for name in stored)
+    in_shards *= job.config.epochs * (not is_url(job.config.output))
     in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
     return round(1.05 * tokens * (in_shards + in_files))
 

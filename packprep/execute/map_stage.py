@@ -33,7 +33,9 @@ from packprep.windows.planner import plan_window, window_seed
 from packprep.windows.segments import TooLongError
 
 _SMALL_BATCH = 10_000  # documents; a smaller batch causes a warning
-_NOT_IN_MAP = options_in("read", "output", "run", "once") - {"columns", "names"} | {"sample_by"}
+_NOT_IN_MAP = options_in("read", "output", "run", "once") - {
+    *("columns", "names", "token_type")
+} | {"sample_by"}
 
 
 class TokenizeAndPack:

@@ -28,7 +28,7 @@ from packprep.output.sign_off import file_entry, name_shards, write_common_setti
 from packprep.output.staging import staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
-from packprep.schemas.columns import FILLER
+from packprep.schemas.columns import FILLER, token_type
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.names import column_view, stored_schema
@@ -194,13 +194,15 @@ def merge_obstacle(one: Manifest, other: Manifest) -> str:
             [column.name for column in one.columns],
             [column.name for column in other.columns],
         ),
+        ("token_type", token_type(one.columns), token_type(other.columns)),
         ("column types", one.data["columns"], other.data["columns"]),
         ("max_length", one.max_length, other.max_length),
+        ("epochs", one.epochs, other.epochs),
     ):
         if of_one != of_other:
             return (
                 f"{fact}: {of_one} and {of_other}"
-                if fact in ("columns", "max_length")
+                if fact in ("columns", "token_type", "max_length", "epochs")
                 else f"{fact}: not the same"
             )
     return ""
@@ -208,8 +210,8 @@ def merge_obstacle(one: Manifest, other: Manifest) -> str:
 
 def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFile]:
     """Shards as they are cut now."""
-    for part in parts:
-        for entry in part.manifest.shards(split) if split in part.manifest.splits else ():
+    for epoch in range(parts[0].manifest.epochs):
+        for part, entry in _entries(parts, split, epoch):
             path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
             if part.renumbered:
                 schema = stored_schema(part.manifest.columns, part.manifest.names)
@@ -220,6 +222,16 @@ def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[S
                 _link(check_file(part.path, entry, part.level), path)
                 size, sha256 = entry.bytes, entry.sha256
             yield receipt_like(entry, path.name, split, size, sha256)
+
+
+def _entries(parts: Sequence[_Part], split: str, epoch: int) -> list[tuple[_Part, FileEntry]]:
+    """Shards of one split and epoch, part by part."""
+    return [
+        (part, entry)
+        for part in parts
+        if split in part.manifest.splits
+        for entry in part.manifest.shards(split, epoch)
+    ]
 
 
 def _link(source: Path, path: Path) -> None:
@@ -235,17 +247,19 @@ def _recut_shards(
     parts: Sequence[_Part], split: str, folder: Path, shard_size: int
 ) -> Iterator[ShardFile]:
     """Shards of another size, cut as a build cuts them."""
-    sources = [
-        (part, entry)
-        for part in parts
-        if split in part.manifest.splits
-        for entry in part.manifest.shards(split)
-    ]
+    for epoch in range(parts[0].manifest.epochs):
+        yield from _recut_epoch(parts, split, epoch, folder, shard_size)
+
+
+def _recut_epoch(
+    parts: Sequence[_Part], split: str, epoch: int, folder: Path, shard_size: int
+) -> Iterator[ShardFile]:
+    sources = _entries(parts, split, epoch)
     sizes, lengths = (np.concatenate(column) for column in zip(*map(_sizes, sources), strict=True))
     rows = _Rows(batch for part, entry in sources for batch in part.batches(entry))
     schema = stored_schema(parts[0].manifest.columns, parts[0].manifest.names)
     for number, (first, last) in enumerate(ranges(sizes, shard_size)):
-        name = f"{split}-{number:05d}.arrow"
+        name = f"{split}-{epoch:03d}-{number:05d}.arrow"
         cuts = ranges(lengths[first:last], BATCH_TOKENS, at_most=True)
         batches = (rows.take(end - start) for start, end in cuts)
         size, sha256 = write_batches(LocalShards(folder), name, batches, schema)
@@ -257,6 +271,7 @@ def _recut_shards(
             packs=last - first,
             segments=0,
             tokens=int(lengths[first:last].sum()),
+            epoch=epoch,
         )
 
 

@@ -26,7 +26,7 @@ from packprep.sources.reading import row_shape
 from packprep.sources.units import Slice, bad_row, read_slices
 from packprep.tokens.store import TokenFile, file_name, read_token_receipt
 from packprep.tokens.token_files import BASE_MEMORY, DocumentError, seal, tokenize
-from packprep.windows.documents import form_windows
+from packprep.windows.documents import form_epochs
 from packprep.windows.placement import MEMORY_PER_DOCUMENT
 
 Run = tuple[int, int]  # slices to tokenize: first and one past the last
@@ -155,9 +155,10 @@ class Shares:
         if needs_tokens or self.job.planner is not None:
             return []
         number_of = {place: number for number, place in enumerate(self.places.slices)}
-        windows = form_windows(self.places.slices, config)
+        epochs = form_epochs(self.places.slices, config)
+        windows = [window for of_epoch in epochs for window in of_epoch]
         check_windows(
-            len(windows),
+            max(map(len, epochs)),
             max(sum(place.documents for place in window) for window in windows),
             config,
         )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from packprep.output.staging import (
 )
 from packprep.packing.kernels.compiled import compiling
 from packprep.packing.warm import load_build
+from packprep.schemas.columns import columns_of_type
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import RowShape
@@ -269,9 +270,11 @@ class Stages:
 
     def _load_kernels(self) -> None:
         """Compile the kernels of this build, or wait until another thread has."""
-        config = self.job.config
+        config, tokenizer = self.job.config, self.job.tokenizer
+        columns = columns_of_type(tokenizer.shard_type(config.token_type), config.max_length)
         load_build(
-            self.job.tokenizer.id_type,
+            tokenizer.id_type,
+            (columns["tokens"].dtype, columns["position_ids"].dtype),
             config.strategy if self.job.planner is None else None,
             config.order,
             config.max_segments_per_pack,
@@ -298,10 +301,10 @@ class Stages:
     def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:
         """Plan and write every window of every split; windows that are written are reused."""
         windows.check()
-        account = Account.empty(len(self.job.sources))
-        if windows.mix is not None:
-            account.add_mix(windows.mix.as_dict(), windows.mix.left_out(self.job.tokenizer))
-            for note in windows.mix.notes():
+        account = Account.empty(len(self.job.sources), self.job.config.epochs)
+        for epoch, mix in enumerate(windows.mixes):
+            account.add_mix(mix.as_dict(), mix.left_out(self.job.tokenizer), epoch)
+            for note in () if epoch else mix.notes():
                 self.progress.say(note)
         shards: list[ShardFile] = []
         reused = 0
@@ -315,13 +318,13 @@ class Stages:
                 made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
                 for number, (done, was_written) in enumerate(made):
                     reused += was_written
-                    account.merge(done.account)
-                    shards += done.shards
+                    epoch, _ = windows.place(number)
+                    account.merge(done.account, epoch)
+                    shards += [replace(shard, epoch=epoch) for shard in done.shards]
                     self.progress.advance("pack", number + 1, len(windows), "windows")
-            has_packs = any(shard.packs for shard in shards if shard.split == split)
-            if not has_packs and not (
-                self.one_split_does and (shards or split != self.job.splits[-1])
-            ):
+            packed = {shard.epoch for shard in shards if shard.packs and shard.split == split}
+            may_be_empty = self.one_split_does and (shards or split != self.job.splits[-1])
+            if len(packed) < self.job.config.epochs and (packed or not may_be_empty):
                 if dropped := -sum(changes):
                     larger = "" if split == "train" else "a larger holdout, "
                     raise InputError(
@@ -354,5 +357,6 @@ class Stages:
         """
         if self.job.config.packs_multiple_of == 1:
             return [0] * len(windows)
-        counts = [windows.count(split, number) for number in range(len(windows))]
-        return remainders(counts, self.job.config)
+        counts = iter([windows.count(split, number) for number in range(len(windows))])
+        of_epochs = [list(itertools.islice(counts, len(epoch))) for epoch in windows.epochs]
+        return [change for epoch in of_epochs for change in remainders(epoch, self.job.config)]

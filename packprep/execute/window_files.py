@@ -3,6 +3,7 @@
 Each finished window has a receipt, so it is not written again.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ from packprep.windows.documents import (
     Documents,
     carried_columns,
     file_schema,
-    form_windows,
+    form_epochs,
     held_out,
     read_documents,
 )
@@ -72,7 +73,10 @@ def receipt_name(split: str, number: int) -> str:
 
 
 def check_windows(windows: int, most: int, config: BuildConfig) -> None:
-    """Raise if windows cannot be planned. most: documents of the largest window."""
+    """Raise if windows cannot be planned.
+
+    windows: of an epoch. most: documents of the largest window.
+    """
     if config.strategy == "balanced" and windows > 1:
         raise ConfigError(
             f"balanced packs one window and the input makes {windows}; choose a larger --window"
@@ -101,22 +105,36 @@ class Windows:
     rows: Sequence[int] | None = None
 
     @cached_property
-    def mix(self) -> Mix | None:
-        """Documents that are drawn from each source; None if all documents are taken."""
+    def mixes(self) -> list[Mix]:
+        """Documents drawn from each source, for each epoch; empty if all documents are taken."""
         if not is_mix(self.job.config.entries()):
-            return None
+            return []
         with self.clock("draw"):
-            entries = [source.entry for source in self.job.sources]
-            return Mix(self.files, self.job.tokens, entries, self.job.config, self._packed_tokens)
+            entries, config = [source.entry for source in self.job.sources], self.job.config
+            return [
+                Mix(self.files, self.job.tokens, entries, config, self._packed_tokens, epoch)
+                for epoch in range(config.epochs)
+            ]
 
     @cached_property
-    def windows(self) -> Mapping[int, list[TokenFile]]:
-        """Token files of each window."""
+    def epochs(self) -> Sequence[Sequence[Sequence[TokenFile]]]:
+        """Token files of each window of each epoch."""
+        return [mix.windows for mix in self.mixes] or form_epochs(self.files, self.job.config)
+
+    @cached_property
+    def windows(self) -> Mapping[int, Sequence[TokenFile]]:
+        """Token files of each window. The windows of all epochs are numbered together."""
         if self.formed is not None:
             return self.formed
-        return dict(
-            enumerate(self.mix.windows if self.mix else form_windows(self.files, self.job.config))
-        )
+        return dict(enumerate(itertools.chain.from_iterable(self.epochs)))
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Epoch of a window, and its number there."""
+        epoch = 0
+        while number >= len(self.epochs[epoch]):
+            number -= len(self.epochs[epoch])
+            epoch += 1
+        return epoch, number
 
     @cached_property
     def layout(self) -> ShardLayout:
@@ -135,7 +153,7 @@ class Windows:
 
         ConfigError if they can never be planned; StoppedError if only memory is short.
         """
-        check_windows(len(self), self._most, self.job.config)
+        check_windows(max(map(len, self.epochs)), self._most, self.job.config)
 
     @property
     def at_once(self) -> int:
@@ -149,8 +167,8 @@ class Windows:
     @property
     def _most(self) -> int:
         """Documents of the largest window."""
-        if self.mix is not None:
-            return self.mix.most_documents
+        if self.mixes:
+            return max(mix.most_documents for mix in self.mixes)
         return max(sum(file.documents_made for file in window) for window in self.windows.values())
 
     def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
@@ -241,8 +259,9 @@ class Windows:
             ) from None
 
     def _documents(self, split: str, number: int) -> Documents:
-        if self.mix:
-            return self.mix.documents(number, split)
+        if self.mixes:
+            epoch, window = self.place(number)
+            return self.mixes[epoch].documents(window, split)
         documents = read_documents(
             self.job.tokens, self.windows[number], self.job.config.max_memory
         )

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,15 @@ def export(
     output: str,
     to: str,
     *,
+    epoch: int | None = None,
     work_dir: str | None = None,
     progress: Progress | None = None,
 ) -> ExportManifest:
     """Write the packs of `source` to `output`, a directory or URL, in a format of `EXPORT_FORMATS`.
 
-    work_dir: for a URL, directory in which the export is made before it is sent. Raises ConfigError
-    if `output` exists or the format cannot express the packs, FormatError for damage.
+    epoch: the packing to write, if documents are packed for several epochs. work_dir: for a URL,
+    directory in which the export is made before it is sent. Raises ConfigError if `output` exists
+    or the format cannot express the packs, FormatError for damage.
     """
     progress = progress or Silent()
     if to not in EXPORT_FORMATS:
@@ -66,6 +69,8 @@ def export(
         _StoreDestination(output, work_dir) if is_url(output) else _LocalDestination(output)
     )
     facts = _facts(manifest, EXPORT_FORMATS[to], to, output)
+    if manifest.epochs > 1 or epoch:
+        manifest, facts = _of_epoch(manifest, epoch, source), facts | {"epoch": epoch}
     with destination.held():
         if (existing := destination.existing()) is not None:
             return _same_export(existing, facts, output, progress)
@@ -104,6 +109,19 @@ def _facts(manifest: Manifest, to: ExportFormat, name: str, output: str) -> dict
     return facts | ({"directory": output} if to.names_directory else {})
 
 
+def _of_epoch(manifest: Manifest, epoch: int | None, source: Output) -> Manifest:
+    """The manifest with the shards of one epoch."""
+    if epoch is None:
+        raise ConfigError(
+            f"{source} has {manifest.epochs} packings of the same documents, one for each epoch; "
+            f"choose --epoch, 0 to {manifest.epochs - 1}"
+        )
+    if epoch >= manifest.epochs:
+        raise ConfigError(f"{source} has no epoch {epoch}; it has {manifest.epochs}, from 0")
+    files = [entry for entry in manifest.data["files"] if entry.get("epoch", 0) == epoch]
+    return replace(manifest, data=manifest.data | {"files": files})
+
+
 def _same_export(
     existing: ExportManifest, facts: dict[str, Any], output: str, progress: Progress
 ) -> ExportManifest:
@@ -125,7 +143,8 @@ def _write(
     progress: Progress,
 ) -> None:
     """Write all splits, from the first shard that is not finished."""
-    skipped, done, total = folder.shards, 0, manifest.num_tokens
+    skipped, done = folder.shards, 0
+    total = sum(entry.tokens or 0 for entry in manifest.files)
     for split in manifest.splits:
         entries = manifest.shards(split)
         if split in folder.splits:

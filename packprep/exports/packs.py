@@ -11,13 +11,13 @@ import pyarrow as pa
 from packprep.inspect.shard_files import UNREADABLE
 from packprep.schemas.batch_view import flat
 from packprep.schemas.boundaries import bad_packs
-from packprep.schemas.columns import FILLER, NO_LOSS, check_schema
+from packprep.schemas.columns import FILLER, NO_LOSS, as_unsigned, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
 from packprep.schemas.names import column_view, stored_schema
-from packprep.support.arrays import Bools, Int32, Int64
+from packprep.support.arrays import Bools, Int32, Int64, UInt16
 
 # Other columns are not exported.
 _READ = ("tokens", "cu_seqlens", "labels", "document_ids", "segment_lengths")
@@ -27,16 +27,16 @@ _READ = ("tokens", "cu_seqlens", "labels", "document_ids", "segment_lengths")
 class PackBatch:
     """Packs of a record batch.
 
-    rows: all columns of the shard. tokens: int32 [tokens]. packs, segments: int64 [packs + 1],
-    first token and first segment of each pack, and the end. cu_seqlens: int32 [segments + packs],
-    of all packs; those of pack p begin at segments[p] + p. bounds: int64 [segments + 1], first
-    token of each segment, and the end. stored_labels: int32 [tokens], or None where every token is
-    trained. documents: int64 [segments], -1 for filler; None if unknown. lengths: int32
-    [segments], tokens that are not padding; None where no segment ends in padding.
+    rows: all columns of the shard. tokens: [tokens], of the type in the shard. packs, segments:
+    int64 [packs + 1], first token and first segment of each pack, and the end. cu_seqlens: int32
+    [segments + packs], of all packs; those of pack p begin at segments[p] + p. bounds: int64
+    [segments + 1], first token of each segment, and the end. stored_labels: int32 [tokens], or None
+    where every token is trained. documents: int64 [segments], -1 for filler; None if unknown.
+    lengths: int32 [segments], tokens that are not padding; None where no segment ends in padding.
     """
 
     rows: pa.RecordBatch
-    tokens: Int32
+    tokens: Int32 | UInt16
     packs: Int64
     segments: Int64
     cu_seqlens: Int32
@@ -49,7 +49,7 @@ class PackBatch:
     def labels(self) -> Int32:
         """[tokens], unshifted targets; -100 where there is no loss and on each first token."""
         stored = self.tokens if self.stored_labels is None else self.stored_labels
-        labels = stored.copy()
+        labels = stored.astype(np.int32)
         labels[self.bounds[:-1]] = NO_LOSS
         return labels
 
@@ -172,9 +172,9 @@ def _check_range(values: dict[str, Int32], vocab_size: int, where: str) -> None:
     """Raise FormatError for an id or a label that no tokenizer of this size has."""
     tokens, labels = values["tokens"], values.get("labels")
     # As unsigned, a negative id is larger than any vocabulary.
-    if len(tokens) and (largest := int(tokens.view(np.uint32).max())) >= vocab_size:
+    if len(tokens) and int(as_unsigned(tokens).max()) >= vocab_size:
         raise FormatError(
-            f"{where} have the token id {np.int32(np.uint32(largest))}; expected 0 to "
+            f"{where} have the token id {tokens[np.argmax(as_unsigned(tokens))]}; expected 0 to "
             f"{vocab_size - 1}: run packprep verify to find it"
         )
     if (

@@ -20,6 +20,7 @@ from packprep.exports.folder import ExportFolder
 from packprep.exports.packs import PackBatch, no_packs
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.files import shard_name
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.names import list_array
 from packprep.schemas.storage.writing import write_dataset_dict, write_dataset_files
@@ -103,7 +104,8 @@ class ArrowWriter:
         self, folder: ExportFolder, manifest: Manifest, split: str, fields: Fields
     ) -> None:
         self._folder, self._manifest, self._split, self._fields = folder, manifest, split, fields
-        self._names = [entry.path.rpartition("/")[2] for entry in manifest.shards(split)]
+        shards = len(manifest.shards(split))
+        self._names = [shard_name(number, shards) for number in range(shards)]
 
     def write_shard(self, number: int, batches: Iterable[PackBatch]) -> None:
         """Write the file of a shard."""

@@ -6,8 +6,9 @@ When all shards are read, the pieces of each document are put in order:
 
     document 7: [0, 4096) [4096, 8192) [8192, 9000) with EOS at 9000   nothing lost or repeated
 
-A document of one turn is told apart by its turn: its number here is its key, (turn + 1) x rows of
-the sources + row, which is the row itself for a document that is a whole row.
+A document of one turn is told apart by its turn, and that of an epoch by the epoch: its number here
+is its key, ((turn + 1) x epochs + epoch) x rows of the sources, rounded up, + row. That is the row
+itself for a document that is a whole row, in the first epoch.
 
 Memory is an eighth of a byte per input row and eight bytes per document of one turn, plus a
 thousandth of the data. The shards do not say how long a document was, so lengths are compared as
@@ -16,6 +17,7 @@ sums: with the ledger of the manifest, and with report.json, source by source.
 
 import threading
 from collections import Counter
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +56,9 @@ class Coverage:
     def __init__(self, manifest: Manifest) -> None:
         self.policy = Policy.from_manifest(manifest)
         self.sources = Sources(manifest)
-        self.shards = [entry.path for entry in manifest.all_files if entry.is_shard]
+        shards = [entry for entry in manifest.all_files if entry.is_shard]
+        self.shards = [entry.path for entry in shards]
+        self.epochs = [entry.epoch or 0 for entry in shards]
         self.manifest = manifest
         self.totals: Counter[str] = Counter()
         count = len(self.sources.names)
@@ -72,7 +76,9 @@ class Coverage:
             )
         }
         self.repeated: list[Int64] = []  # keys of documents that begin in several places
-        self._seen = np.zeros(self.sources.total // 8 + 1, np.uint8)
+        self._rows = 8 * (self.sources.total // 8 + 1)  # of an epoch in _seen, in whole bytes
+        self._whole = self._rows * manifest.epochs  # keys below this are of whole rows
+        self._seen = np.zeros(self._whole // 8, np.uint8)
         self._turns: list[Int64] = []  # keys of documents of one turn
         self._pieces: list[_Piece] = []
         self._lacking: Int64 = np.empty(0, np.int64)  # documents whose first piece is missing
@@ -139,9 +145,9 @@ class Coverage:
             lengths[kept],
             real[kept],
         )
-        keys, turns = ids, view.columns.get("turn_ids")
-        if turns is not None:
-            keys = self.keys(ids, turns[kept].astype(np.int64))
+        stored = view.columns.get("turn_ids")
+        turns = WHOLE_ROW if stored is None else stored[kept].astype(np.int64)
+        keys = self.keys(ids, turns, self.epochs[shard])
         source, at = self.sources.indices(ids), view.starts[kept]
         first, last = tokens[at], tokens[at + real - 1]
         begins, later = starts == 0, starts > 0
@@ -230,22 +236,28 @@ class Coverage:
         counts = np.bincount(source, weights, minlength=len(self.sources.names))
         self.by_source[key] += counts.astype(np.int64)
 
-    def keys(self, rows: Int64, turns: Int64) -> Int64:
-        """Keys of documents of these rows and turns."""
-        return (turns - WHOLE_ROW) * self.sources.total + rows
+    def keys(self, rows: Int64, turns: Int64 | int, epoch: int = 0) -> Int64:
+        """Keys of documents of these rows and turns in an epoch."""
+        return (turns - WHOLE_ROW) * self._whole + epoch * self._rows + rows
 
     def name(self, key: int) -> str:
         """Name of a document, such as "a.jsonl row 17" or "a.jsonl row 17 message 3"."""
-        turn, row = divmod(key, self.sources.total)
+        turn, row = divmod(key, self._whole)
+        epoch, row = divmod(row, self._rows)
         message = f" message {turn + WHOLE_ROW}" if turn else ""
-        return self.sources.row(row) + message
+        in_epoch = f" in epoch {epoch}" if self.manifest.epochs > 1 else ""
+        return self.sources.row(row) + message + in_epoch
+
+    def rows_of(self, keys: Int64) -> Int64:
+        """Input row of each key."""
+        return keys % self._rows
 
     def _sources_of(self, keys: Int64) -> Int64:
-        return self.sources.indices(keys % self.sources.total)
+        return self.sources.indices(self.rows_of(keys))
 
     def _see(self, documents: Int64) -> None:
         """Mark keys of documents that begin in a pack; note those that are marked already."""
-        is_turn = documents >= self.sources.total
+        is_turn = documents >= self._whole
         if is_turn.any():
             self._turns.append(documents[is_turn])
             documents = documents[~is_turn]
@@ -257,9 +269,9 @@ class Coverage:
             self.repeated.append(distinct[again])
 
     def _were_seen(self, documents: Int64) -> NDArray[np.bool_]:
-        rows = documents % self.sources.total
+        rows = documents % self._whole
         seen: NDArray[np.bool_] = (self._seen[rows >> 3] & _bit(rows)) != 0
-        turns = documents >= self.sources.total
+        turns = documents >= self._whole
         if turns.any():
             seen[turns] = np.isin(documents[turns], self._turn_keys())
         return seen
@@ -280,6 +292,7 @@ class Coverage:
         if self.knows_documents:
             self._see_turns()
             self._count_copies(findings)
+            self._compare_epochs(findings)
             self._lay_end_to_end(findings)
             if report is not None:
                 self._compare_sources(report, findings)
@@ -322,6 +335,21 @@ class Coverage:
         ):
             what = f"it has {policy.repeated:,} repeated documents, the shards hold {copies:,}"
             findings.add(Finding(kind="repeated document", file="manifest.json", what=what))
+
+    def _compare_epochs(self, findings: Findings) -> None:
+        """Check that every epoch has the documents of the first one, where none may lack."""
+        if self.policy.any_part_may_lack or self.policy.cut_left:
+            return
+        first, *others = self._seen.reshape(self.manifest.epochs, -1)
+        for epoch, seen in enumerate(others, 1):
+            rows = np.flatnonzero(np.unpackbits(first ^ seen, bitorder="little"))
+            findings.many("epochs", rows, partial(self._in_one_epoch, seen, epoch))
+
+    def _in_one_epoch(self, seen: NDArray[np.uint8], epoch: int, row: int) -> Finding:
+        """Finding of a row that is in the first epoch or in this one, and not in both."""
+        has, lacks = (epoch, 0) if seen[row >> 3] >> (row & 7) & 1 else (0, epoch)
+        what = f"{self.sources.row(row)} is in epoch {has} and not in epoch {lacks}"
+        return Finding(kind="epochs", what=what)
 
     def _lay_end_to_end(self, findings: Findings) -> None:
         """Check the pieces of each document in order.
@@ -414,9 +442,8 @@ class Coverage:
                 dropped = [
                     count for reason, count in rows["dropped"].items() if reason in WHOLE_DOCUMENTS
                 ]
-                expected["documents"] = (
-                    rows["in"] - rows["empty"] - sum(rows["skipped"].values()) - sum(dropped)
-                )
+                once = rows["in"] - rows["empty"] - sum(rows["skipped"].values()) - sum(dropped)
+                expected["documents"] = once * self.manifest.epochs
                 for key, count in expected.items():
                     in_shards = int(self.by_source[key][number])
                     if in_shards > count or (
@@ -441,11 +468,15 @@ class Coverage:
         `missing` of them are lost; the others had no tokens or were dropped.
         """
         first, rows = int(self.sources.firsts[source]), self.sources.rows[source]
-        bits = np.unpackbits(self._seen[first // 8 : (first + rows) // 8 + 1], bitorder="little")
-        absent = np.flatnonzero(bits[first % 8 : first % 8 + rows] == 0)
-        others = np.append(self._lacking, self._turn_keys()) % self.sources.total
-        absent = absent[~np.isin(absent + first, others)]
-        shown = ", ".join(map(str, absent[:10].tolist())) + (", ..." if len(absent) > 10 else "")
+        others = np.append(self._lacking, self._turn_keys()) % self._whole
+        absent: list[str] = []
+        for epoch, seen in enumerate(self._seen.reshape(self.manifest.epochs, -1)):
+            bits = np.unpackbits(seen[first // 8 : (first + rows) // 8 + 1], bitorder="little")
+            zero = np.flatnonzero(bits[first % 8 : first % 8 + rows] == 0)
+            zero = zero[~np.isin(zero + first + epoch * self._rows, others)]
+            in_epoch = f" in epoch {epoch}" if self.manifest.epochs > 1 else ""
+            absent += [f"{row}{in_epoch}" for row in zero.tolist()]
+        shown = ", ".join(absent[:10]) + (", ..." if len(absent) > 10 else "")
         if len(absent) == missing:
             return f"; lost: row {shown}"
         return (

@@ -65,7 +65,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Counts over all splits of an output.
+    """Counts over all splits of an output, of the first epoch if documents are packed for several.
 
     documents: length of each document, from its first token in the shards to its last; a repeated
     document counts once. segments: length of each segment without padding. documents_per_pack:
@@ -192,16 +192,18 @@ def log_edges(most: int, per_doubling: int = 2) -> Int64:
 def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
     """Packs of all splits, window by window as the build wrote them.
 
-    Raises FormatError for a damaged shard.
+    Of the first epoch, if documents are packed for several. Raises FormatError for a damaged shard.
     """
     windows: dict[str, list[int]] = {}
     report = find_report(output, manifest)
     for window in [] if report is None else report.get("windows", []):
-        windows.setdefault(window["split"], []).append(window["packs"])
-    for split, counts in manifest.splits.items():
+        if not window.get("epoch"):
+            windows.setdefault(window["split"], []).append(window["packs"])
+    for split in manifest.splits:
         sizes = windows.get(split, [])
         parts = read_batches(output, manifest, split)
-        for number, packs in enumerate(sizes if sum(sizes) == counts.packs else [counts.packs]):
+        total = sum(entry.packs or 0 for entry in manifest.shards(split, epoch=0))
+        for number, packs in enumerate(sizes if sum(sizes) == total else [total]):
             batches: list[WindowPacks] = []
             while sum(part.packs for part in batches) < packs:
                 batches.append(next(parts))
@@ -210,8 +212,11 @@ def read_windows(output: Output, manifest: Manifest) -> Iterator[WindowPacks]:
 
 
 def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[WindowPacks]:
-    """Record batches of a split, without their windows; packs are numbered from 0 in each."""
-    for entry in manifest.shards(split):
+    """Record batches of a split, without their windows; packs are numbered from 0 in each.
+
+    Of the first epoch, if documents are packed for several.
+    """
+    for entry in manifest.shards(split, epoch=0):
         path, packs = check_file(output, entry), 0
         try:
             with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:

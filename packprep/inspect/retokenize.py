@@ -60,10 +60,10 @@ class Sample:
             random = np.random.default_rng(int(stream(seed, Purpose.VERIFY_SAMPLE)))
             chosen = np.sort(random.choice(total, size, replace=False, shuffle=False))
         self.rows: NDArray[np.int64] = chosen[~np.isin(chosen, leave_out)]
-        self.pieces: dict[tuple[int, int], list[_Piece]] = {}  # by row and turn
+        self.pieces: dict[tuple[int, int, int], list[_Piece]] = {}  # by row, turn and epoch
         self._lock = threading.Lock()
 
-    def add(self, view: BatchView) -> None:
+    def add(self, view: BatchView, epoch: int) -> None:
         if not self.coverage.knows_documents or not len(self.rows):
             return
         ids = view.columns["document_ids"]
@@ -77,7 +77,7 @@ class Sample:
             piece = _Piece(int(starts[segment]), tokens, view.segment(segment, "ids", ""))
             turn = WHOLE_ROW if turns is None else int(turns[segment])
             with self._lock:
-                self.pieces.setdefault((int(ids[segment]), turn), []).append(piece)
+                self.pieces.setdefault((int(ids[segment]), turn, epoch), []).append(piece)
 
 
 def compare(
@@ -114,11 +114,10 @@ def compare(
                 first = int(coverage.sources.firsts[number])
                 last = -1
                 for row, turn, ids in encoded_rows(source, wanted, loaded, config, Path(scratch)):
-                    pieces = sample.pieces.pop((first + row, turn), [])
-                    name = coverage.name(
-                        int(coverage.keys(np.array([first + row]), np.array([turn]))[0])
-                    )
-                    _compare(name, ids, pieces, coverage, config, verdict.findings)
+                    for epoch in range(coverage.manifest.epochs):
+                        pieces = sample.pieces.pop((first + row, turn, epoch), [])
+                        name = coverage.name(int(coverage.keys(np.array(first + row), turn, epoch)))
+                        _compare(name, ids, pieces, coverage, config, verdict.findings)
                     compared += row != last
                     last = row
                     progress.advance("compare", compared, len(sample.rows), "rows")
@@ -132,11 +131,12 @@ def _report_surplus(
     sample: Sample, rows: NDArray[np.int64], coverage: Coverage, findings: Findings
 ) -> None:
     """Add a finding for each document of these rows that the source does not give."""
-    for row, turn in [key for key in sample.pieces if key[0] in rows]:
+    for key in [key for key in sample.pieces if key[0] in rows]:
+        row, turn, _ = key
         what = f"{coverage.sources.row(row)} has no document " + (
             "of the whole row" if turn == WHOLE_ROW else f"of message {turn}"
         )
-        findings.add(replace(sample.pieces[row, turn][0].place, kind="turn", what=what))
+        findings.add(replace(sample.pieces[key][0].place, kind="turn", what=what))
 
 
 def _compare(

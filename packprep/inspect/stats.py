@@ -145,12 +145,14 @@ def training(
 ) -> dict[str, Any]:
     """Facts for a trainer, of the split "train" if there is one, else of the first split.
 
+    They are of one epoch: the first, if documents are packed for several.
+
     global_batch_size: packs of one optimizer step over all ranks; None omits facts that depend on
     it. world_size: ranks. Tokens exclude filler. Loss tokens are given only if there are labels.
     Raises ConfigError.
     """
     split = "train" if "train" in manifest.splits else next(iter(manifest.splits))
-    packs = manifest.splits[split].packs
+    packs = sum(entry.packs or 0 for entry in manifest.shards(split, epoch=0))
     segments = real = loss = 0
     for window in read_windows(output, manifest):
         if window.split == split:

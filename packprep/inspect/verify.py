@@ -236,7 +236,7 @@ def _check_shard(
             rows = None if view.pack_rows is None else rows_view(view)
             coverage.add(view, number, checked.findings, rows)
             if sample is not None:
-                sample.add(rows or view)
+                sample.add(rows or view, coverage.epochs[number])
 
     read_shard(
         opened,
@@ -314,11 +314,11 @@ def _report_repeated(output: Output, coverage: Coverage, findings: Findings) -> 
     documents = np.unique(np.concatenate(coverage.repeated))
     places: dict[int, list[str]] = {}
     with contextlib.suppress(FormatError):  # a damaged shard is a finding already
-        rows = np.unique(documents[: findings.keep] % coverage.sources.total)
+        rows = np.unique(coverage.rows_of(documents[: findings.keep]))
         for segment in find_documents(output, coverage.manifest, rows.tolist()):
             if (segment.start == 0 or coverage.policy.one_piece) and segment.document is not None:
                 turn = WHOLE_ROW if segment.turn is None else segment.turn
-                key = coverage.keys(np.array(segment.document), np.array(turn))
+                key = coverage.keys(np.array(segment.document), turn, segment.place.epoch)
                 where = (
                     f"{segment.place.shard} pack {segment.place.pack_in_shard} segment "
                     f"{segment.place.segment}"

@@ -5,13 +5,17 @@ same random bits; else one output would mix two holdouts or two orders.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from packprep.config.build_config import BuildConfig
 from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
 STAGING_VERSION = 3
+# Values of options that a build does not record.
+_ADDED = {spec.name: spec.default for spec in fields(BuildConfig) if spec.metadata["added"]}
 
 
 def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
@@ -64,7 +68,8 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     changed += [
         f"{key} was {before!r}, now {after!r}"
         for key in sorted({*was["options"], *now["options"]})
-        if (before := was["options"].get(key)) != (after := now["options"].get(key))
+        if (before := was["options"].get(key, _ADDED.get(key)))
+        != (after := now["options"].get(key, _ADDED.get(key)))
     ]
     changed += [_changed_sources(old, new)] if was["sources"] != now["sources"] else []
     changed += ["another tokenizer"] if was["tokenizer"] != now["tokenizer"] else []

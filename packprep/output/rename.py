@@ -26,7 +26,13 @@ from packprep.output.shard_writer import ShardFile, column_bytes, receipt_like, 
 from packprep.output.sign_off import SETTINGS, described, file_entry, name_shards
 from packprep.output.staging import staged
 from packprep.schemas.canonical import canonical_json, digest_of
-from packprep.schemas.columns import NO_LOSS, STANDARD_COLUMNS, Column
+from packprep.schemas.columns import (
+    NO_LOSS,
+    STANDARD_COLUMNS,
+    Column,
+    columns_of_type,
+    token_type,
+)
 from packprep.schemas.errors import FormatError
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
@@ -107,9 +113,11 @@ def _columns(manifest: Manifest, names: Names) -> tuple[tuple[Column, ...], tupl
     kept = [column for column in manifest.columns if column.name not in manifest.added]
     present = {column.name for column in kept}
     added = tuple(name for name in needed_columns(names) if name not in present)
+    types = columns_of_type(token_type(kept), manifest.max_length)
+    stored = {column.name: column for column in kept}
     standard = [
-        column
-        for name, column in STANDARD_COLUMNS.items()
+        stored.get(name, types[name])
+        for name in STANDARD_COLUMNS
         if name in added or (name in present and name not in _CARRIED)
     ]
     return (*standard, *(column for column in kept if column not in standard)), added
@@ -172,13 +180,13 @@ def _complete(batch: pa.RecordBatch, columns: tuple[Column, ...], where: str) ->
     arrays = [
         batch.column(batch.schema.get_field_index(column.name))
         if column.name in batch.schema.names
-        else list_array(_computed(column.name, tokens, cu))
+        else list_array(_computed(column, tokens, cu))
         for column in columns
     ]
     return pa.record_batch(arrays, names=[column.name for column in columns])
 
 
-def _computed(name: str, tokens: ListView, cu: ListView) -> ListView:
+def _computed(column: Column, tokens: ListView, cu: ListView) -> ListView:
     """labels or position_ids of packs without padding."""
     ids = tokens.values[tokens.offsets[0] : tokens.offsets[-1]]
     offsets = tokens.offsets - tokens.offsets[0]
@@ -187,12 +195,13 @@ def _computed(name: str, tokens: ListView, cu: ListView) -> ListView:
     ends[bounds[1:] - 1] = True
     base = np.repeat(offsets[:-1], np.diff(bounds))
     starts = (cu.values[cu.offsets[0] : cu.offsets[-1]] + base)[~ends]
-    if name == "labels":
-        values = ids.copy()
+    if column.name == "labels":
+        values = ids.astype(column.numpy_dtype)
         values[starts] = NO_LOSS
     else:
         sizes = np.diff(starts, append=len(ids))
-        values = np.arange(len(ids), dtype=np.int32) - np.repeat(starts, sizes).astype(np.int32)
+        positions = np.arange(len(ids), dtype=np.int32) - np.repeat(starts, sizes).astype(np.int32)
+        values = positions.astype(column.numpy_dtype, copy=False)
     return ListView(offsets.astype(np.int32), values)
 
 

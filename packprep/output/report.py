@@ -5,7 +5,7 @@ their JSON Schema.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from packprep.schemas.report import (
     LeftOutText,
     MixedSource,
     Report,
+    ReportEpoch,
     ReportLeftOut,
     ReportMix,
     ReportSplit,
@@ -39,23 +40,31 @@ if TYPE_CHECKING:  # commands that only read a report need not load the compiler
 
 @dataclass
 class Account:
-    """Sums of a build by source, and facts of each window; added up window by window."""
+    """Sums of a build by source, and facts of each window; added up window by window.
 
-    sources: list[Sums]  # by source; the last counts filler packs, which have no source
+    sources: sums by source; the last counts filler packs, which have no source. epochs: the same of
+    each epoch, if there are several.
+    """
+
+    sources: list[Sums]
+    epochs: list[list[Sums]] = field(default_factory=list)
     windows: list[ReportWindow] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
     mix: dict[str, Any] | None = None  # the requested shares of a mix
 
     @staticmethod
-    def empty(sources: int) -> "Account":
-        return Account([Sums() for _ in range(sources + 1)])
+    def empty(sources: int, epochs: int = 1) -> "Account":
+        sums = [[Sums() for _ in range(sources + 1)] for _ in range(epochs + 1)]
+        return Account(sums[0], sums[1:] if epochs > 1 else [])
 
     @staticmethod
     def from_dict(facts: Mapping[str, Any]) -> "Account":
         """Account from the values that `as_dict` gave."""
         counts = {int(size): count for size, count in facts["segments_per_pack"].items()}
         return Account(
-            list(map(Sums.from_json, facts["sources"])), facts["windows"], Counter(counts)
+            list(map(Sums.from_json, facts["sources"])),
+            windows=facts["windows"],
+            segments_per_pack=Counter(counts),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,16 +73,17 @@ class Account:
         sources = [source.as_dict() for source in self.sources]
         return {"sources": sources, "windows": self.windows, "segments_per_pack": counts}
 
-    def merge(self, other: "Account") -> None:
-        """Add another account of the same sources."""
-        self._add(other.sources)
+    def merge(self, other: "Account", epoch: int = 0) -> None:
+        """Add the account of a window of an epoch, of the same sources."""
+        self._add(other.sources, epoch)
         self.segments_per_pack.update(other.segments_per_pack)
-        self.windows += other.windows
+        for window in other.windows:
+            self.windows.append(window | {"epoch": epoch} if self.epochs else window)
 
-    def add_mix(self, requested: dict[str, Any], left_out: Sequence[Sums]) -> None:
+    def add_mix(self, requested: dict[str, Any], left_out: Sequence[Sums], epoch: int = 0) -> None:
         """Count the documents that a mix does not draw. requested: see `Mix.as_dict`."""
         self.mix = requested
-        self._add([*left_out, Sums()])
+        self._add([*left_out, Sums()], epoch)
 
     def add(
         self,
@@ -110,8 +120,23 @@ class Account:
             [*self.sources, *(_packs_of(window, max_length) for window in self.windows)]
         )
 
-    def _add(self, sources: Sequence[Sums]) -> None:
-        self.sources = [total + more for total, more in zip(self.sources, sources, strict=True)]
+    def by_epoch(self, max_length: int) -> list[ReportEpoch]:
+        """Figures of each epoch."""
+        return [self._of_epoch(epoch, max_length) for epoch in range(len(self.epochs))]
+
+    def _of_epoch(self, epoch: int, max_length: int) -> ReportEpoch:
+        windows = [window for window in self.windows if window["epoch"] == epoch]
+        packs = [_packs_of(window, max_length) for window in windows]
+        return Sums.total([*self.epochs[epoch], *packs]).of_epoch(epoch)
+
+    def once(self, numbers: Iterable[int]) -> Sums:
+        """Sums of some sources in which each document counts once: those of the first epoch."""
+        first = self.epochs[0] if self.epochs else self.sources
+        return Sums.total(first[number] for number in numbers)
+
+    def _add(self, sources: Sequence[Sums], epoch: int = 0) -> None:
+        for sums in (self.sources, *self.epochs[epoch : epoch + 1]):
+            sums[:] = [total + more for total, more in zip(sums, sources, strict=True)]
 
 
 def _packs_of(window: ReportWindow, max_length: int) -> Sums:
@@ -130,9 +155,7 @@ def make_report(
     account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
 ) -> InputReport:
     """Part of report.json that follows from the inputs; `write_report` adds the other keys."""
-    by_source = [
-        _of_source([number], files, account.sources, config) for number in range(len(sources))
-    ]
+    by_source = [_of_source([number], files, account, config) for number in range(len(sources))]
     report: InputReport = {
         "report_version": 1,
         "documents": _sum_documents(by_source),
@@ -145,8 +168,10 @@ def make_report(
             {"name": source.name, **table} for source, table in zip(sources, by_source, strict=True)
         ],
     }
+    if account.epochs:
+        report["epochs"] = account.by_epoch(config.max_length)
     if account.mix is not None:
-        report["mix"] = _of_mix(account.mix, files, account.sources, config)
+        report["mix"] = _of_mix(account.mix, files, account, config)
     if config.turns != "row":
         rows = sum(part.rows for file in files for part in file.parts)
         report["turns"] = _turns(rows, [each for file in files for each in file.turns.values()])
@@ -164,11 +189,12 @@ def make_report(
 def _of_source(
     numbers: Sequence[int],
     files: "Sequence[TokenFile]",
-    counted: Sequence[Sums],
+    counted: Account,
     config: BuildConfig,
 ) -> SourceAccount:
     """Account of one input file, or of several together. counted: sums by input file."""
-    sums = Sums.total(counted[number] for number in numbers)
+    sums = Sums.total(counted.sources[number] for number in numbers)
+    once = counted.once(numbers)
     parts = [part for file in files for part in file.parts if part.source in numbers]
     cuts = [file.cut[key] for file in files for key in map(str, numbers) if key in file.cut]
     skipped: Counter[str] = Counter()
@@ -178,9 +204,9 @@ def _of_source(
     rows = sum(part.rows for part in parts)
     documents: DocumentCounts = {
         "in": sum(count.documents for count in turns) if turns else rows,
-        "empty": sums.empty - sum(skipped.values()),
+        "empty": once.empty - sum(skipped.values()),
         "skipped": dict(sorted(skipped.items())),
-        "dropped": dict(sorted(sums.dropped_documents.items())),
+        "dropped": dict(sorted(once.dropped_documents.items())),
         "cut": sum(documents for documents, _ in cuts),
         "cut_characters": sum(characters for _, characters in cuts),
     }
@@ -224,7 +250,7 @@ def _left_out(counts: "Sequence[LeftOutCount]") -> ReportLeftOut:
 def _of_mix(
     requested: Mapping[str, Any],
     files: "Sequence[TokenFile]",
-    counted: Sequence[Sums],
+    counted: Account,
     config: BuildConfig,
 ) -> ReportMix:
     """Requested and achieved shares of each source of a mix.
@@ -232,7 +258,8 @@ def _of_mix(
     Shares are those of the training split; the account of a source covers both splits.
     """
     sums = [
-        Sums.total(counted[number] for number in source["files"]) for source in requested["sources"]
+        Sums.total(counted.sources[number] for number in source["files"])
+        for source in requested["sources"]
     ]
     total_tokens = sum(source.trained_tokens for source in sums) or 1
     sources: list[MixedSource] = []
@@ -373,6 +400,19 @@ def table(report: Report) -> list[tuple[str, str]]:
     )
     rows.append(("packs", f"{report['packs']:,}" + _parts(splits)))
     rows.append(("utilization", f"{report['utilization']:.3%}"))
+    if epochs := report.get("epochs"):
+        least, most = (
+            {key: choose(epoch[key] for epoch in epochs) for key in ("utilization", "bias")}
+            for choose in (min, max)
+        )
+        rows.append(
+            (
+                "epochs",
+                f"{len(epochs)}, added up above; each has all documents, utilization "
+                f"{least['utilization']:.3%} to {most['utilization']:.3%}, bias "
+                f"{least['bias']:.2f} to {most['bias']:.2f}",
+            )
+        )
     if "loss_tokens" in report:
         rows.append(
             (

@@ -23,7 +23,15 @@ from packprep.output.shard_folder import ShardFolder
 from packprep.output.tree_columns import TreeColumns, tree_columns
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
-from packprep.schemas.columns import FILLER, NO_LOSS, STANDARD_COLUMNS, Column, shard_schema
+from packprep.schemas.columns import (
+    FILLER,
+    NO_LOSS,
+    STANDARD_COLUMNS,
+    Column,
+    columns_of_type,
+    shard_schema,
+    token_type,
+)
 from packprep.schemas.manifest import FileEntry
 from packprep.schemas.names import (
     Names,
@@ -74,6 +82,7 @@ class ShardLayout:
 
         Padding and repeated tokens need a column of labels, because they carry no loss; padding
         also needs a column of real lengths. The names of `hf` need labels and position_ids.
+        ConfigError if the vocabulary is too large for `token_type`.
         carried: columns of the token files other than tokens.
         """
         padded = config.pad_segment_to_multiple > 1
@@ -90,7 +99,8 @@ class ShardLayout:
         if trees:
             added_names, carried = tree_columns(carried)
             names += added_names
-        standard = tuple(STANDARD_COLUMNS[name] for name in names)
+        types = columns_of_type(tokenizer.shard_type(config.token_type), config.max_length)
+        standard = tuple(types[name] for name in names)
         return ShardLayout(
             columns=standard + tuple(column for column in carried if column not in standard),
             max_length=config.max_length,
@@ -105,7 +115,7 @@ class ShardLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """Receipt of a written shard. version: see `ShardFolder.version`."""
+    """Receipt of a written shard. version: see `ShardFolder.version`. epoch: of its window."""
 
     name: str
     split: str
@@ -115,6 +125,7 @@ class ShardFile:
     segments: int
     tokens: int
     version: str = ""
+    epoch: int = 0
 
     def intact(self, folder: ShardFolder) -> bool:
         """True if the file exists and matches the receipt."""
@@ -133,6 +144,7 @@ def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str
         packs=entry.packs,
         segments=0,
         tokens=entry.tokens,
+        epoch=entry.epoch or 0,
     )
 
 
@@ -239,7 +251,7 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
     """Packs first..last - 1 as one record batch in the columns of a file."""
     rows, documents = packs.rows(first, last), packs.documents
     ends = np.append(0, np.cumsum(rows.padded))
-    tokens = np.empty(int(ends[-1]), np.int32)
+    tokens = np.empty(int(ends[-1]), token_type(layout.columns))
     _gather(rows, documents.tokens, layout.bos_id, layout.pad_id, tokens)
     offsets = rows.offsets
     starts = {
@@ -259,7 +271,7 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
             case "position_ids":
                 gather.fill_positions(rows.padded, values)
                 if trees is not None:
-                    values += np.repeat(trees.rows.start, rows.padded).astype(np.int32)
+                    values += np.repeat(trees.rows.start, rows.padded).astype(values.dtype)
             case "cu_seqlens":
                 gather.fill_cu_seqlens(rows.padded, offsets, values)
             case "document_ids":
@@ -311,7 +323,7 @@ def _gather(
 def _fill_labels(
     rows: SegmentRows,
     stored: Pointers | None,
-    tokens: NDArray[np.int32],
+    tokens: NDArray[Any],
     train_overlap: bool,
     out: NDArray[np.int32],
 ) -> None:

@@ -42,6 +42,7 @@ def name_shards(
     in a store, so the record is enough. Returns the manifest's entries of all these files.
     """
     splits = list(dict.fromkeys(shard.split for shard in shards))
+    has_epochs = any(shard.epoch for shard in shards)
     by_split = {split: [shard for shard in shards if shard.split == split] for split in splits}
     names = {
         split: [shard_name(number, len(of_split)) for number in range(len(of_split))]
@@ -62,6 +63,7 @@ def name_shards(
             if not stay:
                 (staging / "shards" / shard.name).rename(staging / path)
             counts = {"packs": shard.packs, "tokens": shard.tokens, "split": split}
+            counts |= {"epoch": shard.epoch} if has_epochs else {}
             entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
         fingerprint = digest_of([split, *(shard.sha256 for shard in of_split)])[:16]
         write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
@@ -195,6 +197,7 @@ def sign(
         "ledger": sums.ledger,
     }
     data |= {"added": list(layout.added)} if layout.added else {}
+    data |= {"epochs": config.epochs} if config.epochs > 1 else {}
     if account.mix is not None:
         data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
     facts = {

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from packprep.packing.account import Sums
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.report import DocumentsPerPack, Report
+from packprep.schemas.report import DocumentsPerPack, Report, ReportEpoch
 
 _RATES = ("bos_rate", "eos_rate")
 _ADDED = ("documents", "tokens", "splits", "seconds")
@@ -26,6 +26,7 @@ def summed_report(
     """
     tables: Sequence[Mapping[str, Any]] = reports
     windows = [window for table in tables for window in table["windows"]]
+    windows.sort(key=lambda window: window.get("epoch", 0))  # as the packs are
     sums = Sums.total(map(sums_of, reports))
     figures: Mapping[str, Any] = sums.figures()
     if not all(key in table for key in _RATES for table in tables):  # older ones have none
@@ -40,6 +41,7 @@ def summed_report(
         **added,
         "documents_per_pack": documents_per_pack,
         "windows": [window | {"window": number} for number, window in enumerate(windows)],
+        **_epochs(reports),
         "sources": [source for table in tables for source in table["sources"]],
         "shards": len(shards),
         "bytes": sum(shard["bytes"] for shard in shards),
@@ -50,6 +52,17 @@ def summed_report(
     return cast("Report", report)
 
 
+def _epochs(reports: Sequence[Report]) -> dict[str, list[ReportEpoch]]:
+    """Figures of each epoch, if documents were packed for several."""
+    parts = [report["epochs"] for report in reports if "epochs" in report]
+    max_length = reports[0]["max_length"]
+    sums = [
+        Sums.total(_packed(figures, max_length) for figures in of_epoch)
+        for of_epoch in zip(*parts, strict=True)
+    ]
+    return {"epochs": [each.of_epoch(epoch) for epoch, each in enumerate(sums)]} if sums else {}
+
+
 def sums_of(report: Report) -> Sums:
     """The sums that a report.json was computed from."""
     documents = report["documents"]
@@ -58,20 +71,26 @@ def sums_of(report: Report) -> Sums:
     # A rate is a number of documents over theirs, so their product is that number but for rounding.
     with_bos = round(report.get("bos_rate", 0) * with_tokens)
     with_eos = round(report.get("eos_rate", 0) * with_tokens)
-    return Sums.of_ledger(report["tokens"]) + Sums(
+    return _packed(report, report["max_length"]) + Sums(
         documents=documents["in"],
         empty=without_tokens,
         dropped_documents=Counter(documents["dropped"]),
         bos_found=with_bos,
         eos_found=with_eos,
-        segments=report["segments"],
-        loss_tokens=report.get("loss_tokens"),
-        max_length=report["max_length"],
-        packs=report["packs"],
-        planned=report["bound"] + report["gap"],
-        bound=report["bound"],
-        bias=[report["bias"] * report["segments"]],
-        straggler=[report["straggler"] * report["packs"]],
+    )
+
+
+def _packed(figures: Report | ReportEpoch, max_length: int) -> Sums:
+    """The sums of tokens and packs that figures were computed from."""
+    return Sums.of_ledger(figures["tokens"]) + Sums(
+        segments=figures["segments"],
+        loss_tokens=figures.get("loss_tokens"),
+        max_length=max_length,
+        packs=figures["packs"],
+        planned=figures["bound"] + figures["gap"],
+        bound=figures["bound"],
+        bias=[figures["bias"] * figures["segments"]],
+        straggler=[figures["straggler"] * figures["packs"]],
     )
 
 

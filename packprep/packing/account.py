@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from packprep.schemas.report import Ledger, Rates, SumFigures
+from packprep.schemas.report import Ledger, Rates, ReportEpoch, SumFigures
 from packprep.support.clock import START
 
 Takes = Literal["whole documents", "tails", "any part"]
@@ -227,6 +227,22 @@ class Sums:
     def tokens_per_second(self, seconds: Mapping[str, float]) -> float:
         """Tokens in over the seconds of a build without its start; seconds: of report.json."""
         return round(self.tokens_in / max(seconds["total"] - seconds.get(START, 0.0), 1e-9), 1)
+
+    def of_epoch(self, epoch: int) -> ReportEpoch:
+        """Figures of these sums as those of one epoch."""
+        loss = {} if self.loss_tokens is None else {"loss_tokens": self.loss_tokens}
+        return {
+            "epoch": epoch,
+            "tokens": self.ledger,
+            "packs": self.packs,
+            "segments": self.segments,
+            "utilization": self.utilization,
+            "bound": self.bound,
+            "gap": self.gap,
+            "bias": self.mean_bias,
+            "straggler": self.mean_straggler,
+            **loss,  # type: ignore[typeddict-item]
+        }
 
     def figures(self) -> SumFigures:
         """The numbers of report.json that sums decide, by their keys."""

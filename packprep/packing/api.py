@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from packprep.packing.kernels.deal import count_keys, plan_of_documents
 from packprep.packing.order import ORDERS
 from packprep.packing.plan import ATTENTION_COST, PackPlan
+from packprep.packing.repack import repacking
 from packprep.packing.strategies import (
     NO_LIMIT,
     STRATEGIES,
@@ -46,6 +47,7 @@ def pack_lengths(
     num_packs: int | None = None,
     balance_ranks: int = 8,
     cost: tuple[float, float] = ATTENTION_COST,
+    repack: bool = False,
 ) -> PackPlan:
     """Pack documents of these lengths into packs of at most max_length tokens.
 
@@ -63,14 +65,17 @@ def pack_lengths(
     [documents], never decreasing; documents of one atom always share a pack.
     max_segments_per_pack: maximum documents in a pack; if packs are not full because of it,
     best_fit, first_fit, knapsack and optimal also try even packs and stream, and keep the fewest
-    packs. num_packs: for balanced, not with groups; default: as few packs as possible.
+    packs. num_packs: for balanced, not with groups; default: as few packs as possible. repack:
+    another seed gives documents other neighbours, see repack.py; not with order="input".
 
     The same arguments give the same plan on any machine. Raises ConfigError.
     Example: pack_lengths([5, 6, 2, 3], 8, order="input") packs documents [0, 3] and [1, 2].
     """
-    planner = _planner(strategy)
+    planner = _planner(strategy, repack)
     if order not in ORDERS:
         raise ConfigError(_unknown("order", order, ORDERS))
+    if repack and order == "input":
+        raise ConfigError("repack cannot keep documents in input order; choose another order")
     max_length = _whole_number("max_length", max_length, _LONGEST)
     limit = (
         None
@@ -117,7 +122,7 @@ def pack_lengths(
     return PackPlan(documents, max_length, result, offsets, group_of, atom_of, limit)
 
 
-def _planner(strategy: str) -> ItemPlanner:
+def _planner(strategy: str, repack: bool) -> ItemPlanner:
     if strategy == "wrapped":
         raise ConfigError(
             "strategy wrapped cuts documents where packs end, which needs more than their lengths; "
@@ -125,7 +130,7 @@ def _planner(strategy: str) -> ItemPlanner:
         )
     if strategy not in STRATEGIES:
         raise ConfigError(_unknown("strategy", strategy, tuple(STRATEGIES)))
-    return STRATEGIES[strategy]
+    return repacking(strategy) if repack else STRATEGIES[strategy]
 
 
 def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]) -> PackedItems:

@@ -193,10 +193,10 @@ def _prediction(
         else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": round(total["tokens"]),
-        "tokens_packed": row.tokens_packed,
-        "packs": row.packs,
+        "tokens_packed": config.epochs * row.tokens_packed,
+        "packs": config.epochs * row.packs,
         "utilization": round(row.utilization, 4),
-        "bytes": row.bytes,
+        "bytes": config.epochs * row.bytes,
     }
     return {"prediction": prediction} | ({"mix": mix} if mix else {})
 

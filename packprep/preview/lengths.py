@@ -210,7 +210,9 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
         group=None,
     )
     tokenizer = replace(lengths.tokenizer, bos=None, eos=None, pad_id=0)
-    plain = BuildConfig(max_length=config.max_length, columns=config.columns)
+    plain = BuildConfig(
+        max_length=config.max_length, columns=config.columns, token_type=config.token_type
+    )
     layout = ShardLayout.from_config(plain, tokenizer)
     packs = plan_window(documents, tokenizer, plain, 0).packs
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:

@@ -23,7 +23,7 @@ class Purpose(enum.IntEnum):
     Numbers never change, so that outputs stay the same.
     """
 
-    UNIT_ORDER = 1  # order in which units are dealt to windows
+    UNIT_ORDER = 1  # [epoch, if not 0]: order in which units are dealt to windows
     HOLDOUT = 2  # documents of the validation split
     DRAW = 3  # documents that a mix draws
     WINDOW = 4  # [window, split]: the seed that a window is planned with
@@ -39,6 +39,8 @@ class Purpose(enum.IntEnum):
     PLAN_LENGTHS = 14  # [window]: sample of `plan` from documents of known lengths
     PLAN_TEXT = 15  # sample of `plan` from text
     PLAN_ERROR = 16  # group of a document, one of ten, for the error of a sample
+    EXCHANGES = 17  # [number]: places of documents that a repack exchanges
+    WINDOW_ORDER = 18  # order of the documents of a window, where a repack needs another one
 
 
 GOLDEN, _MIX_1, _MIX_2 = (

@@ -75,8 +75,15 @@ class Documents:
         return None if column is None else Labels(values=column)
 
 
-def form_windows(files: Sequence[_Slice], config: BuildConfig) -> list[list[_Slice]]:
-    """Slices of each window, sorted by unit number.
+def form_epochs(files: Sequence[_Slice], config: BuildConfig) -> list[list[list[_Slice]]]:
+    """Windows of each epoch; epochs may have different numbers of windows."""
+    return [form_windows(files, config, epoch) for epoch in range(config.epochs)]
+
+
+def form_windows(
+    files: Sequence[_Slice], config: BuildConfig, epoch: int = 0
+) -> list[list[_Slice]]:
+    """Slices of each window of an epoch, sorted by unit number.
 
     A window ends with the unit that reaches its size.
     """
@@ -84,7 +91,7 @@ def form_windows(files: Sequence[_Slice], config: BuildConfig) -> list[list[_Sli
     for file in files:
         units.setdefault(file.unit, []).append(file)
     numbers = np.array(list(units))
-    numbers = numbers[unit_order(numbers, config)]
+    numbers = numbers[unit_order(numbers, config, epoch)]
     windows: list[list[_Slice]] = []
     size = config.window
     for number in numbers.tolist():
@@ -96,14 +103,16 @@ def form_windows(files: Sequence[_Slice], config: BuildConfig) -> list[list[_Sli
     return [sorted(window, key=lambda file: (file.unit, file.slice)) for window in windows]
 
 
-def unit_order(units: NDArray[np.int64], config: BuildConfig) -> NDArray[np.int64]:
+def unit_order(units: NDArray[np.int64], config: BuildConfig, epoch: int = 0) -> NDArray[np.int64]:
     """Order in which these units are dealt, as indices: seeded, or unchanged for order input.
 
     units: numbers of the units.
     """
     if config.order == "input":
         return np.arange(len(units))
-    return np.argsort(mix(stream(config.seed, Purpose.UNIT_ORDER), units), kind="stable")
+    later = (epoch,) if epoch else ()
+    key = stream(config.seed, Purpose.UNIT_ORDER, *later)
+    return np.argsort(mix(key, units), kind="stable")
 
 
 def read_documents(

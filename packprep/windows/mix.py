@@ -54,7 +54,8 @@ class _File:
 class Mix:
     """The draw of a build, and its windows.
 
-    entry_of_source: the entry of each input file. measure: see `Measure`.
+    entry_of_source: the entry of each input file. measure: see `Measure`. epoch: each draws the
+    same documents, in other windows.
 
     windows: the token files of each window. available, wanted: tokens of each cell; a cell is a
     source of the mix in one split, training first.
@@ -67,6 +68,7 @@ class Mix:
         entry_of_source: Sequence[int],
         config: BuildConfig,
         measure: Measure,
+        epoch: int = 0,
     ) -> None:
         self._files, self._directory, self._config, self._measure = (
             files,
@@ -84,7 +86,7 @@ class Mix:
             [place(*cell) for cell in zip(self.wanted, tokens, documents, strict=True)]
         )
         self._counted = [Counter[str]() for _ in entry_of_source]
-        self._streams, self._drawn = self._lay_out()
+        self._streams, self._drawn = self._lay_out(epoch)
         pairs = {pair for streams in self._streams for stream in streams for pair in stream.files()}
         self._files_of_window: list[list[int]] = [[] for _ in range(self._streams[0][0].windows)]
         for window, number in sorted(pairs):
@@ -232,7 +234,7 @@ class Mix:
                 candidates[cell].append((rows.hashed, rows.documents.id, rows.size))
         return [finish_draw(*pair) for pair in zip(ends, candidates, strict=True)]
 
-    def _lay_out(self) -> tuple[list[tuple[Stream, Stream]], list[int]]:
+    def _lay_out(self, epoch: int) -> tuple[list[tuple[Stream, Stream]], list[int]]:
         """Two streams of each cell, and the number of documents drawn from each token file.
 
         The first is of documents drawn `times`, the second of those drawn once more. Counts the
@@ -268,7 +270,7 @@ class Mix:
                 for cell, draw in enumerate(self._draws)
             ]
             windows = max(windows, *most)
-        order = self._order()
+        order = unit_order(np.array([file.unit for file in self._files]), self._config, epoch)
         streams = [
             (
                 lay_out(draw.times, tokens[cell, 0], has_documents[cell, 0], order, windows),
@@ -288,10 +290,6 @@ class Mix:
             for unit, counts in (("documents", times), ("tokens", times * documents.length)):
                 for source, count in enumerate(np.bincount(documents.source, weights=counts)):
                     self._counted[source][f"{name}_{unit}"] += int(count)
-
-    def _order(self) -> Int64:
-        """Token files in the order of the streams: units in seeded order, or in input order."""
-        return unit_order(np.array([file.unit for file in self._files]), self._config)
 
     def _stretch(
         self, number: int, documents: Documents, window: int, split: str

@@ -16,6 +16,7 @@ from packprep.engines.tokenizer import Tokenizer
 from packprep.packing import order as orders
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.api import pack_lengths
+from packprep.packing.kernels.common import shuffle
 from packprep.packing.kernels.gather import Pointers, tokens_at
 from packprep.packing.plan import PackPlan
 from packprep.support.errors import ConfigError
@@ -57,6 +58,10 @@ def plan_window(
     planner: Planner | None = None,
 ) -> WindowPlan:
     """Plan the documents of one window. May raise TooLongError with overflow error."""
+    if config.repack and (planner is not None or config.strategy == "wrapped"):
+        visit = np.arange(len(documents), dtype=np.int32)
+        shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
+        documents = documents.take(visit.astype(np.int64))
     cut = cut_window(documents, tokenizer, config)
     segments, account, plan = plan_segments(documents, cut, config, seed, planner)
     trained = cut.trained
@@ -183,6 +188,7 @@ def plan_segments(
         num_packs=config.num_packs,
         balance_ranks=config.balance_ranks,
         cost=config.cost(),
+        repack=config.repack,
     )
     return segments, account, plan
 

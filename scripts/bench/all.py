@@ -163,6 +163,18 @@ cropping; its row is our twin of the
 documents of `b4` before they are cut at the pack's length, as nanochat does.""",
     ),
     Benchmark(
+        name="repack",
+        title="Packings for several epochs",
+        quick=("--epochs", "2", "--max-length", "1024", "--strategy", "best_fit"),
+        reads_text=True,
+        prose="""\
+`--epochs 4 --repack` with each strategy: *in common* is the share of the pairs of neighbours of one
+epoch that another one has too, at most. Neighbours are two documents that follow each other in a
+pack. *Other seed* is the same of two builds without `--repack`: equal lengths are shuffled, and
+long documents stay beside the same ones. *Once* is the utilization of a build without
+`--repack`.""",
+    ),
+    Benchmark(
         name="loader",
         title="Loader",
         arguments=("--tokens", "64M"),

@@ -16,7 +16,7 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,23 +28,25 @@ import pyarrow.compute as pc
 import tables
 
 from packprep.loaders import PackedLoader, PackedShards
-from packprep.schemas import STANDARD_COLUMNS, digest_of, shard_schema
+from packprep.schemas import Column, digest_of, shard_schema
 from packprep.schemas.canonical import file_digest
+from packprep.schemas.columns import TokenType, columns_of_type
 from packprep.schemas.files import shard_name
 from packprep.schemas.storage.writing import write_dataset_files, write_manifest
 
-COLUMNS = tuple(
-    STANDARD_COLUMNS[name]
-    for name in ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
-)
+COLUMNS = ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
 BATCH_TOKENS = 1 << 19
 SHARD_TOKENS = 1 << 26
 VOCABULARY = 50_000
 
 
-def write_shards(directory: Path, tokens: int, max_length: int, seed: int = 0) -> None:
+def write_shards(
+    directory: Path, tokens: int, max_length: int, seed: int = 0, token_type: TokenType = "int32"
+) -> None:
     """About `tokens` tokens in packs of exactly max_length, in the format of packprep build."""
     directory.mkdir()
+    types = columns_of_type(token_type, max_length)
+    columns = [types[name] for name in COLUMNS]
     random = np.random.default_rng(seed)
     packs = max(tokens // max_length, 1)
     per_shard = SHARD_TOKENS // max_length
@@ -53,9 +55,10 @@ def write_shards(directory: Path, tokens: int, max_length: int, seed: int = 0) -
     segments = 0
     for number, count in enumerate(shards):
         path = directory / shard_name(number, len(shards))
-        with pa.ipc.new_stream(str(path), shard_schema(COLUMNS)) as writer:
+        with pa.ipc.new_stream(str(path), shard_schema(columns)) as writer:
             for first in range(0, count, BATCH_TOKENS // max_length):
-                batch = _batch(random, min(BATCH_TOKENS // max_length, count - first), max_length)
+                packs_of_batch = min(BATCH_TOKENS // max_length, count - first)
+                batch = _batch(random, packs_of_batch, max_length, columns)
                 segments += pc.sum(pc.list_value_length(batch.column(3))).as_py()
                 writer.write_batch(batch)
         entry = {"path": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
@@ -77,7 +80,7 @@ def write_shards(directory: Path, tokens: int, max_length: int, seed: int = 0) -
         "inputs": inputs,
         "identity": digest_of(inputs),
         "columns": [
-            {"name": column.name, "kind": column.kind, "dtype": column.dtype} for column in COLUMNS
+            {"name": column.name, "kind": column.kind, "dtype": column.dtype} for column in columns
         ],
         "max_length": max_length,
         "vocab_size": VOCABULARY,
@@ -89,7 +92,9 @@ def write_shards(directory: Path, tokens: int, max_length: int, seed: int = 0) -
     write_manifest(directory, data, {})
 
 
-def _batch(random: np.random.Generator, packs: int, max_length: int) -> pa.RecordBatch:
+def _batch(
+    random: np.random.Generator, packs: int, max_length: int, types: Sequence[Column]
+) -> pa.RecordBatch:
     cuts = []
     for _ in range(packs):
         ends = np.cumsum(np.exp(random.normal(5.5, 1.0, max_length // 16)).astype(np.int32) + 16)
@@ -103,16 +108,23 @@ def _batch(random: np.random.Generator, packs: int, max_length: int) -> pa.Recor
     total = int(segments.sum())
     columns = [
         (per_pack, tokens),
-        (per_pack, positions.astype(np.int32)),
+        (per_pack, positions),
         (per_segment + np.arange(packs + 1), np.concatenate(cuts)),
         (per_segment, np.arange(total, dtype=np.int64)),
         (per_segment, np.zeros(total, np.int32)),
     ]
     arrays = [
-        pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
-        for offsets, values in columns
+        pa.ListArray.from_arrays(
+            pa.array(offsets.astype(np.int32)), pa.array(values.astype(column.numpy_dtype))
+        )
+        for column, (offsets, values) in zip(types, columns, strict=True)
     ]
-    return pa.record_batch(arrays, schema=shard_schema(COLUMNS))
+    return pa.record_batch(arrays, schema=shard_schema(types))
+
+
+def compact(path: Path) -> Path:
+    """The same packs with tokens and positions as uint16."""
+    return path.with_name("uint16")
 
 
 def mine(
@@ -278,6 +290,7 @@ def main(
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "shards"
             write_shards(path, count, max_length)
+            write_shards(compact(path), count, max_length, token_type="uint16")
             click.echo(f"\npacks of {max_length}, {count / 1e6:.0f}M tokens")
             report_opening(path, repeats)
             _show(measure(_paths(path, max_length, without_peers), repeats), markdown)
@@ -291,6 +304,8 @@ def _paths(path: Path, max_length: int, alone: bool) -> dict[str, Callable[[], i
         "PackedLoader, 8 packs, shuffled": mine(path, 8),
         "PackedLoader, 8 packs, prefetched": mine(path, 8, prefetch=2),
         "PackedShards, views only": views(path),
+        "PackedLoader, a pack, uint16": mine(compact(path), 1, shuffle=False),
+        "PackedLoader, 8 packs, shuffled, uint16": mine(compact(path), 8),
     }
     if not alone:
         few = (1 << 22) // max_length  # a fair sample: the peers take minutes over everything

@@ -33,6 +33,7 @@ from peers import PACKAGES, versions
 
 BENCH = Path(__file__).parent
 _RATIOS = [
+    ("build fastokens, uint16", "build fastokens"),
     ("build fastokens", "trl"),
     ("build fastokens", "lists"),
     ("build fastokens", "raw-hf"),
@@ -113,6 +114,7 @@ class _Bench:
         self._build_net("build fastokens", fast, self.large)
         self._peer("raw-fastokens", self.large)
         self._peer("gigatoken-bin", self.large)
+        self._build_net("build fastokens, uint16", [*fast, "--token-type", "auto"], self.large)
         self._build_net("build fastokens, .gz", fast, self.packed)
         self._replan()
 

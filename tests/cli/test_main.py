@@ -355,6 +355,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "truncate_at": "END",
         "columns": "position_ids",
         "names": "hf",
+        "token_type": "auto",
         "text_template": "{a}",
         "unit_size": "1MB",
         "window": "2MB",
@@ -375,7 +376,10 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
     }
     ids, chat = {"input_ids_column": "ids"}, {"messages_column": "auto"}
     all_needs: dict[str, dict[str, Any]] = {
+        "min_shared": {"share_prefixes": True},
         "num_packs": {"strategy": "balanced"},
+        "epochs": {"repack": True},
+        "repack": {"epochs": 4},
         "truncation_side": {"overflow": "truncate"},
         "train_overlap": {"stride": 5},
         "labels_column": ids,

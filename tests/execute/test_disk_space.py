@@ -36,6 +36,10 @@ def test_token_files_and_shards_are_on_the_disk_together(tmp_path: Path) -> None
     assert disk_space.needed_bytes(plain, 1000) == 10_500
     large = dataclasses.replace(plain.tokenizer, vocab_size=65_537)
     assert disk_space.needed_bytes(dataclasses.replace(plain, tokenizer=large), 1000) == 12_600
+    compact = dataclasses.replace(plain, config=BuildConfig(token_type="uint16"))
+    assert disk_space.needed_bytes(compact, 1000) == 6_300
+    long = BuildConfig(token_type="auto", max_length=65_537)
+    assert disk_space.needed_bytes(dataclasses.replace(plain, config=long), 1000) == 8_400
     without = BuildConfig(columns=("document_ids",), keep_tokens="store")
     assert (
         disk_space.needed_bytes(

@@ -23,6 +23,7 @@ from packprep.schemas import (
     shard_schema,
 )
 from packprep.schemas.canonical import file_digest
+from packprep.schemas.columns import columns_of_type
 from packprep.schemas.files import shard_name
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
@@ -36,6 +37,8 @@ PLAIN = tuple(
     STANDARD_COLUMNS[name]
     for name in ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
 )
+
+COMPACT = tuple(columns_of_type("uint16", 8)[column.name] for column in PLAIN)
 
 Row = Mapping[str, Sequence[float]]
 
@@ -264,11 +267,12 @@ def _report(
 def write_golden(directory: Path) -> None:
     """The golden outputs of format version 1.
 
-    The README's example, the same with the names of hf, and all options.
+    The README's example, the same with the names of hf, the same in uint16, and all options.
     """
     write_output(directory / "v1-example", {"train": [EXAMPLE]})
     write_output(directory / "v1-hf", {"train": [EXAMPLE]})
     rename(directory / "v1-hf", "hf")
+    write_output(directory / "v1-uint16", {"train": [EXAMPLE]}, COMPACT)
     rich = {
         "train": [[rich_row(0, 3, 4), rich_row(2, 1), rich_row(3, 4, 2)], [rich_row(5, 2)]],
         "validation": [[rich_row(6, 5)]],

@@ -1,12 +1,15 @@
 """Allowed columns, and the Arrow schema that they make."""
 
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, shard_schema
-from packprep.schemas.columns import check_columns
+from packprep.schemas.columns import TokenType, check_columns, columns_of_type, token_type
 
 
 def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metadata() -> None:
@@ -48,7 +51,7 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
         ({"kind": "line"}, "column reward has kind 'line'; expected one of token, segment, "),
         (
             {"dtype": "float16"},
-            "column reward has dtype 'float16'; expected one of int8, uint8, int16, int32, int64",
+            "column reward has dtype 'float16'; expected one of int8, uint8, int16, uint16, int32",
         ),
         ({"dtype": ["int32"]}, "column reward has dtype"),
     ],
@@ -65,6 +68,42 @@ def test_a_standard_name_cannot_be_used_for_something_else() -> None:
         match="labels is a segment column of int32; the format fixes it as a token column",
     ):
         check_columns([*columns, Column(name="labels", kind="segment", dtype="int32")])
+
+
+@given(st.sampled_from(get_args(TokenType)), st.integers(1, 1 << 17))
+def test_positions_have_the_type_of_tokens_unless_packs_are_longer_than_it_counts(
+    tokens: TokenType, max_length: int
+) -> None:
+    columns = columns_of_type(tokens, max_length)
+    assert token_type(columns.values()) == tokens
+    positions = columns["position_ids"].numpy_dtype
+    assert max_length - 1 <= np.iinfo(positions).max
+    assert positions == (tokens if max_length <= 65_536 else "int32")
+    assert check_columns(columns.values()) == tuple(columns.values())
+    rest = [name for name in STANDARD_COLUMNS if name not in ("tokens", "position_ids")]
+    assert [columns[name] for name in rest] == [STANDARD_COLUMNS[name] for name in rest]
+
+
+@pytest.mark.parametrize("name", [*STANDARD_COLUMNS, "reward"])
+def test_only_tokens_and_positions_may_be_uint16(name: str) -> None:
+    kind = STANDARD_COLUMNS[name].kind if name in STANDARD_COLUMNS else "token"
+    column = Column(name=name, kind=kind, dtype="uint16")
+    columns = {**{key: STANDARD_COLUMNS[key] for key in ("tokens", "cu_seqlens")}, name: column}
+    if name in ("tokens", "position_ids"):
+        assert column in check_columns(columns.values())
+        return
+    with pytest.raises(
+        FormatError,
+        match=f"says {name} is a column of uint16; only tokens and position_ids may be, so choose "
+        "int32",
+    ):
+        check_columns(columns.values())
+
+
+def test_compact_columns_of_another_kind_are_refused() -> None:
+    wrong = Column(name="tokens", kind="segment", dtype="uint16")
+    with pytest.raises(FormatError, match="tokens is a segment column of uint16; the format fixes"):
+        check_columns([wrong, STANDARD_COLUMNS["cu_seqlens"]])
 
 
 def test_a_duplicate_name_and_a_missing_required_column_are_refused() -> None:

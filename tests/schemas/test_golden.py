@@ -20,6 +20,7 @@ DIGESTS = {
     "v1-example": "b61e5409ee56770b3e70fc951e0b0be600bdf5e0abfd6b6f329d6a28f00d371b",
     "v1-hf": "2400db606964463149cbdcc403f0f6fa20b00354cc477ea07f7a538e44584d4b",
     "v1-rich": "d906c2f89be2b0b356b6c2981e4d19101f3729103391a7b01c340d82a4074ea4",
+    "v1-uint16": "1df4a960010d1cc373e787ea4eb026ce433bc06447228f7d2dcd133189035043",
 }
 
 
@@ -61,6 +62,15 @@ def test_the_example_with_the_names_of_hf_is_read_with_the_same_values() -> None
     labels = [row.pop("labels") for row in rows]
     assert rows == EXAMPLE
     assert labels == [[-100, 20, 21, 22, 23, 24, 25, 26], [-100, 10, 2, -100, 2, -100, 30, 2]]
+
+
+def test_the_example_in_uint16_is_read_with_the_same_values_and_its_types() -> None:
+    packs = PackedShards(GOLDEN / "v1-uint16", verify=True)
+    rows = [{name: values.tolist() for name, values in pack.columns.items()} for pack in packs]
+    assert rows == EXAMPLE
+    assert [str(values.dtype) for values in packs[0].columns.values()] == [
+        *("uint16", "uint16", "int32", "int64", "int32")
+    ]
 
 
 @pytest.mark.parametrize(("name", "split"), [("v1-example", "train"), ("v1-rich", "validation")])

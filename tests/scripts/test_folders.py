@@ -74,7 +74,7 @@ def test_a_check_is_one_program_by_both_of_its_paths(script: str) -> None:
         [ROOT / "scripts" / script], capture_output=True, text=True, check=False, cwd="/"
     )
     assert done.returncode == 1
-    assert "usage: scripts/check_datasets_versions OUT [VERSION...]" in done.stderr
+    assert "usage: scripts/check_datasets_versions OUT [VERSION[/TORCH]...]" in done.stderr
 
 
 def test_help_of_a_script_is_its_first_lines() -> None:

@@ -67,7 +67,7 @@ def segments(path: Path, columns: Sequence[str] = ()) -> dict[int, list[Any]]:
 
 
 def test_the_names_and_types_that_config_knows_are_those_of_the_format() -> None:
-    assert get_args(DType) == CARRY_TYPES
+    assert tuple(dtype for dtype in get_args(DType) if dtype != "uint16") == CARRY_TYPES
     assert set(STANDARD_COLUMNS) <= set(RESERVED)
 
 

@@ -27,7 +27,7 @@ def rows_of(drawn: list[tuple[list[int], int, int]]) -> Rows:
 
 
 def pointers(rows: list[list[int]], dtype: type) -> Pointers:
-    values = np.array([token for row in rows for token in row], dtype)
+    values: np.ndarray = np.array([token for row in rows for token in row], dtype)
     starts = np.cumsum([0, *map(len, rows)])[:-1]
     return Pointers.into(values, starts)
 
@@ -105,7 +105,8 @@ def test_every_row_is_the_path_to_its_last_node(rows: Rows, spare: int) -> None:
     assert (nodes.start[nodes.parent >= 0] == nodes.end[parents]).all()
     assert (nodes.start[nodes.parent < 0] == 0).all()
     for number, row in enumerate(order):
-        path, node = [], int(nodes.last[number])
+        path: list[list[int]] = []
+        node = int(nodes.last[number])
         while node >= 0:
             path.insert(0, runs[node])
             node = int(nodes.parent[node])

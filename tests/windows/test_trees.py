@@ -26,8 +26,8 @@ def windows(draw: st.DrawFn) -> Window:
     for number in range(draw(st.integers(1, 4))):
         of_id: list[list[int]] = []
         for _ in range(draw(st.integers(1, 5))):
-            begin = draw(st.sampled_from([[], *of_id]))
-            kept = draw(st.integers(0, len(begin)))
+            begin: list[int] = draw(st.sampled_from([[], *of_id]))
+            kept: int = draw(st.integers(0, len(begin)))
             tail = draw(st.lists(st.integers(0, 3), min_size=1, max_size=8))
             of_id.append(begin[:kept] + tail)
         rows += of_id
@@ -38,8 +38,8 @@ def windows(draw: st.DrawFn) -> Window:
     masks = []
     for row in rows:
         if kind == "tail":
-            begin = draw(st.integers(0, len(row)))
-            masks.append([place >= begin for place in range(len(row))])
+            first = draw(st.integers(0, len(row)))
+            masks.append([place >= first for place in range(len(row))])
         else:
             masks.append([draw(st.booleans()) for _ in row])
     return rows, ids, masks
@@ -50,7 +50,8 @@ def rows_in(batch: dict[str, list[Any]]) -> list[tuple[int, int, int, list[int],
     cu, parents = batch["cu_seqlens"], batch["segment_parents"]
     rows = []
     for number, last in enumerate(batch["row_segments"]):
-        path, segment = [], last
+        path: list[int] = []
+        segment = last
         while segment >= 0:
             path = [*range(cu[segment], cu[segment + 1]), *path]
             segment = parents[segment]

@@ -46,7 +46,8 @@ def command(
     """List the rows of the sources that are in a pack of OUT, or the packs that hold a row.
 
     Rows and packs are numbered from 0. Give either --pack or --document. turn is the message that
-    is trained, where a document is one turn of a row (--turns).
+    is trained, where a document is one turn of a row (--turns). Of trees, the rows are listed, and
+    segment is the number of a row in its pack.
 
     \b
     Example:
@@ -62,7 +63,7 @@ def command(
     manifest = read_manifest(output)
     sources = Sources(manifest)
     if pack is not None:
-        segments = list(find_pack(output, manifest, pack, split, shard).segments)
+        segments = list(find_pack(output, manifest, pack, split, shard, rows=True).segments)
         if segment is not None:
             if segment >= len(segments):
                 raise ConfigError(
@@ -82,14 +83,19 @@ def command(
     has_turns = any(column.name == "turn_ids" for column in manifest.columns)
     if not as_json:  # a column of dashes would say nothing
         has_turns = any(located.turn is not None for located in segments)
-    rows = [_row(located, sources, has_turns=has_turns) for located in segments]
+    has_epochs = manifest.epochs > 1
+    rows = [
+        _row(located, sources, has_turns=has_turns, has_epochs=has_epochs) for located in segments
+    ]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
-        print_columns(rows, keys=3)
+        print_columns(rows, keys=3 + has_epochs)
 
 
-def _row(segment: "LocatedSegment", sources: "Sources", *, has_turns: bool) -> dict[str, Any]:
+def _row(
+    segment: "LocatedSegment", sources: "Sources", *, has_turns: bool, has_epochs: bool
+) -> dict[str, Any]:
     """A segment as a row of the table; keys are its columns."""
     document = segment.document
     known = document is not None and document >= 0
@@ -98,6 +104,7 @@ def _row(segment: "LocatedSegment", sources: "Sources", *, has_turns: bool) -> d
         source, row = sources.place(document)
     return {
         "split": segment.place.split,
+        **({"epoch": segment.place.epoch} if has_epochs else {}),
         "pack": segment.place.pack,
         "segment": segment.place.segment,
         "tokens": segment.real,

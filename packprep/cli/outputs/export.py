@@ -43,6 +43,12 @@ _FORMATS = (
     help="Directory to write, or a folder of a store such as s3://bucket/exported.",
 )
 @click.option(
+    "--epoch",
+    type=click.IntRange(0),
+    metavar="E",
+    help="The packing to write, from 0, of an output that has one for each epoch.",
+)
+@click.option(
     "--work-dir",
     metavar="DIR",
     shell_complete=of_paths("dir"),
@@ -51,7 +57,13 @@ _FORMATS = (
 @click.option("--json", "as_json", is_flag=True, help="Print export.json.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
 def command(
-    source: "Output", to: str, output: str, work_dir: str | None, as_json: bool, quiet: bool
+    source: "Output",
+    to: str,
+    output: str,
+    epoch: int | None,
+    work_dir: str | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Write the packs of OUT, in the same order, as files that another trainer reads.
 
@@ -77,7 +89,7 @@ def command(
     from packprep.support.progress import open_progress
 
     with open_progress(quiet=quiet) as progress:
-        manifest = export(source, output, to, work_dir=work_dir, progress=progress)
+        manifest = export(source, output, to, epoch=epoch, work_dir=work_dir, progress=progress)
     if as_json:
         click.echo(json.dumps(manifest.data, indent=2))
     elif not quiet:

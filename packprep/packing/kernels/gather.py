@@ -142,13 +142,13 @@ def make_room(
         _copy(values[first:last], out[start : start + last - first])
 
 
-def load_gather(ids: DTypeLike) -> None:
-    """Load the kernels that copy ids of this type into token files and shards."""
+def load_gather(ids: DTypeLike, tokens: DTypeLike, positions: DTypeLike) -> None:
+    """Load the kernels that copy ids of this type into token files, and into columns of shards."""
     kind = np.dtype(ids)
     for compiled, variant in (
         (add_ends, (kind,)),
-        (_fill_values, (kind, np.dtype(np.int32))),
-        (fill_positions, ()),
+        (_fill_values, (kind, np.dtype(tokens))),
+        (fill_positions, (np.dtype(positions),)),
     ):
         cast("Kernel", compiled).load(variant)
 
@@ -179,7 +179,7 @@ def fill_values(
     _fill_values(values.address, like, counts, padded, bos, float(before), float(after), out)
 
 
-@kernel_of([np.uint16, np.int32], [np.int32, np.int32], [np.int8, np.int8])
+@kernel_of([np.uint16, np.int32], [np.int32, np.int32], [np.uint16, np.uint16], [np.int8, np.int8])
 def _fill_values(
     address: Int64,
     like: NDArray[Any],
@@ -206,8 +206,8 @@ def _fill_values(
         cursor = end
 
 
-@kernel
-def fill_positions(padded: Int64, out: Out[Int32]) -> None:
+@kernel_of([np.int32], [np.uint16])
+def fill_positions(padded: Int64, out: Out[NDArray[Any]]) -> None:
     """Fill `out` with 0, 1, 2, ..., starting again at every segment.
 
     padded: [segments], tokens of each. out: [sum(padded)].
@@ -220,8 +220,8 @@ def fill_positions(padded: Int64, out: Out[Int32]) -> None:
         start += padded[segment]
 
 
-@kernel
-def labels_of_mask(tokens: Int32, mask: Int8, out: Out[Int32]) -> None:
+@kernel_of([np.int32], [np.uint16])
+def labels_of_mask(tokens: NDArray[Any], mask: Int8, out: Out[Int32]) -> None:
     """Write the token where the mask is not 0, else NO_LOSS. All arrays: [tokens]."""
     for place in range(len(tokens)):
         out[place] = tokens[place] if mask[place] else _NO_LOSS

@@ -1,0 +1,137 @@
+"""Plans of the same documents with other neighbours: as full as before, and really others."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from packprep.packing.api import pack_lengths
+from packprep.packing.plan import PackPlan
+from packprep.packing.repack import exchanged
+from packprep.packing.strategies import NO_LIMIT, STRATEGIES, Items
+from packprep.support.errors import ConfigError
+from tests.packing.test_api import instances
+
+# As many documents of a length as in short texts: many of 100 tokens, one of 900.
+LENGTHS = np.random.default_rng(1).lognormal(5, 0.6, 20_000).clip(20, 900).astype(np.int32)
+
+
+def neighbours(plan: PackPlan) -> set[tuple[int, int]]:
+    """Pairs of documents that follow each other in a pack, the smaller number first."""
+    inside = np.ones(len(plan.order) - 1, np.bool_)
+    inside[plan.offsets[1:-1] - 1] = False
+    pairs = np.sort(np.stack([plan.order[:-1], plan.order[1:]]), axis=0)[:, inside]
+    return set(zip(*pairs.tolist(), strict=True))
+
+
+def in_common(one: PackPlan, other: PackPlan) -> float:
+    return len(neighbours(one) & neighbours(other)) / len(neighbours(one))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("max_length", [1024, 4096, 32768])
+def test_another_seed_gives_nearly_all_documents_other_neighbours(
+    strategy: str, max_length: int
+) -> None:
+    one, other = (pack_lengths(LENGTHS, max_length, strategy, seed, repack=True) for seed in (0, 1))
+    assert in_common(one, other) < 0.01
+    if strategy != "greedy":  # whose packs depend on the order of the documents
+        assert abs(LENGTHS.sum() / max_length * (1 / one.num_packs - 1 / other.num_packs)) < 0.0005
+
+
+def test_without_repack_a_seed_leaves_long_documents_beside_the_same_ones() -> None:
+    plans = [pack_lengths(LENGTHS, 32768, "best_fit", seed) for seed in (0, 1)]
+    assert in_common(*plans) > 0.3
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "knapsack", "optimal"])
+def test_other_neighbours_take_at_most_a_twentieth_of_a_percent_more_packs(strategy: str) -> None:
+    for max_length in (1024, 2048, 4096):
+        plain = pack_lengths(LENGTHS, max_length, strategy, 3)
+        again = pack_lengths(LENGTHS, max_length, strategy, 3, repack=True)
+        assert plain.num_packs <= again.num_packs <= 1.0005 * plain.num_packs
+
+
+@settings(max_examples=500)
+@given(
+    instances(),
+    st.sampled_from(sorted(STRATEGIES)),
+    st.sampled_from(["shuffle", "length", "balanced"]),
+    st.one_of(st.none(), st.integers(2, 6)),
+    st.sampled_from(["", "groups", "atoms"]),
+    st.integers(0, 3),
+)
+def test_every_plan_keeps_the_constraints_and_is_a_function_of_its_seed(
+    instance: tuple[list[int], int],
+    strategy: str,
+    order: str,
+    slots: int | None,
+    kind: str,
+    seed: int,
+) -> None:
+    lengths, capacity = instance
+    options: dict[str, Any] = {"order": order, "max_segments_per_pack": slots, "repack": True}
+    if kind == "groups":
+        options["groups"] = [number % 3 for number in range(len(lengths))]
+    if kind == "atoms":  # two documents of at most half a pack each
+        lengths = [max(1, length // 2) for length in lengths]
+        options["atoms"], capacity = [n // 2 for n in range(len(lengths))], max(2, capacity)
+    plan = pack_lengths(lengths, capacity, strategy, seed, **options)
+    plan.check()
+    again = pack_lengths(lengths, capacity, strategy, seed, **options)
+    assert (plan.order.tolist(), plan.offsets.tolist()) == (
+        again.order.tolist(),
+        again.offsets.tolist(),
+    )
+    inner = np.diff(plan.order)[np.setdiff1d(np.arange(len(lengths) - 1), plan.offsets[1:-1] - 1)]
+    assert (inner > 0).all(), "documents ascend inside a pack"
+    if strategy not in ("stream", "greedy", "balanced"):
+        plain = pack_lengths(lengths, capacity, strategy, seed, **options | {"repack": False})
+        assert plan.num_packs == plain.num_packs  # of so few, 0.05 % is none
+
+
+@settings(max_examples=200)
+@given(instances(), st.integers(0, 3), st.booleans())
+def test_exchanged_documents_leave_the_length_of_every_pack_as_it_was(
+    instance: tuple[list[int], int], seed: int, heavy: bool
+) -> None:
+    lengths, capacity = instance
+    plan = pack_lengths(lengths, capacity, "optimal", seed)
+    weights = np.arange(len(lengths), dtype=np.int32) % 3 + 1 if heavy else None
+    items = items_of(lengths, capacity, seed, weights)
+    order = exchanged(plan.order, plan.offsets, items)
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    for values in (items.lengths, items.weights):
+        if values is not None and len(lengths):
+            before, after = (
+                np.add.reduceat(values[each], plan.offsets[:-1]) for each in (plan.order, order)
+            )
+            assert before.tolist() == after.tolist()
+
+
+def items_of(
+    lengths: list[int], capacity: int, seed: int, weights: NDArray[np.int32] | None
+) -> Items:
+    array = np.array(lengths, np.int32)
+    return Items(
+        lengths=array,
+        counts=np.bincount(array, minlength=capacity + 1),
+        weights=weights,
+        max_length=capacity,
+        slots=NO_LIMIT,
+        seed=seed,
+        order="shuffle",
+        shuffle_documents=False,
+        num_packs=None,
+        ranks=8,
+        cost=(1.0, 1.0),
+    )
+
+
+def test_order_input_cannot_be_repacked() -> None:
+    with pytest.raises(ConfigError) as error:
+        pack_lengths([1, 2], 4, order="input", repack=True)
+    assert str(error.value) == "repack cannot keep documents in input order; choose another order"
