@@ -3,6 +3,7 @@
 from .adapters import (
     Isolation,
     check_trl,
+    seen_until,
     to_axolotl,
     to_flattening,
     to_flex_block_mask,
@@ -17,6 +18,7 @@ from .adapters import (
     to_torchtune,
     to_trl,
     to_trl_row,
+    tree_mask,
     verify_isolation,
 )
 from .attention import attention_backend, varlen_attention
@@ -36,6 +38,7 @@ from .loss import (
     pair_log_probs,
     segment_means,
     selective_log_probs,
+    tree_loss,
     unpack,
 )
 from .pack import Pack, Segment
@@ -59,6 +62,7 @@ __all__ = [
     "context_slice",
     "loss_weights",
     "pair_log_probs",
+    "seen_until",
     "segment_means",
     "selective_log_probs",
     "to_axolotl",
@@ -78,6 +82,8 @@ __all__ = [
     "to_torchtune",
     "to_trl",
     "to_trl_row",
+    "tree_loss",
+    "tree_mask",
     "unpack",
     "varlen_attention",
     "verify_isolation",

@@ -10,11 +10,12 @@ import numpy as np
 from packprep.schemas.columns import FILLER
 
 from .buffers import Block
+from .trees import refuse_trees, unshared_fields
 
 # torch.Tensor. torch is imported only where tensors are made.
 Tensor = Any
 LabelKind = Literal["hf", "shifted"]
-_NO_ARRAYS = ("max_seqlen", "label_kind", "extra", "_block")
+_NO_ARRAYS = ("max_seqlen", "label_kind", "extra", "rows", "_block")
 
 # numpy.ndarray as the loader makes it, or torch.Tensor as `to` and `pin_memory` return it.
 Array = Any
@@ -50,6 +51,16 @@ class PackedBatch:
     """float32 [T]: weight of the loss at each label; None unless PackedLoader has loss_weights"""
     extra: Mapping[str, Array] = field(default_factory=dict)
     """the columns that PackedLoader's `columns` names, [T] or [S]"""
+    segment_parents: Array = None
+    """int64 [S]: the segment that each continues, -1 for none; None unless segments are nodes of
+    trees (PackedLoader(trees=True)). Then a token sees its own segment and those above it."""
+    previous: Array = None
+    """int64 [T]: the position whose logits predict each token, -1 at the first token of a root;
+    None without trees"""
+    label_weights: Array = None
+    """int64 [T]: number of rows that train each token; None without trees"""
+    rows: Mapping[str, Array] = field(default_factory=dict)
+    """columns of the rows of the trees, [rows]; row_segments count over the batch"""
     _block: Block | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -104,14 +115,28 @@ class PackedBatch:
     def labels_as(self, kind: LabelKind) -> Array:
         """Labels in this convention: the same array, or a copy if the convention differs.
 
-        Exact in both directions, because a segment's outer label is -100 in both.
+        Exact in both directions, because a segment's outer label is -100 in both. ValueError for
+        shifted labels of trees: where rows part, one position predicts several tokens.
         """
+        refuse_trees(self.segment_parents is not None and kind == "shifted", "labels='shifted'")
         if self.labels is None or kind == self.label_kind:
             return self.labels
         step = -1 if kind == "shifted" else 1
         if isinstance(self.labels, np.ndarray):
             return np.roll(self.labels, step)
         return self.labels.roll(step)
+
+    def unshared(self) -> "PackedBatch":
+        """The rows of the trees as documents that share nothing; the same batch without trees.
+
+        The rows are in the order of the trees. Padding and filler are left out. numpy arrays.
+        ValueError for labels that are not "hf": a row's first label is at its own first token.
+        """
+        if self.segment_parents is None:
+            return self
+        if self.label_kind != "hf":
+            raise ValueError("the batch has shifted labels; ask PackedLoader for labels='hf'")
+        return PackedBatch(**unshared_fields(self.numpy()))
 
     def torch(self) -> "PackedBatch":
         """The same memory as torch tensors."""
@@ -150,7 +175,8 @@ class PackedBatch:
 
     def _map(self, function: Any) -> "PackedBatch":
         changed: dict[str, Any] = {
-            "extra": {name: function(array) for name, array in self.extra.items()}
+            "extra": {name: function(array) for name, array in self.extra.items()},
+            "rows": {name: function(array) for name, array in self.rows.items()},
         }
         for each in fields(self):
             value = getattr(self, each.name)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch import PackedBatch
+from .trees import refuse_trees
 
 ContextLayout = Literal["contiguous", "zigzag"]
 
@@ -74,6 +75,7 @@ def context_slice(
             "the batch has unshifted labels, which lose one at the end of each slice; use "
             "PackedLoader(..., labels='shifted')"
         )
+    refuse_trees(batch.segment_parents is not None, "context_slice")
     cu_seqlens = batch.numpy().cu_seqlens
     index: Any = context_indices(cu_seqlens, cp_rank, cp_size, layout)
     if not isinstance(batch.tokens, np.ndarray):

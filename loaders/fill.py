@@ -18,6 +18,7 @@ from .loss import Mode, loss_weights
 from .mapped import BatchRows
 from .shape import BatchShape
 from .shards import PackedShards
+from .trees import path_lengths, path_tokens, previous_tokens, row_labels, row_weights
 
 LabelChoice = Literal["hf", "shifted", "none"]
 # Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other
@@ -59,6 +60,8 @@ class BatchMaker:
         self._dtypes = shards.column_dtypes
         self._documents, self._real = "document_ids" in stored, "segment_lengths" in stored
         self._turns = "turn_ids" in stored
+        self._trees = shards.has_trees
+        self._row_columns = [name for name, kind in stored.items() if kind == "row"]
 
     @staticmethod
     def values(shape: BatchShape) -> int:
@@ -147,7 +150,8 @@ class BatchMaker:
         first, labels = 2 * (room + _SKEW), None
         if self._labels == "hf":
             labels = memory[first : first + total]
-            labels[starts] = NO_LOSS
+            if not self._trees:  # where rows part, the first token of a segment is trained
+                labels[starts] = NO_LOSS
         elif self._labels == "shifted":
             labels = memory[first + 1 : first + 1 + total]
             labels[ends - 1] = NO_LOSS
@@ -165,12 +169,17 @@ class BatchMaker:
                 # Turns of one row are documents of their own.
                 turns = self._column(locations, "turn_ids", segments, FILLER)
                 units = (units << 31) + turns
-            weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, units)
+            if not self._trees:
+                weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, units)
         extra: dict[str, Any] = {}
         for name, kind in self._columns.items():
             extra[name] = self._column(
                 locations, name, segments if kind == "segment" else total, _FILLED.get(name, 0)
             )
+        trees: dict[str, Any] = {}
+        if self._trees:
+            trees = self._tree_fields(locations, boundaries, positions, labels)
+            weights = trees.pop("loss_weights")
         if (limit := self._shape.max_segments) is not None:
             if segments > limit:
                 raise ValueError(
@@ -182,6 +191,8 @@ class BatchMaker:
             cu_seqlens = _extended(cu_seqlens, limit + 1, total)
             documents = None if documents is None else _extended(documents, limit, FILLER)
             real = None if real is None else _extended(real, limit, 0)
+            if trees:
+                trees["segment_parents"] = _extended(trees["segment_parents"], limit, -1)
             segment_columns = [name for name, kind in self._columns.items() if kind == "segment"]
             extra |= {
                 name: _extended(extra[name], limit, _FILLED.get(name, 0))
@@ -198,15 +209,63 @@ class BatchMaker:
             segment_lengths=real,
             loss_weights=weights,
             extra=extra,
+            **trees,
             _block=block,
         )
+
+    def _tree_fields(
+        self,
+        locations: list[Location | None],
+        boundaries: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        labels: NDArray[np.int64] | None,
+    ) -> dict[str, Any]:
+        """Fields of PackedBatch that only trees have; adds the tokens above to the positions."""
+        packs = [pack for pack in locations if pack is not None]
+        segments = [
+            1 if pack is None else len(pack[0].get("cu_seqlens", pack[1])) - 1 for pack in locations
+        ]
+        firsts = np.cumsum([0, *segments])[:-1]
+        parents = np.full(len(boundaries) - 1, -1, np.int64)
+        rows: dict[str, NDArray[Any]] = {
+            name: np.concatenate(
+                [np.empty(0, self._dtypes[name]), *(of.get(name, row) for of, row in packs)]
+            )
+            for name in self._row_columns
+        }
+        counts = [0 if pack is None else len(pack[0].get("row_ids", pack[1])) for pack in locations]
+        for pack, first, count in zip(locations, firsts, segments, strict=True):
+            if pack is not None:
+                of_pack = pack[0].get("segment_parents", pack[1]).astype(np.int64)
+                parents[first : first + count] = np.where(of_pack >= 0, of_pack + first, -1)
+        rows["row_segments"] = rows["row_segments"] + np.repeat(firsts, counts)
+        rows["row_ends"] = boundaries[1:][rows["row_segments"]]
+        lengths = np.diff(boundaries)
+        positions += np.repeat(path_lengths(parents, lengths), lengths)
+        total = int(boundaries[-1])
+        weights = None
+        if self._weights is not None and labels is not None:
+            tokens, bounds = path_tokens(parents, boundaries, rows["row_segments"])
+            of_rows = row_labels(labels, tokens, bounds, rows["row_label_starts"])
+            units = rows["row_ids"]
+            if "row_turns" in rows:
+                units = (units << 31) + rows["row_turns"]
+            weights = row_weights(self._weights, tokens, of_rows, bounds, units, total)
+        return {
+            "segment_parents": parents,
+            "previous": previous_tokens(parents, boundaries),
+            "label_weights": self._column(locations, "label_weights", total, 0).astype(np.int64),
+            "rows": rows,
+            "loss_weights": weights,
+        }
 
     def _column(
         self, locations: list[Location | None], name: str, length: int, fill: int
     ) -> NDArray[Any]:
         """A column of all packs, concatenated, with `fill` in filler packs and padding."""
         dtype = self._dtypes[name]
-        each = self._shape.filler if self._columns.get(name) == "token" else 1
+        is_token = self._columns.get(name) == "token" or name == "label_weights"
+        each = self._shape.filler if is_token else 1
         values = _joined(
             [
                 np.full(each, fill, dtype) if pack is None else pack[0].get(name, pack[1])

@@ -21,7 +21,7 @@ from .buffers import BlockPool
 from .fill import BatchMaker, LabelChoice
 from .loss import Mode
 from .order import EpochOrder, rank_places
-from .shape import batch_shape, column_kind
+from .shape import batch_shape, check_tree_settings, column_kind
 from .shards import PackedShards, StoredPlan
 
 STATE_VERSION = 1
@@ -39,7 +39,8 @@ class PackedLoader:
     rank's share of each global batch. labels: "hf" (unshifted, the model shifts), "shifted" (of the
     next token) or "none"; no label crosses a segment boundary. loss_weights: mode of the weights to
     add to each batch, see `packprep.loaders.loss_weights`. columns: further columns to read into
-    `batch.extra`.
+    `batch.extra`. trees: True for shards with trees (--share-prefixes), whose batches have
+    `segment_parents`; only code that knows trees may read them.
 
     pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple of this.
     max_segments: segments of every batch; with it shapes never change (pad_to is then
@@ -80,6 +81,7 @@ class PackedLoader:
         columns: Sequence[str] = (),
         shuffle_window: int = 4,
         pin_memory: bool = False,
+        trees: bool = False,
     ) -> None:
         self.shards = shards
         self.packs_per_batch, self.rank, self.world_size = packs_per_batch, rank, world_size
@@ -89,6 +91,7 @@ class PackedLoader:
         self._labels, self._weights, self._pin_memory = labels, loss_weights, pin_memory
         self._columns = {name: column_kind(shards, name) for name in columns}
         self._check()
+        check_tree_settings(shards, trees, labels, cp_size)
         self._shape = batch_shape(
             shards, packs_per_batch, pad_to, max_segments, pad_multiple, cp_size, cp_layout, labels
         )

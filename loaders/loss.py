@@ -5,6 +5,7 @@ pack. Weights correct that at no cost: the loss is (weights * losses).sum(), and
 split across ranks and context-parallel slices. Nothing here loops over segments.
 """
 
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from packprep.schemas.columns import NO_LOSS
 
 from .batch import PackedBatch, Tensor
+from .trees import path_tokens, refuse_trees
 
 Mode = Literal["token", "segment", "document"]
 
@@ -99,9 +101,15 @@ def unpack(values: Any, batch: Any) -> list[Any]:
 
     Views, in pack order, without filler.
 
-    values: [T, ...], for example a batch's tokens, or their log-probabilities.
+    values: [T, ...], for example a batch's tokens, or their log-probabilities. Of a batch of trees,
+    the values of each row, copied along its path, in the order of `batch.rows`.
     """
     arrays = batch.numpy()
+    if arrays.segment_parents is not None:
+        last = np.asarray(arrays.rows["row_segments"], np.int64)
+        boundaries = arrays.cu_seqlens.astype(np.int64)
+        tokens, rows = path_tokens(arrays.segment_parents, boundaries, last)
+        return [values[tokens[start:end]] for start, end in pairwise(rows.tolist())]
     starts = arrays.cu_seqlens[:-1]
     lengths = arrays.segment_lengths
     if lengths is None:
@@ -114,16 +122,24 @@ def unpack(values: Any, batch: Any) -> list[Any]:
 
 
 def selective_log_probs(
-    hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int = 1024
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    chunk: int = 1024,
+    previous: Tensor | None = None,
 ) -> Tensor:
     """Log-probability of each label under softmax(hidden @ weight.T).
 
     Returns float32 [T], 0 where the label is -100.
 
-    hidden: [T, width]. weight: [vocabulary, width]. labels: int64 [T], of the next token. Processes
-    `chunk` tokens at a time and computes their logits again in the backward pass, so memory is
-    chunk * vocabulary and not T * vocabulary, for about twice the time.
+    hidden: [T, width]. weight: [vocabulary, width]. labels: int64 [T], of the next token. previous:
+    of a batch of trees, whose labels are then those of the tokens themselves (labels="hf"); the
+    result has the log-probability of each token at its own place. Processes `chunk` tokens at a
+    time and computes their logits again in the backward pass, so memory is chunk * vocabulary and
+    not T * vocabulary, for about twice the time.
     """
+    if previous is not None:
+        hidden = hidden[previous.clamp(min=0)]
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.checkpoint import checkpoint
@@ -141,6 +157,26 @@ def selective_log_probs(
         for first in range(0, len(labels), chunk)
     ]
     return torch.cat(pieces)
+
+
+def tree_loss(logits: Tensor, batch: PackedBatch, chunk: int = 1024) -> Tensor:
+    """Mean loss of the rows of a batch of trees, a scalar; its gradient is that of separate rows.
+
+    logits: [T, vocabulary] or [1, T, vocabulary]. Each trained token is predicted from
+    `batch.previous` and counts as often as rows train it. With `batch.loss_weights` the result is
+    the weighted sum; divide by the number of units, see `loss_weights`. Processes `chunk` tokens at
+    a time, and again in the backward pass. ValueError for a batch without trees.
+    """
+    if batch.segment_parents is None or batch.labels is None:
+        raise ValueError("the batch has no trees with labels; use the loss of the model")
+    batch = batch.torch()
+    logits = logits[0] if logits.dim() == 3 and len(logits) == 1 else logits
+    trained = (batch.labels != NO_LOSS).nonzero().flatten()
+    weights = batch.label_weights if batch.loss_weights is None else batch.loss_weights
+    weights = weights[trained]
+    each = _label_log_probs(logits[batch.previous[trained]], batch.labels[trained], chunk)
+    loss = -(each * weights.to(each.dtype)).sum()
+    return loss if batch.loss_weights is not None else loss / weights.sum().clamp(min=1)
 
 
 class PairLogProbs(NamedTuple):
@@ -186,6 +222,7 @@ def pair_log_probs(values: Tensor, batch: PackedBatch, chunk: int = 1024) -> Pai
     """
     import torch
 
+    refuse_trees(batch.segment_parents is not None, "pair_log_probs")
     labels, ids, sides = _pair_fields(batch)
     if values.dim() > 1 and len(values) == 1:
         values = values[0]  # a pair has two tokens or more, so this is the dimension of sequences

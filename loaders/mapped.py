@@ -36,7 +36,7 @@ class Field(NamedTuple):
 
     name: str
     stored: str
-    kind: Literal["token", "segment", "boundary", "lengths"]
+    kind: Literal["token", "segment", "boundary", "row", "lengths"]
     dtype: str
 
 
@@ -196,6 +196,7 @@ class MappedShard:
             "segment": boundaries - 1,
             "boundary": boundaries,
             "lengths": boundaries,
+            "row": len(row.get("row_ids", ())),
         }
         for field in self.fields:
             if len(row[field.name]) != expected[field.kind]:
@@ -217,6 +218,8 @@ def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
     if not (lengths > 0).all() or not (entries > 1).all():
         return False
     expected = {"token": lengths, "segment": entries - 1, "boundary": entries, "lengths": entries}
+    if "row_ids" in views:
+        expected["row"] = np.diff(views["row_ids"].offsets)
     if any((np.diff(views[field.name].offsets) != expected[field.kind]).any() for field in fields):
         return False
     cu = _flat(views["cu_seqlens"])

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .trees import path_lengths, refuse_trees
+
 
 class Segment(NamedTuple):
     """A document, or a piece of one.
@@ -43,13 +45,16 @@ class Pack:
 
     @property
     def position_ids(self) -> NDArray[Any]:
-        """Position ids, int32 or uint16 [tokens], from 0 in every segment.
+        """Position ids, int32 or uint16 [tokens], from 0 in every segment, or along paths of trees.
 
         Computed from cu_seqlens, as int32, if the column is not stored.
         """
         if (stored := self.columns.get("position_ids")) is not None:
             return stored
         starts, lengths = self.cu_seqlens[:-1], np.diff(self.cu_seqlens)
+        if (parents := self.columns.get("segment_parents")) is not None:
+            above = path_lengths(parents.astype(np.int64), lengths.astype(np.int64))
+            starts = starts - above.astype(np.int32)
         return np.arange(len(self.tokens), dtype=np.int32) - np.repeat(starts, lengths)
 
     @property
@@ -82,7 +87,8 @@ class Pack:
         return self.columns.get("labels")
 
     def segments(self) -> Iterator[Segment]:
-        """The segments in pack order, filler included."""
+        """The segments in pack order, filler included; ValueError if they are nodes of trees."""
+        refuse_trees("segment_parents" in self.columns, "Pack.segments")
         first, lengths = self.cu_seqlens[:-1], self.segment_lengths
         last = self.cu_seqlens[1:] if lengths is None else first + lengths
         ids: Iterable[int | None] = (

@@ -11,6 +11,7 @@ from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.errors import FormatError
 
 from .batch import PackedBatch
+from .trees import refuse_trees
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -25,6 +26,7 @@ def batch_from_rows(rows: Rows) -> PackedBatch:
     """
     if not rows:
         raise ValueError("the batch has no rows; expected one or more")
+    refuse_trees(any("segment_parents" in row for row in rows), "a batch of rows")
     boundaries, total = [np.zeros(1, np.int32)], 0
     for number, row in enumerate(rows):
         tokens, cu_seqlens = row_tokens(row), row_boundaries(row)

@@ -90,3 +90,20 @@ def column_kind(shards: PackedShards, name: str) -> Literal["token", "segment"]:
             f"{shards.path} has no column {name!r} of tokens or segments; columns may name {names}"
         )
     return "segment"
+
+
+def check_tree_settings(shards: PackedShards, trees: bool, labels: str, cp_size: int) -> None:
+    """Raise ValueError unless the caller knows whether the shards have trees."""
+    if shards.has_trees and not trees:
+        raise ValueError(
+            f"{shards.path} has trees, whose segments are not documents; pass trees=True, and "
+            "batch.unshared() to code that does not know trees"
+        )
+    if trees and not shards.has_trees:
+        raise ValueError(f"{shards.path} has no trees; leave out trees=True")
+    if trees and (labels == "shifted" or cp_size > 1):
+        setting = "labels='shifted'" if labels == "shifted" else f"cp_size={cp_size}"
+        raise ValueError(
+            f"{setting} cannot be used with trees: where rows part, one position predicts several "
+            "tokens; use labels='hf' with batch.previous, or batch.unshared()"
+        )

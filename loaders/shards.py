@@ -262,11 +262,16 @@ class PackedShards:
 
     @property
     def column_kinds(self) -> dict[str, str]:
-        """Name and kind of each column of a pack: token, segment or boundary."""
+        """Name and kind of each column of a pack: token, segment, boundary or row."""
         fields = self._shards[0].fields if self._shards else ()
         return {
             field.name: "boundary" if field.kind == "lengths" else field.kind for field in fields
         }
+
+    @property
+    def has_trees(self) -> bool:
+        """True if segments are nodes of trees (--share-prefixes)."""
+        return "segment_parents" in self.column_kinds
 
     @property
     def column_dtypes(self) -> dict[str, np.dtype[Any]]:

@@ -17,7 +17,8 @@ class BatchView:
 
     columns: values of all packs, concatenated. pack_tokens, pack_segments: int64 [packs + 1], first
     token and first segment of each pack. starts, ends: int64 [segments], first token and the one
-    after the last.
+    after the last. pack_rows: int64 [packs + 1], first row of each pack, if there are trees.
+    numbers: int64 [segments], number of each in its pack, if that is not its place.
     """
 
     where: str
@@ -27,6 +28,8 @@ class BatchView:
     pack_segments: NDArray[np.int64]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
+    pack_rows: NDArray[np.int64] | None = None
+    numbers: NDArray[np.int64] | None = None
 
     def pack(self, pack: int, kind: str, what: str) -> Finding:
         """A finding in a pack of the batch."""
@@ -35,7 +38,7 @@ class BatchView:
     def segment(self, segment: int, kind: str, what: str) -> Finding:
         """A finding in a segment of the batch."""
         pack = int(np.searchsorted(self.pack_segments, segment, side="right")) - 1
-        number = int(segment - self.pack_segments[pack])
+        number = self.number(segment, pack)
         return Finding(
             kind=kind, what=what, file=self.where, pack=self.first_pack + pack, segment=number
         )
@@ -52,6 +55,12 @@ class BatchView:
             segment=place.segment,
             token=int(token - self.starts[segment]),
         )
+
+    def number(self, segment: int, pack: int) -> int:
+        """Number of a segment of the batch in its pack."""
+        if self.numbers is not None:
+            return int(self.numbers[segment])
+        return int(segment - self.pack_segments[pack])
 
     def segment_of(self, token: int) -> int:
         """The segment that holds a token of the batch."""
@@ -86,6 +95,7 @@ def batch_view(views: dict[str, ListView], where: str, first_pack: int) -> Batch
     first, last = np.zeros(len(flat_cu), np.bool_), np.zeros(len(flat_cu), np.bool_)
     first[cu_offsets[:-1]] = True
     last[cu_offsets[1:] - 1] = True
+    rows = views.get("row_ids")
     base = np.repeat(pack_tokens[:-1], np.diff(cu_offsets) - 1)
     return BatchView(
         where=where,
@@ -95,6 +105,7 @@ def batch_view(views: dict[str, ListView], where: str, first_pack: int) -> Batch
         pack_segments=cu_offsets - np.arange(len(cu_offsets)),
         starts=base + flat_cu[~last],
         ends=base + flat_cu[~first],
+        pack_rows=None if rows is None else rows.offsets.astype(np.int64) - int(rows.offsets[0]),
     )
 
 

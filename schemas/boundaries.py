@@ -100,6 +100,8 @@ def bad_packs(
         findings.many("boundaries", falls[unreported], empty_segment)
         bad[pack_of] = True
     expected = {"token": lengths, "segment": entries - 1, "boundary": entries}
+    if "row_ids" in views:
+        expected["row"] = np.diff(views["row_ids"].offsets)
     for column in columns:
         sizes, valid = np.diff(views[column.name].offsets), expected[column.kind]
         report(

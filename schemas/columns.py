@@ -1,7 +1,8 @@
 """The columns of a shard: names, kinds, types, and the Arrow schema they make.
 
 A column holds one list per pack. Its kind says how long the list is: `token` columns have one value
-per token, `segment` columns one per segment, `boundary` columns one more than there are segments.
+per token, `segment` columns one per segment, `boundary` columns one more than there are segments,
+`row` columns one per row of its trees.
 """
 
 import re
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from .errors import FormatError
 
-Kind = Literal["token", "segment", "boundary"]
+Kind = Literal["token", "segment", "boundary", "row"]
 DType = Literal["int8", "uint8", "int16", "uint16", "int32", "int64", "float32", "float64"]
 TokenType = Literal["int32", "uint16"]
 
@@ -138,6 +139,61 @@ STANDARD_COLUMNS: dict[str, Column] = {
             kind="segment",
             dtype="int32",
             meaning="message of the trained turn; -1 is a whole row, or filler",
+        ),
+        Column(
+            name="segment_parents",
+            kind="segment",
+            dtype="int32",
+            meaning="segment of the pack that each continues; -1 is none, as at a root and filler",
+        ),
+        Column(
+            name="label_weights",
+            kind="token",
+            dtype="int32",
+            meaning="number of rows that train each token; 0 where the label is -100",
+        ),
+        Column(name="row_ids", kind="row", dtype="int64", meaning="input row of each row"),
+        Column(
+            name="row_starts",
+            kind="row",
+            dtype="int32",
+            meaning="offset, in its document, of the row's first own token",
+        ),
+        Column(
+            name="row_turns",
+            kind="row",
+            dtype="int32",
+            meaning="message of the trained turn of each row; -1 is a whole row",
+        ),
+        Column(
+            name="row_sides",
+            kind="row",
+            dtype="int8",
+            meaning="0 on the first side of a pair, 1 on the second",
+        ),
+        Column(
+            name="row_segments",
+            kind="row",
+            dtype="int32",
+            meaning="segment of the pack at which each row ends",
+        ),
+        Column(
+            name="row_ends",
+            kind="row",
+            dtype="int32",
+            meaning="end of the row's last token in the pack",
+        ),
+        Column(
+            name="row_trained",
+            kind="row",
+            dtype="int32",
+            meaning="number of tokens that each row trains",
+        ),
+        Column(
+            name="row_label_starts",
+            kind="row",
+            dtype="int32",
+            meaning="tokens of each row before its first label; from there it has all labels",
         ),
     )
 }

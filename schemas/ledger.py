@@ -19,12 +19,13 @@ LEDGER_KEYS = (
 def check_ledger(ledger: Mapping[str, Any], where: str = "ledger") -> None:
     """Raise FormatError unless the ledger adds up.
 
-    tokens_in + overlap + continuation_bos + filler == tokens_packed + truncated + sum(dropped).
+    tokens_in + overlap + continuation_bos + filler == tokens_packed + shared + truncated +
+    sum(dropped).
 
-    ledger: exactly the keys LEDGER_KEYS; counts of tokens, 0 or more; `dropped` maps each reason to
-    its count.
+    ledger: the keys LEDGER_KEYS, and `shared` if rows share prefixes; counts of tokens, 0 or more;
+    `dropped` maps each reason to its count.
     """
-    if not isinstance(ledger, Mapping) or set(ledger) != set(LEDGER_KEYS):
+    if not isinstance(ledger, Mapping) or set(ledger) - {"shared"} != set(LEDGER_KEYS):
         raise FormatError(
             f"{where} is {ledger!r}; expected an object with the keys {', '.join(LEDGER_KEYS)}"
         )
@@ -33,7 +34,7 @@ def check_ledger(ledger: Mapping[str, Any], where: str = "ledger") -> None:
         raise FormatError(
             f"{where} has dropped = {dropped!r}; expected an object that maps reasons to tokens"
         )
-    counts = {key: ledger[key] for key in LEDGER_KEYS if key != "dropped"}
+    counts = {key: ledger[key] for key in ledger if key != "dropped"}
     counts |= {f"dropped.{reason}": count for reason, count in dropped.items()}
     for key, count in counts.items():
         if type(count) is not int or count < 0:
@@ -41,11 +42,11 @@ def check_ledger(ledger: Mapping[str, Any], where: str = "ledger") -> None:
                 f"{where} has {key} = {count!r}; expected a count of tokens, 0 or more"
             )
     total_in = sum(ledger[key] for key in ("tokens_in", "overlap", "continuation_bos", "filler"))
-    total_out = ledger["tokens_packed"] + ledger["truncated"] + sum(dropped.values())
+    kept = ledger["tokens_packed"] + ledger.get("shared", 0)
+    total_out = kept + ledger["truncated"] + sum(dropped.values())
     if total_in != total_out:
         raise FormatError(
             f"{where} does not balance: tokens_in + overlap + continuation_bos + filler = "
-            f"{total_in}, but "
-            f"tokens_packed + truncated + dropped = {total_out}; {abs(total_in - total_out)} "
-            "tokens are unaccounted for"
+            f"{total_in}, but tokens_packed {'+ shared ' * ('shared' in ledger)}+ truncated + "
+            f"dropped = {total_out}; {abs(total_in - total_out)} tokens are unaccounted for"
         )

@@ -5,6 +5,7 @@ for equal builds on any machine. `run`: facts of this build (versions, seconds, 
 digest of the other two.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +19,16 @@ from .ledger import check_ledger
 from .names import Names, packprep_columns, spelling_of
 
 FORMAT_VERSION = 1
+"""Version of outputs whose segments are documents, or pieces of them."""
+NEWEST_VERSION = 2
+"""The highest version that is read: outputs with trees."""
 
 _FILE = ("path", "bytes", "sha256")
+
+
+def format_version(columns: Iterable[str]) -> int:
+    """The lowest version whose readers understand these columns: 2 for trees, else 1."""
+    return NEWEST_VERSION if "segment_parents" in columns else FORMAT_VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +119,11 @@ class Manifest:
             for entry in self.files
             if entry.is_shard and entry.split == split and epoch in (None, entry.epoch or 0)
         )
+
+    @property
+    def has_trees(self) -> bool:
+        """True if segments are nodes of trees (--share-prefixes)."""
+        return any(column.name == "segment_parents" for column in self.columns)
 
     @property
     def format_version(self) -> int:
@@ -219,13 +233,13 @@ def _check(data: Any, run: Any, where: str) -> None:
     The version is checked first, because a newer format may have changed everything else.
     """
     version = _field(data, "format_version", int, where)
-    if version > FORMAT_VERSION:
+    if version > NEWEST_VERSION:
         raise FormatError(
-            f"{where} has format version {version}; this packprep reads up to {FORMAT_VERSION}; "
+            f"{where} has format version {version}; this packprep reads up to {NEWEST_VERSION}; "
             "install a newer packprep"
         )
     if version < 1:
-        raise FormatError(f"{where} has format version {version}; expected 1 to {FORMAT_VERSION}")
+        raise FormatError(f"{where} has format version {version}; expected 1 to {NEWEST_VERSION}")
     inputs = _field(data, "inputs", dict, where)
     if (identity := digest_of(inputs)) != data.get("identity"):
         raise FormatError(

@@ -7,7 +7,10 @@ from typing import NotRequired, TypedDict
 
 
 class Ledger(TypedDict):
-    """Tokens by what became of them: the equation that `check_ledger` checks."""
+    """Tokens by what became of them: the equation that `check_ledger` checks.
+
+    shared: only if rows share prefixes.
+    """
 
     tokens_in: int
     overlap: int
@@ -16,6 +19,7 @@ class Ledger(TypedDict):
     tokens_packed: int
     truncated: int
     dropped: dict[str, int]
+    shared: NotRequired[int]
 
 
 class TotalLedger(Ledger):

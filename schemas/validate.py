@@ -19,6 +19,7 @@ from .columns import FILLER, NO_LOSS, WHOLE_ROW, Column, as_unsigned, check_sche
 from .errors import FormatError
 from .findings import Finding, Findings, StopAtFirst
 from .names import column_view, spelling, stored_columns
+from .trees import check_trees
 
 
 def check_batch(
@@ -85,7 +86,8 @@ def sound_parts(
         return
     view = batch_view(views, where, first_pack)
     _check_tokens(view, vocab_size, findings)
-    _check_positions(view, findings)
+    if (starts := check_trees(view, findings)) is not None:
+        _check_positions(view, starts, findings)
     _check_documents(view, findings)
     _check_labels(view, vocab_size, findings)
     if names == "hf":
@@ -109,24 +111,29 @@ def _check_tokens(view: BatchView, vocab_size: int, findings: Findings) -> None:
         )
 
 
-def _check_positions(view: BatchView, findings: Findings) -> None:
+def _check_positions(view: BatchView, before: NDArray[np.int64], findings: Findings) -> None:
+    """Check that the positions of each segment go on from the tokens before it on its path."""
     positions = view.columns.get("position_ids")
     if positions is None:
         return
-    # n whole numbers that rise from 0 to n - 1 are 0, 1, ..., n - 1.
+    # n whole numbers that rise from a to a + n - 1 are a, a + 1, ..., a + n - 1.
     rises = np.empty(len(positions), np.bool_)
     np.greater(positions[1:], positions[:-1], out=rises[1:])
     last = positions[view.ends - 1]
-    rises[view.starts] = (positions[view.starts] == 0) & (last == view.ends - view.starts - 1)
+    rises[view.starts] = (positions[view.starts] == before) & (
+        last == before + view.ends - view.starts - 1
+    )
     if not rises.all():
 
         def finding(token: int) -> Finding:
-            position = token - view.starts[view.segment_of(token)]
+            segment = view.segment_of(token)
+            position = before[segment] + token - view.starts[segment]
             return view.token(
                 token, "position", f"position_ids has {positions[token]}; expected {position}"
             )
 
-        expected = np.arange(len(positions)) - np.repeat(view.starts, view.ends - view.starts)
+        begins = view.starts - before
+        expected = np.arange(len(positions)) - np.repeat(begins, view.ends - view.starts)
         findings.many("position", np.flatnonzero(positions != expected), finding)
 
 

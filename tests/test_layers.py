@@ -33,6 +33,7 @@ ROOMS = (
     "sources/formats",
     "sources",
     "tokens",
+    "trees",
     "windows",
     "output",
     "inspect/foreign",

@@ -8,7 +8,7 @@
 # `scripts/check_trainers` runs each adapter in its trainer; docs/train/index.md has the versions.
 
 from .axolotl import to_axolotl
-from .boundaries import to_flex_block_mask, to_seq_idx
+from .boundaries import seen_until, to_flex_block_mask, to_seq_idx, tree_mask
 from .forgather import to_forgather
 from .isolation import Isolation, verify_isolation
 from .llama_factory import to_llama_factory
@@ -22,6 +22,7 @@ from .trl import check_trl, to_trl, to_trl_row
 __all__ = [
     "Isolation",
     "check_trl",
+    "seen_until",
     "to_axolotl",
     "to_flattening",
     "to_flex_block_mask",
@@ -36,5 +37,6 @@ __all__ = [
     "to_torchtune",
     "to_trl",
     "to_trl_row",
+    "tree_mask",
     "verify_isolation",
 ]

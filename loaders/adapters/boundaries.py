@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import numpy as np
+
 from packprep.schemas.columns import FILLER
 
 from ..batch import PackedBatch, Tensor
 from ..rows import Rows
+from ..trees import subtree_ends
 from .fields import as_tensors
 
 
@@ -24,11 +27,14 @@ def to_flex_block_mask(
 ) -> Any:
     """FlexAttention's BlockMask for q, k, v of [1, heads, T, head_dim].
 
-    Every token sees its own segment, as in `varlen_attention` with the same causal and window.
+    Every token sees its own segment, as in `varlen_attention` with the same causal and window. In
+    a batch of trees it sees its path; that is always causal, and a window counts positions.
     """
     from torch.nn.attention.flex_attention import create_block_mask
 
-    batch = as_tensors(batch)
+    batch = as_tensors(batch, trees=True)
+    if batch.segment_parents is not None:
+        return _tree_block_mask(batch, causal, window)
     segment = to_seq_idx(batch)[0]
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -42,6 +48,59 @@ def to_flex_block_mask(
     return create_block_mask(
         sees, None, None, len(batch), len(batch), device=str(batch.tokens.device)
     )
+
+
+def _tree_block_mask(batch: PackedBatch, causal: bool, window: int | None) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    if not causal:
+        raise ValueError("trees are causal: a token has no single later token; pass causal=True")
+    end, position = seen_until(batch), batch.position_ids
+
+    def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        seen = (key <= query) & (query < end[key])
+        if window is not None:
+            seen = seen & (position[query] - position[key] <= window)
+        return seen
+
+    return create_block_mask(
+        sees, None, None, len(batch), len(batch), device=str(batch.tokens.device)
+    )
+
+
+def seen_until(batch: PackedBatch) -> Tensor:
+    """End of the run of tokens that see each token, int64 [T], for a mask of your own kernel.
+
+    Token q sees token k if k <= q < end[k]: segments of trees are in depth-first order. Without
+    trees the run ends with the token's segment.
+    """
+    import torch
+
+    arrays = batch.numpy()
+    boundaries = np.asarray(arrays.cu_seqlens, np.int64)
+    ends = boundaries[1:]
+    if arrays.segment_parents is not None:
+        ends = subtree_ends(arrays.segment_parents, boundaries)
+    each = np.repeat(ends, np.diff(boundaries))
+    tokens = batch.torch().tokens
+    return torch.from_numpy(each).to(tokens.device)
+
+
+def tree_mask(batch: PackedBatch, window: int | None = None) -> Tensor:
+    """bool [T, T]: True where a token (row) sees another (column): itself, and its path before it.
+
+    The reference for every kernel; T * T values. window: positions that a token sees, itself
+    included, as in transformers.
+    """
+    import torch
+
+    batch = batch.torch()
+    end, position = seen_until(batch), batch.position_ids
+    token = torch.arange(len(end), device=end.device)
+    seen = (token[None, :] <= token[:, None]) & (token[:, None] < end[None, :])
+    if window is not None:
+        seen &= position[:, None] - position[None, :] < window
+    return seen
 
 
 def segment_numbers(batch: PackedBatch) -> Tensor:
@@ -78,5 +137,12 @@ def block_diagonal_mask(mask: Tensor, dtype: Any, window: int | None = None) -> 
     seen = same & (distance >= 0)
     if window is not None:
         seen &= distance < window
-    lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=mask.device)
-    return torch.where(seen, torch.zeros((), dtype=dtype, device=mask.device), lowest)[:, None]
+    return additive_mask(seen[0], dtype)
+
+
+def additive_mask(seen: Tensor, dtype: Any) -> Tensor:
+    """float [1, 1, T, T]: 0 where `seen`, bool [T, T], is True; else the dtype's lowest value."""
+    import torch
+
+    lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
+    return torch.where(seen, torch.zeros((), dtype=dtype, device=seen.device), lowest)[None, None]

@@ -4,10 +4,14 @@ from typing import Any
 
 from ..batch import LabelKind, PackedBatch, Tensor
 from ..rows import Rows, batch_from_rows
+from ..trees import refuse_trees
 
 
-def as_tensors(batch: PackedBatch | Rows) -> PackedBatch:
-    return (batch if isinstance(batch, PackedBatch) else batch_from_rows(batch)).torch()
+def as_tensors(batch: PackedBatch | Rows, *, trees: bool = False) -> PackedBatch:
+    """The batch as tensors. trees: True if the caller knows trees; else they are a ValueError."""
+    batch = batch if isinstance(batch, PackedBatch) else batch_from_rows(batch)
+    refuse_trees(batch.segment_parents is not None and not trees, "this adapter")
+    return batch.torch()
 
 
 def labels_of(batch: PackedBatch, kind: LabelKind) -> Tensor:

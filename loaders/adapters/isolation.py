@@ -16,6 +16,7 @@ from packprep.schemas.columns import FILLER, NO_LOSS
 from ..batch import PackedBatch
 from ..rows import batch_from_rows
 from .transformers import to_hf, to_hf_4d
+from .tree_isolation import cause_of, compare_rows
 
 # Isolated models reached 1e-6 in float32, 8e-3 in bfloat16 and 1e-3 in float16; the smallest known
 # leak is 4e-4.
@@ -80,10 +81,11 @@ def verify_isolation(
     model: a causal LM that returns logits [B, T, vocabulary], or an output with .logits. batch: a
     PackedBatch, or a dict that a trainer passes to the model, from its own dataloader; its
     documents are read from cu_seq_lens_q, seq_idx and position_ids. inputs: the adapter that you
-    train with, called as `model(**inputs(batch))`; by default to_hf for a PackedBatch and none for
-    a dict. tolerance: difference that counts as equal, as a share of the difference in a call
-    without boundaries; by default 1e-4, or 0.05 if the model computes in bfloat16, float16 or TF32.
-    Rounding in short floats can hide a weak leak, so use float32 if you can.
+    train with, called as `model(**inputs(batch))`; by default to_hf for a PackedBatch, to_hf_4d for
+    one of trees, and none for a dict. tolerance: difference that counts as equal, as a share of the
+    difference in a call without boundaries; by default 1e-4, or 0.05 if the model computes in
+    bfloat16, float16 or TF32. Rounding in short floats can hide a weak leak, so use float32 if you
+    can.
 
     Runs without gradients, in evaluation mode (dropout is random): a forward pass for each document
     and two for the pack. Documents that end in padding are compared as a whole. Filler is not
@@ -95,8 +97,13 @@ def verify_isolation(
     batch = batch.torch() if isinstance(batch, PackedBatch) else batch
     if inputs is not None:
         call = dict(inputs(batch))
+    elif isinstance(batch, PackedBatch):
+        trees = batch.segment_parents is not None
+        call = to_hf_4d(batch, model.config) if trees else to_hf(batch)
     else:
-        call = to_hf(batch) if isinstance(batch, PackedBatch) else dict(batch)
+        call = dict(batch)
+    if isinstance(batch, PackedBatch) and batch.segment_parents is not None:
+        return _verify_trees(model, batch, call, tolerance)
     documents = (
         _documents_of_batch(batch) if isinstance(batch, PackedBatch) else _documents_of_call(call)
     )
@@ -136,6 +143,42 @@ def verify_isolation(
         segment=segment,
         cause=cause,
         hazards=hazards,
+    )
+
+
+def _verify_trees(
+    model: Any, batch: PackedBatch, call: dict[str, Any], tolerance: float | None
+) -> Isolation:
+    """Compare each row alone with its path; a leak names the segment."""
+    import torch
+
+    call.pop("labels", None)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            with _Precision(model) as precision:
+                packed = _logits(model, call, len(batch))
+            unbounded = _plain(model, call, batch.tokens[None])
+            compared = compare_rows(
+                batch,
+                packed,
+                unbounded,
+                lambda tokens: _plain(model, call, tokens),
+                _difference,
+            )
+    finally:
+        model.train(training)
+    if tolerance is None:
+        tolerance = _TOLERANCE_OF_SHORT_FLOATS if precision.short else _TOLERANCE
+    leaks = compared.segment is not None and compared.largest > tolerance * compared.leaking
+    return Isolation(
+        largest=compared.largest,
+        leaking=compared.leaking,
+        tolerance=tolerance,
+        segment=compared.segment,
+        cause=cause_of(call) if leaks else None,
+        hazards=(),
     )
 
 

@@ -8,6 +8,7 @@ from packprep.schemas.columns import NO_LOSS
 
 from ..batch import PackedBatch
 from ..rows import Rows, row_boundaries, row_tokens
+from ..trees import refuse_trees
 from .transformers import to_flattening
 
 
@@ -34,6 +35,7 @@ def to_trl_row(row: Any) -> dict[str, Any]:
     SFTConfig(padding_free=True, max_length=None); `check_trl` checks that. Tested with TRL 1.16 on
     transformers 4.57.6 and 5.23.
     """
+    refuse_trees("segment_parents" in row, "to_trl_row")
     boundaries, tokens = row_boundaries(row).tolist(), row_tokens(row).tolist()
     labels = [int(label) for label in row.get("labels", tokens)]
     for start in boundaries[:-1]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..batch import PackedBatch
 from ..loader import PackedLoader
+from ..trees import refuse_trees
 
 # Rows of a shard of the dataset: so many are read again at most when it resumes.
 _ROWS = 64
@@ -37,6 +38,7 @@ def _rows(first: list[int], loader: PackedLoader) -> Iterator[dict[str, Any]]:
 
 
 def _row(batch: PackedBatch) -> dict[str, Any]:
+    refuse_trees(batch.segment_parents is not None, "to_iterable_dataset")
     values = {
         "tokens": batch.tokens,
         "position_ids": batch.position_ids,

@@ -7,6 +7,7 @@ from packprep.schemas.columns import FILLER, NO_LOSS
 
 from ..pack import Pack
 from ..shards import PackedShards
+from ..trees import refuse_trees
 
 
 class MaxTextSource:
@@ -24,6 +25,7 @@ class MaxTextSource:
     """
 
     def __init__(self, shards: PackedShards, length: int | None = None) -> None:
+        refuse_trees(shards.has_trees, "MaxTextSource")
         self.shards = shards
         self.length = shards.max_length if length is None else length
         if self.length < shards.max_length:

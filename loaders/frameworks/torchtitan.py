@@ -8,6 +8,7 @@ import numpy as np
 from packprep.schemas.columns import NO_LOSS
 
 from ..shards import PackedShards
+from ..trees import refuse_trees
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class TorchtitanSource:
 
 class _TextSequences:
     def __init__(self, shards: PackedShards) -> None:
+        refuse_trees(shards.has_trees, "TorchtitanSource")
         self._shards = shards
 
     def __len__(self) -> int:

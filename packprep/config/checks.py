@@ -25,6 +25,16 @@ RESERVED = (
     "pair_ids",
     "pair_sides",
     "turn_ids",
+    "segment_parents",
+    "label_weights",
+    "row_ids",
+    "row_starts",
+    "row_turns",
+    "row_sides",
+    "row_segments",
+    "row_ends",
+    "row_trained",
+    "row_label_starts",
     "turn_rows",
     "turns",
     "text",
@@ -66,6 +76,7 @@ def _check_ranges(config: Options) -> None:
         "unit_timeout": 1,
         "num_tasks": 1,
         "max_turns": 1,
+        "min_shared": 1,
         "min_loss_tokens": 0,
         "vocab_size": 1,
         "shard_size": 1,
@@ -350,12 +361,33 @@ def _check_packing(config: Options) -> None:
                 raise ConfigError(
                     f"{key} cannot be used with strategy wrapped; choose another strategy"
                 )
+    if config.share_prefixes:
+        _check_trees(config)
     if config.num_packs is not None and config.strategy != "balanced":
         raise ConfigError(f"num_packs is for strategy balanced, not {config.strategy}")
     if config.max_len is not None and config.max_len < config.min_len:
         raise ConfigError(
             f"max_len {config.max_len:,} is less than min_len {config.min_len:,}; every "
             "document would be dropped"
+        )
+
+
+def _check_trees(config: Options) -> None:
+    """Raise ConfigError for options that cannot be used with trees."""
+    for key, neutral, why in (
+        ("strategy", None, "which would cut trees"),
+        ("names", "packprep", "whose trainers would read a tree as documents"),
+        ("pad_segment_to_multiple", 1, "because a row goes on in another segment"),
+    ):
+        value = getattr(config, key)
+        if value == "wrapped" or (neutral is not None and value != neutral):
+            raise ConfigError(
+                f"share_prefixes cannot be used with {key} {value}, {why}; leave out one of them"
+            )
+    if config.truncation_side == "balanced":
+        raise ConfigError(
+            "share_prefixes cannot be used with truncation_side balanced, which leaves holes in "
+            "rows; choose --truncation-side right or left"
         )
 
 

@@ -320,6 +320,16 @@ class OptionFields:
         "SIZE",
         size=True,
     )
+    share_prefixes: bool = option(
+        False,
+        "segments",
+        "Packing",
+        "Write tokens with which several segments of a row begin once, as a tree: turns of a "
+        "conversation, sides of a pair.",
+    )
+    min_shared: int = option(
+        16, "segments", "Packing", "share-prefixes: share prefixes of at least N tokens."
+    )
     max_segments_per_pack: int | None = option(
         None, "plan", "Packing", "Maximum number of segments in a pack."
     )

@@ -30,7 +30,7 @@ from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, token_type
 from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.names import column_view, stored_schema
 from packprep.schemas.report import DocumentsPerPack, Report
 from packprep.schemas.storage.writing import write_file, write_manifest
@@ -42,7 +42,7 @@ from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 
-_DOCUMENT_NUMBERS = ("document_ids", "pair_ids")  # columns of document ids
+_DOCUMENT_NUMBERS = ("document_ids", "pair_ids", "row_ids")  # columns of document ids
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,6 @@ def _sign(
     report = summed_report([part.report for part in parts], _documents_per_pack(parts), entries)
     write_file(staging / "report.json", canonical_json(report))
     data = first.data | {
-        "format_version": FORMAT_VERSION,
         "inputs": inputs,
         "identity": digest_of(inputs),
         "sources": [

@@ -60,6 +60,11 @@ def export(
     if to not in EXPORT_FORMATS:
         raise ConfigError(f"format is {to!r}{nearest(to, EXPORT_FORMATS)}")
     manifest = read_manifest(source)
+    if manifest.has_trees:
+        raise ConfigError(
+            f"{source} has trees, which no other format can express; build without share_prefixes "
+            "to export it"
+        )
     destination = (
         _StoreDestination(output, work_dir) if is_url(output) else _LocalDestination(output)
     )

@@ -87,8 +87,13 @@ class Coverage:
         self.knows_documents = {"document_ids", "document_starts"} <= names
         self.knows_filler = bool({"document_ids", "segment_lengths"} & names)
 
-    def add(self, view: BatchView, shard: int, findings: Findings) -> None:
-        """Count a batch of shard number `shard`; add faults of the batch to `findings`."""
+    def add(
+        self, view: BatchView, shard: int, findings: Findings, rows: BatchView | None = None
+    ) -> None:
+        """Count a batch of shard number `shard`; add faults of the batch to `findings`.
+
+        rows: the rows of its trees, if it has trees.
+        """
         lengths, real = view.ends - view.starts, np.clip(view.real, 0, view.ends - view.starts)
         totals = {
             "packs": len(view.pack_segments) - 1,
@@ -96,10 +101,26 @@ class Coverage:
             "tokens_packed": int(lengths.sum()),
             "filler": int((lengths - real).sum()),
         }
+        if rows is not None:
+            in_rows = (rows.ends - rows.starts)[~rows.filler]
+            totals["shared"] = int(in_rows.sum() - real.sum())
         with self._lock:
             self.totals.update(totals)
             if self.knows_documents:
+                self._add_segments(view, lengths, real)
+                if rows is not None:
+                    view, lengths = rows, rows.ends - rows.starts
+                    real = np.where(rows.filler, 0, lengths)
                 self._add_documents(view, shard, lengths, real, findings)
+
+    def _add_segments(self, view: BatchView, lengths: Int64, real: Int64) -> None:
+        """Count segments and their tokens by source."""
+        ids = view.columns["document_ids"]
+        kept = (ids > FILLER) & (ids < self.sources.total)
+        source = self.sources.indices(ids[kept])
+        self._count("segments", source)
+        self._count("tokens_packed", source, lengths[kept])
+        self._count("filler", source, (lengths - real)[kept])
 
     def _add_documents(
         self, view: BatchView, shard: int, lengths: Int64, real: Int64, findings: Findings
@@ -130,9 +151,6 @@ class Coverage:
         source, at = self.sources.indices(ids), view.starts[kept]
         first, last = tokens[at], tokens[at + real - 1]
         begins, later = starts == 0, starts > 0
-        self._count("segments", source)
-        self._count("tokens_packed", source, lengths)
-        self._count("filler", source, lengths - real)
         self._count("begun", source[begins])
         copies = begins | later if self.policy.one_piece else begins
         self.totals["copies"] += int(copies.sum())
@@ -208,7 +226,9 @@ class Coverage:
                     full=full[pieces],
                     shard=np.full(len(pieces), shard),
                     pack=view.first_pack + pack,
-                    segment=kept[pieces] - view.pack_segments[pack],
+                    segment=kept[pieces] - view.pack_segments[pack]
+                    if view.numbers is None
+                    else view.numbers[kept[pieces]],
                 )
             )
 
@@ -287,9 +307,18 @@ class Coverage:
             count, expected = self.totals[key], ledger[key]
             # The ledger counts the plan; packs dropped as a remainder held a part of it.
             may_be_less = key in ("continuation_bos", "overlap") and self.policy.any_part_may_lack
-            may_be_less |= key == "overlap" and self.policy.repeated > 0
+            may_be_less |= key == "overlap" and (
+                self.policy.repeated > 0 or "shared" in self.totals
+            )
             if count > expected or (count < expected and not may_be_less):
                 what = f"the ledger has {key} {expected:,}, the shards hold {count:,}"
+                findings.add(Finding(kind="ledger", file="manifest.json", what=what))
+        if "shared" in self.totals and not self.policy.any_part_may_lack:
+            # Where trees are cut, tokens of rows are written again, and count as overlap.
+            count = self.totals["shared"]
+            expected = ledger.get("shared", 0) - ledger["overlap"] + self.totals["overlap"]
+            if count != expected:
+                what = f"its rows share {count:,} tokens; the ledger says {expected:,}"
                 findings.add(Finding(kind="ledger", file="manifest.json", what=what))
 
     def _count_copies(self, findings: Findings) -> None:

@@ -21,6 +21,7 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Findings
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
+from packprep.schemas.trees import rows_view
 from packprep.schemas.validate import sound_parts
 from packprep.schemas.views import list_view
 from packprep.support.errors import ConfigError, nearest
@@ -87,9 +88,12 @@ def find_pack(
     pack: int,
     split: str | None = None,
     shard: str | None = None,
+    *,
+    rows: bool = False,
 ) -> FoundPack:
     """Pack `pack` of a split, or of one shard.
 
+    rows: of trees, give the rows as segments, numbered from 0, as if no prefix were shared.
     Raises ConfigError if there is no such pack, FormatError if it is damaged.
     """
     split = split_of(manifest, split)
@@ -100,7 +104,7 @@ def find_pack(
             first += packs
             continue
         if wanted < packs:
-            return _read_pack(directory, manifest, entry, wanted, first)
+            return _read_pack(directory, manifest, entry, wanted, first, rows=rows)
         if shard is not None:
             raise ConfigError(
                 f"{entry.path} has no pack {pack}; it has {packs:,} packs, numbered from 0"
@@ -113,7 +117,13 @@ def find_pack(
 
 
 def _read_pack(
-    directory: Output, manifest: Manifest, entry: FileEntry, wanted: int, first: int
+    directory: Output,
+    manifest: Manifest,
+    entry: FileEntry,
+    wanted: int,
+    first: int,
+    *,
+    rows: bool = False,
 ) -> FoundPack:
     """Read pack `wanted` of a shard. first: number in the split of the first pack of the shard."""
     begun = 0
@@ -133,12 +143,13 @@ def _read_pack(
             )
             if not views:  # only a pack without sound boundaries cannot be shown
                 raise FormatError(str(next(iter(findings))))
+            view = rows_view(views[0]) if rows and manifest.has_trees else views[0]
             return FoundPack(
                 str(entry.split),
                 first + wanted,
                 entry.path,
-                _segments(views[0], entry, first),
-                views[0].columns,
+                _segments(view, entry, first),
+                view.columns,
             )
         begun += len(batch)
     raise FormatError(f"{entry.path} has {begun:,} packs; the manifest says {entry.packs:,}")
@@ -176,25 +187,27 @@ def find_documents(
 ) -> list[LocatedSegment]:
     """The segments of some documents in all splits, ordered by document, turn and start.
 
+    Of trees, the rows; see `find_pack`.
     Takes one pass over the document_ids.
     """
     if "document_ids" not in {column.name for column in manifest.columns}:
         raise ConfigError(
             f"the shards of {directory} have no document_ids, which are needed to find a document"
         )
+    ids_column = "row_ids" if manifest.has_trees else "document_ids"
     located = []
     for split in manifest.splits:
         first = 0
         for entry in manifest.shards(split):
             begun = 0
             for batch in _batches(directory, entry):
-                ids = list_view(batch, "document_ids", entry.path)
+                ids = list_view(batch, ids_column, entry.path)
                 places = np.flatnonzero(
                     np.isin(ids.values[ids.offsets[0] : ids.offsets[-1]], documents)
                 )
                 packs = np.searchsorted(ids.offsets - ids.offsets[0], places, side="right") - 1
                 for pack in np.unique(packs).tolist():
-                    read = _read_pack(directory, manifest, entry, begun + pack, first)
+                    read = _read_pack(directory, manifest, entry, begun + pack, first, rows=True)
                     located += [
                         segment for segment in read.segments if segment.document in documents
                     ]

@@ -42,6 +42,7 @@ from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.listed import SURPLUS
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.report import Report
+from packprep.schemas.trees import rows_view
 from packprep.schemas.validate import sound_parts
 from packprep.support.errors import InputError
 from packprep.support.progress import Progress, Silent
@@ -232,9 +233,10 @@ def _check_shard(
             findings=checked.findings,
         ):
             checked.count(view)
-            coverage.add(view, number, checked.findings)
+            rows = None if view.pack_rows is None else rows_view(view)
+            coverage.add(view, number, checked.findings, rows)
             if sample is not None:
-                sample.add(view, coverage.epochs[number])
+                sample.add(rows or view, coverage.epochs[number])
 
     read_shard(
         opened,

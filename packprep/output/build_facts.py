@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas.manifest import FORMAT_VERSION
+from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
@@ -25,7 +25,9 @@ def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
     """
     return {
         "staging_version": STAGING_VERSION,
-        "format_version": FORMAT_VERSION,
+        "format_version": NEWEST_VERSION
+        if inputs["options"].get("share_prefixes")
+        else FORMAT_VERSION,
         "random_streams": stream_samples(),
         "inputs": dict(inputs),
         **rest,

@@ -91,6 +91,11 @@ def rename(output: Path, names: Names, progress: Progress | None = None) -> Mani
 
 
 def _check_names(output: Path, manifest: Manifest, names: Names) -> None:
+    if manifest.has_trees:
+        raise ConfigError(
+            f"{output} has trees, and trainers that read the names of hf would take them for "
+            "documents; build without share_prefixes"
+        )
     taken = {*HF_NAMES.values()} if names == "hf" else {*HF_NAMES}
     for column in manifest.stored_columns:
         if column.name in taken:

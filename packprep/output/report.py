@@ -346,6 +346,15 @@ def table(report: Report) -> list[tuple[str, str]]:
             )
         )
     rows.append(("tokens packed", f"{tokens['tokens_packed']:,}"))
+    if shared := tokens.get("shared", 0):
+        written = tokens["tokens_packed"] - tokens["filler"]
+        rows.append(
+            (
+                "shared",
+                f"{shared:,} tokens of rows not written again; "
+                f"{(written + shared) / written:.2f} tokens of rows per token",
+            )
+        )
     counted = {
         "overlap": tokens["overlap"],
         "continuation BOS": tokens["continuation_bos"],

@@ -20,6 +20,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.hashing_file import HashingFile
 from packprep.output.shard_folder import ShardFolder
+from packprep.output.tree_columns import TreeColumns, tree_columns
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import (
@@ -87,13 +88,17 @@ class ShardLayout:
         padded = config.pad_segment_to_multiple > 1
         filler = config.packs_multiple_of > 1 and config.remainder == "fill"
         repeated = config.stride > 0 and not config.train_overlap
-        labels = padded or filler or repeated or STANDARD_COLUMNS["labels"] in carried
+        trees = config.share_prefixes
+        labels = padded or filler or repeated or trees or STANDARD_COLUMNS["labels"] in carried
         names = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
         chosen = (*config.columns, "tokens", "cu_seqlens", *(["labels"] if labels else []))
         added = [name for name in needed_columns(config.names) if name not in chosen]
         names = [name for name in names if name in (*chosen, *added)]
         names += ["labels"] if "labels" in (*chosen, *added) else []
         names += ["segment_lengths"] if padded else []
+        if trees:
+            added_names, carried = tree_columns(carried)
+            names += added_names
         types = columns_of_type(tokenizer.shard_type(config.token_type), config.max_length)
         standard = tuple(types[name] for name in names)
         return ShardLayout(
@@ -160,17 +165,19 @@ def cut_shards(packs: Packs, layout: ShardLayout, shard_size: int) -> list[tuple
 def shard_bytes(packs: Packs, layout: ShardLayout) -> NDArray[np.int64]:
     """Bytes that each pack takes in a shard, [packs]."""
     sizes: NDArray[np.int64] = column_bytes(
-        layout.columns, packs.lengths, np.diff(packs.offsets), 1
+        layout.columns, packs.lengths, np.diff(packs.offsets), 1, packs.rows_per_pack
     )
     return sizes
 
 
-def column_bytes(columns: Sequence[Column], tokens: Count, segments: Count, packs: Count) -> Count:
+def column_bytes(
+    columns: Sequence[Column], tokens: Count, segments: Count, packs: Count, rows: Count = 0
+) -> Count:
     """Bytes of the columns of some packs; for arrays, of each pack.
 
     Arrow's framing is not counted: some kB a batch.
     """
-    per = {"token": tokens, "segment": segments, "boundary": segments + packs}
+    per = {"token": tokens, "segment": segments, "boundary": segments + packs, "row": rows}
     return sum(4 * packs + per[column.kind] * column.numpy_dtype.itemsize for column in columns)
 
 
@@ -201,7 +208,8 @@ def write_shard(
         int(packs.lengths[first:last].sum()),
         int(packs.offsets[last] - packs.offsets[first]),
     )
-    content = column_bytes(layout.stored_columns, tokens, segments, last - first)
+    rows = int(packs.rows_per_pack[first:last].sum())
+    content = column_bytes(layout.stored_columns, tokens, segments, last - first, rows)
     parts = ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)
     with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
         batches = ahead(lambda part: pool.submit(checked, part), parts, 2)
@@ -251,6 +259,9 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
         "segment": offsets,
         "boundary": offsets + np.arange(len(offsets)),
     }
+    trees = None if rows.trees is None else TreeColumns.of(rows, rows.trees, documents)
+    if trees is not None:
+        starts["row"] = trees.rows.offsets
     arrays = []
     for column in layout.columns:
         values = np.empty(int(starts[column.kind][-1]), column.numpy_dtype)
@@ -259,6 +270,8 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
                 values = tokens
             case "position_ids":
                 gather.fill_positions(rows.padded, values)
+                if trees is not None:
+                    values += np.repeat(trees.rows.start, rows.padded).astype(values.dtype)
             case "cu_seqlens":
                 gather.fill_cu_seqlens(rows.padded, offsets, values)
             case "document_ids":
@@ -267,6 +280,11 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
                 values[:] = rows.start
             case "segment_lengths":
                 values[:] = rows.real
+            case "labels" if trees is not None:
+                values[:] = tokens
+                if trees.rows.trees.own_labels:
+                    _gather(rows, documents.aligned["labels"], NO_LOSS, NO_LOSS, values)
+                values[trees.weights.of_tokens == 0] = NO_LOSS
             case "labels":
                 _fill_labels(
                     rows, documents.aligned.get("labels"), tokens, layout.train_overlap, values
@@ -279,6 +297,8 @@ def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa
             case "pair_sides":
                 second = rows.start >= documents.values["pair_split"][rows.document]
                 values[:] = np.where(rows.filler, FILLER, second)
+            case name if trees is not None and trees.has(column):
+                values[:] = trees.values(name)
             case name if column.kind == "token":
                 _gather(rows, documents.aligned[name], 0, 0, values)
             case name:

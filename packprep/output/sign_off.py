@@ -17,7 +17,7 @@ from packprep.packing.account import Sums
 from packprep.schemas.canonical import canonical_json, digest_of, file_digest
 from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
-from packprep.schemas.manifest import FORMAT_VERSION, Manifest, Output
+from packprep.schemas.manifest import Manifest, Output, format_version
 from packprep.schemas.report import Report
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
@@ -177,7 +177,7 @@ def sign(
     """
     rows, sums = rows_of_sources(files, len(sources)), Sums.total(account.sources)
     data = {
-        "format_version": FORMAT_VERSION,
+        "format_version": format_version([column.name for column in layout.columns]),
         "inputs": inputs,
         "identity": digest_of(inputs),
         "columns": described(layout.stored_columns),

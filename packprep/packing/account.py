@@ -47,7 +47,7 @@ class Sums:
     """Counts of a window, a source, a plan or an output; `+` adds two of them.
 
     The ledger always balances: tokens_in + overlap + continuation_bos + filler == tokens_packed +
-    truncated + sum(dropped).
+    shared + truncated + sum(dropped).
 
     dropped: tokens by reason. documents: rows. empty: rows without tokens. bos_found, eos_found:
     documents that begin with BOS, or end with EOS, read from the tokens. loss_tokens: labels; None
@@ -63,6 +63,7 @@ class Sums:
     filler: int = 0
     tokens_packed: int = 0
     truncated: int = 0
+    shared: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     documents: int = 0
     empty: int = 0
@@ -109,7 +110,9 @@ class Sums:
         Reasons of a later version are accepted: a ledger that is only read needs no known reasons.
         """
         counts = {key: ledger[key] for key in _LEDGER}
-        counts |= {key: ledger[key] for key in ("bos_added", "eos_added") if key in ledger}
+        counts |= {
+            key: ledger[key] for key in ("shared", "bos_added", "eos_added") if key in ledger
+        }
         return Sums(**counts, dropped=Counter(ledger["dropped"]))
 
     @staticmethod
@@ -133,7 +136,7 @@ class Sums:
         dropped = {
             reason: self.dropped[reason] for reason in sorted(self.dropped) if self.dropped[reason]
         }
-        return {
+        terms: Ledger = {
             "tokens_in": self.tokens_in,
             "overlap": self.overlap,
             "continuation_bos": self.continuation_bos,
@@ -142,6 +145,9 @@ class Sums:
             "truncated": self.truncated,
             "dropped": dropped,
         }
+        if self.shared:
+            terms["shared"] = self.shared
+        return terms
 
     @property
     def tokens_put_in(self) -> int:

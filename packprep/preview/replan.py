@@ -15,11 +15,12 @@ from packprep.config.options import STRATEGY_NAMES, options_in
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
 from packprep.preview.sweep import Row, row_of
-from packprep.preview.window_plan import CutWindow, of_lengths
+from packprep.preview.window_plan import of_lengths, plan_cut
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent
 from packprep.windows.cut import cut_segments
+from packprep.windows.planner import CutWindow
 
 _MOST_EVENED = 250_000  # segments
 # Options that another plan repeats. Filters and cuts of text were applied by the build, and
@@ -43,10 +44,13 @@ def replan(
 
     Groups are ignored. Omitted: a strategy that these options exclude (wrapped with padded
     segments, balanced with several windows), and balanced for more than 250,000 segments, which
-    may take minutes, unless the build used it.
+    may take minutes, unless the build used it. An output with trees has no rows: the lengths of
+    its segments do not say what rows share.
     """
     manifest = read_manifest(output)
     options = manifest.data["inputs"]["options"]
+    if manifest.has_trees:
+        return []
     configs = {
         name: config
         for name in strategies
@@ -71,7 +75,8 @@ def replan(
         window = of_lengths(packs.split, packs.window, lengths)
         for name, config in configs.items():
             # 0 ends: they matter only for min_len, and documents that were too short are gone.
-            plan = CutWindow(*cut_segments(lengths, 0, config, has_bos=True)).plan(window, config)
+            segments, account = cut_segments(lengths, 0, config, has_bos=True)
+            plan = plan_cut(CutWindow(segments=segments, account=account), window, config)
             sums[name] += plan.sums(config)
             divided[name] += plan.cut
         progress.advance("plan", done, manifest.num_packs, "packs")

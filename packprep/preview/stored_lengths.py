@@ -101,6 +101,11 @@ def _refuse_groups(path: Output, config: BuildConfig) -> None:
 def lengths_of_output(path: Output, config: BuildConfig) -> Lengths:
     _refuse_groups(path, config)
     manifest = read_manifest(path)
+    if manifest.has_trees:
+        raise ConfigError(
+            f"{path} has trees, whose segments are not documents; plan its sources, or its token "
+            "store, instead"
+        )
     windows = [
         of_lengths(packs.split, packs.window, packs.document_lengths().astype(np.int32))
         for packs in read_windows(path, manifest)
@@ -186,7 +191,8 @@ def sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
         window.take(
             drawn(
                 stream(config.seed, Purpose.PLAN_LENGTHS, number),
-                np.arange(len(window.documents)),
+                # All rows of an id, which may share prefixes, or none of them.
+                window.documents.id if config.share_prefixes else np.arange(len(window.documents)),
                 share,
             )
         )

@@ -21,11 +21,11 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout, column_bytes
 from packprep.packing.account import Sums
-from packprep.preview.window_plan import CutWindow, WindowDocuments
+from packprep.preview.window_plan import WindowDocuments, plan_cut
 from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
-from packprep.windows.planner import cut_documents, remainders
+from packprep.windows.planner import CutWindow, cut_window, remainders
 from packprep.windows.segments import TooLongError
 
 TILED = 10_000_000  # documents up to which a sample is repeated
@@ -50,6 +50,7 @@ class Row:
     utilization_error: float = 0.0
     tokens_in: int = 0
     tokens_packed: int = 0
+    tokens_shared: int = 0
     tokens_lost: int = 0
     tokens_lost_share: float = 0.0
     loss_error: float = 0.0
@@ -106,7 +107,8 @@ def sweep_configs(
     share: share of the documents in the sample. scale: size of the whole relative to the sample.
     report: called with the number of finished plans and of all plans.
     """
-    copies = _copies(windows, share)
+    # A copy of a row would share all its tokens.
+    copies = 1 if configs[0].share_prefixes else _copies(windows, share)
     repeated = [window.repeated(copies) for window in windows]
     rows: dict[int, Row] = {}
     by_cut = sorted(range(len(configs)), key=lambda number: _cut_key(configs[number]))
@@ -139,6 +141,7 @@ def _plan_group(
 ) -> Iterator[Row]:
     """Rows of configs that share their segments, which are kept if there is one window."""
     kept: CutWindow | None = None
+    bound: int | None = None
     for config in configs:
         if config.strategy == "balanced" and len(windows) > len(
             {window.split for window in windows}
@@ -153,10 +156,10 @@ def _plan_group(
         try:
             changes = _changes(windows, config, tokenizer)
             for window, change in zip(windows, changes, strict=True):
-                cut = kept or CutWindow(*cut_documents(window.documents, tokenizer, config))
-                plan = cut.plan(window, config)
+                cut = kept or cut_window(window.documents, tokenizer, config)
+                plan = plan_cut(cut, window, config, bound)
                 if len(windows) == 1:
-                    kept = replace(cut, bound=None if config.strategy == "wrapped" else plan.bound)
+                    kept, bound = cut, None if config.strategy == "wrapped" else plan.bound
                 sums += plan.sums(config, change)
                 divided += plan.cut
         except TooLongError as error:
@@ -185,12 +188,9 @@ def _changes(
         return changes
     for split in dict.fromkeys(window.split for window in windows):
         places = [place for place, window in enumerate(windows) if window.split == split]
-        cuts = [
-            CutWindow(*cut_documents(windows[place].documents, tokenizer, config))
-            for place in places
-        ]
+        cuts = [cut_window(windows[place].documents, tokenizer, config) for place in places]
         counts = [
-            len(cut.plan(windows[place], config).packs)
+            len(plan_cut(cut, windows[place], config).packs)
             for place, cut in zip(places, cuts, strict=True)
         ]
         for place, change in zip(places, remainders(counts, config), strict=True):
@@ -207,6 +207,7 @@ def row_of(
         utilization=sums.utilization,
         tokens_in=sums.tokens_in,
         tokens_packed=sums.tokens_packed,
+        tokens_shared=sums.shared,
         tokens_lost=sums.tokens_lost,
         tokens_lost_share=sums.tokens_lost_share,
         cut=cut,
@@ -250,7 +251,10 @@ def _with_errors(
 def _scaled(row: Row, scale: float) -> Row:
     if scale == 1:
         return row
-    counts = ("tokens_in", "tokens_packed", "tokens_lost", "cut", "packs", "bound", "gap", "bytes")
+    counts = (
+        *("tokens_in", "tokens_packed", "tokens_shared", "tokens_lost"),
+        *("cut", "packs", "bound", "gap", "bytes"),
+    )
     return replace(
         row,
         **{name: round(getattr(row, name) * scale) for name in counts},

@@ -13,8 +13,8 @@ from packprep.packing.kernels.gather import Pointers
 from packprep.packing.plan import PackPlan
 from packprep.windows.documents import Documents
 from packprep.windows.placement import Packs
-from packprep.windows.planner import plan_segments, resized, window_seed
-from packprep.windows.segments import DocumentAccount, Segments
+from packprep.windows.planner import CutWindow, plan_segments, resized, window_seed
+from packprep.windows.segments import DocumentAccount
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,21 @@ def of_lengths(split: str, number: int, length: NDArray[np.int32]) -> WindowDocu
     return WindowDocuments(split, number, documents)
 
 
-@dataclass(frozen=True)
-class CutWindow:
-    """Segments of a window that several strategies share. bound: None until a plan computes it."""
-
-    segments: Segments
-    account: DocumentAccount
-    bound: int | None = None
-
-    def plan(self, window: WindowDocuments, config: BuildConfig) -> "Planned":
-        seed = window_seed(config, window.number, int(window.split == "validation"))
-        segments, account, plan = plan_segments(
-            window.documents, self.segments, self.account, config, seed
-        )
-        packs = Packs(
-            documents=window.documents,
-            segments=segments,
-            padded=plan.lengths,
-            order=plan.order,
-            offsets=plan.offsets,
-        )
-        return Planned(packs, plan, account, plan.bound if self.bound is None else self.bound)
+def plan_cut(
+    cut: CutWindow, window: WindowDocuments, config: BuildConfig, bound: int | None = None
+) -> "Planned":
+    """Plan segments that several strategies share. bound: None until a plan computes it."""
+    seed = window_seed(config, window.number, int(window.split == "validation"))
+    segments, account, plan = plan_segments(window.documents, cut, config, seed)
+    packs = Packs(
+        documents=window.documents,
+        segments=segments,
+        padded=plan.lengths,
+        order=plan.order,
+        offsets=plan.offsets,
+        trees=cut.trees,
+    )
+    return Planned(packs, plan, account, plan.bound if bound is None else bound)
 
 
 @dataclass(frozen=True)
@@ -106,6 +100,7 @@ class Planned:
             filler=stored - kept,
             tokens_packed=stored,
             truncated=_sum(account.truncated),
+            shared=0 if account.shared is None else _sum(account.shared),
             dropped=dropped,
             segments=segments,
             max_length=config.max_length,

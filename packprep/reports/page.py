@@ -109,9 +109,10 @@ def _account(tokens: Ledger) -> dict[str, Any]:
         "+ BOS added to later pieces": tokens["continuation_bos"],
         "+ padding": tokens["filler"],
     }
-    came_out = {"= in the packs": tokens["tokens_packed"]} | {
-        f"+ {what}": n for what, n in lost(tokens).items()
-    }
+    came_out = {
+        "= in the packs": tokens["tokens_packed"],
+        "+ shared with another row": tokens.get("shared", 0),
+    } | {f"+ {what}": n for what, n in lost(tokens).items()}
     came_out |= {"+ not drawn for the mix": not_drawn(tokens)}
     rows = [
         (what, count)

@@ -16,6 +16,7 @@ from packprep.schemas.columns import FILLER
 from packprep.support.arrays import Int64
 from packprep.windows.documents import Documents
 from packprep.windows.segments import Segments
+from packprep.windows.trees import Trees
 
 # bytes; the measured peak of planning 10 million documents of a few tokens
 MEMORY_PER_DOCUMENT = 120
@@ -28,7 +29,7 @@ class Packs:
     A segment with number FILLER is one pad token.
 
     padded: int32 [segments], tokens of each in the shard. order: int64 [segments in packs].
-    offsets: int64 [packs + 1].
+    offsets: int64 [packs + 1]. trees: if segments are their nodes.
     """
 
     documents: Documents
@@ -36,6 +37,7 @@ class Packs:
     padded: NDArray[np.int32]
     order: Int64
     offsets: Int64
+    trees: Trees | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -49,6 +51,24 @@ class Packs:
         ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
         packs: Int64 = np.diff(ends[self.offsets])
         return packs
+
+    @cached_property
+    def rows_per_pack(self) -> Int64:
+        """Rows of the trees of each pack, [packs]; 0 without trees."""
+        if self.trees is None:
+            return np.zeros(len(self), np.int64)
+        roots = np.append(0, np.cumsum(self._roots))[self.offsets]
+        counts = np.diff(self.trees.tree_rows)[
+            np.searchsorted(self.trees.roots, self.order[self._roots])
+        ]
+        rows: Int64 = np.diff(np.append(0, np.cumsum(counts))[roots])
+        return rows
+
+    @property
+    def _roots(self) -> NDArray[np.bool_]:
+        """Mask of the segments in packs at which a tree begins."""
+        assert self.trees is not None
+        return (self.order >= 0) & (self.trees.parent[self.order] < 0)
 
     def take(self, packs: Int64) -> "Packs":
         """Select these packs, in this order."""
@@ -81,6 +101,32 @@ class Packs:
             front=chosen.front,
             hole=chosen.hole,
             offsets=self.offsets[first : last + 1] - self.offsets[first],
+            trees=None if self.trees is None else self._tree_rows(self.trees, first, last),
+        )
+
+    def _tree_rows(self, trees: Trees, first: int, last: int) -> "TreeRows":
+        """Rows of the trees of packs first..last - 1."""
+        offsets = self.offsets[first : last + 1] - self.offsets[first]
+        order = self.order[self.offsets[first] : self.offsets[last]]
+        parent = np.where(order >= 0, trees.parent[order], -1)
+        place = np.arange(len(order))
+        # Nodes of a tree are consecutive, in the pack as in the window.
+        parent = np.where(parent >= 0, place - (order - parent), -1)
+        roots = np.flatnonzero((order >= 0) & (parent < 0))
+        tree = np.searchsorted(trees.roots, order[roots])
+        firsts, ends = trees.tree_rows[tree], trees.tree_rows[tree + 1]
+        counts = ends - firsts
+        before = np.append(0, np.cumsum(counts))
+        number = np.arange(before[-1]) + np.repeat(firsts - before[:-1], counts)
+        shift = np.repeat(roots - order[roots], counts)
+        return TreeRows(
+            number=number,
+            segment=order,
+            last=trees.last[number] + shift,
+            parent=parent,
+            start=np.where(order >= 0, trees.start[order], 0),
+            offsets=before[np.searchsorted(roots, offsets)],
+            trees=trees,
         )
 
 
@@ -104,6 +150,7 @@ class SegmentRows:
     front: NDArray[np.int32] | None
     hole: NDArray[np.int32] | None
     offsets: Int64
+    trees: "TreeRows | None" = None
 
     @property
     def real(self) -> Int64:
@@ -147,3 +194,21 @@ class Runs:
         of_documents: pointers to the first value of each document, [documents].
         """
         return of_documents.shifted(self.document, self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeRows:
+    """Rows of the trees of consecutive packs; segments are numbered from the first of these packs.
+
+    number: [rows], in `trees`. last: [rows], the segment at which each ends. segment: [segments],
+    the node in `trees`, or FILLER. parent: [segments], the segment before, or -1. start:
+    [segments], tokens before each on its path. offsets: [packs + 1], the first row of each pack.
+    """
+
+    number: Int64
+    last: Int64
+    segment: Int64
+    parent: Int64
+    start: Int64
+    offsets: Int64
+    trees: Trees

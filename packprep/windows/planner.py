@@ -27,6 +27,7 @@ from packprep.windows.documents import Documents
 from packprep.windows.pairs import SPLIT, cut_pairs
 from packprep.windows.placement import Packs
 from packprep.windows.segments import DocumentAccount, Segments
+from packprep.windows.trees import Trees, grow_trees
 
 _PIECE = 1 << 20  # documents
 
@@ -61,10 +62,11 @@ def plan_window(
         visit = np.arange(len(documents), dtype=np.int32)
         shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
         documents = documents.take(visit.astype(np.int64))
-    segments, account, plan = plan_segments(
-        documents, *cut_documents(documents, tokenizer, config), config, seed, planner
-    )
-    labels = documents.labels
+    cut = cut_window(documents, tokenizer, config)
+    segments, account, plan = plan_segments(documents, cut, config, seed, planner)
+    trained = cut.trained
+    if cut.trees is None and (labels := documents.labels) is not None:
+        trained = segments.trained(labels, config)
     return WindowPlan(
         packs=Packs(
             documents=documents,
@@ -72,13 +74,45 @@ def plan_window(
             padded=plan.lengths,
             order=plan.order,
             offsets=plan.offsets,
+            trees=cut.trees,
         ),
         account=account,
-        trained=None if labels is None else segments.trained(labels, config),
+        trained=trained,
         bound=plan.bound,
         bias=plan.bias,
         straggler=plan.straggler(config.balance_ranks, config.cost()),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutWindow:
+    """Segments of a window before they are packed.
+
+    trees: if segments are their nodes. trained: int32 [segments], as in WindowPlan, for trees only.
+    """
+
+    segments: Segments
+    account: DocumentAccount
+    trees: Trees | None = None
+    trained: NDArray[np.int32] | None = None
+
+
+def cut_window(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> CutWindow:
+    """The segments of one window, with `share_prefixes` those of its trees.
+
+    May raise TooLongError with overflow error. Raises ConfigError for trees of documents whose
+    lengths alone are known.
+    """
+    segments, account = cut_documents(documents, tokenizer, config)
+    if not config.share_prefixes:
+        return CutWindow(segments=segments, account=account)
+    if len(segments) and not documents.tokens.memory:
+        raise ConfigError(
+            "share_prefixes needs the tokens of rows, and only their lengths are known; build with "
+            "--keep-tokens DIR, or plan a token store that has them"
+        )
+    trees, trained, account = grow_trees(documents, segments, account, config)
+    return CutWindow(segments=trees.nodes, account=account, trees=trees, trained=trained)
 
 
 def packed_tokens(
@@ -112,8 +146,7 @@ def cut_documents(
 
 def plan_segments(
     documents: Documents,
-    segments: Segments,
-    account: DocumentAccount,
+    cut: CutWindow,
     config: BuildConfig,
     seed: int,
     planner: Planner | None = None,
@@ -123,6 +156,7 @@ def plan_segments(
     The lengths of the plan include padding. Returns also the segments and their account, because
     strategy wrapped cuts segments where packs end and drops packs with too few trained tokens.
     """
+    segments, account = cut.segments, cut.account
     if config.strategy == "wrapped" and planner is None:
         segments, edges, account = wrap_documents(
             segments, account, documents.length, config, documents.labels
@@ -132,10 +166,15 @@ def plan_segments(
     multiple = config.pad_segment_to_multiple
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
+        if cut.trees is not None:
+            raise ConfigError("share_prefixes needs a strategy of packprep, not a planner")
         plan = _planned(planner, padded, config)
         if config.pair_columns:
             _check_pairs(plan, segments)
         return segments, account, _ordered(plan, config, seed)
+    atoms: NDArray[np.integer[Any]] | None = segments.document if config.pair_columns else None
+    if cut.trees is not None:
+        atoms = cut.trees.tree_of
     plan = pack_lengths(
         padded,
         config.max_length,
@@ -145,7 +184,7 @@ def plan_segments(
         shuffle_documents=config.shuffle_documents,
         max_segments_per_pack=config.max_segments_per_pack,
         groups=None if documents.group is None else documents.group[segments.document],
-        atoms=segments.document if config.pair_columns else None,
+        atoms=atoms,
         num_packs=config.num_packs,
         balance_ranks=config.balance_ranks,
         cost=config.cost(),
@@ -224,6 +263,9 @@ def account_by_source(
         "truncated": by_source(documents.source, account.truncated),
         "overlap": by_source(documents.source, account.overlap),
         "continuation_bos": by_source(documents.source, account.continuation_bos),
+        "shared": [0] * sources
+        if account.shared is None
+        else by_source(documents.source, account.shared),
         "segments": by_source(of_segment, in_shards),
         "tokens_packed": by_source(of_segment, np.where(in_shards, written.padded, 0)),
         "filler": by_source(of_segment, np.where(in_shards, written.padded - segments.lengths, 0)),

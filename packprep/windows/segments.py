@@ -75,12 +75,16 @@ class Segments:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAccount:
-    """Account of the tokens of each document, [documents] each; dropped: by reason."""
+    """Account of the tokens of each document, [documents] each; dropped: by reason.
+
+    shared: tokens that are not written again because another row has them; None without trees.
+    """
 
     truncated: Int32
     overlap: Int64
     continuation_bos: Int32
     dropped: dict[Dropped, Int32]
+    shared: Int64 | None = None
 
 
 class TooLongError(InputError):

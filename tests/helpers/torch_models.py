@@ -147,3 +147,58 @@ class FlashStub:
 
         cu = torch.tensor([0, q.shape[1]], dtype=torch.int32)
         return varlen_attention(q[0], k[0], v[0], cu, q.shape[1], causal, scale=softmax_scale)[None]
+
+
+def plain_llama() -> Any:
+    """A Llama-like model in plain torch, float64 throughout: f(tokens, positions, mask) -> logits.
+
+    tokens, positions: int64 [T]. mask: bool [T, T], True where a token (row) sees another. RMS
+    norm, rotary positions, SwiGLU; 2 layers of 4 heads. transformers computes norms and positions
+    in float32 whatever the model's dtype is, which limits comparisons to 1e-7.
+    """
+    import torch
+    from torch import nn
+    from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+
+    width, heads = 32, 4
+    torch.manual_seed(0)
+
+    def rotated(values: Any, positions: Any) -> Any:
+        half = values.shape[-1] // 2
+        rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        angles = positions[:, None] * rates
+        cos, sin = angles.cos(), angles.sin()
+        one, two = values[..., :half], values[..., half:]
+        return torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(width, 3 * width, bias=False)
+            self.out = nn.Linear(width, width, bias=False)
+            self.gate = nn.Linear(width, 96, bias=False)
+            self.down = nn.Linear(48, width, bias=False)
+
+        def forward(self, hidden: Any, positions: Any, mask: Any) -> Any:
+            parts = self.qkv(rms_norm(hidden, (width,))).chunk(3, -1)
+            q, k, v = (part.reshape(len(hidden), heads, -1).transpose(0, 1) for part in parts)
+            q, k = rotated(q, positions), rotated(k, positions)
+            seen = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            hidden = hidden + self.out(seen.transpose(0, 1).reshape(len(hidden), width))
+            one, two = self.gate(rms_norm(hidden, (width,))).chunk(2, -1)
+            return hidden + self.down(silu(one) * two)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(VOCABULARY, width)
+            self.layers = nn.ModuleList([Layer(), Layer()])
+            self.head = nn.Linear(width, VOCABULARY, bias=False)
+
+        def forward(self, tokens: Any, positions: Any, mask: Any) -> Any:
+            hidden = self.embedding(tokens)
+            for layer in self.layers:
+                hidden = layer(hidden, positions, mask)
+            return self.head(rms_norm(hidden, (width,)))
+
+    return Model().double()

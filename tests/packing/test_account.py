@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.output.report import Account
 from packprep.packing.account import Dropped, Sums
-from packprep.preview.window_plan import CutWindow, WindowDocuments
+from packprep.preview.window_plan import WindowDocuments, plan_cut
 from packprep.reports.facts import lost
 from packprep.reports.figures import resolve_name
 from packprep.schemas import check_ledger
 from packprep.windows.planner import (
     account_by_source,
-    cut_documents,
+    cut_window,
     plan_window,
     resized,
     window_seed,
@@ -151,11 +151,8 @@ def test_a_plan_predicts_every_sum_of_the_build(
     check_ledger(built.ledger)
 
     window = WindowDocuments("train", 0, tokenized)
-    predicted = (
-        CutWindow(*cut_documents(tokenized, policy, config))
-        .plan(window, config)
-        .sums(config, change)
-    )
+    cut = cut_window(tokenized, policy, config)
+    predicted = plan_cut(cut, window, config).sums(config, change)
     assert predicted.ledger == built.ledger
     unknown = {"tokens", "bos_rate", "eos_rate"}  # a plan reads no token
     assert {key: value for key, value in predicted.figures().items() if key not in unknown} == {

@@ -26,6 +26,16 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
         ("pair_ids", int64),
         ("pair_sides", pa.list_(pa.int8())),
         ("turn_ids", int32),
+        ("segment_parents", int32),
+        ("label_weights", int32),
+        ("row_ids", int64),
+        ("row_starts", int32),
+        ("row_turns", int32),
+        ("row_sides", pa.list_(pa.int8())),
+        ("row_segments", int32),
+        ("row_ends", int32),
+        ("row_trained", int32),
+        ("row_label_starts", int32),
     ]
     assert schema == pa.schema(fields)
     assert schema.metadata is None
@@ -38,7 +48,7 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
         ({"name": ""}, "column name '' is not of the form"),
         ({"name": "a" * 129}, "at most 128 characters"),
         ({"name": 3}, "column name 3 is not"),
-        ({"kind": "row"}, "column reward has kind 'row'; expected one of token, segment, boundary"),
+        ({"kind": "line"}, "column reward has kind 'line'; expected one of token, segment, "),
         (
             {"dtype": "float16"},
             "column reward has dtype 'float16'; expected one of int8, uint8, int16, uint16, int32",

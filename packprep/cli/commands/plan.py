@@ -245,11 +245,13 @@ def _print(
         if goal not in equal:
             goals.setdefault(number, []).append(goal)
     sampled = measured.share < 1
+    shares = any(row.tokens_shared for row in rows)
     heads = [
         "length",
         "strategy",
         "overflow",
         "utilization",
+        *(["factor"] if shares else []),
         "tokens lost",
         "cut",
         "packs",
@@ -273,6 +275,7 @@ def _print(
                 *named,
                 f"{row.utilization:.3%}"
                 + (f" ± {100 * row.utilization_error:.3f}" if sampled else ""),
+                *([f"{_factor(row):.2f}"] if shares else []),
                 f"{row.tokens_lost_share:.3%}"
                 + (f" ± {100 * row.loss_error:.3f}" if sampled else ""),
                 f"{row.cut:,}",
@@ -293,3 +296,8 @@ def _print(
     print_grid(title, heads, cells, keys=3, left=(1, 2, len(heads) - 1), colours=colours)
     if equal:
         print_sentence(f"best for {', '.join(equal)}: several plans are equal, so none is marked")
+
+
+def _factor(row: "Row") -> float:
+    """Tokens of rows for each token that is written, with share_prefixes."""
+    return (row.tokens_packed + row.tokens_shared) / max(row.tokens_packed, 1)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,7 @@ def command(
                 "skipped or dropped; report.json counts which"
             )
         packs = {
-            place.place: find_pack(output, manifest, place.place.pack, place.place.split)
+            place.place: find_pack(output, manifest, place.place.pack, place.place.split, rows=True)
             for place in places
         }
         shown = [(packs[place.place], place) for place in places]
@@ -120,7 +121,11 @@ def command(
         click.echo()
         click.secho(
             _title(
-                segment, sources, _side(found_pack, segment, manifest), with_pack=doc is not None
+                segment,
+                sources,
+                _side(found_pack, segment, manifest),
+                with_pack=doc is not None,
+                above=_path_above(found_pack, segment),
             ),
             fg=colour,
             bold=True,
@@ -157,10 +162,31 @@ def _side(found_pack: "FoundPack", segment: "LocatedSegment", manifest: "Manifes
     return str(named[side])
 
 
-def _title(segment: "LocatedSegment", sources: "Sources", side: str, *, with_pack: bool) -> str:
-    place = f"pack {segment.place.pack} " if with_pack else ""
+def _path_above(found_pack: "FoundPack", segment: "LocatedSegment") -> list[int]:
+    """Segments that a segment of a tree continues, the nearest first."""
+    parents = found_pack.columns.get("segment_parents")
+    if parents is None:
+        return []
+    above, at = [], int(parents[segment.place.segment])
+    while at >= 0:
+        above.append(at)
+        at = int(parents[at])
+    return above
+
+
+def _title(
+    segment: "LocatedSegment",
+    sources: "Sources",
+    side: str,
+    *,
+    with_pack: bool,
+    above: Sequence[int] = (),
+) -> str:
+    """Title of a segment; one that continues others is indented, so trees are an outline."""
+    place = "  " * len(above) + (f"pack {segment.place.pack} " if with_pack else "")
+    follows = f" after segment {above[0]}" if above else ""
     title = (
-        f"{place}segment {segment.place.segment}, tokens {segment.begin:,} to "
+        f"{place}segment {segment.place.segment}{follows}, tokens {segment.begin:,} to "
         f"{segment.end - 1:,} of the pack"
     )
     if segment.document is None:

@@ -46,7 +46,8 @@ def command(
     """List the rows of the sources that are in a pack of OUT, or the packs that hold a row.
 
     Rows and packs are numbered from 0. Give either --pack or --document. turn is the message that
-    is trained, where a document is one turn of a row (--turns).
+    is trained, where a document is one turn of a row (--turns). Of trees, the rows are listed, and
+    segment is the number of a row in its pack.
 
     \b
     Example:
@@ -62,7 +63,7 @@ def command(
     manifest = read_manifest(output)
     sources = Sources(manifest)
     if pack is not None:
-        segments = list(find_pack(output, manifest, pack, split, shard).segments)
+        segments = list(find_pack(output, manifest, pack, split, shard, rows=True).segments)
         if segment is not None:
             if segment >= len(segments):
                 raise ConfigError(

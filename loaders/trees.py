@@ -1,0 +1,130 @@
+"""Trees of a batch in arrays: paths of rows, the tokens that a token sees, and weights of rows.
+
+A segment of a tree continues the segment that is its parent, and a row is the path from a root to
+the segment at which it ends. Segments are in depth-first order, so the tokens that see a token are
+one run: from the token itself to the end of the last segment below its own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.trees import ranges_at, row_paths
+
+_Int64 = NDArray[np.int64]
+
+ROW_COLUMNS = ("row_segments", "row_trained", "row_label_starts")
+"""Columns of rows that a batch needs; row_ids, row_turns and others are for the reader."""
+
+
+def refuse_trees(has_trees: bool, what: str) -> None:
+    """Raise ValueError if `what` would read trees as documents."""
+    if has_trees:
+        raise ValueError(
+            f"{what} reads segments as documents, and these are nodes of trees, which share their "
+            "prefixes; pass batch.unshared(), or use to_flex_block_mask or to_hf_4d with tree_loss"
+        )
+
+
+def path_lengths(parents: _Int64, lengths: _Int64) -> _Int64:
+    """Tokens before each segment on its path, [S]. parents: [S], -1 at a root."""
+    before, at = np.zeros(len(parents), np.int64), parents
+    while len(inside := np.flatnonzero(at >= 0)):
+        before[inside] += lengths[at[inside]]
+        at = np.where(at >= 0, parents[at], -1)
+    return before
+
+
+def previous_tokens(parents: _Int64, boundaries: _Int64) -> _Int64:
+    """Position whose logits predict each token, [T]: the one before it on its path, -1 at a root.
+
+    boundaries: [S + 1].
+    """
+    previous = np.arange(-1, boundaries[-1] - 1)
+    starts = boundaries[:-1]
+    previous[starts] = np.where(parents >= 0, boundaries[1:][parents] - 1, -1)
+    return previous
+
+
+def subtree_ends(parents: _Int64, boundaries: _Int64) -> _Int64:
+    """End of the last segment below each, [S]; its own end if there is none below it."""
+    numbers = np.arange(len(parents))
+    last, at = numbers.copy(), parents
+    while len(inside := np.flatnonzero(at >= 0)):
+        np.maximum.at(last, at[inside], inside)
+        at = np.where(at >= 0, parents[at], -1)
+    ends: _Int64 = boundaries[1:][last]
+    return ends
+
+
+def path_tokens(parents: _Int64, boundaries: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
+    """Position of each token of each row, and the boundaries of the rows, [rows + 1].
+
+    last: [rows], the segment at which each ends.
+    """
+    row, segment = row_paths(parents, last)
+    lengths = np.diff(boundaries)[segment]
+    sizes = np.bincount(row, lengths, len(last)).astype(np.int64)
+    return ranges_at(boundaries[segment], lengths), np.append(0, np.cumsum(sizes))
+
+
+def row_labels(labels: _Int64, tokens: _Int64, rows: _Int64, label_starts: _Int64) -> _Int64:
+    """Labels of the rows: those of the trees, from the first label of each row on.
+
+    labels: [T], unshifted. tokens, rows: see `path_tokens`.
+    """
+    place = np.arange(len(tokens)) - np.repeat(rows[:-1], np.diff(rows))
+    return np.where(place >= np.repeat(label_starts, np.diff(rows)), labels[tokens], NO_LOSS)
+
+
+def row_weights(
+    mode: str, tokens: _Int64, labels: _Int64, rows: _Int64, units: _Int64, total: int
+) -> NDArray[np.float32]:
+    """Weight of each token's loss, [total]: the sum over the rows that train it.
+
+    mode: "token", "segment" (a row is a unit) or "document". labels: of the rows' tokens. units:
+    [rows], the document of each row.
+    """
+    trained = labels != NO_LOSS
+    counts = np.diff(np.append(0, np.cumsum(trained))[rows])
+    if mode == "token":
+        each = np.ones(len(counts))
+    else:
+        unit = np.unique(units, return_inverse=True)[1] if mode == "document" else None
+        sums = counts if unit is None else np.bincount(unit, counts)[unit]
+        each = 1 / np.maximum(sums, 1)
+    weights = np.repeat(each, np.diff(rows)) * trained
+    return np.bincount(tokens, weights, total).astype(np.float32)
+
+
+def unshared_fields(batch: Any) -> dict[str, Any]:
+    """Fields of a batch of documents with the same rows, and without padding.
+
+    batch: with numpy arrays.
+    """
+    parents = batch.segment_parents.astype(np.int64)
+    boundaries = batch.cu_seqlens.astype(np.int64)
+    table: Mapping[str, Any] = batch.rows
+    tokens, rows = path_tokens(parents, boundaries, table["row_segments"].astype(np.int64))
+    labels = batch.labels
+    if labels is not None:
+        labels = row_labels(labels, tokens, rows, table["row_label_starts"])
+    lengths = np.diff(rows)
+    extra = {"turn_ids": table.get("row_turns"), "pair_sides": table.get("row_sides")}
+    if "row_sides" in table:
+        extra["pair_ids"] = table["row_ids"]
+    extra |= {name: values for name, values in table.items() if not name.startswith("row_")}
+    total = len(batch.tokens)
+    extra |= {name: values[tokens] for name, values in batch.extra.items() if len(values) == total}
+    return {
+        "tokens": batch.tokens[tokens],
+        "position_ids": np.arange(len(tokens)) - np.repeat(rows[:-1], lengths),
+        "cu_seqlens": rows.astype(np.int32),
+        "max_seqlen": int(lengths.max(initial=0)),
+        "labels": labels,
+        "document_ids": table["row_ids"],
+        "extra": {name: values for name, values in extra.items() if values is not None},
+    }

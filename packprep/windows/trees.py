@@ -1,0 +1,259 @@
+"""Trees of a window: rows that share a prefix, as segments with parents.
+
+Rows are segments as the filters, `overflow` and `stride` leave them. The rows of one document id
+are merged, so each tree is a few nodes; a node is a segment that stands once in a pack, and a row
+is the path from a root to the node at which it ends. A tree stays in one pack.
+
+Rows that begin with an extra BOS share nothing.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from packprep.config.build_config import BuildConfig
+from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.columns import NO_LOSS
+from packprep.support.arrays import Bools, Int32, Int64
+from packprep.trees.cut_trees import cut_oversized
+from packprep.trees.merge import merge_prefixes
+from packprep.trees.nodes import tree_nodes
+from packprep.trees.weights import are_tokens, count_from, fill_weights
+from packprep.windows.documents import Documents
+from packprep.windows.segments import DocumentAccount, Segments
+
+_COUNTED = 1 << 22  # tokens whose weights are counted at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trees:
+    """Trees in the order of their first rows; a tree's nodes and rows are consecutive.
+
+    rows: in depth-first order. last: int64 [rows], the node at which each ends. head: int64 [rows],
+    first tokens without a label. nodes: the segments, in depth-first order. parent: int64 [nodes],
+    the node before, -1 at a root. start: int64 [nodes], tokens before the node on its path.
+    tree_rows: int64 [trees + 1], the first row of each tree. labels: of each row's first token, or
+    None if all tokens are trained. untrained: label of a token without loss. own_labels: True if
+    labels are other values than the tokens.
+    """
+
+    rows: Segments
+    last: Int64
+    head: Int64
+    nodes: Segments
+    parent: Int64
+    start: Int64
+    tree_rows: Int64
+    labels: Pointers | None
+    untrained: int
+    own_labels: bool
+
+    @cached_property
+    def roots(self) -> Int64:
+        """The first node of each tree, [trees]."""
+        return np.flatnonzero(self.parent < 0)
+
+    @property
+    def begins_tree(self) -> Bools:
+        """Mask of the rows at which a tree begins, [rows]."""
+        begins = np.zeros(len(self.last), np.bool_)
+        begins[self.tree_rows[:-1]] = True
+        return begins
+
+    @property
+    def tree_of(self) -> Int64:
+        """Tree of each node, [nodes]."""
+        trees: Int64 = np.cumsum(self.parent < 0) - 1
+        return trees
+
+    def trained(self) -> tuple[Int32, Bools]:
+        """Tokens of each node that at least one row trains, and a mask of rows that fit.
+
+        A row fits if, from its first trained token on, it trains all tokens that any row trains:
+        then its labels follow from those of the tree. [nodes] and [rows].
+        """
+        lengths = self.nodes.lengths.astype(np.int64)
+        counts = np.empty(len(lengths), np.int32)
+        fits = np.empty(len(self.last), np.bool_)
+        roots = np.append(self.roots, len(lengths))
+        before = np.append(0, np.cumsum(lengths))
+        tree = 0
+        while tree < len(roots) - 1:
+            goal = before[roots[tree]] + _COUNTED
+            end = max(int(np.searchsorted(before[roots], goal, side="right")) - 1, tree + 1)
+            nodes = slice(int(roots[tree]), int(roots[end]))
+            rows = np.arange(self.tree_rows[tree], self.tree_rows[end])
+            starts = before[nodes] - before[nodes.start]
+            weights = self.weights(
+                rows,
+                self.last[rows] - nodes.start,
+                np.arange(nodes.start, nodes.stop),
+                np.where(self.parent[nodes] < 0, -1, self.parent[nodes] - nodes.start),
+                starts,
+                int(before[nodes.stop] - before[nodes.start]),
+            )
+            counts[nodes] = np.add.reduceat(weights.of_tokens > 0, starts, dtype=np.int32)
+            fits[rows] = weights.fits
+            tree = end
+        return counts, fits
+
+    def weights(
+        self,
+        rows: Int64,
+        last: Int64,
+        nodes: Int64,
+        parent: Int64,
+        place: Int64,
+        tokens: int,
+    ) -> "Weights":
+        """Weights of these rows: the number of them that train each token.
+
+        rows, nodes: numbers. last, parent: indices into `nodes`. place: [nodes], index of the first
+        token of each among the `tokens` of the result.
+        """
+        weights = np.zeros(tokens, np.int32)
+        trained, begin, counts = (np.zeros(len(rows), np.int32) for _ in range(3))
+        chosen = self.nodes.take(nodes)
+        length, start, first = chosen.count.astype(np.int64), self.start[nodes], place + chosen.bos
+        fill_weights(
+            None if self.labels is None else self.labels.take(rows),
+            self.untrained,
+            self.head[rows],
+            last,
+            start,
+            length,
+            parent,
+            first,
+            weights,
+            trained,
+            begin,
+        )
+        count_from(begin, last, start, length, parent, first, weights, counts)
+        # Tokens of a row are counted with its extra BOS.
+        return Weights(
+            of_tokens=weights,
+            trained=trained,
+            begin=begin + self.rows.bos[rows],
+            fits=counts == trained,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Rows that train each token, and the trained tokens of each row.
+
+    of_tokens: [tokens]. trained: [rows]. begin: [rows], tokens before the first trained one; all
+    tokens if none is. fits: see `Trees.trained`.
+    """
+
+    of_tokens: Int32
+    trained: Int32
+    begin: Int32
+    fits: Bools
+
+
+def grow_trees(
+    documents: Documents, segments: Segments, account: DocumentAccount, config: BuildConfig
+) -> tuple[Trees, Int32, DocumentAccount]:
+    """Merge the rows of each document id: the trees, trained tokens of each node, and the account.
+
+    segments: the rows; those that do not fit (`Trees.trained`) are left alone. Prefixes of fewer
+    than `min_shared` tokens are not shared. A tree that is larger than a pack is cut, and the
+    tokens that this repeats count as overlap.
+    """
+    alone = segments.bos.copy()
+    while True:
+        order, groups = _grouped(documents.id[segments.document], alone)
+        trees, of_trees, shared = _grow(documents, segments.take(order), groups, config)
+        trained, fits = trees.trained()
+        if fits.all():
+            break
+        alone[order[of_trees[~fits]]] = True
+    written = np.where(trees.begins_tree, 0, shared)
+
+    def by_document(values: Int64) -> Int64:
+        sums = np.bincount(trees.rows.document, weights=values, minlength=len(documents))
+        return sums.astype(np.int64)
+
+    account = replace(
+        account,
+        shared=by_document(shared),
+        overlap=account.overlap + by_document(shared - written),
+    )
+    return trees, trained, account
+
+
+def _grouped(ids: Int64, alone: Bools) -> tuple[Int64, Int64]:
+    """An order of rows that puts rows of one id together, and the first row of each group.
+
+    Rows that are alone are groups of their own. Groups are in the order of their first rows.
+    """
+    key = ids
+    if alone.any() or (ids[1:] < ids[:-1]).any():
+        key = np.where(alone, -2 - np.cumsum(alone), ids)
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        order = np.argsort(first[inverse], kind="stable")
+    else:
+        order = np.arange(len(ids))
+    begins = np.ones(len(ids), np.bool_)
+    begins[1:] = np.diff(key[order]) != 0
+    return order, np.append(np.flatnonzero(begins), len(ids))
+
+
+def _grow(
+    documents: Documents, rows: Segments, groups: Int64, config: BuildConfig
+) -> tuple[Trees, Int64, Int64]:
+    """Trees of rows in groups, the number of each of their rows, and its shared tokens."""
+    tokens, labels, own_labels, columns = _columns(documents, rows)
+    order, shared = merge_prefixes(tokens, rows.count, groups, columns)
+    rows = rows.take(order)
+    counts = rows.count.astype(np.int64)
+    shared = np.where(shared >= config.min_shared, shared, 0)
+    kept = cut_oversized(counts, shared, config.max_length)
+    nodes = tree_nodes(counts, kept)
+    trees = Trees(
+        rows=rows,
+        last=nodes.last,
+        head=rows.untrained_head(config).astype(np.int64),
+        nodes=_node_segments(rows, nodes.row, nodes.start, nodes.end),
+        parent=nodes.parent,
+        start=nodes.start,
+        tree_rows=np.append(np.flatnonzero(kept == 0), len(kept)),
+        labels=None if labels is None else labels.take(order),
+        untrained=NO_LOSS if documents.labels is None else documents.labels.untrained,
+        own_labels=own_labels,
+    )
+    return trees, order, shared
+
+
+def _columns(
+    documents: Documents, rows: Segments
+) -> tuple[Pointers, Pointers | None, bool, list[Pointers]]:
+    """First tokens and labels of the rows, True for own labels, and columns to compare.
+
+    Labels are compared only if they are not the tokens: then two rows may train other values.
+    """
+    start = rows.start.astype(np.int64)
+    tokens = documents.tokens.shifted(rows.document, start)
+    aligned = dict(documents.aligned)
+    values = aligned.pop("labels", None)
+    columns = [column.shifted(rows.document, start) for column in aligned.values()]
+    if values is None:
+        return tokens, None, False, columns
+    labels = values.shifted(rows.document, start)
+    own = labels.dtype != np.int8 and not are_tokens(
+        labels, tokens, rows.count.astype(np.int64), NO_LOSS
+    )
+    return tokens, labels, own, [*columns, labels] if own else columns
+
+
+def _node_segments(rows: Segments, row: Int64, start: Int64, end: Int64) -> Segments:
+    """Nodes as segments of their rows' documents; only a root may have an extra BOS."""
+    of_row = rows.take(row)
+    return Segments(
+        document=of_row.document,
+        start=(of_row.start + start).astype(np.int32),
+        count=(end - start).astype(np.int32),
+        bos=of_row.bos & (start == 0),
+    )

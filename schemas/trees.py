@@ -1,0 +1,211 @@
+"""Checks of trees: parents of segments, positions that go on from them, weights, and rows."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .batch_view import BatchView
+from .columns import FILLER, NO_LOSS
+from .findings import Findings
+
+_Int64 = NDArray[np.int64]
+
+
+def parents_in_batch(view: BatchView) -> _Int64 | None:
+    """Parent of each segment, counted over the batch, -1 for none; None without trees."""
+    parents = view.columns.get("segment_parents")
+    if parents is None:
+        return None
+    first = np.repeat(view.pack_segments[:-1], np.diff(view.pack_segments))
+    return np.where(parents >= 0, parents + first, -1)
+
+
+def path_starts(view: BatchView, parent: _Int64) -> _Int64:
+    """Tokens before each segment on the path from its root, [segments].
+
+    parent: [segments], smaller than the segment's own number, or -1.
+    """
+    lengths = view.ends - view.starts
+    before, at = np.zeros(len(parent), np.int64), parent
+    while len(rest := np.flatnonzero(at >= 0)):
+        before[rest] += lengths[at[rest]]
+        at = np.where(at >= 0, parent[at], -1)
+    return before
+
+
+def row_paths(parent: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
+    """Segments on the path of each row, from its root on: (row, segment), both [pairs].
+
+    parent: [segments], -1 at a root. last: [rows], the segment at which each row ends.
+    """
+    rows, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    row, at = np.arange(len(last)), last
+    while len(row):
+        rows.append(row)
+        segments.append(at)
+        inside = parent[at] >= 0
+        row, at = row[inside], parent[at[inside]]
+    joined = np.concatenate(rows[::-1])
+    order = np.argsort(joined, kind="stable")
+    return joined[order], np.concatenate(segments[::-1])[order]
+
+
+def ranges_at(starts: _Int64, lengths: _Int64) -> _Int64:
+    """The numbers starts[i]..starts[i] + lengths[i] - 1 of all i, concatenated."""
+    before = np.cumsum(lengths) - lengths
+    numbers: _Int64 = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    return numbers
+
+
+# Column of the rows that takes the place of a column of segments.
+_OF_ROWS = {
+    "document_ids": "row_ids",
+    "document_starts": "row_starts",
+    "turn_ids": "row_turns",
+    "pair_ids": "row_ids",
+    "pair_sides": "row_sides",
+}
+
+
+def rows_view(view: BatchView) -> BatchView:
+    """The same packs with a segment for each row, as if no prefix were shared.
+
+    Each is numbered by the segment at which the row ends. Filler stays. Labels are those of the
+    trees: of all rows together.
+    """
+    parent, pack_rows = parents_in_batch(view), view.pack_rows
+    assert parent is not None
+    assert pack_rows is not None
+    pack_of = np.repeat(np.arange(len(pack_rows) - 1), np.diff(pack_rows))
+    last = view.columns["row_segments"] + view.pack_segments[pack_of]
+    filler = np.flatnonzero(view.filler)
+    order = np.argsort(np.append(last, filler), kind="stable")
+    ends = np.append(last, filler)[order]  # fillers are behind all rows of their packs
+    row, segment = row_paths(parent, ends)
+    lengths = view.ends - view.starts
+    tokens = ranges_at(view.starts[segment], lengths[segment])
+    of_rows = np.bincount(row, lengths[segment], len(ends)).astype(np.int64)
+    columns: dict[str, NDArray[Any]] = {}
+    for name, values in view.columns.items():
+        if len(values) == int(view.pack_tokens[-1]) and name in ("tokens", "labels"):
+            columns[name] = values[tokens]
+        elif (of_row := _OF_ROWS.get(name)) in view.columns:
+            fill = np.full(len(filler), 0 if name == "document_starts" else FILLER)
+            columns[name] = np.append(view.columns[str(of_row)], fill)[order]
+    cumulative = np.append(0, np.cumsum(of_rows))
+    pack_segments = np.searchsorted(ends, view.pack_segments)
+    packs = np.repeat(np.arange(len(pack_segments) - 1), np.diff(pack_segments))
+    return BatchView(
+        where=view.where,
+        first_pack=view.first_pack,
+        columns=columns,
+        pack_tokens=cumulative[pack_segments],
+        pack_segments=pack_segments,
+        starts=cumulative[:-1],
+        ends=cumulative[1:],
+        numbers=ends - view.pack_segments[packs],
+    )
+
+
+def check_trees(view: BatchView, findings: Findings) -> _Int64 | None:
+    """Report wrong parents, weights and rows; return the position at which each segment starts.
+
+    Returns None if parents are wrong, because nothing else of a tree can be checked then.
+    """
+    parent = parents_in_batch(view)
+    if parent is None:
+        return np.zeros(len(view.starts), np.int64)
+    numbers = np.arange(len(parent))
+    first = np.repeat(view.pack_segments[:-1], np.diff(view.pack_segments))
+    parents = view.columns["segment_parents"]
+
+    def report(segments: NDArray[np.bool_], what: str) -> bool:
+        findings.many(
+            "tree",
+            np.flatnonzero(segments),
+            lambda segment: view.segment(segment, "tree", what.format(parents[segment])),
+        )
+        return bool(segments.any())
+
+    wrong = (parents < -1) | (parents >= numbers - first)
+    if report(wrong, "segment_parents has {}; expected -1 or an earlier segment of the pack"):
+        return None
+    # In depth-first order, a segment's parent is on the path to the segment before it.
+    at = numbers - 1
+    while (above := (at > parent) & (parent >= 0)).any():
+        at = np.where(above, parent[at], at)
+    if report((parent >= 0) & (at != parent), "parent {} is not on the path to the segment before"):
+        return None
+    report(view.filler & (parent >= 0), "filler has parent {}; expected -1")
+    if view.pack_rows is not None:
+        _check_rows(view, parent, view.pack_rows, findings)
+    return path_starts(view, parent)
+
+
+def _check_rows(view: BatchView, parent: _Int64, pack_rows: _Int64, findings: Findings) -> None:
+    """Check the table of rows, and the weights of labels against it."""
+    columns = view.columns
+    pack_of = np.repeat(np.arange(len(pack_rows) - 1), np.diff(pack_rows))
+    segments = np.diff(view.pack_segments)[pack_of]
+    last = columns["row_segments"].astype(np.int64)
+
+    def report(rows: NDArray[np.bool_], values: NDArray[Any], what: str) -> bool:
+        findings.many(
+            "tree",
+            np.flatnonzero(rows),
+            lambda row: view.pack(
+                int(pack_of[row]),
+                "tree",
+                f"row {row - pack_rows[pack_of[row]]}: {what.format(values[row])}",
+            ),
+        )
+        return bool(rows.any())
+
+    if report(
+        (last < 0) | (last >= segments), last, "row_segments has {}; expected one of the pack"
+    ):
+        return
+    last += view.pack_segments[pack_of]
+    ends = (view.ends[last] - view.pack_tokens[pack_of]).astype(np.int64)
+    report(columns["row_ends"] != ends, columns["row_ends"], "row_ends has {}; expected its end")
+    through = np.bincount(last, minlength=len(parent))
+    for segment in np.flatnonzero(parent >= 0)[::-1].tolist():
+        through[parent[segment]] += through[segment]
+    weights, labels = columns["label_weights"], columns["labels"]
+    of_token = np.repeat(through, view.ends - view.starts)
+    bad = (weights < 0) | (weights > of_token) | ((weights == 0) != (labels == NO_LOSS))
+    first = view.starts[(parent < 0) & (weights[view.starts] > 0)]
+    bad[first] = True
+    findings.many(
+        "tree",
+        np.flatnonzero(bad),
+        lambda token: view.token(
+            token,
+            "tree",
+            f"label_weights has {weights[token]} and the label is {labels[token]}; expected 0 to "
+            f"the {of_token[token]} rows of the segment, 0 only where the label is {NO_LOSS}, and "
+            "0 at a row's first token",
+        ),
+    )
+    no_rows = (through == 0) & ~view.filler
+    findings.many(
+        "tree",
+        np.flatnonzero(no_rows),
+        lambda segment: view.segment(segment, "tree", "no row of the table has it; expected one"),
+    )
+    trained = np.bincount(pack_of, columns["row_trained"], len(pack_rows) - 1).astype(np.int64)
+    sums = np.append(0, np.cumsum(weights, dtype=np.int64))[view.pack_tokens]
+    expected = np.diff(sums)
+    findings.many(
+        "tree",
+        np.flatnonzero(trained != expected),
+        lambda pack: view.pack(
+            pack,
+            "tree",
+            f"row_trained adds up to {trained[pack]}; expected the sum of label_weights, "
+            f"{expected[pack]}",
+        ),
+    )
+    ids = columns["row_ids"]
+    report(ids <= FILLER, ids, "row_ids has {}; expected an input row")

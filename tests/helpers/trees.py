@@ -1,0 +1,73 @@
+"""Outputs with trees, from rows of token ids."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from packprep import BuildConfig
+from packprep.output.shard_writer import ShardLayout, iterate_batches
+from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.columns import STANDARD_COLUMNS, Column
+from packprep.windows.documents import Documents
+from packprep.windows.planner import WindowPlan, plan_window
+
+from . import documents
+from .tiny_shards import write_output
+
+Rows = Sequence[Sequence[int]]
+Masks = Sequence[Sequence[bool]]
+
+
+def tree_documents(
+    rows: Rows, ids: Sequence[int], masks: Masks | None = None, *, as_mask: bool = True
+) -> Documents:
+    """Documents with these tokens and ids; masks: their trained tokens, all of them by default."""
+    tokens = np.array([token for row in rows for token in row], np.int32)
+    lengths = np.array([len(row) for row in rows], np.int32)
+    first = np.cumsum(lengths, dtype=np.int64) - lengths
+    aligned = {}
+    if masks is not None:
+        trained = np.array([each for row in masks for each in row], np.bool_)
+        labels = trained.astype(np.int8) if as_mask else np.where(trained, tokens, -100)
+        aligned["labels"] = Pointers.into(labels.astype(np.int8 if as_mask else np.int32), first)
+    return Documents(
+        id=np.array(ids, np.int64),
+        tokens=Pointers.into(tokens, first),
+        length=lengths,
+        source=np.zeros(len(rows), np.int32),
+        group=None,
+        aligned=aligned,
+        values={"turn_ids": np.arange(len(rows), dtype=np.int32)},
+    )
+
+
+def plan_and_layout(
+    tokenized: Documents, **options: Any
+) -> tuple[WindowPlan, ShardLayout, BuildConfig]:
+    """Plan of a window with trees, and the columns of its shards."""
+    config = BuildConfig(share_prefixes=True, **{"min_shared": 1, **options})
+    policy = documents.tokenizer(bos=False, eos=False)
+    carried: list[Column] = [STANDARD_COLUMNS["turn_ids"]]
+    carried += [STANDARD_COLUMNS["labels"]] if "labels" in tokenized.aligned else []
+    plan = plan_window(tokenized, policy, config, seed=0)
+    return plan, ShardLayout.from_config(config, policy, carried), config
+
+
+def tree_output(
+    path: Path, rows: Rows, ids: Sequence[int], masks: Masks | None = None, **options: Any
+) -> Path:
+    """Write an output with the trees of these rows."""
+    plan, layout, config = plan_and_layout(tree_documents(rows, ids, masks), **options)
+    table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
+    write_output(
+        path,
+        {"train": [table.to_pylist()]},
+        layout.columns,
+        max_length=config.max_length,
+        vocab_size=layout.vocab_size,
+        source_documents=max(ids) + 1,
+    )
+    return path

@@ -1,0 +1,320 @@
+"""Trees in training: loss and gradients are those of separate rows, and nothing else reads them."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from packprep.loaders import PackedBatch, PackedLoader, PackedShards
+from tests.helpers.torch_models import VOCABULARY, documents, plain_llama, skip_without, tiny_llama
+from tests.helpers.trees import tree_output
+
+skip_without("torch", "transformers")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention  # noqa: E402
+
+from packprep import loaders  # noqa: E402
+from packprep.loaders import (  # noqa: E402
+    seen_until,
+    selective_log_probs,
+    to_flex_block_mask,
+    to_hf_4d,
+    tree_loss,
+    tree_mask,
+    unpack,
+    verify_isolation,
+)
+
+Row = tuple[list[int], list[bool]]
+
+
+def rows_and_ids() -> tuple[list[list[int]], list[int], list[list[bool]]]:
+    """Answers to a prompt, turns of a conversation, a row that is a prefix of another, a copy."""
+    prompt, other = documents([11, 6], seed=1)
+    answers = documents([5, 3, 5, 2], seed=2)
+    rows, ids, masks = [], [], []
+    for answer in answers:
+        rows.append(prompt + answer)
+        ids.append(0)
+        masks.append([False] * len(prompt) + [True] * len(answer))
+    conversation: list[int] = []
+    for question, answer in zip(documents([4, 3, 5], 3), documents([3, 4, 2], 4), strict=True):
+        conversation = [*conversation, *question]
+        rows.append([*conversation, *answer])
+        ids.append(1)
+        masks.append([False] * len(conversation) + [True] * len(answer))
+        conversation = [*conversation, *answer]
+    rows += [other, other]
+    ids += [2, 2]
+    masks += [[True] * len(other)] * 2
+    return rows, ids, masks
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> PackedShards:
+    rows, ids, masks = rows_and_ids()
+    path = tmp_path_factory.mktemp("trees") / "out"
+    return PackedShards(tree_output(path, rows, ids, masks, max_length=32), verify=True)
+
+
+def batch_of(shards: PackedShards, **options: Any) -> PackedBatch:
+    return PackedLoader(shards, len(shards), shuffle=False, trees=True, **options)[0]
+
+
+def separate(batch: PackedBatch) -> list[tuple[Any, Any]]:
+    """Tokens and labels of each row, [1, n] each."""
+    plain = batch.unshared().torch()
+    return [
+        (plain.tokens[None, first:last], plain.labels[None, first:last])
+        for first, last in pairwise(plain.cu_seqlens.tolist())
+    ]
+
+
+def gradients(model: Any) -> list[Any]:
+    grads = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    return grads
+
+
+def test_unshared_rows_are_the_rows_that_were_packed(shards: PackedShards) -> None:
+    rows, ids, masks = rows_and_ids()
+    plain = batch_of(shards, pad_multiple=64).unshared()
+    found = []
+    for number, (first, last) in enumerate(pairwise(plain.cu_seqlens.tolist())):
+        tokens = plain.tokens[first:last].tolist()
+        labels = plain.labels[first:last].tolist()
+        assert plain.position_ids[first:last].tolist() == [*range(len(tokens))]
+        found.append((int(plain.document_ids[number]), tokens, labels))
+    expected = [
+        (
+            number,
+            row,
+            [
+                token if keep and place else -100
+                for place, (token, keep) in enumerate(zip(row, mask, strict=True))
+            ],
+        )
+        for row, number, mask in zip(rows, ids, masks, strict=True)
+    ]
+    assert sorted(found) == sorted(expected)
+    assert [row.tolist() for row in unpack(plain.tokens, plain)] == [
+        row.tolist() for row in unpack(batch_of(shards).tokens, batch_of(shards))
+    ]
+
+
+def row_losses(
+    batch: PackedBatch, logits_of: Callable[[Any], Any], reduction: str = "sum"
+) -> tuple[Any, int]:
+    """Sum of the losses of all rows, one by one, and the number of their labels."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for tokens, labels in separate(batch):
+        logits = logits_of(tokens)
+        total = total + cross_entropy(
+            logits[:-1], labels[0, 1:], ignore_index=-100, reduction=reduction
+        )
+        count += int((labels[0, 1:] != -100).sum())
+    return total, count
+
+
+@pytest.mark.parametrize("padding", [{}, {"pad_multiple": 64}, {"max_segments": 64}])
+def test_loss_and_gradients_are_those_of_separate_rows(
+    shards: PackedShards, padding: dict[str, int]
+) -> None:
+    model = plain_llama()
+    batch = batch_of(shards, **padding).torch()
+    loss = tree_loss(model(batch.tokens, batch.position_ids, tree_mask(batch)), batch, 16)
+    loss.backward()
+    of_trees = gradients(model)
+
+    def alone(tokens: Any) -> Any:
+        length = tokens.shape[1]
+        seen = torch.ones(length, length, dtype=torch.bool).tril()
+        return model(tokens[0], torch.arange(length), seen)
+
+    total, count = row_losses(batch, alone)
+    assert count == int(batch.label_weights.sum()) == int(batch.rows["row_trained"].sum())
+    (total / count).backward()
+    assert abs(float(loss.detach() - total.detach() / count)) < 1e-9
+    for one, two in zip(of_trees, gradients(model), strict=True):
+        assert (one - two).abs().max() < 1e-9
+        assert one.abs().max() > 1e-3
+
+
+def test_gradients_of_a_transformers_model_are_those_of_separate_rows(
+    shards: PackedShards,
+) -> None:
+    model = tiny_llama("eager").double()
+    batch = batch_of(shards).torch()
+    loss = tree_loss(model(**to_hf_4d(batch, model.config)).logits, batch)
+    loss.backward()
+    of_trees = gradients(model)
+    total, count = row_losses(
+        batch, lambda tokens: model(input_ids=tokens, use_cache=False).logits[0]
+    )
+    (total / count).backward()
+    assert float(loss.detach()) == pytest.approx(float(total.detach()) / count, abs=1e-6)
+    for one, two in zip(of_trees, gradients(model), strict=True):
+        assert (one - two).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("mode", ["token", "segment", "document"])
+def test_weights_count_rows(shards: PackedShards, mode: Any) -> None:
+    batch = batch_of(shards, loss_weights=mode)
+    model = tiny_llama("eager").double()
+    loss = tree_loss(model(**to_hf_4d(batch.torch(), model.config)).logits, batch)
+    reduction = "sum" if mode == "token" else "mean"  # the turns of a row are documents
+    expected, _ = row_losses(
+        batch, lambda tokens: model(input_ids=tokens, use_cache=False).logits[0], reduction
+    )
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
+
+
+def test_log_probs_of_trees_are_those_of_rows(shards: PackedShards) -> None:
+    batch = batch_of(shards).torch()
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(len(batch), 8, generator=generator)
+    weight = torch.randn(VOCABULARY, 8, generator=generator)
+    found = selective_log_probs(hidden, weight, batch.labels, 16, batch.previous)
+    for token in range(len(batch)):
+        label, before = int(batch.labels[token]), int(batch.previous[token])
+        expected = 0.0
+        if label != -100:
+            expected = float((hidden[before] @ weight.T).log_softmax(0)[label])
+        assert float(found[token]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_mask_lets_each_token_see_its_path(shards: PackedShards) -> None:
+    batch = batch_of(shards, pad_multiple=64)
+    mask = tree_mask(batch)
+    boundaries = batch.cu_seqlens.tolist()
+    parents = batch.segment_parents.tolist()
+    seen = np.zeros((len(batch), len(batch)), bool)
+    for segment, (first, last) in enumerate(pairwise(boundaries)):
+        for token in range(first, last):
+            seen[token, first : token + 1] = True
+            above = parents[segment]
+            while above >= 0:
+                seen[token, boundaries[above] : boundaries[above + 1]] = True
+                above = parents[above]
+    assert mask.tolist() == seen.tolist()
+    end = seen_until(batch)
+    for token in range(len(batch)):
+        assert batch.position_ids[token] == seen[token].sum() - 1
+        assert seen[:, token].nonzero()[0].tolist() == [*range(token, int(end[token]))]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_sees_what_the_dense_mask_lets_it_see(shards: PackedShards) -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    batch = batch_of(shards, pad_multiple=64).torch()
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, len(batch), 16, generator=generator)
+    flex = flex_attention(q, k, v, block_mask=to_flex_block_mask(batch))
+    dense = scaled_dot_product_attention(q, k, v, attn_mask=tree_mask(batch))
+    assert torch.allclose(flex, dense, atol=1e-5)
+
+
+def test_isolation_of_trees(shards: PackedShards) -> None:
+    model = tiny_llama("sdpa")
+    result = verify_isolation(model, batch_of(shards))
+    assert result.isolated, result
+    assert result.leaking > 0.1
+
+
+def planted(parent: Callable[[np.ndarray], np.ndarray]) -> Callable[[PackedBatch], dict[str, Any]]:
+    """Inputs made with wrong parents."""
+
+    def inputs(batch: PackedBatch) -> dict[str, Any]:
+        changed = batch.numpy()
+        wrong = parent(changed.segment_parents.copy())
+        return to_hf_4d(
+            dataclasses.replace(changed, segment_parents=wrong).torch(), tiny_llama().config
+        )
+
+    return inputs
+
+
+def detached(parents: np.ndarray) -> np.ndarray:
+    """The last child of a node loses its parent: it does not see what it must."""
+    parents[np.flatnonzero(parents >= 0)[-1]] = -1
+    return parents
+
+
+def adopted(parents: np.ndarray) -> np.ndarray:
+    """A child becomes a child of its sibling: it sees what it must not."""
+    child = next(n for n in range(1, len(parents)) if 0 <= parents[n] < n - 1)
+    parents[child] = child - 1
+    return parents
+
+
+@pytest.mark.parametrize("wrong", [detached, adopted])
+def test_a_wrong_parent_is_reported(
+    shards: PackedShards, wrong: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    result = verify_isolation(tiny_llama("sdpa"), batch_of(shards), inputs=planted(wrong))
+    assert not result.isolated
+    assert "do not see exactly their path" in str(result)
+
+
+def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
+    """Every public name of the loaders is either here or in KNOWS."""
+    batch = batch_of(shards)
+    rows = [dict(shards[0].columns)]
+    refuse: dict[str, Callable[[], Any]] = {
+        "PackedLoader": lambda: PackedLoader(shards, 1),
+        "batch_from_rows": lambda: loaders.batch_from_rows(rows),
+        "context_slice": lambda: loaders.context_slice(
+            dataclasses.replace(batch, labels=None), 0, 2
+        ),
+        "check_trl": lambda: None,
+        "MaxTextSource": lambda: loaders.MaxTextSource(shards),
+        "TorchtitanSource": lambda: loaders.TorchtitanSource(path=str(shards.path)).build(),
+        "pair_log_probs": lambda: loaders.pair_log_probs(torch.zeros(len(batch), 4), batch),
+        "to_trl_row": lambda: loaders.to_trl_row(rows[0]),
+        "Pack": lambda: list(shards[0].segments()),
+        "to_iterable_dataset": lambda: next(
+            iter(loaders.to_iterable_dataset(PackedLoader(shards, 1, trees=True)))
+        ),
+    }
+    options = {"to_torchtitan": {"version": "0.3"}}
+    adapters = [
+        "to_axolotl",
+        "to_flattening",
+        "to_forgather",
+        "to_hf",
+        "to_llama_factory",
+        "to_megatron",
+        "to_olmo",
+        "to_seq_idx",
+        "to_torchtitan",
+        "to_torchtune",
+        "to_trl",
+    ]
+    refuse |= {
+        name: partial(getattr(loaders, name), batch, **options.get(name, {})) for name in adapters
+    }
+    del refuse["check_trl"]  # checks a trainer, not a batch
+    for name, call in refuse.items():
+        with pytest.raises(ValueError, match=r"trees.*unshared\(\)"):
+            pytest.fail(f"{name} returned {call()}")
+    knows = {
+        *("Isolation", "PackedBatch", "PackedShards", "PairLogProbs", "Segment", "check_trl"),
+        *("attention_backend", "varlen_attention", "context_indices", "loss_weights"),  # no batch
+        *("segment_means", "selective_log_probs", "seen_until", "to_data_module", "to_node"),
+        *("to_flex_block_mask", "to_hf_4d", "tree_loss", "tree_mask", "unpack", "verify_isolation"),
+    }
+    assert {*refuse, *knows} == {*loaders.__all__}
+
+
+@pytest.mark.parametrize("options", [{"labels": "shifted"}, {"labels": "shifted", "cp_size": 2}])
+def test_settings_that_need_documents_are_refused(
+    shards: PackedShards, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"unshared\(\)"):
+        batch_of(shards, **options)

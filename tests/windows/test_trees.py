@@ -1,0 +1,205 @@
+"""Trees of a window: every row is there once, its labels follow, and the account closes."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.output.shard_writer import iterate_batches
+from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.errors import FormatError
+from packprep.schemas.validate import check_batch
+from packprep.windows.planner import account_by_source
+from tests.helpers import documents
+from tests.helpers.trees import plan_and_layout, tree_documents
+
+Window = tuple[list[list[int]], list[int], list[list[bool]] | None]
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    """Rows, of which many go on from another of the same id; ids; trained tokens."""
+    rows: list[list[int]] = []
+    ids: list[int] = []
+    for number in range(draw(st.integers(1, 4))):
+        of_id: list[list[int]] = []
+        for _ in range(draw(st.integers(1, 5))):
+            begin: list[int] = draw(st.sampled_from([[], *of_id]))
+            kept: int = draw(st.integers(0, len(begin)))
+            tail = draw(st.lists(st.integers(0, 3), min_size=1, max_size=8))
+            of_id.append(begin[:kept] + tail)
+        rows += of_id
+        ids += [number] * len(of_id)
+    if draw(st.booleans()):
+        return rows, ids, None
+    kind = draw(st.sampled_from(["tail", "any"]))
+    masks = []
+    for row in rows:
+        if kind == "tail":
+            first = draw(st.integers(0, len(row)))
+            masks.append([place >= first for place in range(len(row))])
+        else:
+            masks.append([draw(st.booleans()) for _ in row])
+    return rows, ids, masks
+
+
+def rows_in(batch: dict[str, list[Any]]) -> list[tuple[int, int, int, list[int], list[int], int]]:
+    """Rows of a pack: id, turn, start, tokens, labels, trained tokens."""
+    cu, parents = batch["cu_seqlens"], batch["segment_parents"]
+    rows = []
+    for number, last in enumerate(batch["row_segments"]):
+        path: list[int] = []
+        segment = last
+        while segment >= 0:
+            path = [*range(cu[segment], cu[segment + 1]), *path]
+            segment = parents[segment]
+        assert batch["row_ends"][number] == path[-1] + 1
+        begin = batch["row_label_starts"][number]
+        labels = [
+            batch["labels"][token] if place >= begin else NO_LOSS
+            for place, token in enumerate(path)
+        ]
+        assert [batch["position_ids"][token] for token in path] == [*range(len(path))]
+        rows.append(
+            (
+                batch["row_ids"][number],
+                batch["row_turns"][number],
+                batch["row_starts"][number],
+                [batch["tokens"][token] for token in path],
+                labels,
+                batch["row_trained"][number],
+            )
+        )
+    return rows
+
+
+@given(
+    window=windows(),
+    max_length=st.integers(2, 24),
+    min_shared=st.integers(1, 4),
+    as_mask=st.booleans(),
+    strategy=st.sampled_from(["best_fit", "first_fit", "knapsack", "greedy", "stream"]),
+    options=st.sampled_from(
+        [
+            {},
+            {"overflow": "truncate"},
+            {"overflow": "truncate", "truncation_side": "left"},
+            {"overflow": "drop"},
+            {"stride": 1},
+            {"stride": 1, "train_overlap": True},
+            {"packs_multiple_of": 4, "remainder": "fill"},
+        ]
+    ),
+)
+def test_every_row_is_in_one_pack_with_its_labels(
+    window: Window,
+    max_length: int,
+    min_shared: int,
+    as_mask: bool,
+    strategy: str,
+    options: dict[str, Any],
+) -> None:
+    rows, ids, masks = window
+    tokenized = tree_documents(rows, ids, masks, as_mask=as_mask)
+    settings = {
+        "max_length": max_length,
+        "min_shared": min_shared,
+        "min_loss_tokens": 0,
+        "strategy": strategy,
+        **options,
+    }
+    plan, layout, config = plan_and_layout(tokenized, **settings)
+    packs = plan.packs.filled(1) if config.remainder == "fill" else plan.packs
+    if not len(packs):
+        return
+    found = []
+    weights = trained = 0
+    for batch in iterate_batches(packs, layout):
+        check_batch(
+            batch,
+            layout.columns,
+            max_length=max_length,
+            vocab_size=layout.vocab_size,
+            where="a.arrow",
+        )
+        for pack in batch.to_pylist():
+            found += rows_in(pack)
+            weights += sum(pack["label_weights"])
+            trained += sum(label != NO_LOSS for label in pack["labels"])
+    expected = []
+    trees = packs.trees
+    assert trees is not None
+    for number in range(len(trees.rows)):
+        document = int(trees.rows.document[number])
+        start, count = int(trees.rows.start[number]), int(trees.rows.count[number])
+        tokens = rows[document][start : start + count]
+        mask = [True] * count if masks is None else masks[document][start : start + count]
+        head = int(trees.head[number])
+        labels = [
+            token if keep and place >= head else NO_LOSS
+            for place, (token, keep) in enumerate(zip(tokens, mask, strict=True))
+        ]
+        expected.append(
+            (ids[document], document, start, tokens, labels, sum(x != NO_LOSS for x in labels))
+        )
+    assert sorted(found) == sorted(expected)
+    assert weights == sum(row[-1] for row in found)
+    [counts, filler] = account_by_source(plan, documents.tokenizer(bos=False, eos=False), 1, packs)
+    assert counts.loss_tokens in (None, trained)
+    total = counts + filler
+    assert total.tokens_put_in == total.tokens_packed + total.shared + total.tokens_lost
+    assert total.tokens_packed == int(packs.lengths.sum())
+
+
+def test_a_prefix_shorter_than_min_shared_is_written_twice() -> None:
+    rows = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6]]
+    tokenized = tree_documents(rows, [0, 0, 0])
+    shared = {}
+    for least in (1, 2, 3, 4):
+        plan, _, _ = plan_and_layout(tokenized, max_length=16, min_shared=least)
+        assert plan.account.shared is not None
+        shared[least] = int(plan.account.shared.sum())
+    assert shared == {1: 5, 2: 5, 3: 3, 4: 0}
+
+
+def test_rows_of_other_ids_share_nothing() -> None:
+    plan, _, _ = plan_and_layout(tree_documents([[1, 2, 3]] * 3, [0, 1, 1]), max_length=16)
+    assert plan.account.shared is not None
+    assert plan.account.shared.tolist() == [0, 0, 3]
+    assert int(plan.packs.lengths.sum()) == 6
+
+
+def sound_batch() -> tuple[pa.RecordBatch, Any, int]:
+    rows = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6]]
+    masks = [[False] * 3 + [True], [False] * 3 + [True], [False, False, True]]
+    plan, layout, _ = plan_and_layout(tree_documents(rows, [0, 0, 0], masks), max_length=16)
+    [batch] = iterate_batches(plan.packs, layout)
+    return batch, layout.columns, layout.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("column", "place", "value", "what"),
+    [
+        ("segment_parents", 1, 5, "segment_parents has 5"),
+        ("segment_parents", 4, 2, "parent 2 is not on the path"),
+        ("segment_parents", 3, 0, "position"),
+        ("position_ids", 3, 2, "position"),
+        ("label_weights", 3, 2, "label_weights has 2"),
+        ("label_weights", 0, 1, "label_weights has 1"),
+        ("row_segments", 0, 9, "row_segments has 9"),
+        ("row_ends", 1, 3, "row_ends has 3"),
+        ("row_trained", 0, 5, "row_trained adds up to"),
+        ("row_ids", 0, -1, "row_ids has -1"),
+    ],
+)
+def test_a_wrong_value_is_reported(column: str, place: int, value: int, what: str) -> None:
+    batch, columns, vocabulary = sound_batch()
+    [row] = batch.to_pylist()
+    row[column][place] = value
+    planted = pa.RecordBatch.from_pylist([row], schema=batch.schema)
+    limits: dict[str, Any] = {"max_length": 16, "vocab_size": vocabulary, "where": "a.arrow"}
+    check_batch(batch, columns, **limits)
+    with pytest.raises(FormatError, match=what):
+        check_batch(planted, columns, **limits)
