@@ -89,21 +89,22 @@ class BatchMaker:
             else:
                 rows, row = self._shards.find(pack)
                 locations.append((rows, row))
-                values = rows.get("tokens", row)
-                if len(values) > self._shards.max_length:
+                if (count := rows.tokens(row)) > self._shards.max_length:
                     raise FormatError(
-                        f"{self._shards.path} pack {pack} has {len(values)} tokens; expected at "
+                        f"{self._shards.path} pack {pack} has {count} tokens; expected at "
                         f"most {self._shards.max_length}, the max_length of its manifest"
                     )
-                end = start + len(values)
+                end = start + count
                 tokens = memory[start:end]
-                tokens[:] = values
+                rows.fill("tokens", row, tokens)
                 if self._labels != "none":
                     # A cast copy of the stored labels, or a copy of the tokens, which are in the
                     # CPU's cache now.
-                    memory[labels_start + start : labels_start + end] = (
-                        rows.get("labels", row) if self._stored_labels else tokens
-                    )
+                    labels = memory[labels_start + start : labels_start + end]
+                    if self._stored_labels:
+                        rows.fill("labels", row, labels)
+                    else:
+                        labels[:] = tokens
                 ends.append(rows.get("cu_seqlens", row))
                 longest = max(longest, rows.longest_segment(row))
             if start:

@@ -7,6 +7,7 @@ before.
 
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
@@ -17,13 +18,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.schemas.boundaries import check_boundaries
-from packprep.schemas.columns import Column, check_schema
+from packprep.schemas.columns import STANDARD_COLUMNS, Column, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.names import to_boundaries
+from packprep.schemas.names import HF_NAMES, to_boundaries
 from packprep.schemas.views import ListView, list_view
 
 _READAHEAD = 8 << 20
+# Columns that mask a loss. Labels are not derived from them, because that depends on the trainer's
+# options.
+_MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
 
 
 class Field(NamedTuple):
@@ -53,6 +57,50 @@ def stored_fields(manifest: Manifest) -> tuple[Field, ...]:
     )
 
 
+def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
+    """The fields of a `load_from_disk` directory without a manifest, from any packer.
+
+    Lists of tokens and cu_seqlens, or input_ids and seq_lengths as TRL names them.
+
+    FormatError if tokens or boundaries are missing, or are not lists of integers.
+    """
+    try:
+        counts = Counter(schema.names)
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"{where} has a column name that is not UTF-8: {error}; save it again"
+        ) from None
+    if duplicates := [name for name, count in counts.items() if count > 1]:
+        raise FormatError(f"{where} has duplicate column {duplicates[0]}; expected unique names")
+    names = set(schema.names)
+    kinds: dict[str, Any] = {name: (name, column.kind) for name, column in STANDARD_COLUMNS.items()}
+    if {*HF_NAMES.values()} <= names and not {*HF_NAMES} <= names:
+        kinds |= {"tokens": ("input_ids", "token"), "cu_seqlens": ("seq_lengths", "lengths")}
+    fields = []
+    for name, (stored, kind) in kinds.items():
+        if stored in names:
+            arrow = schema.field(stored).type
+            is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow)
+            if not is_list or not pa.types.is_integer(arrow.value_type):
+                raise FormatError(
+                    f"{where} column {stored} is {arrow}; expected a list of integers"
+                )
+            dtype = str(arrow.value_type) if kind == "token" else STANDARD_COLUMNS[name].dtype
+            fields.append(Field(name, stored, kind, dtype))
+    if not {"tokens", "cu_seqlens"} <= {field.name for field in fields}:
+        raise FormatError(
+            f"{where} has the columns {', '.join(schema.names)}; expected tokens and cu_seqlens, "
+            "or input_ids and seq_lengths as TRL packs them"
+        )
+    masks = [name for name in _MASKS if name in names]
+    if masks and "labels" not in names:
+        raise FormatError(
+            f"{where} has {masks[0]} but no labels; save it with labels, -100 for tokens without "
+            "loss"
+        )
+    return tuple(fields)
+
+
 class BatchRows:
     """The packs of one record batch: `rows.get("tokens", 3)` is a view of the tokens of pack 3."""
 
@@ -65,6 +113,15 @@ class BatchRows:
     def get(self, name: str, row: int) -> NDArray[Any]:
         offsets, values = self._columns[name]
         return values[offsets[row] : offsets[row + 1]]
+
+    def tokens(self, row: int) -> int:
+        """Number of tokens of a pack."""
+        offsets = self._columns["tokens"][0]
+        return int(offsets[row + 1] - offsets[row])
+
+    def fill(self, name: str, row: int, out: NDArray[Any]) -> None:
+        """Copy the values of a pack to `out`, which may have another type."""
+        out[:] = self.get(name, row)
 
     def longest_segment(self, row: int) -> int:
         """Tokens of the longest segment of a pack; the first call computes it for all packs."""

@@ -2,16 +2,16 @@
 
 Opening reads the manifest and one schema per shard, no tokens, and copies nothing. Reading a pack
 costs a few microseconds and the page faults of its tokens. Views stay valid as long as they are
-referenced. A `save_to_disk` directory without a manifest works too, if it holds packs (plain.py).
+referenced. A `save_to_disk` directory without a manifest works too, if it holds packs.
 """
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from packprep.schemas.storage.remote import RemoteOutput
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import check_batch
 
-from .mapped import BatchRows, MappedShard, stored_fields, will_need
+from .mapped import BatchRows, MappedShard, plain_fields, stored_fields, will_need
 from .pack import Pack
-from .plain import plain_fields
+
+if TYPE_CHECKING:
+    from .indexed import Gathered
 
 
 class StoredPlan(NamedTuple):
@@ -54,7 +56,8 @@ class PackedShards:
     path: an output of `packprep build`, the directory of one split in it, or any `load_from_disk`
     directory with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths; or the URL of an
     output such as s3://bucket/packed, whose shards are fetched into a local cache when they are
-    needed (see `RemoteOutput` for cache_dir and cache_size, in bytes). split: name of the split;
+    needed (see `RemoteOutput` for cache_dir and cache_size, in bytes). store: folder of the token
+    store of an index output, if it is not where the build left it. split: name of the split;
     required only if the output has several ("train" and "validation"). epoch: read only the packing
     of this epoch; without it, PackedLoader reads that of each epoch, from the first again after the
     last. Opening checks the manifest,
@@ -76,13 +79,14 @@ class PackedShards:
         verify: bool = False,
         cache_dir: str | Path | None = None,
         cache_size: int | None = None,
+        store: str | Path | None = None,
     ) -> None:
         self._remote: RemoteOutput | None = None
         self._epoch = epoch
         self._shards: list[MappedShard] = []
-        self._reopen = partial(
-            PackedShards, epoch=epoch, cache_dir=cache_dir, cache_size=cache_size
-        )
+        options = {"cache_dir": cache_dir, "cache_size": cache_size, "store": store}
+        self._reopen = partial(PackedShards, epoch=epoch, **options)  # type: ignore[arg-type]
+        self._gathered: Gathered | None = None
         self._manifest: Manifest | None = None
         if is_url(path):
             self._remote = RemoteOutput(str(path), cache_dir, cache_size, self._evicted)
@@ -99,6 +103,8 @@ class PackedShards:
         if verify and (findings := self._changed(manifest)):
             more = f" (and {len(findings) - 1} more findings)" if len(findings) > 1 else ""
             raise FormatError(findings[0] + more)
+        if manifest.is_index:
+            self._open_store(manifest, store, verify)
         entries = manifest.shards(self.split)
         self._shards = [self._open(entry, manifest) for entry in entries]
         self._ends = list(accumulate(map(len, self._shards)))
@@ -122,16 +128,29 @@ class PackedShards:
         """Plan that is read in an epoch; after the last one, the first again."""
         return self.plans[epoch % len(self.plans)]
 
+    def _open_store(self, manifest: Manifest, store: str | Path | None, verify: bool) -> None:
+        """Check that the token files of an index are there; their contents if `verify`."""
+        from packprep.schemas.index.token_store import TokenStore
+
+        from .indexed import Gathered, xxh3_of
+
+        files = TokenStore(self._remote or Path(self.path), manifest, store)
+        files.check(xxh3_of if verify else None)
+        self._gathered = Gathered(files, manifest)
+
     def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
         """Open a shard and check its size and schema, at a URL once it is fetched."""
-        columns = manifest.stored_columns
+        columns = manifest.file_columns
         fields = stored_fields(manifest)
+        opened: Callable[..., MappedShard] = MappedShard
+        if self._gathered is not None:
+            from .indexed import IndexShard
+
+            opened = partial(IndexShard, self._gathered)
         if self._remote is not None:
             path, mapping = self._remote.directory / entry.path, partial(self._remote.map, entry)
-            return MappedShard(path, entry.path, fields, entry.packs, columns, mapping)
-        shard = MappedShard(
-            check_file(Path(self.path), entry), entry.path, fields, entry.packs, columns
-        )
+            return opened(path, entry.path, fields, entry.packs, columns, mapping)
+        shard = opened(check_file(Path(self.path), entry), entry.path, fields, entry.packs, columns)
         shard.stream().close()
         return shard
 
@@ -146,6 +165,8 @@ class PackedShards:
 
     def _evicted(self, name: str) -> None:
         """Release the mapping of a file that the cache removed, which frees its disk space."""
+        if self._gathered is not None:
+            self._gathered.release()
         for shard in self._shards:
             if shard.where == name:
                 shard.release()
@@ -156,6 +177,8 @@ class PackedShards:
             shard = self._shards[number]
             if self._remote is not None:
                 self._remote.fetch(self.manifest.shards(str(self.split))[number])
+                if self._gathered is not None:
+                    self._gathered.fetch(shard.where)
             else:
                 will_need(shard.file)
 
@@ -312,7 +335,11 @@ class PackedShards:
         segments = 0
         for shard, entry in zip(self._shards, manifest.shards(str(self.split)), strict=True):
             first = tokens = 0
-            for batch in shard.batches:
+            for number, stored in enumerate(shard.batches):
+                batch = stored
+                if self._gathered is not None:
+                    rows = self._gathered.batch(entry.path, number, first, stored)
+                    batch = rows.record_batch(manifest.names)
                 check_batch(
                     batch,
                     manifest.columns,

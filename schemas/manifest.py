@@ -15,20 +15,21 @@ from .canonical import digest_of, parse_canonical
 from .columns import STANDARD_COLUMNS, Column
 from .errors import FormatError
 from .files import MANIFEST, check_path, check_split, shard_name
+from .index_table import INDEX_VERSION, IndexTable, parse_index
 from .ledger import check_ledger
 from .names import Names, packprep_columns, spelling_of
 
 FORMAT_VERSION = 1
 """Version of outputs whose segments are documents, or pieces of them."""
-NEWEST_VERSION = 2
-"""The highest version that is read: outputs with trees."""
+TREE_VERSION = 2
+"""Version of outputs with trees; `INDEX_VERSION` is that of outputs without tokens."""
 
 _FILE = ("path", "bytes", "sha256")
 
 
 def format_version(columns: Iterable[str]) -> int:
     """The lowest version whose readers understand these columns: 2 for trees, else 1."""
-    return NEWEST_VERSION if "segment_parents" in columns else FORMAT_VERSION
+    return TREE_VERSION if "segment_parents" in columns else FORMAT_VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,22 @@ class Manifest:
     def names(self) -> Names:
         """Spelling of the columns in the shards: see names.py."""
         return spelling_of(self.stored_columns)
+
+    @property
+    def is_index(self) -> bool:
+        """True if the output holds the plan of its packs, and its tokens are in token files."""
+        return self.format_version == INDEX_VERSION
+
+    @cached_property
+    def index_table(self) -> IndexTable:
+        """The token files of an index output."""
+        shards = sum(entry.is_shard for entry in self.files)
+        return parse_index(self.data["index"], shards, MANIFEST)
+
+    @cached_property
+    def file_columns(self) -> tuple[Column, ...]:
+        """The columns of the shard files: `stored_columns`, or those of an index."""
+        return self.index_table.columns if self.is_index else self.stored_columns
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -233,13 +250,13 @@ def _check(data: Any, run: Any, where: str) -> None:
     The version is checked first, because a newer format may have changed everything else.
     """
     version = _field(data, "format_version", int, where)
-    if version > NEWEST_VERSION:
+    if version > INDEX_VERSION:
         raise FormatError(
-            f"{where} has format version {version}; this packprep reads up to {NEWEST_VERSION}; "
+            f"{where} has format version {version}; this packprep reads up to {INDEX_VERSION}; "
             "install a newer packprep"
         )
     if version < 1:
-        raise FormatError(f"{where} has format version {version}; expected 1 to {NEWEST_VERSION}")
+        raise FormatError(f"{where} has format version {version}; expected 1 to {INDEX_VERSION}")
     inputs = _field(data, "inputs", dict, where)
     if (identity := digest_of(inputs)) != data.get("identity"):
         raise FormatError(
@@ -258,6 +275,10 @@ def _check(data: Any, run: Any, where: str) -> None:
         _counts(source, ("bytes", "first_document", "documents"), f"{where} sources")
         _digest(source, f"{where} sources")
     _check_files(data, run, where)
+    if version == INDEX_VERSION:
+        shards = sum(file["path"].endswith(".arrow") for file in data["files"])
+        parse_index(_field(data, "index", dict, where), shards, where)
+        _check_stores(run, where)
     check_ledger(_field(data, "ledger", dict, where), f"{where} ledger")
     packed, stored = (
         data["ledger"]["tokens_packed"],
@@ -267,6 +288,15 @@ def _check(data: Any, run: Any, where: str) -> None:
         raise FormatError(
             f"{where} ledger has tokens_packed {packed}; the splits hold {stored} tokens"
         )
+
+
+def _check_stores(run: Any, where: str) -> None:
+    """Check the folders of token stores, by key; None is the output itself."""
+    stores = run.get("stores", {})
+    if not isinstance(stores, dict) or any(
+        place is not None and not isinstance(place, str) for place in stores.values()
+    ):
+        raise FormatError(f"{where} has stores = {stores!r}; expected folders by key")
 
 
 def _check_files(data: dict[str, Any], run: Any, where: str) -> None:

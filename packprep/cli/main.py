@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": "List the rows in a pack, or the packs that hold a row.",
     "merge": "Merge several outputs into one.",
     "reshard": "Rewrite an output with shards of another size.",
+    "materialize": "Write the shards of an index, with their tokens.",
     "export": "Write an output in the format of another trainer.",
     "rename": "Give the columns of an output the names of another reader.",
     "push": "Push an output to the Hugging Face hub.",
@@ -39,7 +40,7 @@ COMMANDS = {
     "env": "Print versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of use."""
-_FROM_OUTPUTS = ("merge", "reshard", "export", "rename", "push", "card")
+_FROM_OUTPUTS = ("merge", "reshard", "materialize", "export", "rename", "push", "card")
 """Those in `outputs/`: they make something of finished outputs."""
 
 

@@ -57,6 +57,29 @@ class DirectoryType(click.ParamType):  # type: ignore[type-arg]
         return of_paths("dir")(context, param, incomplete)
 
 
+STORE_OPTION = click.option(
+    "--store",
+    metavar="DIR",
+    shell_complete=of_paths("dir"),
+    help="Token store of an index, if it has moved.",
+)
+
+
+def with_store(output: "Output", store: str | None) -> "Output":
+    """The output, with its token store at another place if one is given."""
+    if store is None:
+        return output
+    from packprep.schemas.manifest import read_manifest
+    from packprep.tokens.index_shards import MovedStore
+
+    manifest = read_manifest(output)
+    if not manifest.is_index:
+        raise ConfigError(
+            f"{output} is not an index, so it needs no token store; leave out --store"
+        )
+    return MovedStore(output, manifest, Path(store))
+
+
 def output_at(name: str) -> "Output":
     """The output at a path or a URL.
 

@@ -414,6 +414,13 @@ class OptionFields:
         "up to 65,536 ids; auto takes it where it does. Positions have the same type.",
         added=True,
     )
+    materialize: Literal["shards", "index"] = option(
+        "shards",
+        "output",
+        "Output",
+        "Write the tokens of the packs, or an index: their plan, which points into token files.",
+        added=True,
+    )
     shard_size: int = option("500MB", "output", "Output", "Size of one shard.", "SIZE", size=True)
     holdout: float = option(
         0.0,

@@ -47,6 +47,7 @@ def needed_bytes(job: Job, tokens: int) -> int:
     stored = {"tokens", *needed, *({"position_ids"} & {*job.config.columns})}
     in_shards = sum(types[name].numpy_dtype.itemsize for name in stored)
     in_shards *= job.config.epochs * (not is_url(job.config.output))
+    in_shards *= job.config.materialize == "shards"
     in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
     return round(1.05 * tokens * (in_shards + in_files))
 

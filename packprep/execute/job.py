@@ -20,6 +20,7 @@ from packprep.output.directory import open_shards
 from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import canonical_json
+from packprep.schemas.index_table import TOKENS
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import Source
@@ -49,11 +50,12 @@ class Job:
 
     def __post_init__(self) -> None:
         key = tokens_key(self.sources, self.tokenizer, self.config)
-        tokens = (
-            Path(self.config.keep_tokens) / key
-            if self.config.keep_tokens
-            else self.staging / "tokens"
-        )
+        if self.config.keep_tokens:
+            tokens = Path(self.config.keep_tokens) / key
+        elif self.config.materialize == "index":
+            tokens = self.staging / TOKENS / key  # as in the finished output
+        else:
+            tokens = self.staging / TOKENS
         object.__setattr__(self, "tokens", tokens)
 
     @property

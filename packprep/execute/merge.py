@@ -9,7 +9,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from packprep.output.staging import staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, token_type
+from packprep.schemas.index_table import TOKENS, IndexTable, joined_tables
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.names import column_view, stored_schema
@@ -41,6 +42,7 @@ from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
+from packprep.tokens.index_shards import refuse_index
 
 _DOCUMENT_NUMBERS = ("document_ids", "pair_ids", "row_ids")  # columns of document ids
 
@@ -49,7 +51,8 @@ _DOCUMENT_NUMBERS = ("document_ids", "pair_ids", "row_ids")  # columns of docume
 class _Part:
     """An output whose packs are merged.
 
-    shift: number that is added to its document ids. level: how its shards are checked.
+    shift: number that is added to its document ids. level: how its shards are checked. windows:
+    number of windows of the index outputs before it.
     """
 
     path: Output
@@ -57,12 +60,20 @@ class _Part:
     report: Report
     shift: int
     level: Literal["size", "sha256"] = "sha256"
+    windows: int = 0
 
     @property
     def renumbered(self) -> bool:
-        return self.shift > 0 and any(
+        return (not self.manifest.is_index and self.shift > 0) and any(
             column.name in _DOCUMENT_NUMBERS for column in self.manifest.columns
         )
+
+    def window_of(self, entry: FileEntry) -> int:
+        """Window of a shard in the merged index; 0 if the output is none."""
+        if not self.manifest.is_index:
+            return 0
+        shards = [shard.path for shard in self.manifest.files if shard.is_shard]
+        return self.windows + self.manifest.index_table.shards[shards.index(entry.path)]
 
     def batches(self, entry: FileEntry) -> Iterator[pa.RecordBatch]:
         """Record batches of a shard, checked, with their new document ids."""
@@ -112,7 +123,9 @@ def merge(
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} exists already; choose another -o")
-    _parts(outputs, output)  # refuses outputs that do not fit, before anything is written
+    parts = _parts(outputs, output)  # refuses outputs that do not fit, before anything is written
+    if shard_size is not None:
+        refuse_index(outputs[0], parts[0].manifest, "only shards with tokens are cut again")
     with locked(output, f"{output} is being built"):
         return merge_locked(outputs, output, shard_size=shard_size, progress=progress)
 
@@ -155,14 +168,14 @@ def merge_locked(
                 progress.advance("merge", sum(done.packs for done in shards), total, "packs")
         entries = name_shards(staging, shards)
         settings = write_common_settings(staging, outputs, output)
-        manifest = _sign(staging, parts, inputs, entries, [settings] if settings else [])
+        manifest = _sign(staging, parts, inputs, entries, [settings] if settings else [], shards)
         publish(staging, output)
     return manifest
 
 
 def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
     parts: list[_Part] = []
-    shift = 0
+    shift = windows = 0
     for path in outputs:
         manifest = read_manifest(path)
         first = parts[0] if parts else None
@@ -177,14 +190,18 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
                 read_report(path, manifest),
                 shift,
                 "size" if path == output else "sha256",
+                windows,
             )
         )
+        windows += len(manifest.index_table.windows) if manifest.is_index else 0
         shift += sum(source["documents"] for source in manifest.data["sources"])
     return parts
 
 
 def merge_obstacle(one: Manifest, other: Manifest) -> str:
     """Reason why two outputs cannot be merged, in words; "" if there is none."""
+    if one.is_index != other.is_index:
+        return "materialize: index and shards, which packprep materialize writes"
     if one.names != other.names:
         return f"names: {one.names} and {other.names}, which packprep rename changes"
     for fact, of_one, of_other in (
@@ -198,6 +215,7 @@ def merge_obstacle(one: Manifest, other: Manifest) -> str:
         ("column types", one.data["columns"], other.data["columns"]),
         ("max_length", one.max_length, other.max_length),
         ("epochs", one.epochs, other.epochs),
+        ("columns of the index", _index_facts(one), _index_facts(other)),
     ):
         if of_one != of_other:
             return (
@@ -206,6 +224,14 @@ def merge_obstacle(one: Manifest, other: Manifest) -> str:
                 else f"{fact}: not the same"
             )
     return ""
+
+
+def _index_facts(manifest: Manifest) -> Any:
+    """Facts that index outputs must share to be merged."""
+    if not manifest.is_index:
+        return None
+    table = manifest.index_table
+    return table.columns, table.bos_id, table.pad_id
 
 
 def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFile]:
@@ -221,7 +247,8 @@ def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[S
             else:
                 _link(check_file(part.path, entry, part.level), path)
                 size, sha256 = entry.bytes, entry.sha256
-            yield receipt_like(entry, path.name, split, size, sha256)
+            shard = receipt_like(entry, path.name, split, size, sha256)
+            yield replace(shard, window=part.window_of(entry))
 
 
 def _entries(parts: Sequence[_Part], split: str, epoch: int) -> list[tuple[_Part, FileEntry]]:
@@ -338,10 +365,11 @@ def _sign(
     inputs: dict[str, Any],
     entries: list[dict[str, Any]],
     files: list[Path],
+    shards: Sequence[ShardFile],
 ) -> Manifest:
     """Write report.json and the manifest, in which the counts of the parts are added.
 
-    files: other files that the manifest must list.
+    files: other files that the manifest must list. shards: in the order of `entries`.
     """
     first = parts[0].manifest
     report = summed_report([part.report for part in parts], _documents_per_pack(parts), entries)
@@ -365,13 +393,43 @@ def _sign(
         part.manifest.data["repeated"] for part in parts if "repeated" in part.manifest.data
     ]:
         data["repeated"] = summed(repeated)
-    run = parts[-1].manifest.run | {
-        # An output of another writer may lack these: the run part of a manifest is free.
-        "source_paths": [name for part in parts for name in Sources(part.manifest).names],
-        "verified_documents": sum(part.manifest.run.get("verified_documents", 0) for part in parts),
-        "files": [file_entry(staging, path) for path in (*files, staging / "report.json")],
-    }
+    stores: dict[str, Any] = {}
+    if first.is_index:
+        data["index"] = _joined_index(parts, shards).to_json()
+        for part in parts:
+            stores |= part.manifest.run.get("stores", {})
+            files = [*files, *_token_files(part, staging)]
+        stores = {"stores": stores}
+    run = (
+        parts[-1].manifest.run
+        | stores
+        | {
+            # An output of another writer may lack these: the run part of a manifest is free.
+            "source_paths": [name for part in parts for name in Sources(part.manifest).names],
+            "verified_documents": sum(
+                part.manifest.run.get("verified_documents", 0) for part in parts
+            ),
+            "files": [file_entry(staging, path) for path in (*files, staging / "report.json")],
+        }
+    )
     return write_manifest(staging, data, run)
+
+
+def _joined_index(parts: Sequence[_Part], shards: Sequence[ShardFile]) -> IndexTable:
+    """The table of merged index outputs."""
+    tables = [part.manifest.index_table.shifted(part.shift) for part in parts]
+    return joined_tables(tables, [shard.window for shard in shards])
+
+
+def _token_files(part: _Part, staging: Path) -> list[Path]:
+    """Token files that an index output has itself, linked into `staging`."""
+    linked = []
+    for entry in part.manifest.all_files:
+        if entry.path.startswith(f"{TOKENS}/") and not (staging / entry.path).exists():
+            (staging / entry.path).parent.mkdir(parents=True, exist_ok=True)
+            _link(check_file(part.path, entry, part.level), staging / entry.path)
+            linked.append(staging / entry.path)
+    return linked
 
 
 def generations(manifest: Manifest) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
 from packprep.tokens.store import TokenFile, committed, start_after, stored
 from packprep.tokens.token_files import DocumentError, seal, slices_ahead, tokenize
+from packprep.windows.index_rows import index_table
 from packprep.windows.planner import remainders
 
 
@@ -98,6 +99,11 @@ class Stages:
         )
         write_settings(job.staging, job.config, inputs)
         run = {"num_proc": job.config.num_proc, "engine": self.gate}
+        index = None
+        if job.config.materialize == "index":
+            layout, numbers = windows.layout, [shard.window for shard in shards]
+            ids = layout.bos_id, layout.pad_id
+            index = index_table(layout.index, files, windows.windows, numbers, job.tokens, ids)
         return sign(
             job.staging,
             inputs,
@@ -110,6 +116,8 @@ class Stages:
             run,
             job.config,
             poisoned,
+            index,
+            job.tokens,
         )
 
     def _shape(self) -> RowShape:

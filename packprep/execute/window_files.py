@@ -296,7 +296,9 @@ class Windows:
                 self.job.shards
             ):
                 return done
-            shard = write_shard(self.job.shards, name, split, packs, first, last, self.layout)
+            shard = write_shard(
+                self.job.shards, name, split, packs, first, last, self.layout, window
+            )
             write_file(receipt, canonical_json(asdict(shard) | {"made_from": made_from}))
             return shard
 

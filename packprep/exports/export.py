@@ -21,14 +21,14 @@ from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
 from packprep.output.remote_lock import store_locked
 from packprep.output.staging import SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of
-from packprep.schemas.export_manifest import (
+from packprep.schemas.manifest import Manifest, Output, read_manifest
+from packprep.schemas.storage.export_manifest import (
     EXPORT,
     VERSION,
     ExportManifest,
     parse_export,
     read_export,
 )
-from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.storage.stores import Store, is_url
 from packprep.schemas.storage.writing import sync_directory, write_file
 from packprep.support.errors import ConfigError, asked, nearest

@@ -18,6 +18,7 @@ from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
 from packprep.schemas.names import column_view, stored_schema
 from packprep.support.arrays import Bools, Int32, Int64, UInt16
+from packprep.tokens.index_shards import as_packs
 
 # Other columns are not exported.
 _READ = ("tokens", "cu_seqlens", "labels", "document_ids", "segment_lengths")
@@ -103,11 +104,12 @@ def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator
     """
     path = check_file(output, entry)
     columns = [column for column in manifest.columns if column.name in _READ]
-    where, first = f"{output}/{entry.path}", 0
+    where, first, packs_of = f"{output}/{entry.path}", 0, as_packs(output, manifest)
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            check_schema(stream.schema, manifest.stored_columns, where)
-            for batch in stream:
+            check_schema(stream.schema, manifest.file_columns, where)
+            for stored in stream:
+                batch = packs_of(entry, stored, first)
                 views = {column.name: column_view(batch, column.name, where) for column in columns}
                 bad_packs(views, columns, manifest.max_length, where, first, StopAtFirst())
                 values = {name: flat(view) for name, view in views.items()}

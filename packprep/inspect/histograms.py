@@ -22,6 +22,7 @@ from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.names import column_view
 from packprep.support.arrays import Int64
 from packprep.support.progress import Progress, Silent
+from packprep.tokens.index_shards import as_packs
 
 COST_UNIT = 10_000
 """Attention cost of one document that fills a pack."""
@@ -216,13 +217,15 @@ def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[Win
 
     Of the first epoch, if documents are packed for several.
     """
+    packs_of = as_packs(output, manifest, tokens=False)
     for entry in manifest.shards(split, epoch=0):
         path, packs = check_file(output, entry), 0
         try:
             with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
                 for batch in stream:
+                    rows = packs_of(entry, batch, packs)
                     packs += len(batch)
-                    yield _measured(batch, manifest, split, entry.path)
+                    yield _measured(rows, manifest, split, entry.path)
         except pa.ArrowException as error:
             raise FormatError(
                 f"{path} is not a valid Arrow stream: {error}; restore the file or build again"

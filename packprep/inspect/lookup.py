@@ -25,6 +25,7 @@ from packprep.schemas.trees import rows_view
 from packprep.schemas.validate import sound_parts
 from packprep.schemas.views import list_view
 from packprep.support.errors import ConfigError, nearest
+from packprep.tokens.index_shards import as_packs
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,10 @@ def _read_pack(
     for batch in _batches(directory, entry):
         if wanted < begun + len(batch):
             findings = Findings()
+            row = batch.slice(wanted - begun, 1)
             views = list(
                 sound_parts(
-                    batch.slice(wanted - begun, 1),
+                    as_packs(directory, manifest)(entry, row, wanted),
                     manifest.columns,
                     max_length=manifest.max_length,
                     vocab_size=manifest.vocab_size,
@@ -195,13 +197,14 @@ def find_documents(
             f"the shards of {directory} have no document_ids, which are needed to find a document"
         )
     ids_column = "row_ids" if manifest.has_trees else "document_ids"
-    located = []
+    located, packs_of = [], as_packs(directory, manifest, tokens=False)
     for split in manifest.splits:
         first = 0
         for entry in manifest.shards(split):
             begun = 0
             for batch in _batches(directory, entry):
-                ids = list_view(batch, ids_column, entry.path)
+                packs_in = packs_of(entry, batch, begun)
+                ids = list_view(packs_in, ids_column, entry.path)
                 places = np.flatnonzero(
                     np.isin(ids.values[ids.offsets[0] : ids.offsets[-1]], documents)
                 )

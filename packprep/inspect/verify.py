@@ -46,6 +46,7 @@ from packprep.schemas.trees import rows_view
 from packprep.schemas.validate import sound_parts
 from packprep.support.errors import InputError
 from packprep.support.progress import Progress, Silent
+from packprep.tokens.index_shards import AsPacks, MovedStore, as_packs, changed_token_files
 
 if TYPE_CHECKING:
     from packprep.inspect.retokenize import Sample
@@ -63,6 +64,7 @@ def verify(
     root: str | Path | None = None,
     tokenizer: Any = None,
     vocab_size: int | None = None,
+    store: str | Path | None = None,
     max_findings: int = 20,
     progress: Progress | None = None,
 ) -> Verdict:
@@ -71,7 +73,8 @@ def verify(
     sample, seed: number and choice of documents to tokenize again, at level full. root: folder of
     relative source paths. tokenizer: its place, if it has moved since the build; without a manifest
     its vocabulary bounds the ids. vocab_size: bound of the ids if there is no manifest.
-    max_findings: number of findings to keep of each kind; all are counted. A fault is a finding;
+    store: folder of the token store of an index output, if it has moved. max_findings: number of
+    findings to keep of each kind; all are counted. A fault is a finding;
     raises InputError if there is nothing to verify.
     """
     files, progress = open_files(output), progress or Silent()
@@ -86,6 +89,9 @@ def verify(
     try:
         found_output = files.output()
         manifest = read_manifest(found_output)
+        if store is not None and manifest.is_index:
+            found_output = MovedStore(found_output, manifest, Path(store))
+            manifest = found_output.manifest
         coverage = Coverage(manifest)
     except FormatError as error:
         what = str(error).removeprefix(f"{output}/{MANIFEST} ")
@@ -99,7 +105,7 @@ def verify(
         retokenized = Sample(
             coverage, sample, seed, quarantined_documents(files)
         )  # these documents could kill the process
-    checked = _check_files(files, manifest, coverage, retokenized, verdict, progress)
+    checked = _check_files(files, found_output, manifest, coverage, retokenized, verdict, progress)
     report = _report(files, manifest, verdict.findings)
     _check_dataset_files(files, manifest, verdict.findings)
     if all(result.complete for result in checked):
@@ -149,6 +155,7 @@ def _verify_without_manifest(
 
 def _check_files(
     files: Files,
+    output: Output,
     manifest: Manifest,
     coverage: Coverage,
     sample: "Sample | None",
@@ -158,10 +165,13 @@ def _check_files(
     """Check the files that the manifest lists, and report any others."""
     entries = manifest.all_files
     numbers = {name: number for number, name in enumerate(coverage.shards)}
+    packs_of = as_packs(output, manifest)
 
     def check(entry: FileEntry, on_read: OnRead) -> Checked:
         if entry.is_shard:
-            return _check_shard(files, entry, numbers[entry.path], coverage, sample, on_read)
+            return _check_shard(
+                files, packs_of, entry, numbers[entry.path], coverage, sample, on_read
+            )
         return _check_file(files, entry, on_read)
 
     checked = check_in_threads(check, entries, sum(entry.bytes for entry in entries), progress)
@@ -173,6 +183,9 @@ def _check_files(
             what = f"{what}; expected sha256 {entry.sha256}"
             verdict.findings.add(Finding(kind="sha256", file=entry.path, what=what))
         verdict.findings.update(result.findings)
+    if manifest.is_index:
+        for name, what in changed_token_files(output, manifest):
+            verdict.findings.add(Finding(kind="token store", file=name, what=what))
     for name in files.surplus(manifest):
         verdict.findings.add(Finding(kind="surplus file", file=name, what=f"it {SURPLUS}"))
     verdict.files, verdict.bytes = len(entries) + 1, sum(result.bytes for result in checked)
@@ -211,6 +224,7 @@ def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
 
 def _check_shard(
     files: Files,
+    packs_of: AsPacks,
     entry: FileEntry,
     number: int,
     coverage: Coverage,
@@ -224,7 +238,7 @@ def _check_shard(
 
     def take(batch: pa.RecordBatch) -> None:
         for view in sound_parts(
-            batch,
+            packs_of(entry, batch, checked.packs),
             manifest.columns,
             max_length=manifest.max_length,
             vocab_size=manifest.vocab_size,
@@ -243,7 +257,7 @@ def _check_shard(
         entry.path,
         checked,
         on_read,
-        lambda schema: check_schema(schema, manifest.stored_columns, entry.path),
+        lambda schema: check_schema(schema, manifest.file_columns, entry.path),
         take,
     )
     counts = [("packs", checked.packs, entry.packs)]

@@ -9,7 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
+from packprep.schemas.index_table import INDEX_VERSION
+from packprep.schemas.manifest import FORMAT_VERSION, TREE_VERSION
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
@@ -23,10 +24,13 @@ def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
 
     rest: those facts, such as the names of the sources.
     """
+    options = inputs["options"]
     return {
         "staging_version": STAGING_VERSION,
-        "format_version": NEWEST_VERSION
-        if inputs["options"].get("share_prefixes")
+        "format_version": INDEX_VERSION
+        if options.get("materialize") == "index"
+        else TREE_VERSION
+        if options.get("share_prefixes")
         else FORMAT_VERSION,
         "random_streams": stream_samples(),
         "inputs": dict(inputs),

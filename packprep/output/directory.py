@@ -4,7 +4,7 @@ A build works in OUT.incomplete beside it; one rename turns that into OUT.
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -121,9 +121,10 @@ def publish(staging: Path, output: Path) -> None:
     Until then an old output stays in its place. May be called again after an interruption at any
     point.
     """
+    listed = {staging / entry.path for entry in read_manifest(staging).all_files}
     for name in PARTS:
         if (path := staging / name).is_dir():
-            shutil.rmtree(path)
+            _clear(path, listed)
         else:
             path.unlink(missing_ok=True)
     sync_directory(staging)
@@ -138,6 +139,16 @@ def publish(staging: Path, output: Path) -> None:
         staging.rename(output)
     sync_directory(output.parent)
     remove_replaced(output)
+
+
+def _clear(directory: Path, listed: Set[Path]) -> None:
+    """Delete a directory, but not the files that are part of the output, such as its tokens."""
+    if any(path.is_relative_to(directory) for path in listed):
+        for path in [*directory.rglob("*")]:
+            if path.is_file() and path not in listed:
+                path.unlink()
+    else:
+        shutil.rmtree(directory)
 
 
 def half_swapped(output: Path) -> bool:

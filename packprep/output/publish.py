@@ -62,7 +62,7 @@ def prepared(staging: Path, folder: str, moves: Mapping[str, str]) -> Publicatio
     """
     content = (staging / MANIFEST).read_text("utf-8")
     manifest = parse_manifest(content.encode(), str(staging / MANIFEST))
-    small = [entry.path for entry in manifest.all_files if not entry.is_shard]
+    small = [entry.path for entry in manifest.all_files if entry.path not in moves.values()]
     return Publication(
         shards={f"{folder}/{Path(working).name}": final for working, final in moves.items()},
         files={path: inside(staging, path).read_bytes().decode() for path in small},
@@ -113,7 +113,7 @@ def finish_publication(
     ConfigError if shards were deleted before they were published: then nothing can finish it.
     """
     manifest = publication.parsed
-    sizes = {entry.path: entry.bytes for entry in manifest.files if entry.is_shard}
+    sizes = {entry.path: entry.bytes for entry in manifest.all_files}
     existing = output.list()
     missing = {
         working: final

@@ -20,6 +20,7 @@ from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest, read_
 from packprep.support.errors import ConfigError
 from packprep.support.hub import hub_client, hub_errors
 from packprep.support.progress import Progress
+from packprep.tokens.index_shards import refuse_index
 
 CARD = "README.md"
 _TOGETHER = 4_000_000_000  # bytes of shards that are uploaded between two steps of the progress
@@ -103,7 +104,9 @@ def _finished(directory: Path, name: str) -> Manifest:
         raise FormatError(
             f"{directory} is not finished; run the same packprep build command to resume, then push"
         )
-    return read_manifest(directory)
+    manifest = read_manifest(directory)
+    refuse_index(directory, manifest, "the hub shows and loads shards with tokens")
+    return manifest
 
 
 def _size(manifest: Manifest) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from packprep.output.remote_lock import StoreLock, store_holder, store_locked
 from packprep.output.shard_folder import StoreShards
 from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.index_table import TOKENS
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import Store
 from packprep.schemas.storage.writing import write_file
@@ -141,11 +142,24 @@ class StoreOutput:
         if self._lock is not None:
             self._lock.check()
         moves = json.loads((staging / NAMES).read_bytes())
+        moves |= self._send_tokens(staging, manifest)
         record = begin(self.store, self.work, prepared(staging, _token(staging, self.url), moves))
         manifest = finish_publication(self.store, self.work, record, progress)
         tidy(self.work)
         shutil.rmtree(staging)
         return manifest
+
+    def _send_tokens(self, staging: Path, manifest: Manifest) -> dict[str, str]:
+        """Upload the token files of an index beside its shards; final names by working names."""
+        folder, moves = store_shards(self.url, staging), {}
+        for entry in manifest.all_files:
+            if entry.path.startswith(f"{TOKENS}/"):
+                name = entry.path.replace("/", "-")
+                moves[name] = entry.path
+                if not folder.has(name, entry.bytes):
+                    with folder.writing(name) as upload, (staging / entry.path).open("rb") as file:
+                        shutil.copyfileobj(file, upload, 8 << 20)
+        return moves
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """See `BuildOutput.keep`."""

@@ -53,6 +53,7 @@ from packprep.schemas.views import ListView
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
+from packprep.tokens.index_shards import refuse_index
 
 REPORT = "report.json"
 
@@ -71,6 +72,7 @@ def rename(output: Path, names: Names, progress: Progress | None = None) -> Mani
         if manifest.names == names:
             progress.say(f"{output} has the names of {names} already: nothing to do")
             return manifest
+        refuse_index(output, manifest, "its columns have names only in shards with tokens")
         _check_names(output, manifest, names)
         columns, added = _columns(manifest, names)
         inputs = manifest.data["inputs"]

@@ -96,6 +96,11 @@ class StoreShards:
         with self._store.writing(name) as upload:
             yield upload
 
+    def has(self, name: str, size: int) -> bool:
+        """True if there is a file of this name and size."""
+        stored = self._store.find(name)
+        return stored is not None and stored.bytes == size
+
     def version(self, name: str) -> str:
         stored = self._store.find(name)
         return stored.version if stored is not None else ""

@@ -44,6 +44,7 @@ from packprep.schemas.names import (
 from packprep.schemas.validate import check_batch
 from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
+from packprep.windows.index_rows import columns_of_index, index_batches
 from packprep.windows.placement import Packs, SegmentRows
 
 # Larger record batches hash and write slower: they do not fit the processor's cache.
@@ -64,6 +65,12 @@ class ShardLayout:
     train_overlap: bool = False  # True if a token that two pieces share has a label in both
     names: Names = "packprep"
     added: tuple[str, ...] = ()  # columns that are written only because `names` needs them
+    index: tuple[Column, ...] = ()  # columns of an index, written in place of all others
+
+    @property
+    def file_columns(self) -> tuple[Column, ...]:
+        """The columns that the files have."""
+        return self.index or self.stored_columns
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:
@@ -72,7 +79,11 @@ class ShardLayout:
 
     @property
     def schema(self) -> pa.Schema:
-        return stored_schema(self.columns, self.names)
+        return (
+            pa.schema([(column.name, column.arrow_type) for column in self.index])
+            if self.index
+            else stored_schema(self.columns, self.names)
+        )
 
     @staticmethod
     def from_config(
@@ -110,12 +121,16 @@ class ShardLayout:
             train_overlap=config.train_overlap,
             names=config.names,
             added=tuple(added),
+            index=columns_of_index(config),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """Receipt of a written shard. version: see `ShardFolder.version`. epoch: of its window."""
+    """Receipt of a written shard. version: see `ShardFolder.version`.
+
+    epoch, window: that it belongs to.
+    """
 
     name: str
     split: str
@@ -126,6 +141,7 @@ class ShardFile:
     tokens: int
     version: str = ""
     epoch: int = 0
+    window: int = 0
 
     def intact(self, folder: ShardFolder) -> bool:
         """True if the file exists and matches the receipt."""
@@ -189,6 +205,7 @@ def write_shard(
     first: int,
     last: int,
     layout: ShardLayout,
+    window: int = 0,
 ) -> ShardFile:
     """Write packs first..last - 1; the file appears under its name once it is complete on disk."""
 
@@ -209,11 +226,16 @@ def write_shard(
         int(packs.offsets[last] - packs.offsets[first]),
     )
     rows = int(packs.rows_per_pack[first:last].sum())
-    content = column_bytes(layout.stored_columns, tokens, segments, last - first, rows)
+    content = column_bytes(layout.file_columns, tokens, segments, last - first, rows)
     parts = ranges(packs.lengths[first:last], BATCH_TOKENS, at_most=True)
-    with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
-        batches = ahead(lambda part: pool.submit(checked, part), parts, 2)
-        size, sha256 = write_batches(folder, name, batches, layout.schema, content)
+    if layout.index:
+        in_window = [(first + start, first + end) for start, end in parts]
+        batches = index_batches(packs, in_window, layout.index)
+        size, sha256 = write_batches(folder, name, batches, layout.schema, content, at_once=True)
+    else:
+        with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
+            batches = ahead(lambda part: pool.submit(checked, part), parts, 2)
+            size, sha256 = write_batches(folder, name, batches, layout.schema, content)
     return ShardFile(
         name=name,
         split=split,
@@ -223,6 +245,7 @@ def write_shard(
         segments=segments,
         tokens=tokens,
         version=folder.version(name),
+        window=window,
     )
 
 
@@ -232,13 +255,23 @@ def write_batches(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     content: int = 0,
+    *,
+    at_once: bool = False,
 ) -> tuple[int, str]:
     """Write an Arrow stream, which appears under its name once it is complete on disk.
 
-    content: bytes of its columns if known, to preallocate them. Returns its bytes and sha256.
+    content: bytes of its columns if known, to preallocate them. at_once: make all of a small file
+    in memory first. Returns its bytes and sha256.
     """
     with folder.writing(name, content) as raw:
         file = HashingFile(raw)
+        if at_once:
+            memory = pa.BufferOutputStream()
+            with pa.ipc.new_stream(memory, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+            file.write(memory.getvalue())
+            return file.bytes, file.digest()
         # Arrow takes any object with these methods; its stubs ask for a class of `io`.
         with pa.ipc.new_stream(file, schema) as writer:  # type: ignore[arg-type]
             for batch in batches:

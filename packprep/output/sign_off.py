@@ -17,6 +17,7 @@ from packprep.packing.account import Sums
 from packprep.schemas.canonical import canonical_json, digest_of, file_digest
 from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
+from packprep.schemas.index_table import INDEX_VERSION, IndexTable
 from packprep.schemas.manifest import Manifest, Output, format_version
 from packprep.schemas.report import Report
 from packprep.schemas.storage.writing import (
@@ -29,6 +30,7 @@ from packprep.sources.source import Source
 from packprep.support import memory
 from packprep.support.version import __version__
 from packprep.tokens.store import TokenFile, rows_of_sources
+from packprep.windows.index_rows import store_facts
 
 SETTINGS = "build.yaml"
 
@@ -170,10 +172,13 @@ def sign(
     run: dict[str, Any],
     config: BuildConfig,
     poisoned: Path | None = None,
+    index: IndexTable | None = None,
+    tokens: Path | None = None,
 ) -> Manifest:
     """Write the manifest, which completes the output; fails if the ledger does not balance.
 
-    poisoned: quarantine.jsonl, if there is one.
+    poisoned: quarantine.jsonl, if there is one. index, tokens: table of an index output, and the
+    folder of its token files.
     """
     rows, sums = rows_of_sources(files, len(sources)), Sums.total(account.sources)
     data = {
@@ -200,6 +205,11 @@ def sign(
     data |= {"epochs": config.epochs} if config.epochs > 1 else {}
     if account.mix is not None:
         data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
+    own: list[Path] = []
+    if index is not None and tokens is not None:
+        data |= {"format_version": INDEX_VERSION, "index": index.to_json()}
+        stores, own = store_facts(staging, tokens)
+        run = run | {"stores": stores}
     facts = {
         "executor": config.executor,
         "verified_documents": sum(file.verified for file in files),
@@ -210,7 +220,7 @@ def sign(
         "given": _named_inputs(config),
         "files": [
             file_entry(staging, path)
-            for path in (staging / SETTINGS, staging / "report.json", poisoned)
+            for path in (staging / SETTINGS, staging / "report.json", poisoned, *own)
             if path is not None
         ],
     }

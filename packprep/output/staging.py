@@ -110,7 +110,7 @@ class Staging:
         """True if any work is done: there is a receipt of a slice, a shard or a window."""
         folders = (self.path / "tokens", self.path / "receipts")
         return (self.path / MANIFEST).exists() or any(
-            file.name != "files.json" for folder in folders for file in folder.glob("*.json")
+            file.name != "files.json" for folder in folders for file in folder.rglob("*.json")
         )
 
     def claim(

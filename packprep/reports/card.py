@@ -9,6 +9,7 @@ from packprep.reports.facts import lost, not_drawn, percent, short_names
 from packprep.schemas.columns import STANDARD_COLUMNS
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.report import Report
+from packprep.tokens.index_shards import refuse_index
 
 MARK = "<!-- Written by packprep; remove this line to keep your own text at the next push. -->"
 _SIZES = {1e3: "n<1K", 1e4: "1K<n<10K", 1e5: "10K<n<100K", 1e6: "100K<n<1M", 1e7: "1M<n<10M"}
@@ -23,6 +24,7 @@ def dataset_card(output: Output, name: str) -> str:
     Raises FormatError if `output` is not a finished build.
     """
     manifest = read_manifest(output)
+    refuse_index(output, manifest, "a card is for shards with tokens")
     report = read_report(output, manifest)
     parts = [
         _header(manifest),

@@ -21,8 +21,8 @@ from packprep.config.mix import is_mix
 from packprep.config.options import PER_SOURCE
 from packprep.config.token_sources import IDS_COLUMN
 from packprep.schemas.errors import FormatError
-from packprep.schemas.export_manifest import EXPORT
 from packprep.schemas.files import inside
+from packprep.schemas.storage.export_manifest import EXPORT
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import digest_of_files, hash_in_threads, reporting_to
 from packprep.sources.formats.datasets_rows import HUB, SAVED, open_hub

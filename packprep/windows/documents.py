@@ -39,7 +39,8 @@ class Documents:
     tokens with BOS and EOS, 0 if empty. source: number of the source file. group: code of the
     group, or None. aligned: columns with a value per token, by name: the first value of each
     document. values: columns with a value per document, by name. mapped: the token files that the
-    pointers point into.
+    pointers point into. row: of each document, counted over the token files of its window; None if
+    it was not read from one.
     """
 
     id: NDArray[np.int64]
@@ -50,6 +51,7 @@ class Documents:
     aligned: Mapping[str, Pointers] = field(default_factory=dict)
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     mapped: MappedFiles = MappedFiles()
+    row: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.id)
@@ -66,6 +68,7 @@ class Documents:
             aligned={name: column.take(kept) for name, column in self.aligned.items()},
             values={name: values[kept] for name, values in self.values.items()},
             mapped=self.mapped,
+            row=None if self.row is None else self.row[kept],
         )
 
     @property
@@ -133,7 +136,8 @@ def read_documents(
         _join([sources for _, sources in origins], np.int32),
     )
     joined = [batch for of_file in batches for batch in of_file]
-    return replace(join_documents(joined, ids, sources), mapped=mapped)
+    rows = np.arange(len(ids), dtype=np.int32)
+    return replace(join_documents(joined, ids, sources), mapped=mapped, row=rows)
 
 
 def read_chosen(
@@ -150,11 +154,13 @@ def read_chosen(
     mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
     parts: list[Documents] = []
     groups: list[pa.Array[Any]] = []
+    before = 0
     for number, file in enumerate(files):
         batches = _batches(mapped.files[number])
         documents = join_documents(batches, *document_rows(batches, _ids(file), _sources(file)))
         rows = chosen(number, documents)
-        parts.append(documents.take(rows))
+        parts.append(replace(documents.take(rows), row=(before + rows).astype(np.int32)))
+        before += len(documents)
         if documents.group is not None:  # its codes are only for this file
             groups += (
                 pa.chunked_array([batch.column("group") for batch in batches]).take(rows).chunks
@@ -168,6 +174,7 @@ def read_chosen(
         tokens=_join_pointers([part.tokens for part in parts]),
         length=_join([part.length for part in parts], np.int32),
         source=_join([part.source for part in parts], np.int32),
+        row=_join([part.row for part in parts if part.row is not None], np.int32),
         group=group_codes(pa.chunked_array(groups)) if groups else None,
         aligned={
             name: _join_pointers([part.aligned[name] for part in parts]) for name in first.aligned

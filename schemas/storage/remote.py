@@ -133,7 +133,7 @@ class RemoteOutput:
 
     def _use(self, entry: FileEntry) -> None:
         """Record the use of a shard, and delete the least recently used others."""
-        if not entry.is_shard:
+        if not entry.path.endswith(".arrow"):
             return
         with self._lock:
             self._cached[entry.path] = entry.bytes

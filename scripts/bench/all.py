@@ -184,6 +184,15 @@ From shards to batches: million tokens per CPU second of one process, a prefetch
 included, warm, median of five. The last column says how much faster the first row is.""",
     ),
     Benchmark(
+        name="index",
+        title="Index outputs",
+        quick=("--tokens", "10M", "--repeats", "1"),
+        prose="""\
+`--materialize index`: a billion tokens planned over a token store that has a tenth of them, in a
+process of its own, from `packprep.build` until a pack is read; CPU seconds of all threads, without
+the import of libraries. Then the loader on an index of the store and on its shards, in turn.""",
+    ),
+    Benchmark(
         name="export",
         title="Exports",
         quick=("--tokens", "1M", "--runs", "1"),

@@ -346,6 +346,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "strategy": "wrapped",
         "overflow": "drop",
         "order": "input",
+        "materialize": "index",
         "stride": 5,
         "engine": "hf",
         "sample_by": "line",

@@ -18,7 +18,7 @@ from packprep.exports.packs import PackBatch, read_packs
 from packprep.exports.registry import EXPORT_FORMATS
 from packprep.schemas import STANDARD_COLUMNS
 from packprep.schemas.errors import FormatError
-from packprep.schemas.export_manifest import EXPORT, read_export
+from packprep.schemas.storage.export_manifest import EXPORT, read_export
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run

@@ -185,7 +185,8 @@ def stage_of(output: Path) -> str:
         )
     if (staging / MANIFEST).exists() or (staging / "names.json").exists():
         return "sign off"
-    return "pack" if (staging / "tokens" / "files.json").exists() else "tokenize"
+    sealed = any((staging / "tokens").rglob("files.json"))
+    return "pack" if sealed else "tokenize"
 
 
 def absent_or_complete(output: Path) -> bool:

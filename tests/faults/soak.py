@@ -30,11 +30,11 @@ from .harness import DIE_AFTER, DIE_BEFORE, ERRORS, STAGES, Ended, Fault, forked
 class Soak:
     """One folder of builds, and the output of an undisturbed one to compare with."""
 
-    def __init__(self, folder: Path, seed: int, shim: bool) -> None:
+    def __init__(self, folder: Path, seed: int, shim: bool, *more: str) -> None:
         self.folder = folder
         self.random = random.Random(seed)
         self.shim = shim
-        self.arguments = harness.corpus(folder)
+        self.arguments = [*harness.corpus(folder), *more]
         self.output = folder / "out"
         self.log = folder / "log"
         self.failures = 0
@@ -344,6 +344,7 @@ class Given:
     kinds: str
     disks: int
     workers: int
+    index: bool
     inside: bool
     shim: bool
     mounts: bool
@@ -373,6 +374,7 @@ class Given:
     show_default=True,
     help="Worker processes killed, and as many for memory.",
 )
+@click.option("--index", is_flag=True, help="Build index outputs, with their tokens in OUT.")
 @click.option("--inside", is_flag=True, hidden=True)
 @click.option("--shim", is_flag=True, hidden=True)
 @click.option("--mounts", is_flag=True, hidden=True)
@@ -386,7 +388,8 @@ def _run(given: Given) -> int:
     harness.warm()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        soak = Soak(Path(folder), given.seed, given.shim)
+        index = ["--materialize", "index"] if given.index else []
+        soak = Soak(Path(folder), given.seed, given.shim, *index)
         for line in _parts(soak, given):
             print(line, flush=True)
         print(f"seed {given.seed}: {soak.failures} failures in {time.monotonic() - start:,.0f} s")

@@ -73,7 +73,13 @@ def check_there(corpus: dict[str, Any], expected: Manifest) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"holdout": 0.2, "order": "input"}, {"packs_multiple_of": 8}]
+    "options",
+    [
+        {},
+        {"holdout": 0.2, "order": "input"},
+        {"packs_multiple_of": 8},
+        {"materialize": "index"},
+    ],
 )
 def test_a_build_in_s3_has_the_bytes_of_one_in_a_directory(
     corpus: dict[str, Any], options: dict[str, Any]
@@ -84,15 +90,37 @@ def test_a_build_in_s3_has_the_bytes_of_one_in_a_directory(
     check_there(corpus, expected)
 
 
-def test_tasks_of_an_array_and_one_of_them_twice_make_the_same_bytes_in_s3(
-    corpus: dict[str, Any],
+def test_an_index_in_s3_reads_through_a_cache_of_any_size_or_from_a_folder(
+    corpus: dict[str, Any], tmp_path: Path
 ) -> None:
+    local(corpus)
+    packs = [
+        pack.tokens.tolist() for pack in PackedShards(Path(corpus["work_dir"]).with_name("local"))
+    ]
+    build(BuildConfig(**corpus, materialize="index"))
+    for size in (None, 1):
+        cache = tmp_path / f"cache-{size}"
+        index = PackedShards(corpus["output"], cache_dir=cache, cache_size=size)
+        assert [pack.tokens.tolist() for pack in index] == packs
+    kept = corpus | {"output": corpus["output"] + "-kept", "keep_tokens": str(tmp_path / "store")}
+    build(BuildConfig(**kept, materialize="index"))
+    (tmp_path / "store").rename(tmp_path / "moved")
+    moved = PackedShards(kept["output"], cache_dir=tmp_path / "cache", store=tmp_path / "moved")
+    assert [pack.tokens.tolist() for pack in moved] == packs
+
+
+@pytest.mark.parametrize("options", [{}, {"materialize": "index"}])
+def test_tasks_of_an_array_and_one_of_them_twice_make_the_same_bytes_in_s3(
+    corpus: dict[str, Any], options: dict[str, Any]
+) -> None:
+    expected = local(corpus, **options)
+    corpus |= options
     for index in ("1", "0", "1"):
         build_share(BuildConfig(**corpus, executor="array", task_index=index, num_tasks=2))
         assert list(Store(f"{corpus['output']}.incomplete").list("")) != []
         assert Store(corpus["output"]).list() == {}
     build(BuildConfig(**corpus, executor="array", task_index="merge"))
-    check_there(corpus, local(corpus))
+    check_there(corpus, expected)
 
 
 def test_no_shard_is_ever_on_this_machine(

@@ -12,7 +12,7 @@ import click
 
 from packprep.cli.commands.trace import SHARD_OPTION, SPLIT_OPTION
 from packprep.cli.completion import of_paths
-from packprep.cli.output_type import OutputType
+from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
     shell_complete=of_paths(),
     help="The tokenizer, if it has moved since the build.",
 )
+@STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
 def command(
     output: "Output",
@@ -61,6 +62,7 @@ def command(
     split: str | None,
     shard: str | None,
     tokenizer: str | None,
+    store: str | None,
     as_json: bool,
 ) -> None:
     """Print a pack of OUT, each segment under its document.
@@ -79,6 +81,7 @@ def command(
 
     if pack is not None and doc is not None:
         raise ConfigError("--pack and --doc exclude each other; give only one of them")
+    output = with_store(output, store)
     manifest = read_manifest(output)
     sources = Sources(manifest)
     if doc is None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packprep.cli.output_type import OutputType
+from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
 from packprep.cli.printing import print_columns
 from packprep.support.errors import ConfigError
 
@@ -33,6 +33,7 @@ SHARD_OPTION = click.option(
 @click.option("--document", metavar="SOURCE:ROW", help="Row of a source, from 0; or a document id.")
 @SPLIT_OPTION
 @SHARD_OPTION
+@STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     output: "Output",
@@ -41,6 +42,7 @@ def command(
     document: str | None,
     split: str | None,
     shard: str | None,
+    store: str | None,
     as_json: bool,
 ) -> None:
     """List the rows of the sources that are in a pack of OUT, or the packs that hold a row.
@@ -60,6 +62,7 @@ def command(
 
     if (pack is None) == (document is None):
         raise ConfigError("give either --pack or --document; see packprep trace --help")
+    output = with_store(output, store)
     manifest = read_manifest(output)
     sources = Sources(manifest)
     if pack is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packprep.cli.completion import of_paths
+from packprep.cli.output_type import STORE_OPTION
 from packprep.cli.printing import print_table
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Token ids must be below this; for OUT without a manifest.",
 )
+@STORE_OPTION
 @click.option(
     "--max-findings",
     default=20,

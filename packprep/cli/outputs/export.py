@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packprep.cli.completion import of_paths
-from packprep.cli.output_type import OutputType
+from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
 from packprep.cli.printing import print_table
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ _FORMATS = (
     shell_complete=of_paths("dir"),
     help="Directory in which an export to a store is made before it is sent.  [default: here]",
 )
+@STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print export.json.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
 def command(
@@ -62,6 +63,7 @@ def command(
     output: str,
     epoch: int | None,
     work_dir: str | None,
+    store: str | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -89,7 +91,8 @@ def command(
     from packprep.support.progress import open_progress
 
     with open_progress(quiet=quiet) as progress:
-        manifest = export(source, output, to, epoch=epoch, work_dir=work_dir, progress=progress)
+        output_of = with_store(source, store)
+        manifest = export(output_of, output, to, epoch=epoch, work_dir=work_dir, progress=progress)
     if as_json:
         click.echo(json.dumps(manifest.data, indent=2))
     elif not quiet:

@@ -5,9 +5,9 @@ from pathlib import Path
 import xxhash
 
 from packprep.schemas.errors import FormatError
-from packprep.schemas.export_manifest import EXPORT, ExportManifest, read_export
 from packprep.schemas.files import inside
 from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.storage.export_manifest import EXPORT, ExportManifest, read_export
 from packprep.support.progress import Progress
 
 _BLOCK = 4 << 20

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .canonical import canonical_json, digest_of, parse_canonical
-from .errors import FormatError
-from .files import check_path
+from ..canonical import canonical_json, digest_of, parse_canonical
+from ..errors import FormatError
+from ..files import check_path
 
 EXPORT = "export.json"
 VERSION = 1

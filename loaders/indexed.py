@@ -1,0 +1,205 @@
+"""Shards of an index output: packs are gathered from mapped token files when they are read.
+
+A record batch is prepared once, in a few numpy passes: where its segments are in the token files.
+Then a pack costs one call of a compiled function that copies its tokens into the batch. Without
+numba, numpy copies them, a segment at a time.
+"""
+
+import threading
+import warnings
+from bisect import bisect_right
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.schemas.index.packs import Copy, IndexBatch, TokenRuns, copy_runs
+from packprep.schemas.index.token_store import TokenStore
+from packprep.schemas.manifest import Manifest
+
+from .mapped import BatchRows, MappedShard
+
+_KEPT_SEGMENTS = 1 << 21  # about 100 bytes each; four shards of 500 MB have half a million
+
+
+class IndexRows(BatchRows):
+    """The packs of one record batch of an index; see `BatchRows`."""
+
+    def __init__(self, batch: IndexBatch, dtypes: dict[str, np.dtype[Any]]) -> None:
+        super().__init__(batch.views)
+        self._batch, self._dtypes = batch, dtypes
+        self._segments: memoryview = batch.offsets.data
+        self._starts: memoryview = batch.starts[batch.offsets].data
+
+    @property
+    def segments(self) -> int:
+        return len(self._batch.lengths)
+
+    def tokens(self, row: int) -> int:
+        return int(self._starts[row + 1] - self._starts[row])
+
+    def fill(self, name: str, row: int, out: NDArray[Any]) -> None:
+        if name in self._columns:
+            out[:] = super().get(name, row)
+        else:
+            self._batch.fill(name, self._segments[row], self._segments[row + 1], out)
+
+    def get(self, name: str, row: int) -> NDArray[Any]:
+        if name in self._columns:
+            return super().get(name, row)
+        values = np.empty(self.tokens(row), self._dtypes[name])
+        self.fill(name, row, values)
+        values.flags.writeable = False
+        return values
+
+    def all(self, row: int) -> dict[str, NDArray[Any]]:
+        return {name: self.get(name, row) for name in self._dtypes}
+
+
+class Gathered:
+    """State that the shards of an index output share: token files, and recent record batches."""
+
+    def __init__(self, store: TokenStore, manifest: Manifest) -> None:
+        self.store, self.manifest, self.copy = store, manifest, compiled_copy() or copy_runs
+        self.dtypes = {column.name: column.numpy_dtype for column in manifest.columns}
+        entries = [entry.path for entry in manifest.files if entry.is_shard]
+        self.window_of = dict(zip(entries, manifest.index_table.shards, strict=True))
+        self._recent: OrderedDict[tuple[str, int], IndexRows] = OrderedDict()
+        self._segments = 0
+        self._lock = threading.Lock()
+
+    def recent(self, shard: str, number: int) -> IndexRows | None:
+        return self._recent.get((shard, number))
+
+    def batch(self, shard: str, number: int, first: int, stored: pa.RecordBatch) -> IndexBatch:
+        """The packs of record batch `number` of a shard. first: number of its first pack."""
+        return IndexBatch(
+            stored,
+            self.store.window(self.window_of[shard]),
+            self.manifest.columns,
+            self.manifest.index_table,
+            self.manifest.max_length,
+            shard,
+            first,
+            self.copy,
+        )
+
+    def keep(self, shard: str, number: int, rows: IndexRows) -> None:
+        """Keep a record batch; the oldest are dropped."""
+        with self._lock:
+            self._segments += rows.segments
+            self._recent[shard, number] = rows
+            while self._segments > _KEPT_SEGMENTS and len(self._recent) > 1:
+                self._segments -= self._recent.popitem(last=False)[1].segments
+
+    def fetch(self, shard: str) -> None:
+        """Fetch the token files of a shard, if they are at a URL."""
+        self.store.fetch(self.window_of[shard])
+
+    def release(self) -> None:
+        """Close all token files until they are read again."""
+        with self._lock:
+            self._recent, self._segments = OrderedDict(), 0
+        self.store.release()
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("PackedShards is pickled as its path")
+
+
+class IndexShard(MappedShard):
+    """The packs of one shard of an index output; see `MappedShard`."""
+
+    def __init__(self, gathered: Gathered, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._gathered = gathered
+
+    def release(self) -> None:
+        super().release()
+        self._gathered.release()
+
+    def find(self, pack: int) -> tuple[BatchRows, int]:
+        batches = self.batches
+        number = bisect_right(self._starts, pack) - 1
+        rows = self._gathered.recent(self.where, number)
+        if rows is None:
+            first = self._starts[number]
+            batch = self._gathered.batch(self.where, number, first, batches[number])
+            rows = IndexRows(batch, self._gathered.dtypes)
+            self._gathered.keep(self.where, number, rows)
+        return rows, pack - self._starts[number]
+
+
+def xxh3_of(path: Path) -> str:
+    """Digest of a token file."""
+    try:
+        import xxhash
+    except ImportError:
+        raise ImportError(
+            "xxhash is needed to compare token files with their digests; pip install xxhash, or "
+            "leave out verify=True"
+        ) from None
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return str(digest.hexdigest())
+
+
+@lru_cache(maxsize=1)
+def compiled_copy() -> Copy | None:
+    """`copy_runs`, compiled; None if numba is not installed.
+
+    It is compiled when it is first called with values of a type, and kept on disk.
+    """
+    try:
+        from numba import carray, njit, types
+        from numba.core import cgutils
+        from numba.extending import intrinsic
+    except ImportError:
+        return None
+
+    @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+    def pointer(typing_context: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+        return types.voidptr(address), codegen
+
+    def copy_all(
+        runs: Any, like: Any, first: Any, last: Any, before: Any, after: Any, out: Any
+    ) -> None:
+        cursor = 0
+        for run in range(first, last):
+            address, length = runs[4 * run], runs[4 * run + 1]
+            bos, padded = runs[4 * run + 2], runs[4 * run + 3]
+            end = cursor + padded
+            if bos != 0:
+                out[cursor] = before
+                cursor += 1
+            if length > 0:
+                values = carray(pointer(address), length, like.dtype)
+                part = out[cursor : cursor + length]  # from 0 on, so that the loop is vectorised
+                for place in range(length):
+                    part[place] = values[place]
+                cursor += length
+            for rest in range(cursor, end):
+                out[rest] = after
+            cursor = end
+
+    with warnings.catch_warnings():  # where no folder can keep it, it is compiled each time
+        warnings.simplefilter("ignore")
+        try:
+            compiled = njit(nogil=True, cache=True)(copy_all)
+        except RuntimeError:
+            compiled = njit(nogil=True)(copy_all)
+
+    def copy(
+        runs: TokenRuns, first: int, last: int, before: int, after: int, out: NDArray[Any]
+    ) -> None:
+        compiled(runs.packed, runs.like, first, last, before, after, out)
+
+    return copy

@@ -1,0 +1,115 @@
+"""Packs to the shards of an index output: their plan, without tokens.
+
+`schemas/README.md` describes the columns. A reader gathers from them, and from the token files, the
+same record batches that `shard_writer.record_batch` makes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.config.build_config import BuildConfig
+from packprep.schemas.columns import FILLER, Column
+from packprep.schemas.index_table import TOKENS, IndexTable, TokenFileEntry, index_columns
+from packprep.schemas.names import list_array
+from packprep.schemas.views import ListView
+from packprep.tokens.store import TokenFile
+from packprep.windows.placement import Packs
+
+
+def columns_of_index(config: BuildConfig) -> tuple[Column, ...]:
+    """Columns of the shards of an index output; () if a build writes tokens."""
+    if config.materialize != "index":
+        return ()
+    needed = {
+        "bos": config.continuation_bos,
+        "segment_lengths": config.pad_segment_to_multiple > 1,
+        "repeated": config.stride > 0 and not config.train_overlap,
+        "front": config.truncation_side == "balanced",
+        "hole": config.truncation_side == "balanced",
+    }
+    return index_columns([name for name, is_needed in needed.items() if is_needed])
+
+
+def index_batches(
+    packs: Packs, parts: Sequence[tuple[int, int]], columns: Sequence[Column]
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of an index: packs parts[i][0]..parts[i][1] - 1 each, one after another."""
+    if not parts:
+        return
+    first, last = parts[0][0], parts[-1][1]
+    rows, of_documents = packs.rows(first, last), packs.documents.row
+    assert of_documents is not None
+    values: dict[str, Any] = {
+        "store_rows": np.where(rows.filler, FILLER, of_documents[rows.document]),
+        "document_starts": rows.start,
+        "lengths": rows.padded,
+        "bos": rows.bos,
+        "segment_lengths": rows.real,
+        "repeated": _or(rows.repeated, 0),
+        "front": rows.count if rows.front is None else np.minimum(rows.front, rows.count),
+        "hole": np.where(rows.filler, 0, _or(rows.hole, 0)),
+    }
+    stored: list[NDArray[Any]] = []
+    for column in columns:
+        whole = np.broadcast_to(values[column.name], len(rows.padded))
+        stored.append(np.ascontiguousarray(whole, column.numpy_dtype))
+    schema = pa.schema([(column.name, column.arrow_type) for column in columns])
+    for start, end in parts:
+        offsets = rows.offsets[start - first : end - first + 1]
+        lists = (offsets - offsets[0]).astype(np.int32)
+        inside = slice(int(offsets[0]), int(offsets[-1]))
+        arrays = [list_array(ListView(lists, values[inside])) for values in stored]
+        yield pa.record_batch(arrays, schema=schema)
+
+
+def _or(values: NDArray[np.int32] | None, default: int) -> Any:
+    return default if values is None else values
+
+
+def index_table(
+    columns: Sequence[Column],
+    files: Sequence[TokenFile],
+    windows: Mapping[int, Sequence[TokenFile]],
+    shards: Sequence[int],
+    folder: Path,
+    ids: tuple[int, int],
+) -> IndexTable:
+    """The table of an index output in its manifest.
+
+    windows: token files of each. shards: window of each shard. folder: of the token files. ids: of
+    BOS and of padding.
+    """
+    number_of = {file.name: number for number, file in enumerate(files)}
+    in_order = [windows[number] for number in range(len(windows))]
+    return IndexTable(
+        columns=tuple(columns),
+        files=tuple(
+            TokenFileEntry(
+                path=f"{folder.name}/{file.name}",
+                bytes=file.bytes,
+                xxh3=file.xxh3,
+                rows=file.documents_made,
+                first_document=file.first_document,
+            )
+            for file in files
+        ),
+        windows=tuple(tuple(number_of[file.name] for file in window) for window in in_order),
+        shards=tuple(shards),
+        bos_id=ids[0],
+        pad_id=ids[1],
+    )
+
+
+def store_facts(staging: Path, folder: Path) -> tuple[dict[str, str | None], list[Path]]:
+    """Place of the token store for the manifest, and its files if they are in the output.
+
+    folder: of the token files of this build. The place of a store in the output is None.
+    """
+    if folder.is_relative_to(staging / TOKENS):
+        return {folder.name: None}, sorted(folder.glob("*.arrow"))
+    return {folder.name: str(folder.parent.absolute())}, []

@@ -1,0 +1,1 @@
+"""Shards of an index output and its token files in; the columns of its packs out."""

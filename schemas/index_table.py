@@ -1,0 +1,150 @@
+"""The table of an index output in its manifest: its columns, token files and windows.
+
+An index output (format version 3) holds the plan of the packs and not their tokens. Its shards have
+a row per pack and a value per segment; README.md describes the columns. The rows of a shard count
+documents over the token files of its window, one file after another.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from .canonical import digest_of
+from .columns import Column, DType
+from .errors import FormatError
+from .files import check_path
+
+INDEX_VERSION = 3
+"""Format version of index outputs."""
+
+TOKENS = "tokens"
+"""Folder of an output for its token files, if they are not in a token store."""
+
+_DTYPES: Mapping[str, DType] = {
+    "store_rows": "int32",
+    "document_starts": "int32",
+    "lengths": "int32",
+    "bos": "int8",
+    "segment_lengths": "int32",
+    "repeated": "int32",
+    "front": "int32",
+    "hole": "int32",
+}
+_ALWAYS = ("store_rows", "document_starts", "lengths")
+
+
+def index_columns(extra: Sequence[str] = ()) -> tuple[Column, ...]:
+    """Columns of the shards of an index output. extra: those that the build needs, by name."""
+    names = [name for name in _DTYPES if name in (*_ALWAYS, *extra)]
+    return tuple(Column(name=name, kind="segment", dtype=_DTYPES[name]) for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFileEntry:
+    """A token file of an index output.
+
+    path: in the store, `KEY/FILE`. rows: its documents. first_document: input row of its first.
+    """
+
+    path: str
+    bytes: int
+    xxh3: str
+    rows: int
+    first_document: int
+
+    @property
+    def key(self) -> str:
+        """Folder of the store; all its files come from the same text, tokenizer and options."""
+        return self.path.partition("/")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexTable:
+    """`data.index` of a manifest.
+
+    windows: numbers of the token files of each window. shards: window of each shard, in the order
+    of the manifest's files. bos_id, pad_id: ids that a build adds to packs.
+    """
+
+    columns: tuple[Column, ...]
+    files: tuple[TokenFileEntry, ...]
+    windows: tuple[tuple[int, ...], ...]
+    shards: tuple[int, ...]
+    bos_id: int
+    pad_id: int
+
+    @cached_property
+    def used(self) -> tuple[TokenFileEntry, ...]:
+        """Token files that a shard points into."""
+        numbers = sorted({number for window in set(self.shards) for number in self.windows[window]})
+        return tuple(self.files[number] for number in numbers)
+
+    def first_rows(self, window: int) -> list[int]:
+        """Row of the first document of each token file of a window, and the rows of all."""
+        return list(
+            accumulate((self.files[number].rows for number in self.windows[window]), initial=0)
+        )
+
+    def shifted(self, documents: int) -> "IndexTable":
+        """The table after `documents` was added to the number of every document."""
+        files = tuple(
+            replace(file, first_document=file.first_document + documents) for file in self.files
+        )
+        return replace(self, files=files)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON value of this table; `parse_index` reads it."""
+        return {
+            "columns": [column.name for column in self.columns],
+            "files": [dict(vars(file)) for file in self.files],
+            "windows": [list(window) for window in self.windows],
+            "shards": list(self.shards),
+            "bos_id": self.bos_id,
+            "pad_id": self.pad_id,
+        }
+
+
+def joined_tables(tables: Sequence[IndexTable], shards: Sequence[int]) -> IndexTable:
+    """One table of several. shards: window of each shard, counted over the windows of all."""
+    files: list[TokenFileEntry] = []
+    windows: list[tuple[int, ...]] = []
+    for table in tables:
+        windows += [tuple(len(files) + number for number in window) for window in table.windows]
+        files += table.files
+    return replace(tables[0], files=tuple(files), windows=tuple(windows), shards=tuple(shards))
+
+
+def parse_index(value: Any, shards: int, where: str) -> IndexTable:
+    """The table of an index output with this many shards. Raises FormatError if it is wrong."""
+    try:
+        names = [str(name) for name in value["columns"]]
+        table = IndexTable(
+            columns=index_columns(names),
+            files=tuple(TokenFileEntry(**file) for file in value["files"]),
+            windows=tuple(tuple(window) for window in value["windows"]),
+            shards=tuple(value["shards"]),
+            bos_id=value["bos_id"],
+            pad_id=value["pad_id"],
+        )
+        if digest_of(table.to_json()) != digest_of(value):
+            raise ValueError("it has unknown columns or keys")
+        for file in table.files:
+            check_path(file.path, where)
+            if min(file.bytes, file.rows, file.first_document) < 0 or len(file.xxh3) != 32:
+                raise ValueError(f"the entry of {file.path} is wrong")
+        for numbers in table.windows:
+            if any(not 0 <= number < len(table.files) for number in numbers):
+                raise ValueError("a window has a file that is not listed")
+        if any(not 0 <= window < len(table.windows) for window in table.shards):
+            raise ValueError("a shard has a window that is not listed")
+        if len(table.shards) != shards:
+            raise ValueError(f"it has {len(table.shards)} shards of {shards}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(
+            f"{where} has a wrong table of token files: {error}; build again"
+        ) from None
+    return table
