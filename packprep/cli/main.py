@@ -35,6 +35,7 @@ COMMANDS = {
     "rename": "Give the columns of an output the names of another reader.",
     "push": "Push an output to the Hugging Face hub.",
     "card": "Print the dataset card of an output.",
+    "store": "List, verify or clean a store of tokens (--keep-tokens).",
     "sample": "Write small real data to try packprep on.",
     "warm": "Compile all kernels now, for a container image.",
     "env": "Print versions and settings for a bug report.",

@@ -54,6 +54,9 @@ from packprep.support.errors import (
 )
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
+from packprep.support.redact import redacted
+from packprep.tokens.store import text_options
+from packprep.tokens.store_entries import using
 from packprep.windows.planner import Planner
 
 
@@ -134,9 +137,23 @@ def build(
             return output.publish(staging.path, signed, progress)
         output.begin(staging.path)
         stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
-        with _system_errors(stages):
+        with _system_errors(stages), _store_used(job):
             manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
             return output.publish(staging.path, manifest, progress)
+
+
+def _store_used(job: Job) -> AbstractContextManager[None]:
+    """Keep the tokens of a store from deletion while this build reads them."""
+    if not job.config.keep_tokens:
+        return nullcontext()
+    given = job.config.tokenizer
+    name = redacted(given) if isinstance(given, str) else None
+    facts = {
+        "tokenizer": job.tokenizer.as_dict() | {"name": name},
+        "sources": [source.as_dict() | {"name": source.name} for source in job.sources],
+        "options": text_options(job.config),
+    }
+    return using(job.tokens, facts)
 
 
 def _load_datasets(config: BuildConfig, replaces: bool) -> None:

@@ -179,7 +179,7 @@ class Stages:
                 "tokenized before"
             )
         elif kept:
-            state = "damaged tokens" if directory.exists() else "no tokens"
+            state = "damaged tokens" if any(directory.glob("unit-*")) else "no tokens"
             self.progress.say(
                 f"{kept} has {state} of these sources, tokenizer and text options: tokenizing"
             )

@@ -90,16 +90,21 @@ def rows_of_sources(files: Sequence[TokenFile], sources: int) -> list[int]:
 
 def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildConfig) -> str:
     """Digest of everything that decides the token files."""
-    deciding = options_in("read", "rows", "tokens")
-    options = {name: value for name, value in config.identity().items() if name in deciding}
     return digest_of(
         {
             "version": STORE_VERSION,
             "sources": [{"sha256": s.sha256, "kind": s.kind} | s.described() for s in sources],
             "tokenizer": tokenizer.as_dict(),
-            "options": options | {"max_tokens": config.tokens_to_read},
+            "options": text_options(config),
         }
     )
+
+
+def text_options(config: BuildConfig) -> dict[str, Any]:
+    """The options that decide the token files."""
+    deciding = options_in("read", "rows", "tokens")
+    options = {name: value for name, value in config.identity().items() if name in deciding}
+    return options | {"max_tokens": config.tokens_to_read}
 
 
 def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:

@@ -45,7 +45,7 @@ def complete(line: str) -> list[str]:
     ("line", "answers"),
     [
         ("packprep ", list(COMMANDS)),
-        ("packprep st", ["status", "stats"]),
+        ("packprep st", ["status", "stats", "store"]),
         ("packprep build --str", ["--strategy", "--stride"]),
         ("packprep build --strategy ", STRATEGIES),
         ("packprep build docs.jsonl --strategy b", ["best_fit", "balanced"]),

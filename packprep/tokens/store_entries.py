@@ -1,0 +1,249 @@
+"""Entries of a token store: what each holds, whether it is whole, and its deletion.
+
+STORE/KEY/
+  unit-*.arrow, unit-*.json   token files and their receipts, see store.py
+  files.json                  the token files of a finished entry
+  entry.json                  tokenizer, sources and text options; older entries have none
+  used                        touched by every build, which locks it as long as it runs
+
+A build shares the lock of `used` with other builds; deletion needs it alone. So an entry that a
+build reads is never deleted, and a build that begins meanwhile waits and then writes it again.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from packprep.schemas.canonical import canonical_json, file_size
+from packprep.schemas.files import MANIFEST
+from packprep.schemas.manifest import Manifest
+from packprep.schemas.storage.writing import write_file
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.file_lock import Held, locked
+from packprep.tokens.store import (
+    STORED,
+    TokenFile,
+    file_name,
+    file_xxh3,
+    read_token_receipt,
+    rows_of_sources,
+    stored,
+)
+
+ENTRY = "entry.json"
+USED = "used"
+_AGAIN = "the next build from it makes it again"
+
+
+@dataclass(frozen=True)
+class StoreEntry:
+    """One entry: the tokens of some sources, by one tokenizer."""
+
+    path: Path
+
+    @cached_property
+    def facts(self) -> dict[str, Any] | None:
+        """Content of entry.json; None where an older packprep wrote none."""
+        try:
+            facts = json.loads((self.path / ENTRY).read_bytes())
+            return facts if {"tokenizer", "sources", "options"} <= {*facts} else None
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @cached_property
+    def _listed(self) -> list[str] | None:
+        """Names of the token files; None if the entry is not finished, ValueError for damage."""
+        try:
+            names = json.loads((self.path / STORED).read_bytes())
+            return [file_name(int(unit), int(number)) for unit, number in names]
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            raise ValueError(f"{self.path / STORED} is not a list of token files") from None
+
+    @cached_property
+    def files(self) -> list[TokenFile]:
+        """Receipts of the token files that have their size."""
+        names = sorted(path.with_suffix(".arrow").name for path in self.path.glob("unit-*.json"))
+        receipts = (read_token_receipt(self.path, name, digests=False) for name in names)
+        return [receipt for receipt in receipts if receipt is not None]
+
+    @property
+    def state(self) -> str:
+        """whole, unfinished, or damaged; a damaged byte that leaves sizes equal is not seen."""
+        if not (self.path / STORED).exists():
+            return "unfinished"
+        return "damaged" if stored(self.path, digests=False) is None else "whole"
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file_size(path) or 0 for path in self.path.iterdir())
+
+    @property
+    def last_used(self) -> float:
+        """Seconds since 1970 of the begin of the last build that used it."""
+        path = self.path / USED
+        return (path if path.exists() else self.path).stat().st_mtime
+
+    def as_dict(self) -> dict[str, Any]:
+        """Facts for people; tokenizer and sources are None if entry.json is missing."""
+        facts = self.facts
+        return {
+            "entry": self.path.name,
+            "tokenizer": facts and facts["tokenizer"].get("name"),
+            "sources": facts and [source.get("name") for source in facts["sources"]],
+            "documents": sum(rows_of_sources(self.files, self._sources)),
+            "tokens": sum(file.tokens for file in self.files),
+            "bytes": self.bytes,
+            "state": self.state,
+            "last_used": datetime.fromtimestamp(self.last_used, UTC).isoformat(timespec="seconds"),
+        }
+
+    @property
+    def _sources(self) -> int:
+        return 1 + max((part.source for file in self.files for part in file.parts), default=0)
+
+    def faults(self) -> Iterator[str]:
+        """A sentence for each file that is missing or differs from its receipt."""
+        try:
+            listed = self._listed
+        except ValueError as error:
+            yield f"{error}; {_AGAIN}"
+            listed = None
+        if listed is None:
+            listed = sorted(path.with_suffix(".arrow").name for path in self.path.glob("*.json"))
+            listed = [name for name in listed if name.startswith("unit-")]
+        for name in listed:
+            if (fault := self._fault(name)) is not None:
+                yield f"{fault}; {_AGAIN}"
+
+    def _fault(self, name: str) -> str | None:
+        path, receipt = self.path / name, (self.path / name).with_suffix(".json")
+        size = file_size(path)
+        if size is None:
+            return f"{path} is missing"
+        try:
+            facts = json.loads(receipt.read_bytes())
+            expected, digest = int(facts["bytes"]), str(facts["xxh3"])
+        except FileNotFoundError:
+            return f"{receipt} is missing, the receipt of {name}"
+        except (ValueError, KeyError, TypeError):
+            return f"{receipt} is not the receipt of {name}"
+        if size != expected:
+            return f"{path} has {size:,} bytes; its receipt says {expected:,}"
+        if (found := file_xxh3(path)) != digest:
+            return f"{path} has xxh3 {found}; its receipt says {digest}"
+        if read_token_receipt(self.path, name, digests=False) is None:
+            return f"{receipt} is not the receipt of {name}"
+        return None
+
+    def used_by(self, manifest: Manifest) -> bool:
+        """True if an output reads this entry, or was built from what it holds.
+
+        A build of equal sources, tokenizer and text options would read it. A merged output has
+        the sources of several entries.
+        """
+        index = manifest.data.get("index")
+        if isinstance(index, dict):
+            keys = {file["path"].split("/")[0] for file in index["files"]}
+            return self.path.name in keys
+        if self.facts is None:
+            return True  # nobody knows
+        inputs = manifest.data["inputs"]
+        sources, options = map(_key, inputs["sources"]), inputs["options"]
+        tokenizer = {k: v for k, v in self.facts["tokenizer"].items() if k != "name"}
+        return (
+            tokenizer == inputs["tokenizer"]
+            and {*map(_key, self.facts["sources"])} <= {*sources}
+            and all(
+                options[name] == value
+                for name, value in self.facts["options"].items()
+                if name in options and name != "max_tokens"
+            )
+        )
+
+    def delete(self) -> None:
+        """Delete the entry; Held if a build writes or reads it.
+
+        Killed in between, it leaves an unfinished entry, which a build finishes.
+        """
+        with locked(self.path, f"tokens are being written to {self.path}"):
+            handle = os.open(self.path / USED, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:  # held, or a file system without locks, where nobody knows
+                    raise Held(f"{self.path} is being read by a build; it stays") from None
+                (self.path / STORED).unlink(missing_ok=True)
+                shutil.rmtree(self.path)
+            finally:
+                os.close(handle)
+
+
+def _key(source: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Key that two sources share if they have the same documents."""
+    return source["sha256"], source["kind"], json.dumps(source.get("reading", {}), sort_keys=True)
+
+
+def store_entries(store: Path) -> list[StoreEntry]:
+    """The entries of a token store, by name.
+
+    Raises InputError if it is not a directory, ConfigError if it belongs to an output.
+    """
+    if not store.is_dir():
+        raise InputError(f"{store} is not a directory; give the one that --keep-tokens names")
+    if (store.parent / MANIFEST).exists():
+        raise ConfigError(
+            f"{store} belongs to the output {store.parent}; packprep verify checks it, and it is "
+            "deleted with the output"
+        )
+    return [
+        StoreEntry(path)
+        for path in sorted(store.iterdir())
+        if (path / STORED).exists() or (path / ENTRY).exists() or any(path.glob("unit-*.json"))
+    ]
+
+
+@contextmanager
+def using(path: Path, facts: Mapping[str, Any]) -> Iterator[None]:
+    """Keep an entry from deletion; other builds may use it at the same time.
+
+    facts: content of entry.json, written unless it is there.
+    """
+    handle = _shared(path)
+    try:
+        os.utime(handle)
+        if StoreEntry(path).facts is None:
+            write_file(path / ENTRY, canonical_json(dict(facts)))
+        yield
+    finally:
+        os.close(handle)
+
+
+def _shared(path: Path) -> int:
+    """Open file `used` of an entry, locked together with other builds."""
+    while True:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path / USED, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            continue  # deleted in between
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        except OSError:  # a file system without locks: there `delete` deletes nothing
+            return handle
+        try:
+            if os.path.samestat(os.fstat(handle), (path / USED).stat()):
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)  # it was deleted while this build waited
