@@ -256,7 +256,7 @@ class PackedShards:
 
         index: 0 or more, in stored order over the packings of all epochs.
         """
-        if self.growing:  # as in a worker process, which opened the output itself
+        if self._build is not None:  # as in a worker process, which opened the output itself
             self.grow(index + 1)
         shard = bisect_right(self._ends, index)
         return self._shards[shard].find(index - (self._ends[shard - 1] if shard else 0))
