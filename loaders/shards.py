@@ -264,7 +264,7 @@ class PackedShards:
                 check_batch(
                     batch,
                     manifest.columns,
-                    max_length=manifest.max_length,
+                    max_length=manifest.longest(entry),
                     vocab_size=manifest.vocab_size,
                     where=entry.path,
                     first_pack=first,

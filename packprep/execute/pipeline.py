@@ -17,7 +17,7 @@ from typing import Any, Final
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.config.executors import EXECUTORS
-from packprep.config.mix import as_dicts, is_mix
+from packprep.config.mix import as_dicts
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
 from packprep.execute.append import open_output
@@ -266,9 +266,14 @@ def _inputs(
         "sources": [source.as_dict() for source in sources],
         "tokenizer": tokenizer.as_dict(),
     }
-    if is_mix(entries := config.entries()):
-        files = Counter(source.entry for source in sources)
-        inputs["mix"] = [
-            {"files": files[number]} | fact for number, fact in enumerate(as_dicts(entries))
-        ]
+    if config.is_mix:
+        files, entries = Counter(source.entry for source in sources), config.entries()
+        facts = (
+            [{"max_epochs": float(entry.max_epochs)} for entry in entries]
+            if config.phases
+            else as_dicts(entries)
+        )
+        inputs["mix"] = [{"files": files[number]} | fact for number, fact in enumerate(facts)]
+    if config.phases:
+        inputs["phases"] = [phase.as_dict() for phase in config.phase_list()]
     return inputs

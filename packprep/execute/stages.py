@@ -301,6 +301,7 @@ class Stages:
         account = Account.empty(len(self.job.sources))
         if windows.mix is not None:
             account.add_mix(windows.mix.as_dict(), windows.mix.left_out(self.job.tokenizer))
+            account.add_phases(windows.mix.phases_asked())
             for note in windows.mix.notes():
                 self.progress.say(note)
         shards: list[ShardFile] = []
@@ -333,6 +334,12 @@ class Stages:
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"
                 )
+        for number, phase in enumerate(account.phases, 1):
+            if not any(window["packs"] for window in phase.account.windows):
+                raise InputError(
+                    f"phase {number} has no packs; give it more tokens, or see min_len, max_len, "
+                    "overflow and packs_multiple_of"
+                )
         if reused and not EXECUTORS[self.job.config.executor].many_processes:
             self.progress.say(
                 f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
@@ -348,11 +355,15 @@ class Stages:
         return windows.write(split, number, change), False
 
     def _changes(self, windows: Windows, split: str) -> list[int]:
-        """Packs to add to or leave out of each window.
+        """Packs to add to or leave out of each window, so that each phase has a multiple.
 
         Counting packs takes a plan of every window, so it is done only with packs_multiple_of.
         """
         if self.job.config.packs_multiple_of == 1:
             return [0] * len(windows)
         counts = [windows.count(split, number) for number in range(len(windows))]
-        return remainders(counts, self.job.config)
+        return [
+            change
+            for _, run in itertools.groupby(range(len(windows)), windows.phase)
+            for change in remainders([counts[number] for number in run], self.job.config)
+        ]

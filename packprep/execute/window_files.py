@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.mix import is_mix
 from packprep.execute.job import Job
 from packprep.output.report import Account
 from packprep.output.shard_writer import (
@@ -103,11 +102,19 @@ class Windows:
     @cached_property
     def mix(self) -> Mix | None:
         """Documents that are drawn from each source; None if all documents are taken."""
-        if not is_mix(self.job.config.entries()):
+        if not self.job.config.is_mix:
             return None
         with self.clock("draw"):
             entries = [source.entry for source in self.job.sources]
             return Mix(self.files, self.job.tokens, entries, self.job.config, self._packed_tokens)
+
+    def phase(self, number: int) -> int:
+        """Phase of a window; 0 without phases."""
+        return self.mix.phase_of[number] if self.mix else 0
+
+    def config(self, number: int) -> BuildConfig:
+        """The config that cuts and packs the documents of a window."""
+        return self.mix.config_of(number) if self.mix else self.job.config
 
     @cached_property
     def windows(self) -> Mapping[int, list[TokenFile]]:
@@ -180,6 +187,11 @@ class Windows:
             account = Account.empty(len(self.job.sources))
             by_source = account_by_source(plan, self.job.tokenizer, len(self.job.sources), written)
             account.add(number, split, plan, written, by_source)
+            if self.job.config.phases:
+                account.windows[-1] |= {
+                    "phase": self.phase(number),
+                    "max_length": self.config(number).max_length,
+                }
         made_from = self._made_from(split, number, change)
         with self.clock("write"):
             shards = self._write_shards(written, split, number, made_from)
@@ -220,24 +232,25 @@ class Windows:
         documents = self._documents(split, number)
         documents.mapped.relieve(len(documents) * MEMORY_PER_DOCUMENT)
         seed = window_seed(self.job.config, number, int(split == "validation"))
-        with self._too_long(documents):
+        with self._too_long(documents, self.config(number)):
+            mixed = self.mix.cells.entry_of_source if self.mix and self.job.config.phases else None
             return plan_window(
-                documents, self.job.tokenizer, self.job.config, seed, self.job.planner
+                documents, self.job.tokenizer, self.config(number), seed, self.job.planner, mixed
             )
 
-    def _packed_tokens(self, documents: Documents) -> NDArray[np.int64]:
-        with self._too_long(documents):
-            return packed_tokens(documents, self.job.tokenizer, self.job.config)
+    def _packed_tokens(self, documents: Documents, config: BuildConfig) -> NDArray[np.int64]:
+        with self._too_long(documents, config):
+            return packed_tokens(documents, self.job.tokenizer, config)
 
     @contextmanager
-    def _too_long(self, documents: Documents) -> Iterator[None]:
+    def _too_long(self, documents: Documents, config: BuildConfig) -> Iterator[None]:
         """Name file and row in the error about a document over max_length."""
         try:
             yield
         except TooLongError as error:
             raise InputError(
                 f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack "
-                f"holds {self.job.config.max_length:,}; choose --overflow split, truncate or drop"
+                f"holds {config.max_length:,}; choose --overflow split, truncate or drop"
             ) from None
 
     def _documents(self, split: str, number: int) -> Documents:
@@ -278,6 +291,8 @@ class Windows:
             ):
                 return done
             shard = write_shard(self.job.shards, name, split, packs, first, last, self.layout)
+            if self.job.config.phases:
+                shard = replace(shard, phase=self.phase(window))
             write_file(receipt, canonical_json(asdict(shard) | {"made_from": made_from}))
             return shard
 

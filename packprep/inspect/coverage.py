@@ -54,7 +54,9 @@ class Coverage:
     def __init__(self, manifest: Manifest) -> None:
         self.policy = Policy.from_manifest(manifest)
         self.sources = Sources(manifest)
-        self.shards = [entry.path for entry in manifest.all_files if entry.is_shard]
+        shards = [entry for entry in manifest.all_files if entry.is_shard]
+        self.shards = [entry.path for entry in shards]
+        self.longest = np.array([manifest.longest(entry) for entry in shards], np.int64)
         self.manifest = manifest
         self.totals: Counter[str] = Counter()
         count = len(self.sources.names)
@@ -162,7 +164,7 @@ class Coverage:
                     "doubled BOS", doubled, f"{{row}} begins with BOS {bos} twice; expected it once"
                 )
 
-        full = real >= self.policy.max_length
+        full = real >= self.longest[shard]
         cut = later | full | self.policy.pairs
         if self.policy.wrapped or not self.policy.says_cuts:
             inner = np.ones(len(view.starts), np.bool_)  # not the last segment of its pack
@@ -344,7 +346,9 @@ class Coverage:
         self.totals["overlap"] += int(overlap.sum())
         start = piece.start[firsts]
         # A truncated document lacks the tokens at the end that truncation_side names.
-        truncated = (piece.end[lasts] - start == policy.max_length) & (policy.truncated > 0)
+        truncated = (piece.end[lasts] - start == self.longest[piece.shard[lasts]]) & (
+            policy.truncated > 0
+        )
         headless = (start > 0) & ~(truncated & policy.cut_left)
         tail_dropped = piece.full[lasts] & (Dropped.SHORT_TAIL in policy.dropped)
         endless = ~piece.ends_in_eos[lasts] & ~tail_dropped & ~(truncated & (not policy.cut_left))

@@ -225,7 +225,7 @@ def _check_shard(
         for view in sound_parts(
             batch,
             manifest.columns,
-            max_length=manifest.max_length,
+            max_length=manifest.longest(entry),
             vocab_size=manifest.vocab_size,
             where=entry.path,
             first_pack=checked.packs,

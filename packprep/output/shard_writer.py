@@ -100,7 +100,10 @@ class ShardLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """Receipt of a written shard. version: see `ShardFolder.version`."""
+    """Receipt of a written shard.
+
+    version: see `ShardFolder.version`. phase: None without phases.
+    """
 
     name: str
     split: str
@@ -110,6 +113,7 @@ class ShardFile:
     segments: int
     tokens: int
     version: str = ""
+    phase: int | None = None
 
     def intact(self, folder: ShardFolder) -> bool:
         """True if the file exists and matches the receipt."""
