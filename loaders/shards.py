@@ -8,6 +8,7 @@ referenced. A `save_to_disk` directory without a manifest works too, if it holds
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
@@ -28,6 +29,15 @@ from packprep.schemas.validate import check_batch
 from .mapped import BatchRows, MappedShard, stored_fields, will_need
 from .pack import Pack
 from .plain import plain_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPhase:
+    """One phase of the packs of a split: its packs are consecutive, in shards of their own."""
+
+    max_length: int
+    packs: int
+    shards: int
 
 
 class PackedShards:
@@ -185,6 +195,22 @@ class PackedShards:
         if self._manifest is not None:
             return self._manifest.max_length
         return max((shard.longest() for shard in self._shards), default=1)
+
+    @cached_property
+    def phases(self) -> tuple[ShardPhase, ...]:
+        """The phases of this split that have packs, in stored order; () without phases."""
+        if self._manifest is None:
+            return ()
+        listed = self._manifest.shards(str(self.split))
+        phases = [
+            ShardPhase(
+                max_length=phase.max_length,
+                packs=sum(entry.packs or 0 for entry in listed if entry.phase == number),
+                shards=sum(entry.phase == number for entry in listed),
+            )
+            for number, phase in enumerate(self._manifest.phases)
+        ]
+        return tuple(phase for phase in phases if phase.packs)
 
     @property
     def segment_multiple(self) -> int:
