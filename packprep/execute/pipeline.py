@@ -32,6 +32,7 @@ from packprep.execute.job import Job
 from packprep.execute.ray_tasks import run_on_ray
 from packprep.execute.stages import Stages
 from packprep.output.build_facts import build_facts
+from packprep.output.earlier_phases import earlier_phases
 from packprep.output.staging import (
     DIGESTS,
     Staging,
@@ -119,6 +120,7 @@ def build(
         finished = output.already_built(inputs, config, progress)
         if finished is not None:
             return output.keep(staging.path, finished, progress)
+        earlier = earlier_phases(config, inputs)
         job = Job(
             config=config,
             staging=staging.path,
@@ -133,7 +135,7 @@ def build(
             progress.say(f"{staging.path} is complete: only its last rename was missing")
             return output.publish(staging.path, signed, progress)
         output.begin(staging.path)
-        stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
+        stages = Stages(job, progress, clock, one_split_does=output.one_split_does, earlier=earlier)
         with _system_errors(stages):
             manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
             return output.publish(staging.path, manifest, progress)

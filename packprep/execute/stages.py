@@ -23,6 +23,7 @@ from packprep.execute.job import Job
 from packprep.execute.quarantine import collect_quarantine
 from packprep.execute.shares import Shares
 from packprep.execute.window_files import WindowFile, Windows
+from packprep.output.earlier_phases import EarlierPhases
 from packprep.output.report import Account
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import name_shards, sign, write_report, write_settings
@@ -62,7 +63,7 @@ class Stages:
     """Stages of one build, in the order they run.
 
     gate: how the engine was chosen; None if no text was tokenized. needed: predicted bytes on disk.
-    one_split_does: see `BuildOutput`.
+    one_split_does: see `BuildOutput`. earlier: phases that are kept of an older output.
     """
 
     job: Job
@@ -71,6 +72,7 @@ class Stages:
     gate: dict[str, Any] | None = None
     needed: int = 0
     one_split_does: bool = False
+    earlier: EarlierPhases | None = None
 
     def __post_init__(self) -> None:
         self.early = EarlyWindows(self.job, self.clock, self._window)
@@ -308,10 +310,13 @@ class Stages:
         reused = 0
 
         def make(split: str, number: int, change: int) -> tuple[WindowFile, bool]:
+            if number in kept:
+                return kept[number], True
             return self.early.result(split, number) or self._window(windows, split, number, change)
 
         for split in self.job.splits:
             changes = self._changes(windows, split)
+            kept = self._kept(windows, split, changes)
             with ThreadPoolExecutor(windows.at_once) as pool:
                 made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
                 for number, (done, was_written) in enumerate(made):
@@ -345,6 +350,17 @@ class Stages:
                 f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
             )
         return shards, account
+
+    def _kept(self, windows: Windows, split: str, changes: Sequence[int]) -> dict[int, WindowFile]:
+        """Windows of earlier phases, whose shards are linked; their plans are made in order."""
+        if self.earlier is None:
+            return {}
+        old, kept = self.earlier.shards(split), dict[int, WindowFile]()
+        for number in range(len(windows)):
+            if windows.phase(number) < self.earlier.count:
+                kept[number] = windows.link(split, number, changes[number], self.earlier, old)
+                self.progress.advance("pack", number + 1, len(windows), "windows")
+        return kept
 
     def _window(
         self, windows: Windows, split: str, number: int, change: int = 0
