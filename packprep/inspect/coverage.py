@@ -73,6 +73,9 @@ class Coverage:
                 "filler",
             )
         }
+        # Tokens of training documents without padding, [phases, sources].
+        self.by_phase = np.zeros((len(manifest.phases), count), np.int64)
+        self._phases = [entry.phase if entry.split == "train" else None for entry in shards]
         self.repeated: list[Int64] = []  # keys of documents that begin in several places
         self._seen = np.zeros(self.sources.total // 8 + 1, np.uint8)
         self._turns: list[Int64] = []  # keys of documents of one turn
@@ -129,6 +132,10 @@ class Coverage:
         self._count("segments", source)
         self._count("tokens_packed", source, lengths)
         self._count("filler", source, lengths - real)
+        if (phase := self._phases[shard]) is not None:
+            self.by_phase[phase] += np.bincount(source, real, len(self.sources.names)).astype(
+                np.int64
+            )
         self._count("begun", source[begins])
         copies = begins | later if self.policy.one_piece else begins
         self.totals["copies"] += int(copies.sum())
@@ -265,6 +272,7 @@ class Coverage:
             self._lay_end_to_end(findings)
             if report is not None:
                 self._compare_sources(report, findings)
+                self._compare_phases(report, findings)
         ledger = self.manifest.ledger
         keys = ["tokens_packed", *(["filler"] if self.knows_filler else [])]
         keys += (
@@ -375,6 +383,20 @@ class Coverage:
         self._count("documents", self._sources_of(self._lacking))
         self._count("ended", source)
         self._count("eos", source[piece.ends_in_eos[lasts]])
+
+    def _compare_phases(self, report: Report, findings: Findings) -> None:
+        """Compare the tokens of each source in each phase with report.json."""
+        files = [int(source["files"]) for source in self.manifest.data["inputs"].get("mix", ())]
+        starts = np.append(0, np.cumsum(files))
+        for number, phase in enumerate(report.get("phases", ())):
+            for at, source in enumerate(phase["sources"]):
+                count = int(self.by_phase[number, starts[at] : starts[at + 1]].sum())
+                if count != source["trained_tokens"]:
+                    what = (
+                        f"phase {number + 1} has {source['trained_tokens']:,} tokens of "
+                        f"{source['name']}, the shards have {count:,}"
+                    )
+                    findings.add(Finding(kind="report", file="report.json", what=what))
 
     def _compare_sources(self, report: Report, findings: Findings) -> None:
         """Compare the documents and tokens of each source with report.json."""

@@ -139,7 +139,9 @@ class Mix:
         return [
             {
                 "tokens": tokens,
-                "shares": [tokens / (sum(wanted[:count]) or 1) for tokens in wanted[:count]],
+                "shares": [float(share) for share in phase.shares]
+                if phase.shares
+                else [amount / (sum(wanted[:count]) or 1) for amount in wanted[:count]],
                 **{name: getattr(phase, name) for name in ("max_length", "min_len", "max_len")},
             }
             for phase, tokens, wanted in zip(

@@ -1,6 +1,7 @@
 """Builds with phases: their output, resuming one, and replacing the last phase."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.config.yaml_file import to_yaml
 from packprep.execute import stages, window_files
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
@@ -19,6 +21,7 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest, parse_manifest
 from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError
+from tests.helpers.command import run
 from tests.helpers.corpus import build_options, failing_after, texts
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
@@ -89,9 +92,7 @@ def test_the_manifest_and_the_report_describe_every_phase(
     for phase, asked in zip(
         report["phases"], [[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]], strict=True
     ):
-        assert [source["asked_share"] for source in phase["sources"]] == pytest.approx(
-            asked, abs=0.01
-        )
+        assert [source["asked_share"] for source in phase["sources"]] == asked
 
 
 def test_every_span_of_packs_has_the_shares_of_its_phase(
@@ -281,3 +282,51 @@ def test_verify_finds_a_pack_that_is_too_long_for_its_phase(corpus: dict[str, An
     assert any("16" in finding.what for finding in findings)
     with pytest.raises(FormatError, match="16"):
         PackedShards(corpus["output"], split="train", verify=True)
+
+
+def test_stats_the_closing_table_and_the_page_show_every_phase(corpus: dict[str, Any]) -> None:
+    manifest = made(corpus)
+    facts = json.loads(run("stats", corpus["output"], "--global-batch-size", 8, "--json").out)[
+        "training"
+    ]
+    packs = [phase.splits["train"].packs for phase in manifest.phases]
+    assert facts["steps_by_phase"] == [packs[0] // 8, packs[1] // 4, packs[2] // 2]
+    assert facts["steps_per_epoch"] == sum(facts["steps_by_phase"])
+    assert facts["slots_per_step"] == 8 * 32
+    places = sum(count * length for count, length in zip(packs, (32, 64, 128), strict=True))
+    assert facts["token_utilization"] == facts["tokens"] / places
+    shown = run("stats", corpus["output"], "--global-batch-size", 8).out
+    for number, phase in enumerate(manifest.phases, 1):
+        tokens = sum(counts.tokens for counts in phase.splits.values())
+        assert re.search(rf"phase {number} +{tokens:,} tokens in", shown)
+    run("report", corpus["output"], "-o", Path(corpus["output"]).parent / "page.html")
+    page = (Path(corpus["output"]).parent / "page.html").read_text()
+    assert page.count("Phase 3 has ") == 1
+    refused = run("stats", corpus["output"], "--global-batch-size", 6)
+    assert refused.err == (
+        "packprep: a batch of 192 tokens has no whole number of packs of 128 on each of 1 ranks in "
+        "phase 3; choose another global batch size\n"
+    )
+
+
+def test_a_dry_run_predicts_the_tokens_of_every_phase(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
+    shares = [
+        phase | {"tokens": f"{share}%"}
+        for phase, share in zip(corpus["phases"], (60, 30, 10), strict=True)
+    ]
+    options = corpus | {"phases": shares, "holdout": 0.0}
+    settings = tmp_path / "build.yaml"
+    settings.write_text(to_yaml(BuildConfig(**options)))
+    predicted = json.loads(run("build", "-c", settings, "--dry-run", "--json").out)["phases"]
+    manifest = made(options)
+    assert [predicted[f"phase {number}"]["max_length"] for number in (1, 2, 3)] == [32, 64, 128]
+    for number, phase in enumerate(manifest.phases, 1):
+        asked = pytest.approx(phase.tokens, rel=0.01)
+        assert predicted[f"phase {number}"]["tokens"] == asked
+    refused = run("plan", "-c", settings)
+    assert refused.err == (
+        "packprep: plan takes sources without weights or phases; packprep build --dry-run predicts "
+        "those\n"
+    )
