@@ -164,6 +164,11 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
     shift = 0
     for path in outputs:
         manifest = read_manifest(path)
+        if manifest.phases:
+            raise ConfigError(
+                f"{path} has phases, and the packs of a merge have no order of phases; build its "
+                "sources together instead"
+            )
         first = parts[0] if parts else None
         if first is not None and (obstacle := merge_obstacle(first.manifest, manifest)):
             raise ConfigError(

@@ -6,7 +6,7 @@ packs: a shard with other counts is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class EarlierPhases:
         target.unlink(missing_ok=True)
         link_file(source, target)
         shard = receipt_like(entry, name, split, entry.bytes, entry.sha256)
-        return ShardFile(**{**vars(shard), "segments": segments, "phase": entry.phase})
+        return replace(shard, segments=segments)
 
 
 def earlier_phases(config: BuildConfig, inputs: Mapping[str, Any]) -> EarlierPhases | None:

@@ -132,6 +132,7 @@ def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str
         packs=entry.packs,
         segments=0,
         tokens=entry.tokens,
+        phase=entry.phase,
     )
 
 

@@ -284,6 +284,19 @@ def test_verify_finds_a_pack_that_is_too_long_for_its_phase(corpus: dict[str, An
         PackedShards(corpus["output"], split="train", verify=True)
 
 
+def test_an_output_with_phases_can_be_renamed_but_not_merged(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
+    before = made(corpus)
+    assert run("merge", corpus["output"], corpus["output"], "-o", tmp_path / "m").err == (
+        f"packprep: {corpus['output']} has phases, and the packs of a merge have no order of "
+        "phases; build its sources together instead\n"
+    )
+    assert run("rename", corpus["output"], "--names", "hf").code == 0
+    assert verify(corpus["output"]).sound
+    assert read_manifest(corpus["output"]).phases == before.phases
+
+
 def test_stats_the_closing_table_and_the_page_show_every_phase(corpus: dict[str, Any]) -> None:
     manifest = made(corpus)
     facts = json.loads(run("stats", corpus["output"], "--global-batch-size", 8, "--json").out)[
