@@ -85,7 +85,7 @@ class EpochOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class PhaseRun:
     """Batches of one phase: `steps` global batches from place `first` on, `batch` packs a rank."""
 
     phase: int
@@ -109,20 +109,20 @@ class Schedule:
         self, phases: Sequence[tuple[int, int]], *, start: int, world_size: int, fill: bool
     ) -> None:
         self.world_size = world_size
-        self.runs: list[Run] = []
+        self.runs: list[PhaseRun] = []
         first = 0
         for phase, (packs, batch) in enumerate(phases):
             end, begin = first + packs, max(first, start)
             each = batch * world_size
             steps = -(-max(end - begin, 0) // each) if fill else max(end - begin, 0) // each
-            self.runs.append(Run(phase=phase, first=begin, end=end, batch=batch, steps=steps))
+            self.runs.append(PhaseRun(phase=phase, first=begin, end=end, batch=batch, steps=steps))
             first = end
         self._ends = list(accumulate(run.steps for run in self.runs))
 
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def at(self, step: int) -> tuple[Run, int]:
+    def at(self, step: int) -> tuple[PhaseRun, int]:
         """The run of a step, and the number of the step in it."""
         number = min(bisect_right(self._ends, step), len(self.runs) - 1)
         return self.runs[number], step - (self._ends[number - 1] if number else 0)
@@ -132,7 +132,9 @@ class Schedule:
         run, number = self.at(step)
         return min(run.first + number * run.batch * self.world_size, run.end)
 
-    def places(self, rank: int, first: int, last: int) -> Iterator[tuple[Run, NDArray[np.int64]]]:
+    def places(
+        self, rank: int, first: int, last: int
+    ) -> Iterator[tuple[PhaseRun, NDArray[np.int64]]]:
         """Places of a rank's packs at steps first to last - 1, by run: int64 [steps, batch].
 
         Those of the last batch of a phase may be its end or more.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from packprep.support.errors import ConfigError, brief, nearest
 
 if TYPE_CHECKING:
-    from packprep.config.options import Options
+    from packprep.config.fields import OptionFields
 
 _MOST = 32
 LENGTHS = ("max_length", "min_len", "max_len")
@@ -237,7 +237,7 @@ def _weight(where: str, label: str, value: Any) -> Fraction:
         ) from None
 
 
-def check_phases(config: "Options") -> None:
+def check_phases(config: "OptionFields") -> None:
     """Raise ConfigError for options that have no meaning with phases, or without them."""
     if config.from_phase is not None:
         if not config.overwrite or not config.phases:

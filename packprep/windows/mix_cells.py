@@ -32,7 +32,7 @@ _Pools = dict[int, tuple[Int64, Int64]]  # see `mix_draw.place`
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredFile:
     """Documents of one token file.
 
     sizes: tokens in packs of each phase, [phases, documents]. cell: split * sources + source of the
@@ -81,12 +81,12 @@ class Cells:
         for _ in self.configs:
             self._draw()
 
-    def read(self) -> Iterator[tuple[int, Measured]]:
+    def read(self) -> Iterator[tuple[int, MeasuredFile]]:
         """Number and documents of each token file."""
         for number, file in enumerate(self._files):
             yield number, self.measured(read_documents(self._directory, [file]))
 
-    def measured(self, documents: Documents) -> Measured:
+    def measured(self, documents: Documents) -> MeasuredFile:
         """The sizes, cells and hashes of documents."""
         validation = (
             held_out(documents.id, self._config)
@@ -98,7 +98,7 @@ class Cells:
             key = (config.max_length, config.min_len, config.max_len)
             if key not in sizes:
                 sizes[key] = self._measure(documents, config)
-        return Measured(
+        return MeasuredFile(
             documents=documents,
             sizes=np.stack(
                 [sizes[each.max_length, each.min_len, each.max_len] for each in self.configs]
@@ -107,7 +107,7 @@ class Cells:
             hashed=hashes(self._config.seed, documents.id),
         )
 
-    def copies(self, file: Measured) -> Int64:
+    def copies(self, file: MeasuredFile) -> Int64:
         """Copies of each document in each phase that is drawn, [phases, documents].
 
         A document that has tokens in packs of no phase is taken once, by the first one.
@@ -147,7 +147,7 @@ class Cells:
         self.available.append(available)
         self.wanted.append(wanted)
 
-    def _drawn(self, file: Measured) -> Int64:
+    def _drawn(self, file: MeasuredFile) -> Int64:
         """Copies of each document in all phases that are drawn, [documents]."""
         drawn: Int64 = np.where(file.sizes.any(axis=0), self.copies(file).sum(axis=0), 0)
         return drawn
