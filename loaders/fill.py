@@ -54,7 +54,8 @@ class BatchMaker:
         )
         self._pool = pool
         self._count = np.arange(shape.tokens)
-        self._longest = shards.max_length - shards.max_length % shape.multiple or shards.max_length
+        self._most = shape.max_length
+        self._longest = self._most - self._most % shape.multiple or self._most
         stored = shards.column_kinds
         self._stored_labels = "labels" in stored
         self._dtypes = shards.column_dtypes
@@ -89,10 +90,10 @@ class BatchMaker:
             else:
                 rows, row = self._shards.find(pack)
                 locations.append((rows, row))
-                if (count := rows.tokens(row)) > self._shards.max_length:
+                if (count := rows.tokens(row)) > self._most:
                     raise FormatError(
                         f"{self._shards.path} pack {pack} has {count} tokens; expected at "
-                        f"most {self._shards.max_length}, the max_length of its manifest"
+                        f"most {self._most}, the max_length of its manifest"
                     )
                 end = start + count
                 tokens = memory[start:end]
@@ -188,7 +189,7 @@ class BatchMaker:
                     f"and max_segments is {limit}; raise it, or build with "
                     "--max-segments-per-pack"
                 )
-            longest = max(self._longest, self._shards.max_length)
+            longest = max(self._longest, self._most)
             cu_seqlens = _extended(cu_seqlens, limit + 1, total)
             documents = None if documents is None else _extended(documents, limit, FILLER)
             real = None if real is None else _extended(real, limit, 0)

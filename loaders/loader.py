@@ -5,13 +5,12 @@ arithmetic, so every rank has the same number of steps. A thread makes the next 
 model trains.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import count, islice
+from itertools import accumulate, count, islice
 from textwrap import fill
 from typing import Any, Literal, get_args
-
-import numpy as np
 
 from packprep.schemas.errors import FormatError
 
@@ -20,8 +19,8 @@ from .batch import PackedBatch
 from .buffers import BlockPool
 from .fill import BatchMaker, LabelChoice
 from .loss import Mode
-from .order import EpochOrder, rank_places
-from .shape import batch_shape, check_tree_settings, column_kind
+from .order import EpochOrder, Schedule
+from .shape import batch_shape, check_tree_settings, column_kind, phase_batches
 from .shards import PackedShards, StoredPlan
 
 STATE_VERSION = 1
@@ -38,7 +37,8 @@ class PackedLoader:
     as soon as their packs are there; the number of steps is known when the build is finished, and
     the remainder is dropped or filled then. A state of such a loader resumes in the finished
     output.
-    packs_per_batch: packs in a batch of one rank. seed, epoch: decide the
+    packs_per_batch: packs in a batch of one rank; in later phases as many as have the tokens of a
+    batch of the first one. seed, epoch: decide the
     order. shuffle: mix packs in windows of `shuffle_window` shuffled shards. rank, world_size: this
     rank's share of each global batch. labels: "hf" (unshifted, the model shifts), "shifted" (of the
     next token) or "none"; no label crosses a segment boundary. loss_weights: mode of the weights to
@@ -96,14 +96,28 @@ class PackedLoader:
         self._columns = {name: column_kind(shards, name) for name in columns}
         self._check()
         check_tree_settings(shards, trees, labels, cp_size)
-        self._shape = batch_shape(
-            shards, packs_per_batch, pad_to, max_segments, pad_multiple, cp_size, cp_layout, labels
-        )
+        self._batch_sizes = phase_batches(shards, packs_per_batch)
+        lengths = [phase.max_length for phase in shards.phases] or [shards.max_length]
+        self._shapes = [
+            batch_shape(
+                shards,
+                length,
+                batch,
+                pad_to,
+                max_segments,
+                pad_multiple,
+                cp_size,
+                cp_layout,
+                labels,
+            )
+            for length, batch in zip(lengths, self._batch_sizes, strict=True)
+        ]
         self._check_steps()
+        self._phase = 0
         self._start = self._handed_out = 0
         self._by_number = False
         self._order: EpochOrder | None = None
-        self._maker: BatchMaker | None = None
+        self._maker: tuple[int, BatchMaker] | None = None
 
     def _check(self) -> None:
         least = {"packs_per_batch": 1, "world_size": 1, "prefetch": 0, "epoch": 0}
@@ -132,13 +146,15 @@ class PackedLoader:
         if self.shards.growing:
             self._check_stored_order()
             return
-        fewest = min(plan.packs for plan in self.shards.plans)
-        if self._steps_of(fewest) == 0:
-            raise ValueError(
-                f"{self.shards.path} has {fewest} packs, too few for one batch of "
-                f"{self.packs_per_batch} on each of {self.world_size} ranks; choose "
-                "remainder='fill' or a smaller batch"
-            )
+        for plan in self.shards.plans:
+            for run in self._schedule(0, plan).runs:
+                if run.steps == 0:
+                    phase = f"phase {run.phase + 1} of " if self.shards.phases else ""
+                    raise ValueError(
+                        f"{phase}{self.shards.path} has {run.end - run.first} packs, too few for "
+                        f"one batch of {run.batch} on each of {self.world_size} ranks; choose "
+                        "remainder='fill' or a smaller batch"
+                    )
 
     def _check_stored_order(self) -> None:
         if self.shards.growing and self._window:
@@ -149,7 +165,7 @@ class PackedLoader:
 
     def __repr__(self) -> str:
         """Settings on a few lines, without those that have no effect."""
-        shape = self._shape
+        shape = max(self._shapes, key=lambda each: each.tokens)
         kept = {
             "packs_per_batch": self.packs_per_batch,
             "seed": self.seed,
@@ -187,7 +203,7 @@ class PackedLoader:
         """
         if self.shards.growing:
             len(self.shards)  # raises
-        return self._steps(0)
+        return len(self._schedule(0))
 
     def __getitem__(self, step: int | list[int]) -> PackedBatch:
         """Batch of this rank at `step` of the epoch, independent of iteration.
@@ -210,7 +226,7 @@ class PackedLoader:
         self._by_number = (
             True  # torchdata's StatefulDataLoader, which resumes at a later step by itself
         )
-        return self._make(self._packs(0, step, step + 1)[0])
+        return self._make(self._packs(self._schedule(0), step, step + 1)[0])
 
     def __iter__(self) -> Iterator[PackedBatch]:
         start = self._take_start()
@@ -218,6 +234,11 @@ class PackedLoader:
         if self.prefetch and not self.shards.growing:  # a thread that waits could not be stopped
             return prefetched(batches, self.prefetch, partial(self._count, start))
         return self._counted(batches, start)
+
+    @property
+    def phase(self) -> int:
+        """Phase of the latest batch, from 0; before the first batch, that of the next one."""
+        return self._phase
 
     def dataloader(self, **options: Any) -> Any:
         """torch's DataLoader over this loader, for a collate_fn or worker processes.
@@ -246,6 +267,7 @@ class PackedLoader:
         """
         if epoch != self.epoch:
             self.epoch, self._order, self._start, self._handed_out = epoch, None, 0, 0
+            self._phase = 0
             self._check()
 
     def state_dict(self) -> dict[str, int]:
@@ -283,6 +305,7 @@ class PackedLoader:
         self._check_stored_order()
         self._order = None
         self._start = self._handed_out = state["packs"]
+        self._phase = self._phase_after(self._start)
         self._by_number = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -292,12 +315,20 @@ class PackedLoader:
     def _plan(self) -> StoredPlan:
         return self.shards.plan(self.epoch)
 
-    def _steps(self, start: int) -> int:
-        return self._steps_of(max(self._plan.packs - start, 0))
+    def _schedule(self, start: int, plan: StoredPlan | None = None) -> Schedule:
+        """The steps of an epoch from a place on; plan: of another epoch than the current one."""
+        packs = [phase.packs for phase in self.shards.phases] or [(plan or self._plan).packs]
+        return Schedule(
+            [*zip(packs, self._batch_sizes, strict=True)],
+            start=start,
+            world_size=self.world_size,
+            fill=self.remainder == "fill",
+        )
 
-    def _steps_of(self, packs: int) -> int:
-        each = self.packs_per_batch * self.world_size
-        return packs // each if self.remainder == "drop" else -(-packs // each)
+    def _phase_after(self, start: int) -> int:
+        """Phase of the first batch from a place on."""
+        runs = self._schedule(start).runs
+        return next((run.phase for run in runs if run.steps), len(runs) - 1)
 
     def _epoch_order(self) -> EpochOrder:
         if self._order is None:
@@ -308,35 +339,48 @@ class PackedLoader:
                 epoch=self.epoch,
                 window=self._window,
                 first_pack=plan.first_pack,
+                phases=[phase.shards for phase in self.shards.phases],
             )
         return self._order
 
     def _make(self, packs: list[int]) -> PackedBatch:
-        if self._maker is None:
+        """The batch of these packs, all of one phase. Pack -1 - p is a filler pack of phase p."""
+        phase = self._phase_of(packs)
+        if self._maker is None or self._maker[0] != phase:
+            shape = self._shapes[phase]
             # Free blocks that are kept: one in use, one just released, and those made ahead.
-            pool = BlockPool(BatchMaker.values(self._shape), self.prefetch + 2, self._pin_memory)
-            self._maker = BatchMaker(
-                self.shards, self._shape, self._labels, self._weights, self._columns, pool
+            pool = BlockPool(BatchMaker.values(shape), self.prefetch + 2, self._pin_memory)
+            self._maker = (
+                phase,
+                BatchMaker(self.shards, shape, self._labels, self._weights, self._columns, pool),
             )
-        return self._maker.make(packs)
+        return self._maker[1].make([max(pack, -1) for pack in packs])
 
-    def _packs(self, start: int, first: int, last: int) -> list[list[int]]:
+    def _phase_of(self, packs: list[int]) -> int:
+        highest = max(packs)
+        if highest < 0:
+            return -1 - highest
+        ends = list(accumulate(phase.packs for phase in self.shards.phases))
+        return bisect_right(ends, highest) if ends else 0
+
+    def _packs(self, schedule: Schedule, first: int, last: int) -> list[list[int]]:
         """Pack numbers of this rank's batches at steps first to last - 1.
 
-        -1 after the last pack of the epoch.
+        -1 - p after the last pack of phase p.
         """
-        order, batch = self._epoch_order(), self.packs_per_batch
-        places = rank_places(
-            np.arange(first, last), batch, self.rank, self.world_size, start
-        ).ravel()
-        packs = order.take(places[places < order.packs])
-        packs += [-1] * (len(places) - len(packs))
-        return [packs[first : first + batch] for first in range(0, len(packs), batch)]
+        order, batches = self._epoch_order(), list[list[int]]()
+        for run, places in schedule.places(self.rank, first, last):
+            flat = places.ravel()
+            packs = order.take(flat[flat < run.end])
+            packs += [-1 - run.phase] * (len(flat) - len(packs))
+            batches += [packs[at : at + run.batch] for at in range(0, len(packs), run.batch)]
+        return batches
 
     def _take_start(self) -> int:
         """Return the position of a loaded state once, then 0."""
         start, self._start = self._start, 0
         self._handed_out = start
+        self._phase = self._phase_after(start)
         return start
 
     def _packs_from(self, start: int) -> Iterator[list[int]]:
@@ -346,20 +390,23 @@ class PackedLoader:
             known = self.shards.grow(start + (done + 1) * each)
             self._order = None  # of the shards that were known before
             last = min((known - start) // each, done + _STEPS_AT_ONCE)
-            yield from self._packs(start, done, last)
+            yield from self._packs(self._schedule(start), done, last)
             done = max(done, last)
-        steps = self._steps(start)
+        schedule = self._schedule(start)
+        steps = len(schedule)
         readahead = Readahead(self.shards, self._epoch_order(), self._plan.first_shard)
         for first in range(done, steps, _STEPS_AT_ONCE):
-            readahead.advance(start + first * each)
-            yield from self._packs(start, first, min(first + _STEPS_AT_ONCE, steps))
+            readahead.advance(schedule.place(first))
+            yield from self._packs(schedule, first, min(first + _STEPS_AT_ONCE, steps))
 
     def _batches(self, start: int) -> Iterator[PackedBatch]:
         return map(self._make, self._packs_from(start))
 
     def _count(self, start: int, step: int) -> None:
-        done = start + (step + 1) * self.packs_per_batch * self.world_size
-        self._handed_out = min(done, self._plan.packs)
+        schedule = self._schedule(start)
+        run, number = schedule.at(step)
+        done = run.first + (number + 1) * run.batch * self.world_size
+        self._handed_out, self._phase = min(done, run.end), run.phase
 
     def _counted(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
         for step in count():

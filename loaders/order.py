@@ -1,13 +1,16 @@
 """The order of an epoch: each pack's place is a pure function of the seed and the epoch.
 
 Shards are shuffled, then packs within each window of neighbouring shards: random enough to train
-on, local enough that the next window can be read ahead. The order is global and ranks take their
+on, local enough that the next window can be read ahead. Phases follow one another, each shuffled
+within itself. The order is global and ranks take their
 share of it, so a place is one integer with the same meaning at every world size. Random numbers are
 hashes of counters (splitmix64), so they have no state and depend on no library version. Memory:
 eight bytes for each pack of a window.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
@@ -21,7 +24,8 @@ class EpochOrder:
     """Packs 0..n-1 in the order of one epoch; order.take([0, 1]) gives the first two packs.
 
     packs_per_shard: in stored order. window: shards whose packs are mixed; 0 keeps stored order.
-    first_pack: number of pack 0 where packs of other plans are stored before it.
+    first_pack: number of pack 0 where packs of other plans are stored before it. phases: number of
+    shards of each phase; by default all of them are one.
     """
 
     def __init__(
@@ -32,6 +36,7 @@ class EpochOrder:
         epoch: int,
         window: int,
         first_pack: int = 0,
+        phases: Sequence[int] = (),
     ) -> None:
         self.packs = sum(packs_per_shard)
         self._firsts = list(accumulate(packs_per_shard, initial=0))
@@ -39,10 +44,13 @@ class EpochOrder:
         self._key = _mix(_mix(seed & _MASK) + epoch)
         shards = len(packs_per_shard)
         if window:
-            shuffled = _permutation(np.arange(shards), _mix(self._key + 1)).tolist()
-            self.windows = [
-                tuple(shuffled[first : first + window]) for first in range(0, shards, window)
-            ]
+            self.windows = []
+            for end, count in zip(accumulate(phases or [shards]), phases or [shards], strict=True):
+                of_phase = np.arange(end - count, end)
+                shuffled = _permutation(of_phase, _mix(self._key + 1)).tolist()
+                self.windows += [
+                    tuple(shuffled[first : first + window]) for first in range(0, count, window)
+                ]
         else:
             self.windows = [(shard,) for shard in range(shards)]
         self._shuffle = window > 0
@@ -78,6 +86,69 @@ class EpochOrder:
         if self._shuffle:
             packs = _permutation(packs, _mix(self._key + 2))
         return packs + self._first_pack
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRun:
+    """Batches of one phase: `steps` global batches from place `first` on, `batch` packs a rank."""
+
+    phase: int
+    first: int
+    end: int
+    batch: int
+    steps: int
+
+
+class Schedule:
+    """The steps of an epoch from a place on: a run of equal batches in each phase.
+
+    phases: packs in the order of the epoch, and packs in a batch of one rank, of each phase. start:
+    place of the first pack. fill: the last batch of a phase may lack packs.
+
+    Example: phases [(10, 4), (3, 1)], world_size 1, no fill -> 2 steps, then 3; 2 packs are left
+    out.
+    """
+
+    def __init__(
+        self, phases: Sequence[tuple[int, int]], *, start: int, world_size: int, fill: bool
+    ) -> None:
+        self.world_size = world_size
+        self.runs: list[PhaseRun] = []
+        first = 0
+        for phase, (packs, batch) in enumerate(phases):
+            end, begin = first + packs, max(first, start)
+            each = batch * world_size
+            steps = -(-max(end - begin, 0) // each) if fill else max(end - begin, 0) // each
+            self.runs.append(PhaseRun(phase=phase, first=begin, end=end, batch=batch, steps=steps))
+            first = end
+        self._ends = list(accumulate(run.steps for run in self.runs))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def at(self, step: int) -> tuple[PhaseRun, int]:
+        """The run of a step, and the number of the step in it."""
+        number = min(bisect_right(self._ends, step), len(self.runs) - 1)
+        return self.runs[number], step - (self._ends[number - 1] if number else 0)
+
+    def place(self, step: int) -> int:
+        """First place of the global batch at a step."""
+        run, number = self.at(step)
+        return min(run.first + number * run.batch * self.world_size, run.end)
+
+    def places(
+        self, rank: int, first: int, last: int
+    ) -> Iterator[tuple[PhaseRun, NDArray[np.int64]]]:
+        """Places of a rank's packs at steps first to last - 1, by run: int64 [steps, batch].
+
+        Those of the last batch of a phase may be its end or more.
+        """
+        while first < last:
+            run, number = self.at(first)
+            count = min(last - first, run.steps - number)
+            steps = np.arange(number, number + count)
+            yield run, rank_places(steps, run.batch, rank, self.world_size, run.first)
+            first += count
 
 
 def rank_places(

@@ -1,5 +1,6 @@
 """The shape of a batch: how many tokens and segments it has, checked against the shards."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,11 +11,12 @@ from .shards import PackedShards
 class BatchShape:
     """Size of a batch.
 
-    tokens: tokens of every batch if fixed, else their maximum. multiple: the number of tokens is a
-    multiple of this. max_segments: cu_seqlens always has one entry more than this; None if its
-    length varies. filler: tokens of a filler pack.
+    max_length: most tokens of a pack in it. tokens: tokens of every batch if fixed, else their
+    maximum. multiple: the number of tokens is a multiple of this. max_segments: cu_seqlens always
+    has one entry more than this; None if its length varies. filler: tokens of a filler pack.
     """
 
+    max_length: int
     tokens: int
     fixed: bool
     multiple: int
@@ -24,6 +26,7 @@ class BatchShape:
 
 def batch_shape(
     shards: PackedShards,
+    max_length: int,
     packs_per_batch: int,
     pad_to: int | None,
     max_segments: int | None,
@@ -32,7 +35,10 @@ def batch_shape(
     cp_layout: str,
     labels: str,
 ) -> BatchShape:
-    """Shape of a batch with these settings of PackedLoader; ValueError if there is none."""
+    """Shape of a batch with these settings of PackedLoader; ValueError if there is none.
+
+    max_length: of the packs of its phase.
+    """
     for name, value in (
         ("pad_to", pad_to),
         ("max_segments", max_segments),
@@ -62,20 +68,40 @@ def batch_shape(
                 )
         if pad_multiple % (2 * cp_size):
             multiple = pad_multiple * 2 * cp_size
-    largest = -(-packs_per_batch * max(shards.max_length, filler) // multiple) * multiple
-    if pad_to is not None and (pad_to < packs_per_batch * shards.max_length or pad_to % multiple):
+    largest = -(-packs_per_batch * max(max_length, filler) // multiple) * multiple
+    if pad_to is not None and (pad_to < packs_per_batch * max_length or pad_to % multiple):
         raise ValueError(
-            f"pad_to is {pad_to}; {packs_per_batch} packs of at most {shards.max_length} tokens "
+            f"pad_to is {pad_to}; {packs_per_batch} packs of at most {max_length} tokens "
             f"need {largest} or more, a multiple of {multiple}"
         )
     fixed = pad_to is not None or max_segments is not None
     return BatchShape(
+        max_length=max_length,
         tokens=pad_to or largest,
         fixed=fixed,
         multiple=multiple,
         max_segments=max_segments,
         filler=filler,
     )
+
+
+def phase_batches(shards: PackedShards, packs_per_batch: int) -> list[int]:
+    """Packs in a batch of one rank in each phase, which has the tokens of one of the first phase.
+
+    ValueError if there is no such number.
+    """
+    if not shards.phases:
+        return [packs_per_batch]
+    tokens = packs_per_batch * shards.phases[0].max_length
+    for number, phase in enumerate(shards.phases, 1):
+        if tokens % phase.max_length:
+            raise ValueError(
+                f"packs_per_batch is {packs_per_batch}: a batch has {tokens} tokens, and phase "
+                f"{number} of {shards.path} has packs of {phase.max_length}, of which no whole "
+                f"number fits; choose a multiple of "
+                f"{math.lcm(*(p.max_length for p in shards.phases)) // shards.phases[0].max_length}"
+            )
+    return [tokens // phase.max_length for phase in shards.phases]
 
 
 def column_kind(shards: PackedShards, name: str) -> Literal["token", "segment"]:

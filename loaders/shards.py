@@ -8,6 +8,7 @@ referenced. A `save_to_disk` directory without a manifest works too, if it holds
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -46,6 +47,15 @@ class StoredPlan(NamedTuple):
     @property
     def packs(self) -> int:
         return sum(self.packs_per_shard)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPhase:
+    """One phase of the packs of a split: its packs are consecutive, in shards of their own."""
+
+    max_length: int
+    packs: int
+    shards: int
 
 
 class PackedShards:
@@ -336,6 +346,22 @@ class PackedShards:
             return self._manifest.max_length
         return max((shard.longest() for shard in self._shards), default=1)
 
+    @cached_property
+    def phases(self) -> tuple[ShardPhase, ...]:
+        """The phases of this split that have packs, in stored order; () without phases."""
+        if self._manifest is None:
+            return ()
+        listed = self._manifest.shards(str(self.split))
+        phases = [
+            ShardPhase(
+                max_length=phase.max_length,
+                packs=sum(entry.packs or 0 for entry in listed if entry.phase == number),
+                shards=sum(entry.phase == number for entry in listed),
+            )
+            for number, phase in enumerate(self._manifest.phases)
+        ]
+        return tuple(phase for phase in phases if phase.packs)
+
     @property
     def segment_multiple(self) -> int:
         """Every segment's length is a multiple of this: pad_segment_to_multiple, by default 1."""
@@ -437,7 +463,7 @@ class PackedShards:
                 check_batch(
                     batch,
                     manifest.columns,
-                    max_length=manifest.max_length,
+                    max_length=manifest.longest(entry),
                     vocab_size=manifest.vocab_size,
                     where=entry.path,
                     first_pack=first,

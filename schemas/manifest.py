@@ -37,7 +37,7 @@ class FileEntry:
     """A file of the output.
 
     packs, tokens and split are None unless the file is a shard. epoch: the packing of the documents
-    that a shard belongs to, if the output has several.
+    that a shard belongs to, if the output has several. phase: that of a shard, if there are phases.
     """
 
     path: str
@@ -47,6 +47,7 @@ class FileEntry:
     tokens: int | None = None
     split: str | None = None
     epoch: int | None = None
+    phase: int | None = None
 
     @property
     def is_shard(self) -> bool:
@@ -60,6 +61,19 @@ class SplitCounts:
     packs: int
     segments: int
     tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseCounts:
+    """One phase: its packs are consecutive in every split.
+
+    tokens, shares: what was asked for, of all sources and of each. splits: as those of the output.
+    """
+
+    max_length: int
+    tokens: int
+    shares: tuple[float, ...]
+    splits: dict[str, SplitCounts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +155,23 @@ class Manifest:
     def has_trees(self) -> bool:
         """True if segments are nodes of trees (--share-prefixes)."""
         return any(column.name == "segment_parents" for column in self.columns)
+
+    @cached_property
+    def phases(self) -> tuple[PhaseCounts, ...]:
+        """The phases of the output, in order; empty for an output without phases."""
+        return tuple(
+            PhaseCounts(
+                max_length=int(value["max_length"]),
+                tokens=int(value["tokens"]),
+                shares=tuple(map(float, value["shares"])),
+                splits={name: SplitCounts(**counts) for name, counts in value["splits"].items()},
+            )
+            for value in self.data.get("phases", ())
+        )
+
+    def longest(self, entry: FileEntry) -> int:
+        """Most tokens of a pack in a shard: that of its phase."""
+        return self.max_length if entry.phase is None else self.phases[entry.phase].max_length
 
     @property
     def format_version(self) -> int:
@@ -340,7 +371,8 @@ def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
         if not value["path"].endswith(".arrow"):
             _keys(value, _FILE, place)
             continue
-        _keys(value, (*_FILE, "packs", "tokens", "split", *of_epoch), place)
+        phased = ("phase",) if "phases" in data else ()
+        _keys(value, (*_FILE, "packs", "tokens", "split", *of_epoch, *phased), place)
         _counts(value, ("packs", "tokens", *of_epoch), place)
         if _field(value, "split", str, place) not in splits:
             raise FormatError(
@@ -367,6 +399,50 @@ def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
                 f"{splits[name]['tokens']} tokens; "
                 f"its shards add up to {packs} packs of {tokens} tokens"
             )
+    if "phases" in data:
+        _check_phases(data, shards, where)
+
+
+def _check_phases(data: Any, shards: dict[str, list[dict[str, Any]]], where: str) -> None:
+    """Check that the shards of each phase are consecutive and add up to its counts."""
+    phases = _field(data, "phases", list, where)
+    for number, phase in enumerate(phases):
+        place = f"{where} phase {number}"
+        _counts(phase, ("max_length", "tokens"), place)
+        shares = _field(phase, "shares", list, place)
+        if not all(isinstance(share, (int, float)) for share in shares):
+            raise FormatError(f"{place} has shares {shares!r}; expected numbers")
+        for split, counts in _field(phase, "splits", dict, place).items():
+            if split not in shards:
+                raise FormatError(
+                    f"{place} has the split {split!r}; the splits are {', '.join(shards)}"
+                )
+            _counts(counts, ("packs", "segments", "tokens"), f"{place} split {split}")
+            _keys(counts, ("packs", "segments", "tokens"), f"{place} split {split}")
+    longest = max((phase["max_length"] for phase in phases), default=0)
+    if longest != data["max_length"]:
+        raise FormatError(
+            f"{where} has max_length {data['max_length']}; the longest of its phases is {longest}"
+        )
+    for split, listed in shards.items():
+        before = 0
+        for value in listed:
+            place = f"{where} files {value['path']}"
+            if not before <= _field(value, "phase", int, place) < len(phases):
+                raise FormatError(
+                    f"{place} has phase {value['phase']}; expected {before} to {len(phases) - 1}, "
+                    "in rising order"
+                )
+            before = value["phase"]
+        for number, phase in enumerate(phases):
+            expected = phase["splits"].get(split, {"packs": 0, "tokens": 0})
+            for key in ("packs", "tokens"):
+                count = sum(value[key] for value in listed if value["phase"] == number)
+                if count != expected[key]:
+                    raise FormatError(
+                        f"{where} phase {number} has {expected[key]} {key} of {split}; its shards "
+                        f"add up to {count}"
+                    )
 
 
 def _column(value: Any, where: str = MANIFEST) -> Column:

@@ -113,6 +113,8 @@ class ReportWindow(ReportSplit):
     bias: float
     straggler: float
     epoch: NotRequired[int]  # where documents are packed for several
+    phase: NotRequired[int]  # where there are phases
+    max_length: NotRequired[int]
 
 
 class ReportEpoch(TypedDict):
@@ -183,6 +185,29 @@ class ReportMix(TypedDict):
     sources: list[MixedSource]
 
 
+class PhaseSource(TypedDict):
+    """One source in a phase: the share of the training tokens asked for and achieved."""
+
+    name: str
+    asked_share: float
+    share: float
+    trained_tokens: int
+
+
+class ReportPhase(TypedDict):
+    """One phase: what was asked for, and the account of its windows."""
+
+    asked_tokens: int
+    max_length: int
+    min_len: int
+    max_len: int | None
+    splits: dict[str, ReportSplit]
+    packs: int
+    utilization: float
+    tokens: Ledger
+    sources: list[PhaseSource]
+
+
 class SumFigures(Rates):
     """The numbers that follow from sums over all sources and windows.
 
@@ -217,6 +242,7 @@ class InputReport(SumFigures):
     epochs: NotRequired[list[ReportEpoch]]
     sources: list[ReportSource]
     mix: NotRequired[ReportMix]
+    phases: NotRequired[list[ReportPhase]]
     turns: NotRequired[ReportTurns]
     left_out: NotRequired[ReportLeftOut]
     left_out_example: NotRequired[str]

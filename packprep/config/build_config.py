@@ -13,6 +13,7 @@ from packprep.config.executors import MERGE as MERGE
 from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
+from packprep.config.phases import LENGTHS, Phase
 from packprep.config.spellings import option_here
 from packprep.config.token_sources import IDS_COLUMN, names_token_files
 from packprep.config.values import parse_size as parse_size
@@ -44,8 +45,13 @@ class BuildConfig(Options):
             object.__setattr__(self, spec.name, value_of(spec, getattr(self, spec.name)))
         if self.input_ids_column is None and not self.chats and self._has_token_files():
             object.__setattr__(self, "input_ids_column", IDS_COLUMN)
+        if phases := self.phase_list():
+            longest = max(phase.max_length for phase in phases)
+            object.__setattr__(self, "phases", _written_out(self.phases, phases))
+            object.__setattr__(self, "max_length", longest)
         checks.check(self)
         self._check_sources()
+        self._check_phases()
         for key, choice in (("columns", COLUMN_CHOICE), ("train_fields", TRAIN_FIELDS)):
             chosen = getattr(self, key)
             object.__setattr__(self, key, tuple(name for name in choice if name in chosen))
@@ -69,6 +75,27 @@ class BuildConfig(Options):
             except ConfigError as error:
                 raise ConfigError(f"source {entry.label}: {error}") from None
 
+    def _check_phases(self) -> None:
+        """Raise ConfigError for the first phase whose options are wrong for the build."""
+        for number, phase in enumerate(self.phase_list(), 1):
+            try:
+                self.in_phase(phase)
+            except ConfigError as error:
+                raise ConfigError(f"phase {number}: {error}") from None
+
+    def in_phase(self, phase: Phase) -> "BuildConfig":
+        """The config that cuts and packs the documents of a phase."""
+        lengths = {name: getattr(phase, name) for name in LENGTHS}
+        return replace(
+            self,
+            phases=(),
+            from_phase=None,
+            sources=(),
+            weights=(),
+            max_epochs=1.0,
+            **lengths,
+        )
+
     def reading(self, options: Mapping[str, Any]) -> "BuildConfig":
         """The config to read a source with: this one, changed by the `options` of the source."""
         if not options:
@@ -76,7 +103,9 @@ class BuildConfig(Options):
         # A column or a template of the source replaces both of the build.
         if ("text_column" in options) != ("text_template" in options):
             options = {"text_column": "text", "text_template": None} | dict(options)
-        return replace(self, sources=(), weights=(), max_epochs=1.0, **options)
+        return replace(
+            self, sources=(), weights=(), max_epochs=1.0, phases=(), from_phase=None, **options
+        )
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output.
@@ -90,6 +119,19 @@ class BuildConfig(Options):
             if spec.metadata["identity"]
             and ((value := getattr(self, spec.name)) != spec.default or not spec.metadata["added"])
         }
+
+
+def _written_out(
+    tables: Sequence[Mapping[str, Any]], phases: Sequence[Phase]
+) -> tuple[dict[str, Any], ...]:
+    """The tables of `phases` with the max_length of each.
+
+    max_length of the build is the largest, so it is no longer the default of a phase.
+    """
+    return tuple(
+        {**table, "max_length": phase.max_length}
+        for table, phase in zip(tables, phases, strict=True)
+    )
 
 
 def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:

@@ -5,10 +5,10 @@ The first wrong option raises ConfigError.
 
 import re
 
-from packprep.config import mix
 from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE, Options
+from packprep.config.phases import check_phases
 from packprep.support.errors import ConfigError, brief, nearest
 
 # Types of carried columns. A copy of those of packprep.schemas, which is too slow to import for
@@ -57,6 +57,7 @@ def check(config: Options) -> None:
     _check_ranges(config)
     _check_columns(config)
     _check_executor(config)
+    check_phases(config)
     _check_output(config)
     _check_packing(config)
     _check_epochs(config)
@@ -308,7 +309,7 @@ def _check_output(config: Options) -> None:
         )
     if config.append and config.overwrite:
         raise ConfigError("append keeps the output and overwrite replaces it; give one of them")
-    if config.append and mix.is_mix(config.entries()):
+    if config.append and config.is_mix:
         raise ConfigError(
             "append cannot keep the shares of a mix, which is drawn from all sources together; "
             "build the mix again with --overwrite and a token store (--keep-tokens)"

@@ -171,6 +171,15 @@ class OptionFields:
         "X",
         identity=False,
     )
+    phases: tuple[dict[str, Any], ...] = option(
+        (),
+        "read",
+        "Sources",
+        "Parts of the output, one after another, each with tokens, weights and max_length of its "
+        "own; in a YAML file a list of tables.",
+        "JSON",
+        identity=False,
+    )
     on_error: Literal["stop", "skip"] = option(
         "stop", "rows", "Sources", "What to do with a bad row."
     )
@@ -479,6 +488,13 @@ class OptionFields:
         "DIR",
     )
     overwrite: bool = option(False, "once", "Output", "Replace an output made with other settings.")
+    from_phase: int | None = option(
+        None,
+        "once",
+        "Output",
+        "With --overwrite: make phase N (from 1) and later ones again; link the files of earlier "
+        "ones.",
+    )
     append: bool = option(
         False,
         "once",

@@ -65,10 +65,13 @@ def entries(
     weights: Sequence[str],
     max_epochs: float,
     options: Sequence[str] = (),
+    *,
+    phased: bool = False,
 ) -> tuple[Entry, ...]:
     """Return the checked entries of `sources`. Raises ConfigError that names the source.
 
     weights: one for each source, or none. options: names of the options that a source may set.
+    phased: True if phases say how much to take.
     """
     if weights and len(weights) != len(sources):
         raise ConfigError(
@@ -86,9 +89,9 @@ def entries(
                 label, "an amount in addition to weights", any(key in source for key in AMOUNTS)
             )
             source["weight"] = weights[number]
-        checked.append(_entry(label, source, max_epochs, options))
-    _check_together(checked)
-    if max_epochs != 1 and not any(entry.weight for entry in checked):
+        checked.append(_entry(label, source, max_epochs, options, phased))
+    _check_together(checked, phased)
+    if max_epochs != 1 and not phased and not any(entry.weight for entry in checked):
         raise ConfigError(
             "max_epochs is for sources with a weight, and no source has a weight; leave it out"
         )
@@ -184,7 +187,7 @@ def _label(source: Mapping[str, Any]) -> str:
 
 
 def _entry(
-    label: str, source: Mapping[str, Any], max_epochs: float, options: Sequence[str]
+    label: str, source: Mapping[str, Any], max_epochs: float, options: Sequence[str], phased: bool
 ) -> Entry:
     for key in source:
         if key not in _KEYS and key not in options:
@@ -205,7 +208,10 @@ def _entry(
         raise ConfigError(
             f"source {label} has {both}, which both set how much to take; give one of them{more}"
         )
-    _refuse(label, "max_epochs without a weight", "max_epochs" in source and "weight" not in source)
+    lonely = "max_epochs" in source and "weight" not in source and not phased
+    _refuse(label, "max_epochs without a weight", lonely)
+    for key in ("epochs", "max_tokens"):
+        _refuse(label, f"{key}, and phases say how much to take", phased and key in source)
     for pair in ("text_column", "text_template"):
         _refuse(label, f"{pair} null", pair in source and source[pair] is None)
     numbers = {
@@ -228,7 +234,7 @@ def _entry(
     )
 
 
-def _check_together(sources: Sequence[Entry]) -> None:
+def _check_together(sources: Sequence[Entry], phased: bool) -> None:
     weighted = [entry for entry in sources if entry.weight is not None]
     others = [entry for entry in sources if entry.weight is None]
     if weighted and others:
@@ -238,7 +244,7 @@ def _check_together(sources: Sequence[Entry]) -> None:
         )
     labels = [entry.label for entry in sources]
     for label in labels:
-        if is_mix(sources) and labels.count(label) > 1:
+        if (phased or is_mix(sources)) and labels.count(label) > 1:
             raise ConfigError(
                 f"two sources of the mix have the label {label}; give each a different label"
             )

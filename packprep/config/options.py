@@ -10,6 +10,7 @@ from packprep.config.fields import OptionFields
 from packprep.config.option import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.option import STRATEGY_NAMES as STRATEGY_NAMES
 from packprep.config.option import Stage as Stage
+from packprep.config.phases import LENGTHS, Phase, checked_phases
 from packprep.support.errors import ConfigError, brief
 
 
@@ -69,7 +70,27 @@ class Options(OptionFields):
 
     def entries(self) -> tuple[mix.Entry, ...]:
         """One entry for each source, from `sources` and `weights`."""
-        return mix.entries(self.sources, self.weights, self.max_epochs, PER_SOURCE)
+        return mix.entries(
+            self.sources, self.weights, self.max_epochs, PER_SOURCE, phased=bool(self.phases)
+        )
+
+    def phase_list(self) -> tuple[Phase, ...]:
+        """One entry for each of `phases`; empty for a build without phases."""
+        if not self.phases:
+            return ()
+        entries = self.entries()
+        return checked_phases(
+            self.phases,
+            [entry.label for entry in entries],
+            [entry.weight for entry in entries],
+            self.max_tokens,
+            {name: getattr(self, name) for name in LENGTHS},
+        )
+
+    @property
+    def is_mix(self) -> bool:
+        """True if documents are drawn from the sources, rather than all of them taken once."""
+        return bool(self.phases) or mix.is_mix(self.entries())
 
     @property
     def tokens_to_read(self) -> int | None:
@@ -77,7 +98,7 @@ class Options(OptionFields):
 
         A mix is drawn from all the text, so its max_tokens does not stop reading.
         """
-        return None if mix.is_mix(self.entries()) else self.max_tokens
+        return None if self.is_mix else self.max_tokens
 
 
 PER_SOURCE = tuple(spec.name for spec in fields(Options) if spec.metadata["per_source"])

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, Literal, get_args, get_origin
 
+from packprep.config.phases import phase_tables
 from packprep.support.errors import ConfigError, brief, nearest
 
 _UNITS = {
@@ -34,6 +35,8 @@ def value_of(spec: "Field[Any]", value: Any) -> Any:
         value = parse_size(value, spec.name)
     elif spec.name == "sources":
         value = _sources(value)
+    elif spec.name == "phases":
+        value = phase_tables(_loaded(value))
     elif isinstance(spec.default, tuple):
         value = _names(spec.name, value)
     elif isinstance(value, os.PathLike):
@@ -108,6 +111,16 @@ def _table(source: Mapping[Any, Any]) -> dict[str, Any]:
     elif isinstance(paths, os.PathLike):
         table["path"] = os.fspath(paths)
     return table
+
+
+def _loaded(value: Any) -> Any:
+    """Return phases that the command line gives as JSON; other values unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 def _json(variables: Mapping[Any, Any]) -> str:

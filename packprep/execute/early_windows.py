@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
-from packprep.config.mix import is_mix
 from packprep.execute.job import Job
 from packprep.execute.window_files import Windows
 from packprep.tokens.store import TokenFile, rows_of_sources
@@ -38,7 +37,7 @@ class EarlyWindows(Generic[_Made]):
             and config.strategy != "balanced"
             and config.num_proc > 1
             and job.planner is None
-            and not is_mix(config.entries())
+            and not config.is_mix
         )
         room = config.max_memory - BASE_MEMORY - (1 + slices_ahead(config)) * slice_memory(config)
         self._most = room // MEMORY_PER_DOCUMENT  # documents of a window, while others tokenize

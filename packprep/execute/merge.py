@@ -5,7 +5,6 @@ unique in the merged output. A shard that needs no new ids and no new size is li
 the file system has no links. Memory: a few record batches and the length of every pack.
 """
 
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from packprep.inspect.report_file import read_report
 from packprep.output.build_facts import build_facts
 from packprep.output.directory import publish
 from packprep.output.report import percentiles
-from packprep.output.shard_folder import LocalShards
+from packprep.output.shard_folder import LocalShards, link_file
 from packprep.output.shard_writer import BATCH_TOKENS, ShardFile, receipt_like, write_batches
 from packprep.output.sign_off import file_entry, name_shards, write_common_settings
 from packprep.output.staging import staged
@@ -178,6 +177,11 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
     shift = windows = 0
     for path in outputs:
         manifest = read_manifest(path)
+        if manifest.phases:
+            raise ConfigError(
+                f"{path} has phases, and the packs of a merge have no order of phases; build its "
+                "sources together instead"
+            )
         first = parts[0] if parts else None
         if first is not None and (obstacle := merge_obstacle(first.manifest, manifest)):
             raise ConfigError(
@@ -245,7 +249,7 @@ def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[S
                     LocalShards(folder), path.name, part.batches(entry), schema
                 )
             else:
-                _link(check_file(part.path, entry, part.level), path)
+                link_file(check_file(part.path, entry, part.level), path)
                 size, sha256 = entry.bytes, entry.sha256
             shard = receipt_like(entry, path.name, split, size, sha256)
             yield replace(shard, window=part.window_of(entry))
@@ -259,15 +263,6 @@ def _entries(parts: Sequence[_Part], split: str, epoch: int) -> list[tuple[_Part
         if split in part.manifest.splits
         for entry in part.manifest.shards(split, epoch)
     ]
-
-
-def _link(source: Path, path: Path) -> None:
-    try:
-        os.link(source, path)
-    except OSError:  # on another disk, or on a file system without links
-        shutil.copyfile(source, path)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 def _recut_shards(
@@ -427,7 +422,7 @@ def _token_files(part: _Part, staging: Path) -> list[Path]:
     for entry in part.manifest.all_files:
         if entry.path.startswith(f"{TOKENS}/") and not (staging / entry.path).exists():
             (staging / entry.path).parent.mkdir(parents=True, exist_ok=True)
-            _link(check_file(part.path, entry, part.level), staging / entry.path)
+            link_file(check_file(part.path, entry, part.level), staging / entry.path)
             linked.append(staging / entry.path)
     return linked
 

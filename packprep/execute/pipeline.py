@@ -17,7 +17,7 @@ from typing import Any, Final
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.config.executors import EXECUTORS
-from packprep.config.mix import as_dicts, is_mix
+from packprep.config.mix import as_dicts
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
 from packprep.execute.append import open_output
@@ -32,6 +32,7 @@ from packprep.execute.job import Job
 from packprep.execute.ray_tasks import run_on_ray
 from packprep.execute.stages import Stages
 from packprep.output.build_facts import build_facts
+from packprep.output.earlier_phases import earlier_phases
 from packprep.output.staging import (
     DIGESTS,
     Staging,
@@ -122,6 +123,7 @@ def build(
         finished = output.already_built(inputs, config, progress)
         if finished is not None:
             return output.keep(staging.path, finished, progress)
+        earlier = earlier_phases(config, inputs)
         job = Job(
             config=config,
             staging=staging.path,
@@ -136,7 +138,7 @@ def build(
             progress.say(f"{staging.path} is complete: only its last rename was missing")
             return output.publish(staging.path, signed, progress)
         output.begin(staging.path)
-        stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
+        stages = Stages(job, progress, clock, one_split_does=output.one_split_does, earlier=earlier)
         with _system_errors(stages), _store_used(job):
             manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
             return output.publish(staging.path, manifest, progress)
@@ -283,9 +285,14 @@ def _inputs(
         "sources": [source.as_dict() for source in sources],
         "tokenizer": tokenizer.as_dict(),
     }
-    if is_mix(entries := config.entries()):
-        files = Counter(source.entry for source in sources)
-        inputs["mix"] = [
-            {"files": files[number]} | fact for number, fact in enumerate(as_dicts(entries))
-        ]
+    if config.is_mix:
+        files, entries = Counter(source.entry for source in sources), config.entries()
+        facts = (
+            [{"max_epochs": float(entry.max_epochs)} for entry in entries]
+            if config.phases
+            else as_dicts(entries)
+        )
+        inputs["mix"] = [{"files": files[number]} | fact for number, fact in enumerate(facts)]
+    if config.phases:
+        inputs["phases"] = [phase.as_dict() for phase in config.phase_list()]
     return inputs

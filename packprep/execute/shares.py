@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from packprep.config.mix import is_mix
 from packprep.engines.parity import EngineChoice
 from packprep.execute.job import Job
 from packprep.execute.places import Places, find_places, is_measured, measure_source
@@ -149,9 +148,7 @@ class Shares:
         """
         config = self.job.config
         needs_tokens = (
-            config.max_tokens is not None
-            or config.packs_multiple_of != 1
-            or is_mix(config.entries())
+            config.max_tokens is not None or config.packs_multiple_of != 1 or config.is_mix
         )
         if needs_tokens or self.job.planner is not None:
             return []

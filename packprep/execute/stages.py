@@ -23,6 +23,7 @@ from packprep.execute.job import Job
 from packprep.execute.quarantine import collect_quarantine
 from packprep.execute.shares import Shares
 from packprep.execute.window_files import WindowFile, Windows
+from packprep.output.earlier_phases import EarlierPhases
 from packprep.output.report import Account
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import name_shards, sign, write_report, write_settings
@@ -64,7 +65,7 @@ class Stages:
     """Stages of one build, in the order they run.
 
     gate: how the engine was chosen; None if no text was tokenized. needed: predicted bytes on disk.
-    one_split_does: see `BuildOutput`.
+    one_split_does: see `BuildOutput`. earlier: phases that are kept of an older output.
     """
 
     job: Job
@@ -73,6 +74,7 @@ class Stages:
     gate: dict[str, Any] | None = None
     needed: int = 0
     one_split_does: bool = False
+    earlier: EarlierPhases | None = None
 
     def __post_init__(self) -> None:
         self.early = EarlyWindows(self.job, self.clock, self._window)
@@ -312,16 +314,20 @@ class Stages:
         account = Account.empty(len(self.job.sources), self.job.config.epochs)
         for epoch, mix in enumerate(windows.mixes):
             account.add_mix(mix.as_dict(), mix.left_out(self.job.tokenizer), epoch)
+            account.add_phases(mix.phases_asked())
             for note in () if epoch else mix.notes():
                 self.progress.say(note)
         shards: list[ShardFile] = []
         reused = 0
 
         def make(split: str, number: int, change: int) -> tuple[WindowFile, bool]:
+            if number in kept:
+                return kept[number], True
             return self.early.result(split, number) or self._window(windows, split, number, change)
 
         for split in self.job.splits:
             changes = self._changes(windows, split)
+            kept = self._kept(windows, split, changes)
             with ThreadPoolExecutor(windows.at_once) as pool:
                 made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
                 for number, (done, was_written) in enumerate(made):
@@ -344,11 +350,28 @@ class Stages:
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"
                 )
+        for number, phase in enumerate(account.phases, 1):
+            if not any(window["packs"] for window in phase.account.windows):
+                raise InputError(
+                    f"phase {number} has no packs; give it more tokens, or see min_len, max_len, "
+                    "overflow and packs_multiple_of"
+                )
         if reused and not EXECUTORS[self.job.config.executor].many_processes:
             self.progress.say(
                 f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
             )
         return shards, account
+
+    def _kept(self, windows: Windows, split: str, changes: Sequence[int]) -> dict[int, WindowFile]:
+        """Windows of earlier phases, whose shards are linked; their plans are made in order."""
+        if self.earlier is None:
+            return {}
+        old, kept = self.earlier.shards(split), dict[int, WindowFile]()
+        for number in range(len(windows)):
+            if windows.run(number)[1] < self.earlier.count:
+                kept[number] = windows.link(split, number, changes[number], self.earlier, old)
+                self.progress.advance("pack", number + 1, len(windows), "windows")
+        return kept
 
     def _window(
         self, windows: Windows, split: str, number: int, change: int = 0
@@ -359,12 +382,15 @@ class Stages:
         return windows.write(split, number, change), False
 
     def _changes(self, windows: Windows, split: str) -> list[int]:
-        """Packs to add to or leave out of each window.
+        """Packs to add to or leave out of each window, so that each phase has a multiple.
 
         Counting packs takes a plan of every window, so it is done only with packs_multiple_of.
         """
         if self.job.config.packs_multiple_of == 1:
             return [0] * len(windows)
-        counts = iter([windows.count(split, number) for number in range(len(windows))])
-        of_epochs = [list(itertools.islice(counts, len(epoch))) for epoch in windows.epochs]
-        return [change for epoch in of_epochs for change in remainders(epoch, self.job.config)]
+        counts = [windows.count(split, number) for number in range(len(windows))]
+        return [
+            change
+            for _, run in itertools.groupby(range(len(windows)), windows.run)
+            for change in remainders([counts[number] for number in run], self.job.config)
+        ]

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.mix import is_mix
 from packprep.execute.job import Job
+from packprep.output.earlier_phases import EarlierPhases
 from packprep.output.report import Account
 from packprep.output.shard_writer import (
     ShardFile,
@@ -29,6 +29,7 @@ from packprep.output.shard_writer import (
 from packprep.output.sign_off import first_documents, write_layout
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import WHOLE_ROW
+from packprep.schemas.manifest import FileEntry
 from packprep.schemas.storage.running import shard_at, window_at
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
@@ -104,7 +105,7 @@ class Windows:
     @cached_property
     def mixes(self) -> list[Mix]:
         """Documents drawn from each source, for each epoch; empty if all documents are taken."""
-        if not is_mix(self.job.config.entries()):
+        if not self.job.config.is_mix:
             return []
         with self.clock("draw"):
             entries, config = [source.entry for source in self.job.sources], self.job.config
@@ -112,6 +113,18 @@ class Windows:
                 Mix(self.files, self.job.tokens, entries, config, self._packed_tokens, epoch)
                 for epoch in range(config.epochs)
             ]
+
+    def run(self, number: int) -> tuple[int, int]:
+        """Epoch and phase of a window."""
+        epoch, in_epoch = self.place(number)
+        return epoch, self.mixes[epoch].phase_of[in_epoch] if self.mixes else 0
+
+    def config(self, number: int) -> BuildConfig:
+        """The config that cuts and packs the documents of a window."""
+        if not self.mixes:
+            return self.job.config
+        epoch, in_epoch = self.place(number)
+        return self.mixes[epoch].config_of(in_epoch)
 
     @cached_property
     def epochs(self) -> Sequence[Sequence[Sequence[TokenFile]]]:
@@ -183,10 +196,16 @@ class Windows:
         same = receipt.made_from == self._made_from(split, number, change)
         return receipt if same and all(shard.intact(self.job.shards) for shard in shards) else None
 
-    def write(self, split: str, number: int, change: int = 0) -> WindowFile:
+    def write(
+        self,
+        split: str,
+        number: int,
+        change: int = 0,
+        keep: tuple[EarlierPhases, Iterator[FileEntry]] | None = None,
+    ) -> WindowFile:
         """Plan a window and write its shards; intact shards of the same inputs are kept.
 
-        change: packs to add or to leave out, see `planner.remainders`.
+        change: packs to add or to leave out, see `planner.remainders`. keep: see `link`.
         """
         self.job.receipts.mkdir(exist_ok=True)
         write_layout(self.job.staging, self.layout, self.job.splits)
@@ -196,9 +215,18 @@ class Windows:
             account = Account.empty(len(self.job.sources))
             by_source = account_by_source(plan, self.job.tokenizer, len(self.job.sources), written)
             account.add(number, split, plan, written, by_source)
+            if self.job.config.phases:
+                account.windows[-1] |= {
+                    "phase": self.run(number)[1],
+                    "max_length": self.config(number).max_length,
+                }
         made_from = self._made_from(split, number, change)
         with self.clock("write"):
-            shards = self._write_shards(written, split, number, made_from)
+            shards = (
+                self._write_shards(written, split, number, made_from)
+                if keep is None
+                else self._link_shards(written, split, number, *keep)
+            )
         content = {
             "made_from": made_from,
             "account": account.as_dict(),
@@ -206,6 +234,39 @@ class Windows:
         }
         write_file(self._receipt(split, number), canonical_json(content))
         return WindowFile(made_from=made_from, account=account, shards=shards)
+
+    def link(
+        self,
+        split: str,
+        number: int,
+        change: int,
+        earlier: EarlierPhases,
+        old: Iterator[FileEntry],
+    ) -> WindowFile:
+        """Plan a window of an earlier phase again, and link its shards, the next ones of `old`."""
+        if (done := self.finished(split, number, change)) is not None:
+            for _ in done.shards:
+                next(old, None)
+            return done
+        return self.write(split, number, change, (earlier, old))
+
+    def _link_shards(
+        self,
+        packs: Packs,
+        split: str,
+        window: int,
+        earlier: EarlierPhases,
+        old: Iterator[FileEntry],
+    ) -> tuple[ShardFile, ...]:
+        shards = []
+        for number, (first, last) in enumerate(
+            cut_shards(packs, self.layout, self.job.config.shard_size) if len(packs) else ()
+        ):
+            segments = int(packs.offsets[last] - packs.offsets[first])
+            counts = (last - first, segments, int(packs.lengths[first:last].sum()))
+            name = f"{split}-{window:05d}-{number:05d}.arrow"
+            shards.append(earlier.link(old, name, self.job.staging / "shards", split, counts))
+        return tuple(shards)
 
     def count(self, split: str, number: int) -> int:
         """Number of packs of a window before any is added or left out.
@@ -236,24 +297,26 @@ class Windows:
         documents = self._documents(split, number)
         documents.mapped.relieve(len(documents) * MEMORY_PER_DOCUMENT)
         seed = window_seed(self.job.config, number, int(split == "validation"))
-        with self._too_long(documents):
+        with self._too_long(documents, self.config(number)):
+            phased = self.job.config.phases and self.mixes
+            mixed = self.mixes[0].cells.entry_of_source if phased else None
             return plan_window(
-                documents, self.job.tokenizer, self.job.config, seed, self.job.planner
+                documents, self.job.tokenizer, self.config(number), seed, self.job.planner, mixed
             )
 
-    def _packed_tokens(self, documents: Documents) -> NDArray[np.int64]:
-        with self._too_long(documents):
-            return packed_tokens(documents, self.job.tokenizer, self.job.config)
+    def _packed_tokens(self, documents: Documents, config: BuildConfig) -> NDArray[np.int64]:
+        with self._too_long(documents, config):
+            return packed_tokens(documents, self.job.tokenizer, config)
 
     @contextmanager
-    def _too_long(self, documents: Documents) -> Iterator[None]:
+    def _too_long(self, documents: Documents, config: BuildConfig) -> Iterator[None]:
         """Name file and row in the error about a document over max_length."""
         try:
             yield
         except TooLongError as error:
             raise InputError(
                 f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack "
-                f"holds {self.job.config.max_length:,}; choose --overflow split, truncate or drop"
+                f"holds {config.max_length:,}; choose --overflow split, truncate or drop"
             ) from None
 
     def _documents(self, split: str, number: int) -> Documents:
@@ -297,6 +360,8 @@ class Windows:
             shard = write_shard(
                 self.job.shards, name, split, packs, first, last, self.layout, window
             )
+            if self.job.config.phases:
+                shard = replace(shard, phase=self.run(window)[1])
             write_file(receipt, canonical_json(asdict(shard) | {"made_from": made_from}))
             return shard
 

@@ -59,6 +59,7 @@ class Coverage:
         shards = [entry for entry in manifest.all_files if entry.is_shard]
         self.shards = [entry.path for entry in shards]
         self.epochs = [entry.epoch or 0 for entry in shards]
+        self.longest = np.array([manifest.longest(entry) for entry in shards], np.int64)
         self.manifest = manifest
         self.totals: Counter[str] = Counter()
         count = len(self.sources.names)
@@ -75,6 +76,9 @@ class Coverage:
                 "filler",
             )
         }
+        # Tokens of training documents without padding, [phases, sources].
+        self.by_phase = np.zeros((len(manifest.phases), count), np.int64)
+        self._phases = [entry.phase if entry.split == "train" else None for entry in shards]
         self.repeated: list[Int64] = []  # keys of documents that begin in several places
         self._rows = 8 * (self.sources.total // 8 + 1)  # of an epoch in _seen, in whole bytes
         self._whole = self._rows * manifest.epochs  # keys below this are of whole rows
@@ -151,6 +155,10 @@ class Coverage:
         source, at = self.sources.indices(ids), view.starts[kept]
         first, last = tokens[at], tokens[at + real - 1]
         begins, later = starts == 0, starts > 0
+        if (phase := self._phases[shard]) is not None:
+            self.by_phase[phase] += np.bincount(source, real, len(self.sources.names)).astype(
+                np.int64
+            )
         self._count("begun", source[begins])
         copies = begins | later if self.policy.one_piece else begins
         self.totals["copies"] += int(copies.sum())
@@ -186,7 +194,7 @@ class Coverage:
                     "doubled BOS", doubled, f"{{row}} begins with BOS {bos} twice; expected it once"
                 )
 
-        full = real >= self.policy.max_length
+        full = real >= self.longest[shard]
         cut = later | full | self.policy.pairs
         if self.policy.wrapped or not self.policy.says_cuts:
             inner = np.ones(len(view.starts), np.bool_)  # not the last segment of its pack
@@ -296,6 +304,7 @@ class Coverage:
             self._lay_end_to_end(findings)
             if report is not None:
                 self._compare_sources(report, findings)
+                self._compare_phases(report, findings)
         ledger = self.manifest.ledger
         keys = ["tokens_packed", *(["filler"] if self.knows_filler else [])]
         keys += (
@@ -401,7 +410,9 @@ class Coverage:
         self.totals["overlap"] += int(overlap.sum())
         start = piece.start[firsts]
         # A truncated document lacks the tokens at the end that truncation_side names.
-        truncated = (piece.end[lasts] - start == policy.max_length) & (policy.truncated > 0)
+        truncated = (piece.end[lasts] - start == self.longest[piece.shard[lasts]]) & (
+            policy.truncated > 0
+        )
         headless = (start > 0) & ~(truncated & policy.cut_left)
         tail_dropped = piece.full[lasts] & (Dropped.SHORT_TAIL in policy.dropped)
         endless = ~piece.ends_in_eos[lasts] & ~tail_dropped & ~(truncated & (not policy.cut_left))
@@ -428,6 +439,20 @@ class Coverage:
         self._count("documents", self._sources_of(self._lacking))
         self._count("ended", source)
         self._count("eos", source[piece.ends_in_eos[lasts]])
+
+    def _compare_phases(self, report: Report, findings: Findings) -> None:
+        """Compare the tokens of each source in each phase with report.json."""
+        files = [int(source["files"]) for source in self.manifest.data["inputs"].get("mix", ())]
+        starts = np.append(0, np.cumsum(files))
+        for number, phase in enumerate(report.get("phases", ())):
+            for at, source in enumerate(phase["sources"]):
+                count = int(self.by_phase[number, starts[at] : starts[at + 1]].sum())
+                if count != source["trained_tokens"]:
+                    what = (
+                        f"phase {number + 1} has {source['trained_tokens']:,} tokens of "
+                        f"{source['name']}, the shards have {count:,}"
+                    )
+                    findings.add(Finding(kind="report", file="report.json", what=what))
 
     def _compare_sources(self, report: Report, findings: Findings) -> None:
         """Compare the documents and tokens of each source with report.json."""

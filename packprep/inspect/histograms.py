@@ -18,7 +18,7 @@ from packprep.packing.plan import ATTENTION_COST
 from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.errors import FormatError
 from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import Manifest, Output, read_manifest
+from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.names import column_view
 from packprep.support.arrays import Int64
 from packprep.support.progress import Progress, Silent
@@ -70,9 +70,9 @@ class Measured:
 
     documents: length of each document, from its first token in the shards to its last; a repeated
     document counts once. segments: length of each segment without padding. documents_per_pack:
-    segments that are not filler. fill: tokens of each pack that are not filler. cost: attention
-    cost of each pack; COST_UNIT is the cost of one document of max_length. loss_tokens: labels
-    other than -100; None if no labels are stored.
+    segments that are not filler. fill: tokens of each pack that are not filler; of a phase with
+    shorter packs, in proportion. cost: attention cost of each pack; COST_UNIT is the cost of one
+    document of max_length. loss_tokens: labels other than -100; None if no labels are stored.
     """
 
     max_length: int
@@ -91,12 +91,13 @@ class WindowPacks:
     All arrays are int64 [segments]. lengths, real: tokens with and without padding. pack: number
     in this window, from 0. document, start, turn: columns document_ids (-1 is filler),
     document_starts and turn_ids; None if the column was not written. extra: 1 if the segment begins
-    with a continuation BOS.
+    with a continuation BOS. longest: most tokens of a pack of its phase.
     """
 
     window: int
     split: str
     packs: int
+    longest: int
     lengths: Int64
     real: Int64
     pack: Int64
@@ -142,7 +143,8 @@ def measure_output(output: Output, progress: Progress | None = None) -> Measured
             "documents": window.document_lengths(),
             "segments": window.real[window.real > 0],
             "documents_per_pack": np.bincount(window.pack[window.real > 0], minlength=window.packs),
-            "fill": np.bincount(window.pack, window.real, window.packs),
+            "fill": np.bincount(window.pack, window.real, window.packs)
+            * (manifest.max_length / window.longest),
             "cost": np.round(cost / full * COST_UNIT),
         }
         for name in names:
@@ -225,7 +227,7 @@ def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[Win
                 for batch in stream:
                     rows = packs_of(entry, batch, packs)
                     packs += len(batch)
-                    yield _measured(rows, manifest, split, entry.path)
+                    yield _measured(rows, manifest, split, entry)
         except pa.ArrowException as error:
             raise FormatError(
                 f"{path} is not a valid Arrow stream: {error}; restore the file or build again"
@@ -234,8 +236,11 @@ def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[Win
             raise FormatError(f"{path} has {packs} packs; the manifest says {entry.packs}")
 
 
-def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str) -> WindowPacks:
+def _measured(
+    batch: pa.RecordBatch, manifest: Manifest, split: str, entry: FileEntry
+) -> WindowPacks:
     """Boundaries of one record batch."""
+    where = entry.path
     columns = {column.name: column_view(batch, column.name, where) for column in manifest.columns}
     flat = {
         name: columns[name]
@@ -288,6 +293,7 @@ def _measured(batch: pa.RecordBatch, manifest: Manifest, split: str, where: str)
         window=0,
         split=split,
         packs=len(batch),
+        longest=manifest.longest(entry),
         lengths=lengths,
         real=real,
         pack=pack,
@@ -310,6 +316,7 @@ def _joined(parts: list[WindowPacks], window: int) -> WindowPacks:
         window=window,
         split=parts[0].split,
         packs=int(firsts[-1]),
+        longest=parts[0].longest,
         lengths=joined("lengths"),
         real=joined("real"),
         pack=np.concatenate(

@@ -40,7 +40,6 @@ class Policy:
     eos: int | None
     says_ends: bool
     says_cuts: bool
-    max_length: int
     wrapped: bool
     overflow: str
     stride: int
@@ -65,7 +64,6 @@ class Policy:
                 **ids,
                 says_ends="bos" in tokenizer and "eos" in tokenizer,
                 says_cuts="generations" not in manifest.data["inputs"] or set(options) >= _CUTTING,
-                max_length=manifest.max_length,
                 wrapped=options.get("strategy") == "wrapped",
                 overflow=str(options.get("overflow", "split")),
                 stride=int(options.get("stride", 0)),

@@ -154,6 +154,11 @@ def _compare(
     policy = coverage.policy
     if not pieces and Dropped.NOT_DRAWN in policy.dropped:
         return
+    if pieces and coverage.manifest.phases:
+        longest = max(
+            int(coverage.longest[coverage.shards.index(str(piece.place.file))]) for piece in pieces
+        )
+        config = replace(config, max_length=longest)
     if config.pair_columns:
         _compare_sides(row, ids, pieces, config, policy, findings)
         return

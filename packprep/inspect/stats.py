@@ -159,7 +159,19 @@ def training(
             segments += int(np.count_nonzero(window.real))
             real += int(window.real.sum())
             loss += window.loss_tokens
-    sums = Sums(tokens_packed=real, loss_tokens=loss, packs=packs, max_length=manifest.max_length)
+    phases = [
+        (phase.max_length, phase.splits[split].packs)
+        for phase in manifest.phases
+        if split in phase.splits
+    ] or [(manifest.max_length, packs)]
+    shorter = sum((manifest.max_length - length) * count for length, count in phases)
+    sums = Sums(
+        tokens_packed=real,
+        loss_tokens=loss,
+        packs=packs,
+        max_length=manifest.max_length,
+        shorter=shorter,
+    )
     facts: dict[str, Any] = {"split": split, "packs": packs, "documents": segments, "tokens": real}
     facts["token_utilization"] = sums.utilization
     if measured.loss_tokens is not None:
@@ -172,19 +184,31 @@ def training(
             f"{world_size:,}; "
             "each rank takes the same number of packs per step"
         )
-    steps = packs // global_batch_size
+    slots = global_batch_size * phases[0][0]
+    batches = [slots // length for length, _ in phases]  # the tokens of a batch stay the same
+    for number, ((length, _), batch) in enumerate(zip(phases, batches, strict=True), 1):
+        if slots % (length * world_size) or not batch:
+            raise ConfigError(
+                f"a batch of {slots:,} tokens has no whole number of packs of {length:,} on each "
+                f"of {world_size:,} ranks in phase {number}; choose another global batch size"
+            )
+    by_phase = [count // batch for (_, count), batch in zip(phases, batches, strict=True)]
+    steps = sum(by_phase)
+    used = sum(count * batch for count, batch in zip(by_phase, batches, strict=True))
     facts |= {
         "global_batch_size": global_batch_size,
         "world_size": world_size,
         "packs_per_rank": global_batch_size // world_size,
         "steps_per_epoch": steps,
-        "packs_left_over": packs - steps * global_batch_size,
-        "slots_per_step": global_batch_size * manifest.max_length,
+        "packs_left_over": packs - used,
+        "slots_per_step": slots,
     }
+    facts |= {"steps_by_phase": by_phase} if manifest.phases else {}
     names = {"documents_per_step": segments, "tokens_per_step": real}
     names |= {"loss_tokens_per_step": loss} if "loss_tokens" in facts else {}
     return facts | {
-        name: total * global_batch_size / packs if packs else 0.0 for name, total in names.items()
+        name: total * (used / steps if steps else global_batch_size) / packs if packs else 0.0
+        for name, total in names.items()
     }
 
 
@@ -210,9 +234,12 @@ def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         if left
         else ""
     )
+    if by_phase := facts.get("steps_by_phase"):
+        more = f" ({' + '.join(f'{count:,}' for count in by_phase)} in the phases)"
     rows.append(("steps per epoch", f"{facts['steps_per_epoch']:,}{more}"))
     ranks = f"{facts['packs_per_rank']:,} on each of {facts['world_size']:,} ranks"
-    rows.append(("packs per step", f"{facts['global_batch_size']:,}, {ranks}"))
+    in_first = ", in phase 1" if by_phase else ""
+    rows.append(("packs per step", f"{facts['global_batch_size']:,}, {ranks}{in_first}"))
     rows.append(("documents per step", f"{facts['documents_per_step']:,.1f} on average"))
     rows.append(
         (

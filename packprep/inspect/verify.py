@@ -13,6 +13,7 @@ A dataset without a manifest, saved by TRL or another packer, is checked for the
 
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -189,6 +190,7 @@ def _check_files(
     for name in files.surplus(manifest):
         verdict.findings.add(Finding(kind="surplus file", file=name, what=f"it {SURPLUS}"))
     verdict.files, verdict.bytes = len(entries) + 1, sum(result.bytes for result in checked)
+    _check_phases(manifest, checked, verdict.findings)
     segments = dict.fromkeys(manifest.splits, 0)
     for entry, result in zip(entries, checked, strict=True):
         if entry.split is not None:
@@ -200,6 +202,24 @@ def _check_files(
             what = f"split {split} has {expected:,} segments, its shards have {count:,}"
             verdict.findings.add(Finding(kind="ledger", file=MANIFEST, what=what))
     return list(checked)
+
+
+def _check_phases(manifest: Manifest, checked: Sequence[Checked], findings: Findings) -> None:
+    """Compare the segments of each phase with the manifest; `read_manifest` compares the rest."""
+    for number, phase in enumerate(manifest.phases):
+        for split, counts in phase.splits.items():
+            of_phase = [
+                result
+                for entry, result in zip(manifest.all_files, checked, strict=True)
+                if (entry.phase, entry.split) == (number, split)
+            ]
+            count = sum(result.segments for result in of_phase)
+            if count != counts.segments and all(result.complete for result in of_phase):
+                what = (
+                    f"phase {number + 1} has {counts.segments:,} segments of {split}, its shards "
+                    f"have {count:,}"
+                )
+                findings.add(Finding(kind="ledger", file=MANIFEST, what=what))
 
 
 def _check_file(files: Files, entry: FileEntry, on_read: OnRead) -> Checked:
@@ -240,7 +260,7 @@ def _check_shard(
         for view in sound_parts(
             packs_of(entry, batch, checked.packs),
             manifest.columns,
-            max_length=manifest.max_length,
+            max_length=manifest.longest(entry),
             vocab_size=manifest.vocab_size,
             where=entry.path,
             first_pack=checked.packs,
@@ -281,6 +301,12 @@ def _report(files: Files, manifest: Manifest, findings: Findings) -> Report | No
         pairs = {key: (report["tokens"][key], count) for key, count in manifest.ledger.items()}
         pairs |= {"splits": (report["splits"], manifest.data["splits"])}
         pairs |= {"packs": (report["packs"], manifest.num_packs)}
+        pairs |= {
+            f"phase {number}": (of_report["splits"], of_manifest["splits"])
+            for number, (of_report, of_manifest) in enumerate(
+                zip(report.get("phases", []), manifest.data.get("phases", []), strict=True), 1
+            )
+        }
         pairs |= {"sources": (len(report["sources"]), len(manifest.data["sources"]))}
     except OSError:
         return None  # a missing file is a finding already, if the manifest lists it

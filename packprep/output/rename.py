@@ -166,7 +166,7 @@ def _batches(
         pa.ipc.open_stream(file) as stream,
     ):
         for batch in stream:
-            limits = {"max_length": manifest.max_length, "vocab_size": manifest.vocab_size}
+            limits = {"max_length": manifest.longest(entry), "vocab_size": manifest.vocab_size}
             check_batch(batch, manifest.columns, **limits, where=where, first_pack=packs)
             renamed = stored_batch(_complete(packprep_batch(batch, where), columns, where), names)
             check_batch(renamed, columns, **limits, where=where, first_pack=packs)

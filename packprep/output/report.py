@@ -20,10 +20,12 @@ from packprep.schemas.report import (
     InputReport,
     LeftOutText,
     MixedSource,
+    PhaseSource,
     Report,
     ReportEpoch,
     ReportLeftOut,
     ReportMix,
+    ReportPhase,
     ReportSplit,
     ReportTurns,
     ReportWindow,
@@ -51,6 +53,7 @@ class Account:
     windows: list[ReportWindow] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
     mix: dict[str, Any] | None = None  # the requested shares of a mix
+    phases: "list[PhaseAccount]" = field(default_factory=list)
 
     @staticmethod
     def empty(sources: int, epochs: int = 1) -> "Account":
@@ -79,6 +82,12 @@ class Account:
         self.segments_per_pack.update(other.segments_per_pack)
         for window in other.windows:
             self.windows.append(window | {"epoch": epoch} if self.epochs else window)
+        for window in other.windows if self.phases else ():
+            self.phases[window["phase"]].account.merge(other)
+
+    def add_phases(self, asked: Sequence[dict[str, Any]]) -> None:
+        """Begin an account for each phase. asked: see `Mix.phases_asked`."""
+        self.phases = [PhaseAccount(Account.empty(len(self.sources) - 1), each) for each in asked]
 
     def add_mix(self, requested: dict[str, Any], left_out: Sequence[Sums], epoch: int = 0) -> None:
         """Count the documents that a mix does not draw. requested: see `Mix.as_dict`."""
@@ -139,10 +148,19 @@ class Account:
             sums[:] = [total + more for total, more in zip(sums, sources, strict=True)]
 
 
+@dataclass(frozen=True)
+class PhaseAccount:
+    """The account of the windows of one phase. asked: see `Mix.phases_asked`."""
+
+    account: Account
+    asked: dict[str, Any]
+
+
 def _packs_of(window: ReportWindow, max_length: int) -> Sums:
     """Sums of the packs of a window, from its facts in report.json."""
     return Sums(
         max_length=max_length,
+        shorter=window["packs"] * (max_length - window.get("max_length", max_length)),
         packs=window["packs"],
         planned=window["bound"] + window["gap"],
         bound=window["bound"],
@@ -172,6 +190,9 @@ def make_report(
         report["epochs"] = account.by_epoch(config.max_length)
     if account.mix is not None:
         report["mix"] = _of_mix(account.mix, files, account, config)
+        if account.phases:
+            sources_of_mix = account.mix["sources"]
+            report["phases"] = [_of_phase(phase, sources_of_mix) for phase in account.phases]
     if config.turns != "row":
         rows = sum(part.rows for file in files for part in file.parts)
         report["turns"] = _turns(rows, [each for file in files for each in file.turns.values()])
@@ -281,6 +302,36 @@ def _of_mix(
             }
         )
     return {"limited_by": requested["limited_by"], "sources": sources}
+
+
+def _of_phase(phase: PhaseAccount, sources: Sequence[Mapping[str, Any]]) -> ReportPhase:
+    """Account of one phase; shares are those of the training split. sources: of the mix."""
+    asked, account = phase.asked, phase.account
+    sums = account.total(asked["max_length"])
+    tokens = [
+        Sums.total(account.sources[number] for number in source["files"]).trained_tokens
+        for source in sources
+    ]
+    shares: list[PhaseSource] = [
+        {
+            "name": source["name"],
+            "asked_share": share,
+            "share": trained / (sum(tokens) or 1),
+            "trained_tokens": trained,
+        }
+        for source, share, trained in zip(sources, asked["shares"], tokens, strict=True)
+    ]
+    return {
+        "asked_tokens": asked["tokens"],
+        "max_length": asked["max_length"],
+        "min_len": asked["min_len"],
+        "max_len": asked["max_len"],
+        "splits": _splits(account.windows),
+        "packs": sums.packs,
+        "utilization": sums.utilization,
+        "tokens": sums.ledger,
+        "sources": shares,
+    }
 
 
 def _sum_documents(by_source: Sequence[SourceAccount]) -> DocumentCounts:
@@ -393,6 +444,8 @@ def table(report: Report) -> list[tuple[str, str]]:
             f"{drawn.tokens_lost:,} ({drawn.tokens_lost_share:.3%}) of those drawn",
         )
     rows += [_mixed(source) for source in mix["sources"]] if mix else []
+    for number, phase in enumerate(report.get("phases", []), 1):
+        rows += _phase_rows(number, phase)
     splits = (
         {name: counts["packs"] for name, counts in report["splits"].items()}
         if len(report["splits"]) > 1
@@ -501,6 +554,25 @@ def _mixed(source: MixedSource) -> tuple[str, str]:
         f"mix, {source['name']}",
         f"{shares}; {source['trained_tokens']:,} tokens, {source['epochs']:.3f} epochs",
     )
+
+
+def _phase_rows(number: int, phase: ReportPhase) -> list[tuple[str, str]]:
+    """Rows of the closing table for one phase."""
+    tokens = phase["tokens"]["tokens_packed"]
+    rows = [
+        (
+            f"phase {number}",
+            f"{tokens:,} tokens in {phase['packs']:,} packs of {phase['max_length']:,}, "
+            f"{phase['utilization']:.3%} full",
+        )
+    ]
+    if len(phase["sources"]) > 1:
+        shares = ", ".join(
+            f"{source['name']} {source['share']:.3%} (asked {source['asked_share']:.3%})"
+            for source in phase["sources"]
+        )
+        rows.append(("", shares))
+    return rows
 
 
 def _parts(counts: Mapping[str, int]) -> str:

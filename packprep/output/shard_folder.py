@@ -6,6 +6,7 @@ in a store by its version, which is one request.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -37,6 +38,16 @@ class ShardFolder(Protocol):
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
         """True if a shard exists and matches its receipt."""
         ...
+
+
+def link_file(source: Path, path: Path) -> None:
+    """Link a file, or copy it on another disk or a file system without links."""
+    try:
+        os.link(source, path)
+    except OSError:
+        shutil.copyfile(source, path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 class LocalShards:

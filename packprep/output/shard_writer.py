@@ -127,9 +127,10 @@ class ShardLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """Receipt of a written shard. version: see `ShardFolder.version`.
+    """Receipt of a written shard.
 
-    epoch, window: that it belongs to.
+    version: see `ShardFolder.version`. epoch, window: that it belongs to. phase: None without
+    phases.
     """
 
     name: str
@@ -142,6 +143,7 @@ class ShardFile:
     version: str = ""
     epoch: int = 0
     window: int = 0
+    phase: int | None = None
 
     def intact(self, folder: ShardFolder) -> bool:
         """True if the file exists and matches the receipt."""
@@ -161,6 +163,7 @@ def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str
         segments=0,
         tokens=entry.tokens,
         epoch=entry.epoch or 0,
+        phase=entry.phase,
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.mix import is_mix
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
@@ -69,6 +68,7 @@ def name_shards(
                 (staging / "shards" / shard.name).rename(staging / path)
             counts = {"packs": shard.packs, "tokens": shard.tokens, "split": split}
             counts |= {"epoch": shard.epoch} if has_epochs else {}
+            counts |= {} if shard.phase is None else {"phase": shard.phase}
             entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
         fingerprint = digest_of([split, *(shard.sha256 for shard in of_split)])[:16]
         write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
@@ -126,7 +126,7 @@ def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path
     """
     paths = [path for part in outputs if (path := _find_settings(part)) is not None]
     configs = [BuildConfig(**from_yaml(path)) for path in paths]
-    known = len(configs) == len(outputs) and not any(is_mix(config.entries()) for config in configs)
+    known = len(configs) == len(outputs) and not any(config.is_mix for config in configs)
     if not known or any(config.identity() != configs[0].identity() for config in configs):
         return None
     sources: list[Any] = []
@@ -219,6 +219,11 @@ def sign(
     }
     data |= {"added": list(layout.added)} if layout.added else {}
     data |= {"epochs": config.epochs} if config.epochs > 1 else {}
+    if account.phases:
+        data["phases"] = [
+            {**phase.asked, "splits": of_report["splits"]}
+            for phase, of_report in zip(account.phases, report["phases"], strict=True)
+        ]
     if account.mix is not None:
         data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
     own: list[Path] = []

@@ -53,8 +53,9 @@ class Sums:
     documents that begin with BOS, or end with EOS, read from the tokens. loss_tokens: labels; None
     if rows have none. trained_tokens: tokens in packs of the training split. repeated_documents,
     repeated_tokens: extra copies that a mix draws. max_length: tokens a pack can hold; 0 if packs
-    are not counted. planned: packs before remainders were dropped or filled. bound: lower bound on
-    the packs of any plan. bias, straggler: a weighted term for each window; see `mean_bias`.
+    are not counted. shorter: places that packs of phases with a smaller max_length lack. planned:
+    packs before remainders were dropped or filled. bound: lower bound on the packs of any plan.
+    bias, straggler: a weighted term for each window; see `mean_bias`.
     """
 
     tokens_in: int = 0
@@ -78,6 +79,7 @@ class Sums:
     repeated_documents: int = 0
     repeated_tokens: int = 0
     max_length: int = 0
+    shorter: int = 0
     packs: int = 0
     planned: int = 0
     bound: int = 0
@@ -178,7 +180,7 @@ class Sums:
     @property
     def places(self) -> int:
         """Tokens that the packs can hold."""
-        return self.packs * self.max_length
+        return self.packs * self.max_length - self.shorter
 
     @property
     def utilization(self) -> float:

@@ -24,8 +24,9 @@ from packprep.config.mix import is_mix, targets
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
 from packprep.preview.lengths import sample_engine
+from packprep.preview.phase_sample import phase_tokens
 from packprep.preview.stored_lengths import of_files
-from packprep.preview.sweep import sweep_configs
+from packprep.preview.sweep import Row, sweep_configs
 from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.reading import row_shape
@@ -174,31 +175,77 @@ def _prediction(
         total = {field: share * count for field, count in total.items()}
     scale = total["tokens"] / tokens if tokens else 1.0
     is_complete = round(total["text_bytes"]) == text
-    mix = _mix(samples, sources, documents, kept, config)
+    mix = {} if config.phases else _mix(samples, sources, documents, kept, config)
     if mix:
         scale = sum(source["tokens"] for source in mix.values()) / (int(kept.sum()) or 1)
     config = replace(config, num_packs=None)
     lengths = of_files("a sample", scratch, files, tokenizer, config)
     share = 1.0 if is_complete else min(1.0, text / total["text_bytes"])
-    [row] = sweep_configs(
-        lengths.windows, [config], tokenizer, lengths.carried, share=share, scale=scale
-    )
-    if row.problem:
-        raise ConfigError(
-            f"nothing can be planned: {row.problem}; choose another --overflow or --strategy"
+
+    def planned(settings: BuildConfig, scale: float) -> Row:
+        [row] = sweep_configs(
+            lengths.windows, [settings], tokenizer, lengths.carried, share=share, scale=scale
         )
+        if row.problem:
+            raise ConfigError(
+                f"nothing can be planned: {row.problem}; choose another --overflow or --strategy"
+            )
+        return row
+
+    if config.phases:
+        phases = _phases(samples, sources, documents, tokenizer, config)
+        rows = [planned(*phase) for phase in phases]
+    else:
+        rows = [planned(config, scale)]
+    places = sum(row.packs * row.max_length for row in rows)
+    tokens_packed = sum(row.tokens_packed for row in rows)
     prediction = {
         "from": "the whole input"
         if is_complete
         else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": round(total["tokens"]),
-        "tokens_packed": config.epochs * row.tokens_packed,
-        "packs": config.epochs * row.packs,
-        "utilization": round(row.utilization, 4),
-        "bytes": config.epochs * row.bytes,
+        "tokens_packed": config.epochs * tokens_packed,
+        "packs": config.epochs * sum(row.packs for row in rows),
+        "utilization": round(
+            sum(row.utilization * row.packs * row.max_length for row in rows) / (places or 1), 4
+        ),
+        "bytes": config.epochs * sum(row.bytes for row in rows),
     }
+    if config.phases:
+        return {
+            "prediction": prediction,
+            "phases": {
+                f"phase {number}": {
+                    "tokens": row.tokens_packed,
+                    "packs": row.packs,
+                    "max_length": row.max_length,
+                }
+                for number, row in enumerate(rows, 1)
+            },
+        }
     return {"prediction": prediction} | ({"mix": mix} if mix else {})
+
+
+def _phases(
+    samples: list[_Sample],
+    sources: list[Source],
+    documents: Documents,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+) -> list[tuple[BuildConfig, float]]:
+    """Config of each phase, and tokens of the phase for each token that the sample has for it."""
+    configs = [config.in_phase(phase) for phase in config.phase_list()]
+    sizes = [_kept(documents, sources, tokenizer, each) for each in configs]
+    entries = np.array([source.entry for source in sources])[documents.source]
+    scales = np.array([sample.scale for sample in samples])
+    missing = len(sources) - len(scales)  # sources that a limit leaves out
+    scales = np.append(scales, np.ones(missing))[documents.source]
+    tokens = phase_tokens(sizes, entries, scales, config)
+    return [
+        (each, amount / (int(size.sum()) or 1))
+        for each, amount, size in zip(configs, tokens, sizes, strict=True)
+    ]
 
 
 def _kept(

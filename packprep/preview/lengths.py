@@ -62,9 +62,9 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
     if not 0 < share <= 1:
         raise ConfigError(f"sample is {share:g}, expected a share of more than 0 and at most 1")
     names = [source for source in config.sources if isinstance(source, str)]
-    if len(names) < len(config.sources) or config.weights:
+    if len(names) < len(config.sources) or config.weights or config.phases:
         raise ConfigError(
-            "plan takes sources without weights; packprep build --dry-run predicts a mix"
+            "plan takes sources without weights or phases; packprep build --dry-run predicts those"
         )
     path = Path(names[0]) if len(names) == 1 and not is_url(names[0]) else None
     if len(names) == 1 and is_url(names[0]) and Store(names[0]).find(MANIFEST) is not None:

@@ -6,6 +6,7 @@ together, and the memory of one window.
 """
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ def replan(
         for name in strategies
         if (config := _config(options, manifest.max_length, name))
     }
+    in_phase: dict[tuple[str, int], BuildConfig | None] = {}
     sums: defaultdict[str, Sums] = defaultdict(Sums)
     divided: Counter[str] = Counter()
     progress = progress or Silent()
@@ -71,13 +73,20 @@ def replan(
         if (
             options.get("overflow") == "truncate"
         ):  # with its middle cut out, a document looks longer
-            lengths = np.minimum(lengths, manifest.max_length)
+            lengths = np.minimum(lengths, packs.longest)
         window = of_lengths(packs.split, packs.window, lengths)
-        for name, config in configs.items():
+        for name in configs:
+            key = (name, packs.longest)
+            if key not in in_phase:
+                in_phase[key] = _config(options, packs.longest, name)
+            if (config := in_phase[key]) is None:
+                continue
             # 0 ends: they matter only for min_len, and documents that were too short are gone.
             segments, account = cut_segments(lengths, 0, config, has_bos=True)
             plan = plan_cut(CutWindow(segments=segments, account=account), window, config)
-            sums[name] += plan.sums(config)
+            planned = plan.sums(config)
+            shorter = planned.packs * (manifest.max_length - packs.longest)
+            sums[name] += replace(planned, max_length=manifest.max_length, shorter=shorter)
             divided[name] += plan.cut
         progress.advance("plan", done, manifest.num_packs, "packs")
     return [

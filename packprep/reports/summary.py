@@ -76,7 +76,16 @@ def _trained(facts: Facts) -> list[dict[str, str]]:
     if (tokens := facts.measured.loss_tokens) is None:
         return []
     report = facts.report
-    sums = Sums(loss_tokens=tokens, packs=report["packs"], max_length=report["max_length"])
+    shorter = sum(
+        phase["packs"] * (report["max_length"] - phase["max_length"])
+        for phase in report.get("phases", ())
+    )
+    sums = Sums(
+        loss_tokens=tokens,
+        packs=report["packs"],
+        max_length=report["max_length"],
+        shorter=shorter,
+    )
     note = f"of the room: {tokens:,} tokens have a label"
     return [
         {
@@ -118,6 +127,18 @@ def findings(facts: Facts) -> list[dict[str, str]]:
         sentences.append(("good", f"Nothing is lost: {drawn}."))
     else:
         sentences.append(("good", "Nothing is lost: every token of the input is in a pack."))
+    for number, phase in enumerate(report.get("phases", ()), 1):
+        shares = ", ".join(
+            f"{source['name']} {percent(source['share'])}" for source in phase["sources"]
+        )
+        sentences.append(
+            (
+                "good",
+                f"Phase {number} has {phase['tokens']['tokens_packed']:,} tokens in "
+                f"{phase['packs']:,} packs of {phase['max_length']:,}, filled to "
+                f"{percent(phase['utilization'])}: {shares}.",
+            )
+        )
     if sentence := left_out_sentence(report):
         sentences.append(("warn", f"{sentence[0].upper()}{sentence[1:]}."))
     skipped = sum(report["documents"]["skipped"].values())

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.mix import is_mix
 from packprep.config.options import PER_SOURCE
 from packprep.config.token_sources import IDS_COLUMN
 from packprep.schemas.errors import FormatError
@@ -61,7 +60,7 @@ def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
         _check_ids(files, reading)
         sources += [replace(source, entry=number, reading=entry.reading) for source in files]
     _check_keys({key: getattr(config, key) for key in _owners()}, sources)
-    if is_mix(config.entries()):
+    if config.is_mix:
         _check_repeated(sources)
     return sources
 

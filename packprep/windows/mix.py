@@ -2,14 +2,12 @@
 
 Documents are drawn after everything is tokenized. A draw needs lengths only, so builds with other
 weights reuse the token store. Lengths are read three times, one token file at a time: to find where
-each draw ends, to finish it, and to lay out the streams. Then each window reads those of its files.
-Memory: a few numbers per file.
+each draw ends, to finish it, and to lay out the streams; with phases, twice more for each of them.
+Then each window reads those of its files. Memory: a few numbers per file.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.mix import Entry, shares, targets
+from packprep.config.mix import shares
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.account import Dropped, Sums
 from packprep.support.arrays import Int64
 from packprep.tokens.store import TokenFile
-from packprep.windows.documents import Documents, held_out, read_chosen, read_documents, unit_order
-from packprep.windows.mix_draw import BUCKETS, Draw, DrawEnd, buckets, finish_draw, hashes, place
+from packprep.windows.documents import Documents, read_chosen
+from packprep.windows.mix_cells import Cells, Measure
 from packprep.windows.mix_order import Stream, lay_out
 
-Measure = Callable[[Documents], Int64]
-"""Tokens that each document will have in packs, [documents]; shares are of these tokens."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _File:
-    """Documents of one token file; every array is [documents].
-
-    cell: split * sources + source of the mix.
-    """
-
-    documents: Documents
-    size: Int64
-    cell: Int64
-    hashed: NDArray[np.uint64]
-
-    def take(self, kept: NDArray[np.bool_]) -> "_File":
-        return _File(
-            documents=self.documents.take(kept),
-            size=self.size[kept],
-            cell=self.cell[kept],
-            hashed=self.hashed[kept],
-        )
+_Streams = dict[tuple[int, int], Stream]  # by cell and copies of its documents
 
 
 class Mix:
-    """The draw of a build, and its windows.
+    """The draw of a build, and its windows; those of a phase follow those of the phase before.
 
     entry_of_source: the entry of each input file. measure: see `Measure`. epoch: each draws the
     same documents, in other windows.
 
-    windows: the token files of each window. available, wanted: tokens of each cell; a cell is a
-    source of the mix in one split, training first.
+    cells: see `Cells`. windows: the token files of each window. phase_of: the phase of each window;
+    0 without phases.
     """
 
     def __init__(
@@ -70,28 +46,20 @@ class Mix:
         measure: Measure,
         epoch: int = 0,
     ) -> None:
-        self._files, self._directory, self._config, self._measure = (
-            files,
-            directory,
-            config,
-            measure,
-        )
-        self._entries = config.entries()
-        self._entry_of_source = np.array(entry_of_source, np.int64)
-        self._cells = len(self._entries) * (2 if config.holdout else 1)
-        tokens, documents = self._histograms()
-        self.available: list[int] = tokens.sum(axis=1).tolist()
-        self.wanted, self._scarce = self._targets()
-        self._draws = self._finish(
-            [place(*cell) for cell in zip(self.wanted, tokens, documents, strict=True)]
-        )
+        self._files, self._directory, self._config = files, directory, config
+        self.cells = Cells(files, directory, entry_of_source, config, measure)
         self._counted = [Counter[str]() for _ in entry_of_source]
-        self._streams, self._drawn = self._lay_out(epoch)
-        pairs = {pair for streams in self._streams for stream in streams for pair in stream.files()}
-        self._files_of_window: list[list[int]] = [[] for _ in range(self._streams[0][0].windows)]
-        for window, number in sorted(pairs):
-            self._files_of_window[window].append(number)
+        self._streams: list[_Streams] = []
+        self._drawn: list[list[int]] = []
+        self._firsts: list[int] = []  # first window of each phase
+        self.phase_of: list[int] = []
+        self._files_of_window: list[list[int]] = []
+        self._lay_out(epoch)
         self.windows = [[files[number] for number in numbers] for numbers in self._files_of_window]
+
+    def config_of(self, window: int) -> BuildConfig:
+        """The config that cuts and packs the documents of a window."""
+        return self.cells.configs[self.phase_of[window]]
 
     def documents(self, window: int, split: str) -> Documents:
         """The documents of one window and split in the order of the mix."""
@@ -115,11 +83,15 @@ class Mix:
 
         The documents of a file in several windows are divided evenly.
         """
-        times = Counter(number for numbers in self._files_of_window for number in numbers)
+        times = Counter(
+            (phase, number)
+            for phase, numbers in zip(self.phase_of, self._files_of_window, strict=True)
+            for number in numbers
+        )
         return int(
             max(
-                sum(self._drawn[number] / times[number] for number in numbers)
-                for numbers in self._files_of_window
+                sum(self._drawn[phase][number] / times[phase, number] for number in numbers)
+                for phase, numbers in zip(self.phase_of, self._files_of_window, strict=True)
             )
         )
 
@@ -145,25 +117,51 @@ class Mix:
 
     def as_dict(self) -> dict[str, Any]:
         """Tokens wanted and available of each source in the training split, for the report."""
-        by_weight, total = shares(self._entries), sum(self.wanted[: len(self._entries)]) or 1
+        cells, count = self.cells, len(self.cells.entries)
+        by_weight = shares(cells.entries)
+        wanted = [sum(each[number] for each in cells.wanted) for number in range(count)]
+        total = sum(wanted) or 1
         sources = [
             {
                 "name": entry.label,
-                "files": np.flatnonzero(self._entry_of_source == number).tolist(),
-                "asked": entry.asked,
+                "files": np.flatnonzero(cells.entry_of_source == number).tolist(),
+                "asked": {} if cells.phases else entry.asked,
                 "asked_share": float(by_weight[number])
-                if entry.weight
-                else self.wanted[number] / total,
-                "available": self.available[number],
+                if entry.weight and not cells.phases
+                else wanted[number] / total,
+                "available": max(each[number] for each in cells.available),
             }
-            for number, entry in enumerate(self._entries)
+            for number, entry in enumerate(cells.entries)
         ]
-        return {"limited_by": self._scarce.label if self._scarce else None, "sources": sources}
+        return {"limited_by": cells.scarce.label if cells.scarce else None, "sources": sources}
+
+    def phases_asked(self) -> list[dict[str, Any]]:
+        """Tokens and shares that each phase asks for in the training split; [] without phases."""
+        count = len(self.cells.entries)
+        return [
+            {
+                "tokens": tokens,
+                "shares": [float(share) for share in phase.shares]
+                if phase.shares
+                else [amount / (sum(wanted[:count]) or 1) for amount in wanted[:count]],
+                **{name: getattr(phase, name) for name in ("max_length", "min_len", "max_len")},
+            }
+            for phase, tokens, wanted in zip(
+                self.cells.phases, self.cells.asked, self.cells.wanted, strict=False
+            )
+        ]
 
     def notes(self) -> Iterator[str]:
         """Notes for the user about the amounts of the sources."""
-        for entry, tokens in zip(self._entries, self.available, strict=False):
-            if entry is self._scarce:
+        cells = self.cells
+        if cells.total is not None and cells.scarce is not None:
+            yield (
+                f"the phases have {cells.total:,} tokens, as many as {cells.scarce.label} allows "
+                f"(in phase {cells.scarce_phase + 1}); a larger max_epochs repeats it"
+            )
+            return
+        for entry, tokens in zip(cells.entries, cells.available[0], strict=False):
+            if entry is cells.scarce:
                 times = "once" if entry.max_epochs == 1 else f"{float(entry.max_epochs):g} times"
                 yield (
                     f"the mix is as large as {entry.label} allows: its {tokens:,} tokens {times}; "
@@ -175,114 +173,61 @@ class Mix:
                     f"{entry.max_tokens:,}"
                 )
 
-    def _read(self) -> Iterator[tuple[int, _File]]:
-        for number, file in enumerate(self._files):
-            yield number, self._measured(read_documents(self._directory, [file]))
+    def _lay_out(self, epoch: int) -> None:
+        """The streams and windows of each phase. Counts the documents that are not drawn.
 
-    def _measured(self, documents: Documents) -> _File:
-        validation = (
-            held_out(documents.id, self._config)
-            if self._config.holdout
-            else np.zeros(len(documents), np.bool_)
-        )
-        return _File(
-            documents=documents,
-            size=self._measure(documents),
-            cell=validation * len(self._entries) + self._entry_of_source[documents.source],
-            hashed=hashes(self._config.seed, documents.id),
-        )
-
-    def _histograms(self) -> tuple[Int64, Int64]:
-        """Tokens and documents of each cell by bucket, [cells, BUCKETS] each."""
-        tokens, documents = np.zeros((2, self._cells * BUCKETS), np.int64)
-        for _, file in self._read():
-            index = file.cell * BUCKETS + buckets(file.hashed)
-            tokens += np.bincount(index, weights=file.size, minlength=len(tokens)).astype(np.int64)
-            documents += np.bincount(index[file.size > 0], minlength=len(documents))
-        return tokens.reshape(self._cells, BUCKETS), documents.reshape(self._cells, BUCKETS)
-
-    def _targets(self) -> tuple[list[int], Entry | None]:
-        """Tokens to draw of each cell.
-
-        Validation has the rates of training, reduced until nothing repeats.
+        A stream has the documents of a cell that a phase draws equally often.
         """
-        count = len(self._entries)
-        train, validation = self.available[:count], self.available[count:]
-        limit = self._config.max_tokens
-        if limit is not None and validation:
-            limit = limit * sum(train) // max(1, sum(train) + sum(validation))
-        wanted, scarce = targets(self._entries, train, limit)
-        rates = [
-            Fraction(drawn, max(1, tokens)) for drawn, tokens in zip(wanted, train, strict=True)
-        ]
-        most = max([Fraction(1), *rates])
-        return wanted + [
-            int(tokens * rate / most) for tokens, rate in zip(validation, rates, strict=False)
-        ], scarce
+        phases = len(self.cells.configs)
+        tokens: list[dict[tuple[int, int], Int64]] = [{} for _ in range(phases)]
+        has_documents: list[dict[tuple[int, int], NDArray[np.bool_]]] = [{} for _ in range(phases)]
+        self._drawn = [[0] * len(self._files) for _ in range(phases)]
+        for number, file in self.cells.read():
+            copies = self.cells.copies(file)
+            for phase in range(phases):
+                cell_of = np.unique(np.stack([file.cell, copies[phase]]), axis=1).T.tolist()
+                for cell, times in cell_of:
+                    if not times:
+                        continue
+                    rows = (file.cell == cell) & (copies[phase] == times)
+                    key = (cell, times)
+                    sums = tokens[phase].setdefault(key, np.zeros(len(self._files), np.int64))
+                    sums[number] = file.sizes[phase, rows].sum()
+                    has_documents[phase].setdefault(key, np.zeros(len(self._files), np.bool_))[
+                        number
+                    ] = True
+                self._drawn[phase][number] = int(copies[phase].sum())
+            self._count(file.documents, copies.sum(axis=0))
+        order = self._order(epoch)
+        for phase in range(phases):
+            windows = self._windows_of(phase, [times for _, times in tokens[phase]])
+            streams = {
+                key: lay_out(key[1], sums, has_documents[phase][key], order, windows)
+                for key, sums in sorted(tokens[phase].items())
+            }
+            files: list[list[int]] = [[] for _ in range(windows)]
+            for window, number in sorted(
+                {pair for stream in streams.values() for pair in stream.files()}
+            ):
+                files[window].append(number)
+            self._streams.append(streams)
+            self._firsts.append(len(self.phase_of))
+            self.phase_of += [phase] * windows
+            self._files_of_window += files
 
-    def _finish(self, ends: Sequence[DrawEnd]) -> list[Draw]:
-        """The draw of each cell, from the documents in the buckets where it ends."""
-        first, last = (np.array([getattr(end, name) for end in ends]) for name in ("first", "last"))
-        candidates: list[list[Any]] = [[] for _ in ends]
-        for _, file in self._read() if (first < last).any() else ():
-            bucket = buckets(file.hashed)
-            near = file.take(
-                (bucket >= first[file.cell]) & (bucket < last[file.cell]) & (file.size > 0)
-            )
-            for cell in np.unique(near.cell).tolist():
-                rows = near.take(near.cell == cell)
-                candidates[cell].append((rows.hashed, rows.documents.id, rows.size))
-        return [finish_draw(*pair) for pair in zip(ends, candidates, strict=True)]
+    def _order(self, epoch: int) -> Int64:
+        """Token files in the order of the streams: units in seeded order, or in input order."""
+        return unit_order(np.array([file.unit for file in self._files]), self._config, epoch)
 
-    def _lay_out(self, epoch: int) -> tuple[list[tuple[Stream, Stream]], list[int]]:
-        """Two streams of each cell, and the number of documents drawn from each token file.
-
-        The first is of documents drawn `times`, the second of those drawn once more. Counts the
-        documents that are not drawn.
-        """
-        tokens = np.zeros((self._cells, 2, len(self._files)), np.int64)
-        has_documents = np.zeros(tokens.shape, np.bool_)
-        drawn = [0] * len(self._files)
-        for number, file in self._read():
-            copies = np.zeros(len(file.size), np.int64)
-            for cell in np.unique(file.cell).tolist():
-                in_cell = file.cell == cell
-                rows = file.take(in_cell)
-                partly = self._partly(cell, rows)
-                copies[in_cell] = self._draws[cell].copies(rows.size, partly)
-                for more, chosen in enumerate((~partly, partly)):
-                    tokens[cell, more, number] = rows.size[chosen].sum()
-                    has_documents[cell, more, number] = chosen.any()
-            drawn[number] = int(copies.sum())
-            self._count(file.documents, copies)
-        text_bytes, text_tokens = (
-            sum(getattr(file, field) for file in self._files) for field in ("text_bytes", "tokens")
-        )
-        windows = max(
-            1,
-            sum(self.wanted[: len(self._entries)])
-            * text_bytes
-            // max(1, text_tokens * self._config.window),
-        )
-        if self._config.strategy != "balanced":  # balanced has one window
-            most = [
-                draw.times + int(has_documents[cell, 1].any())
-                for cell, draw in enumerate(self._draws)
-            ]
-            windows = max(windows, *most)
-        order = unit_order(np.array([file.unit for file in self._files]), self._config, epoch)
-        streams = [
-            (
-                lay_out(draw.times, tokens[cell, 0], has_documents[cell, 0], order, windows),
-                lay_out(draw.times + 1, tokens[cell, 1], has_documents[cell, 1], order, windows),
-            )
-            for cell, draw in enumerate(self._draws)
-        ]
-        return streams, drawn
-
-    def _partly(self, cell: int, file: _File) -> NDArray[np.bool_]:
-        """Mask of the documents of one cell that are drawn once more than the others."""
-        return self._draws[cell].partly(file.documents.id, buckets(file.hashed), file.size)
+    def _windows_of(self, phase: int, copies: Sequence[int]) -> int:
+        """Number of windows of a phase. copies: numbers of copies that documents have in it."""
+        text_bytes = sum(file.text_bytes for file in self._files)
+        text_tokens = sum(file.tokens for file in self._files)
+        wanted = sum(self.cells.wanted[phase][: len(self.cells.entries)])
+        windows = max(1, wanted * text_bytes // max(1, text_tokens * self._config.window))
+        if self._config.strategy == "balanced":  # it has one window
+            return windows
+        return max(windows, *copies, 1)
 
     def _count(self, documents: Documents, copies: Int64) -> None:
         not_drawn, repeated = (copies == 0).astype(np.int64), np.maximum(copies - 1, 0)
@@ -294,18 +239,17 @@ class Mix:
     def _stretch(
         self, number: int, documents: Documents, window: int, split: str
     ) -> tuple[Int64, NDArray[np.float64]]:
-        """Rows of one file in a window, and the place of each in the mix, 0 to 1."""
-        file = self._measured(documents)
-        first = len(self._entries) * (split == "validation")
+        """Rows of one file in a window, and the place of each in its phase, 0 to 1."""
+        phase = self.phase_of[window]
+        file = self.cells.measured(documents)
+        copies = self.cells.copies(file)[phase]
         rows, places = [np.empty(0, np.int64)], [np.empty(0)]
-        for cell in range(first, first + len(self._entries)):
-            in_cell = file.cell == cell
-            if not in_cell.any():
+        for (cell, times), stream in self._streams[phase].items():
+            if (cell >= len(self.cells.entries)) != (split == "validation"):
                 continue
-            partly = self._partly(cell, file.take(in_cell))
-            for stream, chosen in zip(self._streams[cell], (~partly, partly), strict=True):
-                rows_of_cell = np.flatnonzero(in_cell)[chosen]
-                indices, places_of_rows = stream.stretch(number, file.size[rows_of_cell], window)
-                rows.append(rows_of_cell[indices])
-                places.append(places_of_rows)
+            rows_of_stream = np.flatnonzero((file.cell == cell) & (copies == times))
+            sizes = file.sizes[phase, rows_of_stream]
+            indices, places_of_rows = stream.stretch(number, sizes, window - self._firsts[phase])
+            rows.append(rows_of_stream[indices])
+            places.append(places_of_rows)
         return np.concatenate(rows), np.concatenate(places)

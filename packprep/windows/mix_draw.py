@@ -3,13 +3,14 @@
 A draw takes complete copies of all documents, and one more copy of the documents before a place in
 the order of hashes. A histogram of that order finds the place, so nothing is stored per document of
 the input. A few documents after the place fill the remaining tokens, each taken if it fits. Except
-for these, a smaller draw is part of a larger one.
+for these, a smaller draw is part of a larger one. A later draw of the same documents takes those
+with the fewest copies first.
 
 Example: 100 documents of 10 tokens, 1,234 wanted -> each once, and those with the 23 lowest hashes
 once more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,36 +30,30 @@ _CANDIDATES = 100_000
 class Draw:
     """Copies to take of each document.
 
-    times: copies of every document. below: documents in buckets before this one get one more copy.
-    more: ids of other documents that get one more copy.
-
-    A document of 0 tokens is taken once.
+    times: copies that every document has at the end. below: documents in buckets before this one
+    have one more. more: ids of other documents that have one more.
     """
 
     times: int
     below: int
     more: Int64
 
-    def partly(self, ids: Int64, bucket: Int64, sizes: Int64) -> Bools:
-        """Mask of documents that are taken once more than `times`, [documents].
+    def copies(self, ids: Int64, bucket: Int64, sizes: Int64, drawn: Int64) -> Int64:
+        """Copies taken of each document, [documents]; none of a document of 0 tokens.
 
-        If times is 0, also those of 0 tokens.
+        drawn: copies that earlier draws have taken.
         """
-        return np.where(sizes > 0, (bucket < self.below) | np.isin(ids, self.more), self.times == 0)
-
-    def copies(self, sizes: Int64, partly: Bools) -> Int64:
-        """Copies taken of each document, [documents].
-
-        partly: the result of `partly`.
-        """
-        return np.where(sizes > 0, self.times, min(self.times, 1)) + partly
+        partly = (drawn <= self.times) & ((bucket < self.below) | np.isin(ids, self.more))
+        taken: Int64 = np.where(sizes > 0, np.maximum(self.times - drawn, 0) + partly, 0)
+        return taken
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawEnd:
     """End of a draw in the order of hashes.
 
-    Buckets before `first` are drawn completely, and `room` tokens from buckets first..last - 1.
+    times: see `Draw`. Buckets before `first` are drawn completely, and `room` tokens from buckets
+    first..last - 1.
     """
 
     times: int
@@ -77,15 +72,25 @@ def buckets(hashed: NDArray[np.uint64]) -> Int64:
     return (hashed >> _SHIFT).astype(np.int64)
 
 
-def place(wanted: int, tokens: Int64, documents: Int64) -> DrawEnd:
-    """The end of a draw of `wanted` tokens.
+def place(wanted: int, pools: Mapping[int, tuple[Int64, Int64]]) -> DrawEnd:
+    """The end of a draw of `wanted` tokens, which takes documents with the fewest copies first.
 
-    tokens, documents: those in each bucket, [BUCKETS].
+    pools: by the copies that earlier draws have taken, tokens and documents in each bucket,
+    [BUCKETS] each.
     """
-    total = int(tokens.sum())
-    if not total:
+    tokens, documents = np.zeros((2, BUCKETS), np.int64)
+    rest, times = wanted, 0
+    levels = sorted(level for level, (sizes, _) in pools.items() if sizes.any())
+    if not levels:
         return DrawEnd(times=0, first=0, last=0, room=0)
-    times, rest = divmod(wanted, total)
+    for level, following in zip(levels, [*levels[1:], None], strict=True):
+        tokens, documents = tokens + pools[level][0], documents + pools[level][1]
+        more, total = rest // int(tokens.sum()), int(tokens.sum())
+        if following is not None:
+            more = min(more, following - level)
+        times, rest = level + more, rest - more * total
+        if times != following:
+            break
     ends = np.cumsum(tokens)
     first = int(np.searchsorted(ends, rest, side="right")) if rest else 0
     room = rest - (int(ends[first - 1]) if first else 0)

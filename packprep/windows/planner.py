@@ -19,11 +19,13 @@ from packprep.packing.api import pack_lengths
 from packprep.packing.kernels.common import shuffle
 from packprep.packing.kernels.gather import Pointers, tokens_at
 from packprep.packing.plan import PackPlan
+from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.memory import MappedFiles
 from packprep.windows.cut import cut_segments, wrap_documents
 from packprep.windows.documents import Documents
+from packprep.windows.interleave import interleaved
 from packprep.windows.pairs import SPLIT, cut_pairs
 from packprep.windows.placement import Packs
 from packprep.windows.segments import DocumentAccount, Segments
@@ -56,14 +58,20 @@ def plan_window(
     config: BuildConfig,
     seed: int,
     planner: Planner | None = None,
+    mixed: Int64 | None = None,
 ) -> WindowPlan:
-    """Plan the documents of one window. May raise TooLongError with overflow error."""
+    """Plan the documents of one window. May raise TooLongError with overflow error.
+
+    mixed: entry of each source, to interleave shuffled packs of different entries.
+    """
     if config.repack and (planner is not None or config.strategy == "wrapped"):
         visit = np.arange(len(documents), dtype=np.int32)
         shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
         documents = documents.take(visit.astype(np.int64))
     cut = cut_window(documents, tokenizer, config)
     segments, account, plan = plan_segments(documents, cut, config, seed, planner)
+    if mixed is not None and config.order == "shuffle" and mixed.any():
+        plan = _interleaved(plan, mixed[documents.source[segments.document]], int(mixed.max()) + 1)
     trained = cut.trained
     if cut.trees is None and (labels := documents.labels) is not None:
         trained = segments.trained(labels, config)
@@ -209,6 +217,19 @@ def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) 
     offsets = plan.offsets.astype(np.int64)
     pack = np.repeat(np.arange(plan.num_packs), np.diff(offsets))
     return PackPlan(lengths, config.max_length, order[np.lexsort((order, pack))], offsets)
+
+
+def _interleaved(plan: PackPlan, entries: Int64, count: int) -> PackPlan:
+    """The plan with every span of packs in the shares of the window. entries: of segments."""
+    packs = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
+    tokens = np.bincount(
+        packs * count + entries[plan.order],
+        weights=plan.lengths[plan.order],
+        minlength=plan.num_packs * count,
+    ).astype(np.int64)
+    order = interleaved(tokens.reshape(plan.num_packs, count))
+    moved = orders.permuted(plan.order, plan.offsets, order)
+    return PackPlan(plan.lengths, plan.max_length, *moved)
 
 
 def _check_pairs(plan: PackPlan, segments: Segments) -> None:

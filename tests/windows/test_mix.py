@@ -95,7 +95,7 @@ def mix_of(folder: Path, units: Sequence[Sequence[tuple[int, int]]], settings: B
         folder,
         list(entries),
         settings,
-        lambda d: packed_tokens(d, POLICY, settings),
+        lambda documents, config: packed_tokens(documents, POLICY, config),
     )
 
 
@@ -191,7 +191,7 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
             int(length_of[d]) * times for d, times in again.items()
         )
         assert all(drawn[document] == 1 for document in ids if not length_of[document])
-    wanted = np.array(mix.wanted[:count])
+    wanted = np.array(mix.cells.wanted[0][:count])
     assert (packed.sum(axis=0) <= wanted).all()
     assert (wanted - packed.sum(axis=0) <= max(longest - 1, 0)).all(), (
         "short by less than a document"

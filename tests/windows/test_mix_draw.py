@@ -16,20 +16,24 @@ def drawn(sizes: list[int], wanted: int, seed: int = 0) -> Drawn:
     bucket = buckets(hashed)
     end = place(
         wanted,
-        np.bincount(bucket, weights=tokens, minlength=BUCKETS).astype(np.int64),
-        np.bincount(bucket[tokens > 0], minlength=BUCKETS),
+        {
+            0: (
+                np.bincount(bucket, weights=tokens, minlength=BUCKETS).astype(np.int64),
+                np.bincount(bucket[tokens > 0], minlength=BUCKETS),
+            )
+        },
     )
     near = (bucket >= end.first) & (bucket < end.last) & (tokens > 0)
     # as from two files; their order has no effect
     halves = [near & (ids % 2 == half) for half in (1, 0)]
     draw = finish_draw(end, [(hashed[half], ids[half], tokens[half]) for half in halves])
-    return draw, draw.copies(tokens, draw.partly(ids, bucket, tokens))
+    return draw, draw.copies(ids, bucket, tokens, np.zeros_like(ids))
 
 
 def plain(sizes: list[int], wanted: int, seed: int) -> list[int]:
     """Complete copies, then documents in the order of their hashes, each if it still fits."""
     times, left = divmod(wanted, sum(sizes)) if sum(sizes) else (0, 0)
-    copies = [times if size else 1 for size in sizes]
+    copies = [times if size else 0 for size in sizes]
     for document in np.argsort(hashes(seed, np.arange(len(sizes)))).tolist():
         if 0 < sizes[document] <= left:
             copies[document] += 1
@@ -52,10 +56,10 @@ def test_a_document_that_does_not_fit_is_skipped_for_later_ones() -> None:
     assert drawn(sizes, 40)[1].sum() == 40
 
 
-def test_documents_without_tokens_are_taken_once_and_never_repeated() -> None:
-    assert drawn([0, 5, 0], 0)[1].tolist() == [1, 0, 1]
-    assert drawn([0, 5, 0], 15)[1].tolist() == [1, 3, 1]
-    assert drawn([0, 0], 7)[1].tolist() == [1, 1]
+def test_documents_without_tokens_are_not_drawn() -> None:
+    assert drawn([0, 5, 0], 0)[1].tolist() == [0, 0, 0]
+    assert drawn([0, 5, 0], 15)[1].tolist() == [0, 3, 0]
+    assert drawn([0, 0], 7)[1].tolist() == [0, 0]
 
 
 def test_a_larger_draw_keeps_the_documents_of_a_smaller_one() -> None:
@@ -74,7 +78,7 @@ def test_only_documents_that_may_fill_the_rest_are_kept_in_memory(
 ) -> None:
     monkeypatch.setattr(mix_draw, "_CANDIDATES", 10)
     tokens = np.full(BUCKETS, 7)
-    end = place(7 * 100 + 3, tokens, np.full(BUCKETS, 4))
+    end = place(7 * 100 + 3, {0: (tokens, np.full(BUCKETS, 4))})
     assert (end.first, end.last, end.room) == (100, 103, 3)
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _SWEPT = ("max_length", "strategy", "overflow")
 # A plan writes no output and runs on this machine.
-_OUTPUT = ("output", "overwrite", "append", "restart", "shard_size", "shuffle")
+_OUTPUT = ("output", "overwrite", "append", "restart", "shard_size", "shuffle", "from_phase")
+_MIXED = ("phases",)
 _MACHINES = ("executor", "task_index", "num_tasks", "ray_address", "work_dir")
 _OVERFLOWS = ("split", "truncate", "drop")  # "all"; error gives either their plan or none
 
@@ -32,7 +33,7 @@ def _known(key: str) -> tuple[str, ...]:
     return get_args(field.type)
 
 
-@build_options("sources", *_OUTPUT, *_MACHINES, *_SWEPT)
+@build_options("sources", *_OUTPUT, *_MACHINES, *_SWEPT, *_MIXED)
 @click.command(
     "plan",
     cls=Grouped,

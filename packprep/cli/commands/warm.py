@@ -4,6 +4,7 @@ import click
 
 _MODULES = (
     "packprep.windows.labels",
+    "packprep.windows.interleave",
     "packprep.windows.mix_draw",
     "packprep.chat.rendering.plain_kernels",
 )

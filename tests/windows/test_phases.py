@@ -1,0 +1,255 @@
+"""Phases: documents of each, their account and shares, for token files made here."""
+
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from packprep import BuildConfig
+from packprep.config.phases import Phase
+from packprep.schemas import check_ledger
+from packprep.support.errors import InputError
+from packprep.windows.mix import Mix
+from packprep.windows.mix_draw import hashes
+from packprep.windows.phase_sizes import largest_total
+from packprep.windows.planner import account_by_source, plan_window
+from tests.helpers.files import config
+from tests.windows.test_mix import POLICY, mix_of
+
+Units = list[list[tuple[int, int]]]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[BuildConfig, Units]:
+    """A config of two sources and two or three phases, and units of documents."""
+    rows = [
+        (source, draw(st.sampled_from([0, *range(3, 30)])))
+        for source in range(2)
+        for _ in range(draw(st.integers(1, 25)))
+    ]
+    size = draw(st.integers(1, 12))
+    units = [rows[first : first + size] for first in range(0, len(rows), size)]
+    count = draw(st.integers(2, 3))
+    counts = draw(st.booleans())
+    shares = ["50%", "50%"] if count == 2 else ["20%", "50%", "30%"]
+    weighted = draw(st.booleans())
+    phases: list[dict[str, Any]] = []
+    for number in range(count):
+        phase: dict[str, Any] = {
+            "tokens": draw(st.integers(20, 150)) if counts else shares[number],
+            "max_length": draw(st.sampled_from([8, 16, 64])),
+        }
+        if weighted:
+            phase["weights"] = draw(st.sampled_from([[1, 1], [3, 1], [1, 9], [0, 1]]))
+        phase |= draw(st.sampled_from([{}, {}, {"max_len": 12}, {"min_len": 10}]))
+        phases.append(phase)
+    return (
+        config(
+            sources=["0", "1"],
+            phases=phases,
+            max_epochs=draw(st.sampled_from([1, 1.5, 3])),
+            holdout=draw(st.sampled_from([0.0, 0.0, 0.3])),
+            window=draw(st.sampled_from([150, 10**9])),
+            overflow=draw(st.sampled_from(["split", "truncate", "drop"])),
+            seed=draw(st.integers(0, 3)),
+        ),
+        units,
+    )
+
+
+def drawn_copies(mix: Mix, split: str) -> list[Counter[int]]:
+    """Copies of each document in each phase."""
+    phases = [Counter[int]() for _ in mix.cells.configs]
+    for window, phase in enumerate(mix.phase_of):
+        phases[phase].update(mix.documents(window, split).id.tolist())
+    return phases
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_no_document_is_used_more_often_than_max_epochs_and_the_account_closes(
+    case: tuple[BuildConfig, Units],
+) -> None:
+    options, units = case
+    lengths = [length for rows in units for _, length in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mix = mix_of(Path(folder), units, options)
+        except InputError as error:
+            assert "phase" in str(error)
+            return
+        totals = mix.left_out(POLICY)
+        copies = {
+            split: drawn_copies(mix, split)
+            for split in (("train", "validation") if options.holdout else ("train",))
+        }
+        packed = np.zeros((len(mix.cells.configs), 2), np.int64)
+        for split in copies:
+            for window, phase in enumerate(mix.phase_of):
+                documents = mix.documents(window, split)
+                assert len(set(documents.id.tolist())) == len(documents)
+                plan = plan_window(documents, POLICY, mix.config_of(window), seed=window)
+                for source, sums in enumerate(account_by_source(plan, POLICY, 2, plan.packs)[:2]):
+                    totals[source] += sums
+                    packed[phase, source] += sums.tokens_kept * (split == "train")
+    most = max(1, -int(-options.max_epochs // 1))
+    drawn = sum((each for phases in copies.values() for each in phases), Counter[int]())
+    assert max(drawn.values(), default=0) <= most
+    assert max(sum(copies.get("validation", []), Counter[int]()).values(), default=1) == 1
+    for total in totals:
+        check_ledger(total.ledger)
+    repeated = sum(total.repeated_documents for total in totals)
+    assert repeated == sum(times - 1 for times in drawn.values())
+    wanted = np.array([each[:2] for each in mix.cells.wanted])
+    assert (packed <= wanted).all()
+    assert (wanted - packed < max(lengths) + 3).all(), "short by less than a document"
+    for asked, each in zip(options.phase_list(), copies["train"], strict=True):
+        for document in each:
+            tokens = lengths[document]
+            in_class = asked.min_len <= tokens - 2 <= (asked.max_len or tokens)
+            assert in_class or not mix_has_tokens(options, tokens), "of the class of its phase"
+
+
+def mix_has_tokens(options: BuildConfig, tokens: int) -> bool:
+    """True if some phase has tokens of a document; others are counted in the first one."""
+    return any(
+        tokens
+        and phase.min_len <= tokens - 2 <= (phase.max_len or tokens)
+        and (options.overflow != "drop" or tokens <= phase.max_length)
+        for phase in options.phase_list()
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.sampled_from([[1, 1], [0, 1]]), st.integers(20, 60))
+def test_earlier_phases_do_not_depend_on_the_last_one(
+    case: tuple[BuildConfig, Units], weights: list[int], tokens: int
+) -> None:
+    options, units = case
+    assume(isinstance(options.phases[0]["tokens"], int) and "weights" in options.phases[0])
+    last = {"tokens": tokens, "weights": weights, "max_length": 32}
+    other = replace(options, phases=(*options.phases[:-1], last))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            one, two = (mix_of(Path(folder), units, each) for each in (options, other))
+        except InputError:
+            return
+        for split in ("train", "validation") if options.holdout else ("train",):
+            for window, phase in enumerate(one.phase_of):
+                if phase < len(options.phases) - 1:
+                    documents = [mix.documents(window, split) for mix in (one, two)]
+                    ids = [
+                        each.id[each.length > 0].tolist() if phase else each.id.tolist()
+                        for each in documents
+                    ]
+                    if phase or options.overflow == "split":
+                        assert ids[0] == ids[1]
+
+
+def reference(sizes: list[int], wanted: list[int], seed: int) -> list[list[int]]:
+    """Phase after phase: the fewest copies first, then by hash, each if it still fits."""
+    order = np.argsort(hashes(seed, np.arange(len(sizes)))).tolist()
+    copies, phases = [0] * len(sizes), []
+    for amount in wanted:
+        taken = [0] * len(sizes)
+        while True:
+            level = min(copies)
+            pool = [document for document in order if copies[document] == level]
+            if sum(sizes[document] for document in pool) > amount:
+                break
+            for document in pool:
+                copies[document] += 1
+                taken[document] += 1
+                amount -= sizes[document]
+        for document in pool:
+            if sizes[document] <= amount:
+                copies[document] += 1
+                taken[document] += 1
+                amount -= sizes[document]
+        phases.append(taken)
+    return phases
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(3, 20), min_size=2, max_size=30),
+    st.lists(st.integers(1, 120), min_size=1, max_size=3),
+    st.integers(0, 3),
+)
+def test_phases_of_one_source_draw_what_the_reference_draws(
+    sizes: list[int], wanted: list[int], seed: int
+) -> None:
+    options = config(
+        sources=["0"],
+        phases=[{"tokens": tokens} for tokens in wanted],
+        max_epochs=1000,
+        max_length=64,
+        seed=seed,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        mix = mix_of(Path(folder), [[(0, size) for size in sizes]], options)
+        drawn = drawn_copies(mix, "train")
+    expected = reference(sizes, wanted, seed)
+    assert [[each[document] for document in range(len(sizes))] for each in drawn] == expected
+
+
+def phase(share: str, shares: list[str] | None, **lengths: Any) -> Phase:
+    return Phase(
+        tokens=None,
+        share=Fraction(share),
+        shares=None if shares is None else tuple(map(Fraction, shares)),
+        **({"max_length": 8, "min_len": 1, "max_len": None} | lengths),
+    )
+
+
+def test_the_largest_total_uses_up_the_scarcest_source() -> None:
+    phases = [phase("4/5", ["7/10", "3/10"]), phase("1/5", ["0", "1"])]
+    tokens = {(0, 3): [900, 900], (1, 3): [440, 440]}
+    assert largest_total(phases, [Fraction(1), Fraction(1)], tokens) == (1000, (1, 1))
+    assert largest_total(phases, [Fraction(1), Fraction(2)], tokens)[0] == 1607  # 900 / 0.56
+    natural = [phase("1/2", None), phase("1/2", None)]
+    assert largest_total(natural, [Fraction(1), Fraction(1)], tokens)[0] == 1340
+
+
+def test_the_largest_total_keeps_documents_for_the_phase_that_needs_them() -> None:
+    # 300 short tokens only for phase 1, 100 long ones only for phase 2.
+    phases = [phase("1/2", None, max_len=5), phase("1/2", None, min_len=6)]
+    tokens = {(0, 1): [300, 0], (0, 2): [0, 100]}
+    assert largest_total(phases, [Fraction(1)], tokens) == (200, (1, 0))
+
+
+@pytest.mark.parametrize(
+    ("phases", "sentence"),
+    [
+        (
+            [{"tokens": 30, "weights": [1, 0]}, {"tokens": 90, "weights": [2, 1]}],
+            "phase 2 asks for 60 tokens of 0, and 30 are left for it; give a larger max_epochs to "
+            "repeat it, or ask for fewer",
+        ),
+        (
+            [{"tokens": 40}, {"tokens": 81}],
+            "phase 2 asks for 81 tokens, and 80 are left for it; give a larger max_epochs to "
+            "repeat them, or ask for fewer",
+        ),
+        (
+            [{"tokens": "50%"}, {"tokens": "50%", "weights": [1, 1], "min_len": 40}],
+            "the source 0 has no tokens for phase 2; fix it, or give it the weight 0 there",
+        ),
+    ],
+)
+def test_a_phase_that_asks_for_too_much_is_refused(
+    tmp_path: Path, phases: list[dict[str, Any]], sentence: str
+) -> None:
+    if "weights" in phases[1]:
+        phases[0].setdefault("weights", [1, 1])
+    options = config(sources=["0", "1"], phases=phases, max_length=64)
+    with pytest.raises(InputError) as error:
+        mix_of(tmp_path, [[(0, 10)] * 6 + [(1, 10)] * 6], options)
+    assert str(error.value) == sentence
