@@ -123,7 +123,6 @@ def build(
         finished = output.already_built(inputs, config, progress)
         if finished is not None:
             return output.keep(staging.path, finished, progress)
-        earlier = earlier_phases(config, inputs)
         job = Job(
             config=config,
             staging=staging.path,
@@ -137,6 +136,7 @@ def build(
         if signed is not None:
             progress.say(f"{staging.path} is complete: only its last rename was missing")
             return output.publish(staging.path, signed, progress)
+        earlier = earlier_phases(config, inputs)
         output.begin(staging.path)
         stages = Stages(job, progress, clock, one_split_does=output.one_split_does, earlier=earlier)
         with _system_errors(stages), _store_used(job):

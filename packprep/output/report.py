@@ -567,11 +567,10 @@ def _phase_rows(number: int, phase: ReportPhase) -> list[tuple[str, str]]:
         )
     ]
     if len(phase["sources"]) > 1:
-        shares = ", ".join(
-            f"{source['name']} {source['share']:.3%} (asked {source['asked_share']:.3%})"
+        rows += [
+            ("", f"{source['share']:.3%} {source['name']}, asked {source['asked_share']:.3%}")
             for source in phase["sources"]
-        )
-        rows.append(("", shares))
+        ]
     return rows
 
 

@@ -153,7 +153,7 @@ def with_last(corpus: dict[str, Any], **last: Any) -> dict[str, Any]:
     return corpus | {"phases": [*corpus["phases"][:2], corpus["phases"][2] | last]}
 
 
-@pytest.mark.parametrize("stop", [None, "plan_window", "write_shard"])
+@pytest.mark.parametrize("stop", [None, "plan_window", "write_shard", "publish"])
 def test_the_last_phase_is_replaced_and_the_files_of_earlier_ones_are_linked(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str | None
 ) -> None:
@@ -167,8 +167,9 @@ def test_the_last_phase_is_replaced_and_the_files_of_earlier_ones_are_linked(
     options = {"overwrite": True, "from_phase": 3}
     if stop is not None:
         with monkeypatch.context() as patch:
+            place: Any = outputs if stop == "publish" else window_files
             calls = 4 if stop == "plan_window" else 0
-            patch.setattr(window_files, stop, failing_after(calls, getattr(window_files, stop)))
+            patch.setattr(place, stop, failing_after(calls, getattr(place, stop)))
             with pytest.raises(OSError, match="Input/output error"):
                 made(changed, **options)
         assert read_manifest(corpus["output"]).data == before.data

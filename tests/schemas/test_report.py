@@ -5,7 +5,13 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 from packprep.schemas.report import Report
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_bytes())
-VALUES = {int: "integer", float: "number", str: "string", str | None: ["string", "null"]}
+VALUES = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    str | None: ["string", "null"],
+    int | None: ["integer", "null"],
+}
 
 
 def described(schema: Any) -> Any:
