@@ -20,7 +20,7 @@ from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.account import Dropped, Sums
 from packprep.support.arrays import Int64
 from packprep.tokens.store import TokenFile
-from packprep.windows.documents import Documents, read_chosen
+from packprep.windows.documents import Documents, read_chosen, unit_order
 from packprep.windows.mix_cells import Cells, Measure
 from packprep.windows.mix_order import Stream, lay_out
 
