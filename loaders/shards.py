@@ -146,10 +146,11 @@ class PackedShards:
                 f"{path} is an index that is still being built, and its tokens are not complete; "
                 "wait until it is finished"
             )
-        if verify or epoch is not None or options.get("repack"):
+        parts = options.get("repack") or options.get("phases")
+        if verify or epoch is not None or parts:
             raise ValueError(
-                f"{path} is still being built; follow cannot verify it, or read the packings of "
-                "several epochs: wait until it is finished"
+                f"{path} is still being built; follow cannot verify it, or read phases or the "
+                "packings of several epochs: wait until it is finished"
             )
         self.path, self._build, self._manifest = Path(path), build, manifest
         self._identity, self.split = manifest.identity, _choose(manifest, split, path)

@@ -118,8 +118,14 @@ def _of_epoch(manifest: Manifest, epoch: int | None, source: Output) -> Manifest
         )
     if epoch >= manifest.epochs:
         raise ConfigError(f"{source} has no epoch {epoch}; it has {manifest.epochs}, from 0")
-    files = [entry for entry in manifest.data["files"] if entry.get("epoch", 0) == epoch]
-    return replace(manifest, data=manifest.data | {"files": files})
+    data = manifest.data
+    kept = {"files": [entry for entry in data["files"] if entry.get("epoch", 0) == epoch]}
+    if manifest.is_index:
+        epochs = [entry.epoch or 0 for entry in manifest.files if entry.is_shard]
+        windows = zip(data["index"]["shards"], epochs, strict=True)
+        shards = [window for window, of_epoch in windows if of_epoch == epoch]
+        kept["index"] = data["index"] | {"shards": shards}
+    return replace(manifest, data=data | kept)
 
 
 def _same_export(

@@ -41,6 +41,7 @@ class Purpose(enum.IntEnum):
     PLAN_ERROR = 16  # group of a document, one of ten, for the error of a sample
     EXCHANGES = 17  # [number]: places of documents that a repack exchanges
     WINDOW_ORDER = 18  # order of the documents of a window, where a repack needs another one
+    PARTLY_RANDOM = 19  # documents that a repack takes in random order
 
 
 GOLDEN, _MIX_1, _MIX_2 = (

@@ -93,6 +93,7 @@ def neighbours(output: Path, epoch: int) -> set[tuple[int, int]]:
         {"strategy": "balanced", "window": "1GB", "order": "balanced"},
         {"weights": "50,30,20"},
         {"pad_segment_to_multiple": 8, "overflow": "truncate"},
+        {"materialize": "index"},
     ],
     ids=str,
 )
@@ -231,6 +232,34 @@ def test_appended_files_are_packed_for_the_same_epochs(
     assert len(cut.shards("train")) > len(manifest.shards("train"))
     for epoch in range(3):
         assert documents(tmp_path / "cut", epoch) == documents(tmp_path / "out", epoch)
+
+
+def test_an_index_of_several_epochs_is_appended_to_exported_and_materialized(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    index = options | {"materialize": "index", "keep_tokens": str(tmp_path / "store")}
+    sources = options["sources"]
+    for settings, name in ((options, "shards"), (index, "index")):
+        for more in ({"sources": sources[:2]}, {"append": True}):
+            build(config(**settings | {"output": str(tmp_path / name)} | more))
+    assert verify(tmp_path / "index").sound
+    for epoch in range(3):
+        plain, gathered = (
+            [pack.tokens.tolist() for pack in PackedShards(tmp_path / name, epoch=epoch)]
+            for name in ("shards", "index")
+        )
+        assert plain == gathered
+    for name in ("shards", "index"):
+        to = tmp_path / f"{name}-rows"
+        assert run("export", tmp_path / name, "--to", "trl", "--epoch", 1, "-o", to).code == 0
+    rows = [
+        datasets.load_from_disk(str(tmp_path / f"{name}-rows"))["train"]["input_ids"][:]
+        for name in ("shards", "index")
+    ]
+    assert rows[0] == rows[1]
+    assert run("materialize", tmp_path / "index", "-o", tmp_path / "again").code == 0
+    assert verify(tmp_path / "again").sound
+    assert read_manifest(tmp_path / "again").epochs == 3
 
 
 def test_outputs_of_other_epochs_are_not_merged(tmp_path: Path, options: dict[str, Any]) -> None:

@@ -261,11 +261,13 @@ def test_what_needs_the_whole_output_is_refused(options: dict[str, Any]) -> None
         PackedShards("s3://bucket/packed", follow=True)
 
 
-def test_packings_of_several_epochs_are_read_when_they_are_finished(
-    options: dict[str, Any],
+@pytest.mark.parametrize(
+    "more", [{"order": "shuffle", "epochs": 2, "repack": True}, {"materialize": "index"}]
+)
+def test_packings_of_several_epochs_and_an_index_are_read_when_they_are_finished(
+    options: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    repacked = options | {"order": "shuffle", "epochs": 2, "repack": True}
-    with paused(repacked), pytest.raises(ValueError, match="wait until it is finished"):
+    with paused(options | more), pytest.raises(ValueError, match="wait until it is finished"):
         PackedShards(options["output"], follow=True)
 
 

@@ -48,11 +48,18 @@ def test_without_repack_a_seed_leaves_long_documents_beside_the_same_ones() -> N
 
 
 @pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "knapsack", "optimal"])
-def test_other_neighbours_take_at_most_a_twentieth_of_a_percent_more_packs(strategy: str) -> None:
+def test_other_neighbours_take_as_many_packs_but_for_a_fortieth_of_a_percent(strategy: str) -> None:
     for max_length in (1024, 2048, 4096):
         plain = pack_lengths(LENGTHS, max_length, strategy, 3)
         again = pack_lengths(LENGTHS, max_length, strategy, 3, repack=True)
-        assert plain.num_packs <= again.num_packs <= 1.0005 * plain.num_packs
+        assert abs(plain.num_packs - again.num_packs) <= 0.00025 * plain.num_packs
+
+
+def test_documents_of_lengths_of_their_own_get_other_neighbours_too() -> None:
+    lengths = np.random.default_rng(2).permutation(np.arange(1, 4097)).astype(np.int32)
+    plans = [pack_lengths(lengths, 8192, "best_fit", seed, repack=True) for seed in (0, 1)]
+    plain = [pack_lengths(lengths, 8192, "best_fit", seed) for seed in (0, 1)]
+    assert (in_common(*plain), in_common(*plans) < 0.2) == (1, True)
 
 
 @settings(max_examples=500)
@@ -90,7 +97,7 @@ def test_every_plan_keeps_the_constraints_and_is_a_function_of_its_seed(
     assert (inner > 0).all(), "documents ascend inside a pack"
     if strategy not in ("stream", "greedy", "balanced"):
         plain = pack_lengths(lengths, capacity, strategy, seed, **options | {"repack": False})
-        assert plan.num_packs == plain.num_packs  # of so few, 0.05 % is none
+        assert plan.num_packs == plain.num_packs  # of so few, 0.025 % is none
 
 
 @settings(max_examples=200)
