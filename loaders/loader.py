@@ -34,7 +34,11 @@ class PackedLoader:
 
     `for batch in loader`, or `loader[step]` by number. Each batch is a PackedBatch.
 
-    shards: packs to read. packs_per_batch: packs in a batch of one rank. seed, epoch: decide the
+    shards: packs to read. Of a build that still runs, batches come in stored order (shuffle=False)
+    as soon as their packs are there; the number of steps is known when the build is finished, and
+    the remainder is dropped or filled then. A state of such a loader resumes in the finished
+    output.
+    packs_per_batch: packs in a batch of one rank. seed, epoch: decide the
     order. shuffle: mix packs in windows of `shuffle_window` shuffled shards. rank, world_size: this
     rank's share of each global batch. labels: "hf" (unshifted, the model shifts), "shifted" (of the
     next token) or "none"; no label crosses a segment boundary. loss_weights: mode of the weights to
@@ -125,12 +129,22 @@ class PackedLoader:
 
     def _check_steps(self) -> None:
         """Check all epochs that are packed, so that none fails after hours of training."""
+        if self.shards.growing:
+            self._check_stored_order()
+            return
         fewest = min(plan.packs for plan in self.shards.plans)
         if self._steps_of(fewest) == 0:
             raise ValueError(
                 f"{self.shards.path} has {fewest} packs, too few for one batch of "
                 f"{self.packs_per_batch} on each of {self.world_size} ranks; choose "
                 "remainder='fill' or a smaller batch"
+            )
+
+    def _check_stored_order(self) -> None:
+        if self.shards.growing and self._window:
+            raise ValueError(
+                f"{self.shards.path} is still being built, and its last shards are not known; "
+                "choose shuffle=False: a build stores packs in a seeded random order by default"
             )
 
     def __repr__(self) -> str:
@@ -156,7 +170,10 @@ class PackedLoader:
         settings = ", ".join(
             f"{name}={value!r}" for name, value in kept.items() if value is not None
         )
-        steps = "1 step" if len(self) == 1 else f"{len(self):,} steps"
+        count = 0 if self.shards.growing else len(self)
+        steps = "1 step" if count == 1 else f"{count:,} steps"
+        if self.shards.growing:
+            steps = "steps"
         size = f"{'' if shape.fixed else 'at most '}{shape.tokens:,}"
         text = f"PackedLoader({self.shards!r}, {steps} of {size} tokens, {settings})"
         return fill(
@@ -166,8 +183,10 @@ class PackedLoader:
     def __len__(self) -> int:
         """Steps of this epoch, the same on every rank.
 
-        Epochs that are packed again may differ by a few steps.
+        Epochs that are packed again may differ by a few steps. TypeError while a build is followed.
         """
+        if self.shards.growing:
+            len(self.shards)  # raises
         return self._steps(0)
 
     def __getitem__(self, step: int | list[int]) -> PackedBatch:
@@ -196,7 +215,7 @@ class PackedLoader:
     def __iter__(self) -> Iterator[PackedBatch]:
         start = self._take_start()
         batches = self._batches(start)
-        if self.prefetch:
+        if self.prefetch and not self.shards.growing:  # a thread that waits could not be stopped
             return prefetched(batches, self.prefetch, partial(self._count, start))
         return self._counted(batches, start)
 
@@ -253,13 +272,15 @@ class PackedLoader:
             raise FormatError(
                 f"the loader's state has version {state.get('version')}; expected {STATE_VERSION}"
             )
-        if state["fingerprint"] != self.shards.fingerprint:
+        known = (self.shards.fingerprint, self.shards.identity_fingerprint)
+        if state["fingerprint"] not in known:
             raise FormatError(
                 f"the loader's state belongs to shards with fingerprint {state['fingerprint']:x}; "
                 f"{self.shards.path} has {self.shards.fingerprint:x}; resume from the shards that "
                 "the state was saved with"
             )
         self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
+        self._check_stored_order()
         self._order = None
         self._start = self._handed_out = state["packs"]
         self._by_number = False
@@ -320,10 +341,17 @@ class PackedLoader:
 
     def _packs_from(self, start: int) -> Iterator[list[int]]:
         """Pack numbers of this rank's batches from a position on, with their shards read ahead."""
+        done, each = 0, self.packs_per_batch * self.world_size
+        while self.shards.growing:
+            known = self.shards.grow(start + (done + 1) * each)
+            self._order = None  # of the shards that were known before
+            last = min((known - start) // each, done + _STEPS_AT_ONCE)
+            yield from self._packs(start, done, last)
+            done = max(done, last)
         steps = self._steps(start)
         readahead = Readahead(self.shards, self._epoch_order(), self._plan.first_shard)
-        for first in range(0, steps, _STEPS_AT_ONCE):
-            readahead.advance(start + first * self.packs_per_batch * self.world_size)
+        for first in range(done, steps, _STEPS_AT_ONCE):
+            readahead.advance(start + first * each)
             yield from self._packs(start, first, min(first + _STEPS_AT_ONCE, steps))
 
     def _batches(self, start: int) -> Iterator[PackedBatch]:

@@ -22,10 +22,11 @@ from packprep.schemas.listed import check_file, check_files
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
 from packprep.schemas.names import column_view
 from packprep.schemas.storage.remote import RemoteOutput
+from packprep.schemas.storage.running import Mapping, RunningBuild
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import check_batch
 
-from .mapped import BatchRows, MappedShard, plain_fields, stored_fields, will_need
+from .mapped import BatchRows, Field, MappedShard, plain_fields, stored_fields, will_need
 from .pack import Pack
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class PackedShards:
     cu_seqlens. verify=True checks everything at opening: digests, surplus files and every invariant
     of every pack.
 
+    follow: read the shards of a build that still runs, in the order of the finished output, and
+    wait for the next ones. `len` is known once the build is done; until then iterate, or use
+    PackedLoader with shuffle=False.
+
     >>> for document_id, start, tokens in PackedShards("packed")[0].segments(): ...
 
     Raises FormatError for a damaged file, ValueError for an unknown split. Pickles as its path.
@@ -77,6 +82,7 @@ class PackedShards:
         split: str | None = None,
         epoch: int | None = None,
         verify: bool = False,
+        follow: bool = False,
         cache_dir: str | Path | None = None,
         cache_size: int | None = None,
         store: str | Path | None = None,
@@ -85,9 +91,14 @@ class PackedShards:
         self._epoch = epoch
         self._shards: list[MappedShard] = []
         options = {"cache_dir": cache_dir, "cache_size": cache_size, "store": store}
-        self._reopen = partial(PackedShards, epoch=epoch, **options)  # type: ignore[arg-type]
+        self._reopen = partial(PackedShards, epoch=epoch, follow=follow, **options)  # type: ignore[arg-type]
+        self._ends: list[int] = []
         self._gathered: Gathered | None = None
+        self._build: RunningBuild | None = None
+        self._identity = ""  # of the build, if it was followed
         self._manifest: Manifest | None = None
+        if follow and self._follow(path, split, epoch, verify):
+            return
         if is_url(path):
             self._remote = RemoteOutput(str(path), cache_dir, cache_size, self._evicted)
             self.path: str | Path = self._remote.url
@@ -111,6 +122,53 @@ class PackedShards:
         self.plans = self._find_plans([entry.epoch or 0 for entry in entries], manifest.epochs)
         if verify:
             self._verify(manifest)
+
+    def _follow(self, path: str | Path, split: str | None, epoch: int | None, verify: bool) -> bool:
+        """Open a build that still runs; False if it is finished, and is opened like any other."""
+        if is_url(path):
+            raise ValueError(f"{path} is in a store, where a build cannot be followed; wait for it")
+        build = RunningBuild(Path(path))
+        if (manifest := build.manifest) is None:
+            return False
+        options = manifest.data["inputs"]["options"]
+        if options.get("materialize") == "index":
+            raise ValueError(
+                f"{path} is an index that is still being built, and its tokens are not complete; "
+                "wait until it is finished"
+            )
+        if verify or epoch is not None or options.get("repack"):
+            raise ValueError(
+                f"{path} is still being built; follow cannot verify it, or read the packings of "
+                "several epochs: wait until it is finished"
+            )
+        self.path, self._build, self._manifest = Path(path), build, manifest
+        self._identity, self.split = manifest.identity, _choose(manifest, split, path)
+        self.plans = self._find_plans([], 1)
+        return True
+
+    @property
+    def growing(self) -> bool:
+        """True while the build is followed, and its last pack is not known."""
+        return self._build is not None
+
+    def grow(self, packs: int) -> int:
+        """Number of packs that are known; waits until it is `packs`, or all that the build makes.
+
+        FormatError if the build failed or stopped.
+        """
+        while (build := self._build) is not None and sum(map(len, self._shards)) < packs:
+            if new := build.shards(str(self.split)):
+                self._shards += [
+                    self._shard(entry, self.manifest, mapping) for mapping, entry in new
+                ]
+            elif (finished := build.finished(str(self.split))) is not None:
+                self._build, (self._manifest, rest) = None, finished
+                self._shards += [self._open(entry, self._manifest) for entry in rest]
+            else:
+                build.wait()
+            self._ends = list(accumulate(map(len, self._shards)))
+            self.plans = self._find_plans([0] * len(self._shards), 1)
+        return self._ends[-1] if self._ends else 0
 
     def _find_plans(self, epochs: list[int], total: int) -> list["StoredPlan"]:
         """The plans that are read in turn. epochs: of each shard, ascending; total: number."""
@@ -140,19 +198,24 @@ class PackedShards:
 
     def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
         """Open a shard and check its size and schema, at a URL once it is fetched."""
-        columns = manifest.file_columns
-        fields = stored_fields(manifest)
+        if self._remote is not None:
+            return self._shard(entry, manifest, partial(self._remote.map, entry))
+        check_file(Path(self.path), entry)
+        shard = self._shard(entry, manifest)
+        shard.stream().close()
+        return shard
+
+    def _shard(
+        self, entry: FileEntry, manifest: Manifest, mapping: Mapping | None = None
+    ) -> MappedShard:
+        folder = Path(self.path) if self._remote is None else self._remote.directory
         opened: Callable[..., MappedShard] = MappedShard
         if self._gathered is not None:
             from .indexed import IndexShard
 
             opened = partial(IndexShard, self._gathered)
-        if self._remote is not None:
-            path, mapping = self._remote.directory / entry.path, partial(self._remote.map, entry)
-            return opened(path, entry.path, fields, entry.packs, columns, mapping)
-        shard = opened(check_file(Path(self.path), entry), entry.path, fields, entry.packs, columns)
-        shard.stream().close()
-        return shard
+        fields, columns = stored_fields(manifest), manifest.file_columns
+        return opened(folder / entry.path, entry.path, fields, entry.packs, columns, mapping)
 
     def _changed(self, manifest: Manifest) -> list[str]:
         """Differences between the files and the manifest; fetching a file checks its digest."""
@@ -204,11 +267,16 @@ class PackedShards:
         self.plans = self._find_plans([0] * len(self._shards), 1)
 
     def __len__(self) -> int:
+        if self.growing:
+            raise TypeError(
+                f"the packs of {self.path} can be counted when its build is finished; iterate, or "
+                "read by number"
+            )
         return self.plans[0].packs
 
     def __getitem__(self, index: int) -> Pack:
         """Pack `index`, counted from the end if negative; IndexError outside the packs."""
-        packs = len(self)
+        packs = self.grow(index + 1) if self.growing and index >= 0 else len(self)
         if not -packs <= index < packs:
             raise IndexError(f"index {index} is out of range; {self.path} has {packs} packs")
         rows, row = self.find(self.plans[0].first_pack + index % packs)
@@ -219,15 +287,23 @@ class PackedShards:
 
         index: 0 or more, in stored order over the packings of all epochs.
         """
+        if self._build is not None:  # as in a worker process, which opened the output itself
+            self.grow(index + 1)
         shard = bisect_right(self._ends, index)
         return self._shards[shard].find(index - (self._ends[shard - 1] if shard else 0))
 
     def __iter__(self) -> Iterator[Pack]:
-        yield from map(self.__getitem__, range(len(self)))
+        number = 0
+        while self.growing and number < self.grow(number + 1):
+            yield self[number]
+            number += 1
+        yield from map(self.__getitem__, range(number, len(self)))
 
     def __repr__(self) -> str:
         if self._manifest is None:
             return f"PackedShards({str(self.path)!r}: {len(self)} packs)"
+        if self.growing:
+            return f"PackedShards({str(self.path)!r}, split={self.split!r}: still being built)"
         counts = self.manifest.splits[str(self.split)]
         epochs = self.manifest.epochs
         if epochs > 1:
@@ -272,8 +348,11 @@ class PackedShards:
     def fingerprint(self) -> int:
         """Number below 2^60, equal for the same packs in the same order, at any path.
 
-        From the shards' digests, or, without a manifest, from their names, sizes and packs.
+        From the shards' digests, or, without a manifest, from their names, sizes and packs. Of a
+        build that is followed it is `identity_fingerprint`, also when it is finished.
         """
+        if self._identity:
+            return self.identity_fingerprint
         if self._manifest is not None:
             entries = self._manifest.shards(str(self.split), self._epoch)
             content: list[Any] = [entry.sha256 for entry in entries]
@@ -284,9 +363,19 @@ class PackedShards:
         return int(digest_of(content)[:15], 16)
 
     @property
+    def identity_fingerprint(self) -> int:
+        """The same from the inputs of the build, which decide the packs before any is written.
+
+        0 without a manifest.
+        """
+        if self._manifest is None:
+            return 0
+        return int(digest_of([self._manifest.identity, self.split])[:15], 16)
+
+    @property
     def column_kinds(self) -> dict[str, str]:
         """Name and kind of each column of a pack: token, segment, boundary or row."""
-        fields = self._shards[0].fields if self._shards else ()
+        fields = self._fields
         return {
             field.name: "boundary" if field.kind == "lengths" else field.kind for field in fields
         }
@@ -299,8 +388,13 @@ class PackedShards:
     @property
     def column_dtypes(self) -> dict[str, np.dtype[Any]]:
         """The dtype of each column of a pack, by name."""
-        fields = self._shards[0].fields if self._shards else ()
-        return {field.name: np.dtype(field.dtype) for field in fields}
+        return {field.name: np.dtype(field.dtype) for field in self._fields}
+
+    @property
+    def _fields(self) -> tuple[Field, ...]:
+        if self._manifest is not None:
+            return stored_fields(self._manifest)
+        return self._shards[0].fields if self._shards else ()
 
     @property
     def files(self) -> tuple[Path, ...]:

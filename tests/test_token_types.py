@@ -18,7 +18,7 @@ from packprep import BuildConfig, build, pack_dataset
 from packprep.execute.merge import merge
 from packprep.exports.export import export
 from packprep.inspect.verify import verify
-from packprep.loaders import PackedLoader, PackedShards, batch_from_rows
+from packprep.loaders import MaxTextSource, PackedLoader, PackedShards, batch_from_rows
 from packprep.output.rename import rename
 from packprep.output.shard_writer import ShardLayout, column_bytes, iterate_batches
 from packprep.packing.kernels.gather import Pointers
@@ -355,9 +355,32 @@ def test_bytes_are_what_a_plan_says_and_half_of_those_of_int32(tmp_path: Path) -
         taken[kind] = column_bytes(manifest.columns, counts.tokens, counts.segments, counts.packs)
         planned = run("plan", *given_to, "--token-type", kind, "--strategy", "best_fit", "--json")
         assert json.loads(planned.out)["plans"][0]["bytes"] == taken[kind]
+        again = run("plan", out, "--max-length", 1800, "--token-type", kind, "--json")
+        assert {plan["bytes"] for plan in json.loads(again.out)["plans"]} >= {taken[kind]}
     tokens = 40 * 900
     assert taken["int32"] - taken["uint16"] == 4 * tokens
     assert taken["uint16"] <= 4.1 * tokens
+
+
+def test_a_plan_of_an_output_knows_its_vocabulary(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "ids.jsonl", [{"ids": [7] * 900}] * 40)
+    planned = {}
+    for vocabulary in (65_536, 65_537):
+        out = tmp_path / str(vocabulary)
+        ids = ("--input-ids-column", "ids", "--vocab-size", vocabulary)
+        assert run("build", source, *ids, "--max-length", 1800, "-o", out).code == 0
+        given_to = (out, "--max-length", 1800, "--strategy", "best_fit", "--token-type", "auto")
+        planned[vocabulary] = json.loads(run("plan", *given_to, "--json").out)["plans"][0]["bytes"]
+    assert planned[65_537] - planned[65_536] == 4 * 40 * 900
+
+
+def test_records_of_maxtext_are_the_same_in_either_type(pair: Any) -> None:
+    for options in OPTIONS[2:4]:
+        sources = [MaxTextSource(PackedShards(out)) for out in pair(options)]
+        for one, other in zip(*sources, strict=True):
+            assert {name: (v.dtype, v.tolist()) for name, v in one.items()} == {
+                name: (v.dtype, v.tolist()) for name, v in other.items()
+            }
 
 
 def test_the_default_is_int32_and_is_not_recorded(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from packprep.config.mix import is_mix
 from packprep.engines.parity import EngineChoice
 from packprep.execute.job import Job
 from packprep.execute.places import Places, find_places, is_measured, measure_source
-from packprep.execute.window_files import Windows, check_windows, receipt_name
+from packprep.execute.window_files import Windows, check_windows
+from packprep.schemas.storage.running import window_at
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import row_shape
 from packprep.sources.units import Slice, bad_row, read_slices
@@ -170,9 +171,7 @@ class Shares:
         written = _names(self.job.receipts)
         slices = self.places.slices
         for number, window in enumerate(self.windows):
-            splits = [
-                split for split in self.job.splits if receipt_name(split, number) not in written
-            ]
+            splits = [split for split in self.job.splits if window_at(split, number) not in written]
             if splits and all(slices[part].receipt in receipts for part in window):
                 yield from ((split, number) for split in splits)
 
@@ -182,13 +181,13 @@ class Shares:
         return BASE_MEMORY + documents * MEMORY_PER_DOCUMENT
 
     def is_written(self, window: WindowId) -> bool:
-        return receipt_name(*window) in _names(self.job.receipts)
+        return window_at(*window) in _names(self.job.receipts)
 
     def unwritten(self) -> int:
         """Number of windows that are not written yet."""
         written = _names(self.job.receipts)
         named = itertools.product(self.job.splits, range(len(self.windows)))
-        return sum(receipt_name(split, number) not in written for split, number in named)
+        return sum(window_at(split, number) not in written for split, number in named)
 
     def write(self, window: WindowId) -> bool:
         """Plan and write a window; False if one of its token files is damaged."""

@@ -26,9 +26,10 @@ from packprep.output.shard_writer import (
     read_shard_receipt,
     write_shard,
 )
-from packprep.output.sign_off import first_documents
+from packprep.output.sign_off import first_documents, write_layout
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import WHOLE_ROW
+from packprep.schemas.storage.running import shard_at, window_at
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens.store import TokenFile, rows_of_sources
@@ -66,10 +67,6 @@ class WindowFile:
     made_from: str
     account: Account
     shards: tuple[ShardFile, ...]
-
-
-def receipt_name(split: str, number: int) -> str:
-    return f"{split}-{number:05d}.json"
 
 
 def check_windows(windows: int, most: int, config: BuildConfig) -> None:
@@ -192,6 +189,7 @@ class Windows:
         change: packs to add or to leave out, see `planner.remainders`.
         """
         self.job.receipts.mkdir(exist_ok=True)
+        write_layout(self.job.staging, self.layout, self.job.splits)
         with self.clock("plan"):
             plan = self._plan(split, number)
             written = resized(plan.packs, change, self.job.config)
@@ -229,7 +227,7 @@ class Windows:
         return packs
 
     def _receipt(self, split: str, number: int) -> Path:
-        return self.job.receipts / receipt_name(split, number)
+        return self.job.receipts / window_at(split, number)
 
     def _made_from(self, split: str, number: int, change: int) -> str:
         return digest_of([split, number, change, [file.xxh3 for file in self.windows[number]]])
@@ -290,7 +288,7 @@ class Windows:
 
         def write(part: tuple[int, tuple[int, int]]) -> ShardFile:
             number, (first, last) = part
-            name = f"{split}-{window:05d}-{number:05d}.arrow"
+            name = shard_at(split, window, number)
             receipt = self.job.receipts / f"{name}.json"
             if (done := read_shard_receipt(receipt, made_from)) is not None and done.intact(
                 self.job.shards

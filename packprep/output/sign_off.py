@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from packprep.schemas.files import shard_name
 from packprep.schemas.index_table import INDEX_VERSION, IndexTable
 from packprep.schemas.manifest import Manifest, Output, format_version
 from packprep.schemas.report import Report
+from packprep.schemas.storage.running import LAYOUT
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
     write_dataset_files,
@@ -33,6 +35,7 @@ from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.windows.index_rows import store_facts
 
 SETTINGS = "build.yaml"
+_LAYOUT_LOCK = threading.Lock()
 
 
 def name_shards(
@@ -77,6 +80,19 @@ def name_shards(
         write_dataset_dict(staging, splits)
         entries.append(file_entry(staging, staging / "dataset_dict.json"))
     return entries
+
+
+def write_layout(staging: Path, layout: ShardLayout, splits: Sequence[str]) -> None:
+    """Write layout.json, the description of the packs for a loader that follows the build."""
+    facts = {
+        "columns": described(layout.stored_columns),
+        "max_length": layout.max_length,
+        "vocab_size": layout.vocab_size,
+        "splits": list(splits),
+    }
+    with _LAYOUT_LOCK:  # threads write windows, and share the name of a temporary file
+        if not (staging / LAYOUT).exists():
+            write_file(staging / LAYOUT, canonical_json(facts))
 
 
 def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:

@@ -214,9 +214,10 @@ def scale_of(total: int, sample: int, share: float) -> float:
 
 
 def _policy(facts: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer that has only the BOS and EOS of a manifest; neither if the manifest has none."""
+    """A tokenizer that has only the vocabulary's size, BOS and EOS of a manifest, or none."""
     bos, eos = (
         Special(str(facts[end]["token"]), int(facts[end]["id"])) if facts.get(end) else None
         for end in ("bos", "eos")
     )
-    return Tokenizer(json=b"{}", sha256="", vocab_size=1, bos=bos, eos=eos, pad_id=0)
+    size = int(facts.get("vocab_size", 1))
+    return Tokenizer(json=b"{}", sha256="", vocab_size=size, bos=bos, eos=eos, pad_id=0)
