@@ -181,6 +181,9 @@ def test_a_token_store_serves_several_indexes_and_may_move(inputs: Any, tmp_path
     assert run("verify", short).code == 1
     assert run("verify", short, *there).code == 0
     assert run("show", short, *there, "--raw").out == run("show", tmp_path / "inside", "--raw").out
+    assert run("stats", short, *there).code == 0
+    assert run("report", short, "-o", tmp_path / "page.html", *there).code == 0
+    assert run("export", short, "--to", "npy", "-o", tmp_path / "npy", *there, "-q").code == 0
     assert run("materialize", short, "-o", tmp_path / "made", *there, "-q").code == 0
     assert run("show", tmp_path / "made", *there).err == (
         f"packprep: {tmp_path}/made is not an index, so it needs no token store; leave out "

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.output_type import OutputType
+from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Also write plots to DIR, as PNG and SVG.",
 )
+@STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Also print the data of the page as JSON.")
-def command(output: "Output", page: Path, plots: Path | None, as_json: bool) -> None:
+def command(
+    output: "Output", page: Path, plots: Path | None, store: str | None, as_json: bool
+) -> None:
     """Write the report of OUT, the directory of a finished build, as one self-contained page.
 
     The page shows the outcome of every token, the first packs, histograms of lengths and packs,
@@ -56,7 +59,7 @@ def command(output: "Output", page: Path, plots: Path | None, as_json: bool) -> 
     from packprep.support.progress import open_progress
 
     with open_progress("the shards") as progress:
-        facts = gather(output, progress)
+        facts = gather(with_store(output, store), progress)
     written = [write_page(facts, page)]
     if plots is not None:
         from packprep.reports.plots import write_plots

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.output_type import OutputType
+from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
 from packprep.cli.printing import print_grid, print_sentence, print_table
 
 if TYPE_CHECKING:
@@ -40,11 +40,16 @@ _SOURCE_HEADS = (
     metavar="N",
     help="Number of ranks.  [default: 1]",
 )
+@STORE_OPTION
 @click.option(
     "--json", "as_json", is_flag=True, help="Print everything as JSON, with exact counts."
 )
 def command(
-    output: "Output", global_batch_size: int | None, world_size: int, as_json: bool
+    output: "Output",
+    global_batch_size: int | None,
+    world_size: int,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Show the report of OUT, each of its sources, histograms of its shards, and steps per epoch.
 
@@ -61,6 +66,7 @@ def command(
     from packprep.output.report import table
     from packprep.schemas.manifest import read_manifest
 
+    output = with_store(output, store)
     report, manifest = read_report(output), read_manifest(output)
     measured = measure_output(output)
     facts = stats.training(output, manifest, measured, global_batch_size, world_size)
