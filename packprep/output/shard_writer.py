@@ -20,7 +20,6 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.hashing_file import HashingFile
 from packprep.output.shard_folder import ShardFolder
-from packprep.output.tree_columns import TreeColumns, tree_columns
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import (
@@ -46,6 +45,7 @@ from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
 from packprep.windows.index_rows import columns_of_index, index_batches
 from packprep.windows.placement import Packs, SegmentRows
+from packprep.windows.tree_columns import TreeColumns, tree_columns
 
 # Larger record batches hash and write slower: they do not fit the processor's cache.
 BATCH_TOKENS = 1 << 19
