@@ -45,6 +45,9 @@ class BuildConfig(Options):
             object.__setattr__(self, spec.name, value_of(spec, getattr(self, spec.name)))
         if self.input_ids_column is None and not self.chats and self._has_token_files():
             object.__setattr__(self, "input_ids_column", IDS_COLUMN)
+        if self.materialize == "auto":
+            is_index = self.repack and not self.share_prefixes
+            object.__setattr__(self, "materialize", "index" if is_index else "shards")
         if phases := self.phase_list():
             longest = max(phase.max_length for phase in phases)
             object.__setattr__(self, "phases", _written_out(self.phases, phases))
@@ -111,14 +114,17 @@ class BuildConfig(Options):
         """The options that decide the bytes of the output.
 
         Sources and tokenizer are not among them: their digests are recorded instead. Nor are added
-        options that have their default, see `option`.
+        options with the value of builds before them, see `option`.
         """
         return {
             spec.name: list(value) if isinstance(value, tuple) else value
             for spec in fields(self)
             if spec.metadata["identity"]
-            and ((value := getattr(self, spec.name)) != spec.default or not spec.metadata["added"])
+            and (value := getattr(self, spec.name)) != (spec.metadata["added"] or _RECORDED)
         }
+
+
+_RECORDED = object()  # equal to no value
 
 
 def _written_out(

@@ -421,14 +421,15 @@ class OptionFields:
         "Output",
         "Type of token ids in the shards. uint16 takes half of the bytes and holds vocabularies of "
         "up to 65,536 ids; auto takes it where it does. Positions have the same type.",
-        added=True,
+        added="int32",
     )
-    materialize: Literal["shards", "index"] = option(
-        "shards",
+    materialize: Literal["auto", "shards", "index"] = option(
+        "auto",
         "output",
         "Output",
-        "Write the tokens of the packs, or an index: their plan, which points into token files.",
-        added=True,
+        "Write the tokens of the packs, or an index: their plan, which points into token files. "
+        "auto is index for several epochs, else shards.",
+        added="shards",
     )
     shard_size: int = option("500MB", "output", "Output", "Size of one shard.", "SIZE", size=True)
     holdout: float = option(

@@ -39,14 +39,14 @@ def option(
     metavar: str = "N",
     *,
     identity: bool = True,
-    added: bool = False,
+    added: Any = None,
     per_source: bool = False,
     size: bool = False,
 ) -> Any:
     """Define a field with its help text.
 
     metavar: the name of the value on the help page. identity: False if the value does not decide
-    the bytes of the output, or a digest of the thing it names does. added: a build of the default
+    the bytes of the output, or a digest of the thing it names does. added: a build with this
     value does not record it, so that its identity is that of builds before there was the option.
     per_source: a table in `sources` may set it. size: the value is in bytes.
     """

@@ -31,7 +31,7 @@ from tests.helpers.files import config
 from tests.helpers.planted import plant
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
-EPOCHS = {"epochs": 3, "repack": True}
+EPOCHS = {"epochs": 3, "repack": True, "materialize": "shards"}
 
 
 DOCUMENTS = 120
@@ -55,6 +55,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = options_in(tmp_path_factory.mktemp("built"))
     build(config(**options))
     return Path(options["output"])
+
+
+def test_epochs_are_an_index_unless_shards_are_asked_for(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    chosen = {key: value for key, value in options.items() if key != "materialize"}
+    assert build(config(**chosen)).is_index
+    shards = build(config(**chosen | {"output": str(tmp_path / "s"), "materialize": "shards"}))
+    assert not shards.is_index
+    for epoch in range(3):
+        assert documents(tmp_path / "out", epoch) == documents(tmp_path / "s", epoch)
 
 
 def documents(output: Path, epoch: int, split: str = "train") -> list[tuple[int, int, list[int]]]:
@@ -93,7 +104,7 @@ def neighbours(output: Path, epoch: int) -> set[tuple[int, int]]:
         {"strategy": "balanced", "window": "1GB", "order": "balanced"},
         {"weights": "50,30,20"},
         {"pad_segment_to_multiple": 8, "overflow": "truncate"},
-        {"materialize": "index"},
+        {"materialize": "auto"},
     ],
     ids=str,
 )
