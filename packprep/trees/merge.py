@@ -48,7 +48,7 @@ def merge_prefixes(
         np.concatenate([np.empty(0, np.int64), *(column.address for column in columns)]),
         np.array([column.dtype.itemsize for column in columns], np.int64),
         np.empty(slots, np.int32),
-        np.empty((_FIELDS * (2 * most + 1)), np.int32),
+        np.empty(_FIELDS * (2 * most + 1), np.int32),
         np.empty(max(most, 1), np.int32),
         order,
         shared,
@@ -56,9 +56,7 @@ def merge_prefixes(
     return order, shared
 
 
-# Fields of a node, each an array of all nodes of a group.
-_ROW, _START, _END, _PARENT, _FIRST, _LAST, _NEXT, _BEFORE, _ENDS, _LAST_END = range(10)
-_FIELDS = 10
+_FIELDS = 10  # of a node: row, start, end, parent, first and last child, next and previous, ends
 
 
 @inlined
