@@ -1,6 +1,6 @@
 """The table of an index output in its manifest: its columns, token files and windows.
 
-An index output (format version 3) holds the plan of the packs and not their tokens. Its shards have
+An index output (format version 2) holds the plan of the packs and not their tokens. Its shards have
 a row per pack and a value per segment; README.md describes the columns. The rows of a shard count
 documents over the token files of its window, one file after another.
 """
@@ -15,9 +15,6 @@ from .canonical import digest_of
 from .columns import Column, DType
 from .errors import FormatError
 from .files import check_path
-
-INDEX_VERSION = 3
-"""Format version of index outputs."""
 
 TOKENS = "tokens"
 """Folder of an output for its token files, if they are not in a token store."""

@@ -15,21 +15,21 @@ from .canonical import digest_of, parse_canonical
 from .columns import STANDARD_COLUMNS, Column
 from .errors import FormatError
 from .files import MANIFEST, check_path, check_split, shard_name
-from .index_table import INDEX_VERSION, IndexTable, parse_index
+from .index_table import IndexTable, parse_index
 from .ledger import check_ledger
 from .names import Names, packprep_columns, spelling_of
 
 FORMAT_VERSION = 1
 """Version of outputs whose segments are documents, or pieces of them."""
-TREE_VERSION = 2
-"""Version of outputs with trees; `INDEX_VERSION` is that of outputs without tokens."""
+NEWEST_VERSION = 2
+"""The highest version that is read: of outputs with trees, and of indexes."""
 
 _FILE = ("path", "bytes", "sha256")
 
 
 def format_version(columns: Iterable[str]) -> int:
     """The lowest version whose readers understand these columns: 2 for trees, else 1."""
-    return TREE_VERSION if "segment_parents" in columns else FORMAT_VERSION
+    return NEWEST_VERSION if "segment_parents" in columns else FORMAT_VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Manifest:
     @property
     def is_index(self) -> bool:
         """True if the output holds the plan of its packs, and its tokens are in token files."""
-        return self.format_version == INDEX_VERSION
+        return "index" in self.data
 
     @cached_property
     def index_table(self) -> IndexTable:
@@ -281,13 +281,13 @@ def _check(data: Any, run: Any, where: str) -> None:
     The version is checked first, because a newer format may have changed everything else.
     """
     version = _field(data, "format_version", int, where)
-    if version > INDEX_VERSION:
+    if version > NEWEST_VERSION:
         raise FormatError(
-            f"{where} has format version {version}; this packprep reads up to {INDEX_VERSION}; "
+            f"{where} has format version {version}; this packprep reads up to {NEWEST_VERSION}; "
             "install a newer packprep"
         )
     if version < 1:
-        raise FormatError(f"{where} has format version {version}; expected 1 to {INDEX_VERSION}")
+        raise FormatError(f"{where} has format version {version}; expected 1 to {NEWEST_VERSION}")
     inputs = _field(data, "inputs", dict, where)
     if (identity := digest_of(inputs)) != data.get("identity"):
         raise FormatError(
@@ -306,7 +306,7 @@ def _check(data: Any, run: Any, where: str) -> None:
         _counts(source, ("bytes", "first_document", "documents"), f"{where} sources")
         _digest(source, f"{where} sources")
     _check_files(data, run, where)
-    if version == INDEX_VERSION:
+    if "index" in data:
         shards = sum(file["path"].endswith(".arrow") for file in data["files"])
         parse_index(_field(data, "index", dict, where), shards, where)
         _check_stores(run, where)

@@ -9,14 +9,17 @@ from dataclasses import fields
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas.index_table import INDEX_VERSION
-from packprep.schemas.manifest import FORMAT_VERSION, TREE_VERSION
+from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
 STAGING_VERSION = 3
 # Values of options that a build does not record.
-_ADDED = {spec.name: spec.default for spec in fields(BuildConfig) if spec.metadata["added"]}
+_ADDED = {
+    spec.name: added
+    for spec in fields(BuildConfig)
+    if (added := spec.metadata["added"]) is not None
+}
 
 
 def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
@@ -25,13 +28,10 @@ def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
     rest: those facts, such as the names of the sources.
     """
     options = inputs["options"]
+    is_newer = options.get("materialize") == "index" or options.get("share_prefixes", False)
     return {
         "staging_version": STAGING_VERSION,
-        "format_version": INDEX_VERSION
-        if options.get("materialize") == "index"
-        else TREE_VERSION
-        if options.get("share_prefixes")
-        else FORMAT_VERSION,
+        "format_version": NEWEST_VERSION if is_newer else FORMAT_VERSION,
         "random_streams": stream_samples(),
         "inputs": dict(inputs),
         **rest,

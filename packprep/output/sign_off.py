@@ -17,8 +17,8 @@ from packprep.packing.account import Sums
 from packprep.schemas.canonical import canonical_json, digest_of, file_digest
 from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
-from packprep.schemas.index_table import INDEX_VERSION, IndexTable
-from packprep.schemas.manifest import Manifest, Output, format_version
+from packprep.schemas.index_table import IndexTable
+from packprep.schemas.manifest import NEWEST_VERSION, Manifest, Output, format_version
 from packprep.schemas.report import Report
 from packprep.schemas.storage.running import LAYOUT
 from packprep.schemas.storage.writing import (
@@ -228,7 +228,7 @@ def sign(
         data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
     own: list[Path] = []
     if index is not None and tokens is not None:
-        data |= {"format_version": INDEX_VERSION, "index": index.to_json()}
+        data |= {"format_version": NEWEST_VERSION, "index": index.to_json()}
         stores, own = store_facts(staging, tokens)
         run = run | {"stores": stores}
     facts = {

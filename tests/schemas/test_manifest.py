@@ -120,11 +120,11 @@ def test_json_that_is_not_a_manifest_is_refused(tmp_path: Path, value: Any) -> N
 
 
 def test_a_newer_format_is_refused_before_any_other_check(tmp_path: Path) -> None:
-    rest: Table = {"data": {"format_version": 4, "columns": "another form"}, "run": None}
+    rest: Table = {"data": {"format_version": 3, "columns": "another form"}, "run": None}
     (tmp_path / "manifest.json").write_bytes(canonical_json(rest | {"sha256": digest_of(rest)}))
     with pytest.raises(
         FormatError,
-        match="has format version 4; this packprep reads up to 3; install a newer packprep",
+        match="has format version 3; this packprep reads up to 2; install a newer packprep",
     ):
         read_manifest(tmp_path)
 
@@ -154,7 +154,7 @@ def at(*path: Any, value: Any) -> Callable[[Table], None]:
 
 
 FORM = [
-    (at("data", "format_version", value=0), "has format version 0; expected 1 to 3"),
+    (at("data", "format_version", value=0), "has format version 0; expected 1 to 2"),
     (at("data", "format_version", value=True), "format_version = True; expected int"),
     (at("data", "columns", value=None), "columns = None; expected list"),
     (at("data", "columns", 0, "kind", value="line"), "column tokens has kind 'line'"),
