@@ -314,7 +314,7 @@ class ReadShard(MappedShard):
         self._schema: pa.Schema | None = None
 
     def _map_local(self) -> pa.NativeFile:
-        return pa.BufferReader(pa.py_buffer(schema_bytes(self._open())))
+        return pa.BufferReader(schema_bytes(self._open()))
 
     def _open(self) -> SteadyFile:
         file = self._file()

@@ -13,7 +13,7 @@ from ..errors import FormatError
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-_THREADS = 8  # they wait for the file system, most of the time
+_THREADS = 16  # they wait for the file system, most of the time
 
 
 class ReadCache(Generic[Key, Value]):

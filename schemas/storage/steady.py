@@ -12,9 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import FormatError
 
@@ -44,10 +42,13 @@ class SteadyFile:
         if self._handle >= 0:
             os.close(self._handle)
 
-    def read(self, offset: int, size: int) -> NDArray[np.uint8]:
-        """`size` bytes, read-only; FormatError if the file has fewer or has changed."""
-        values = np.empty(size, np.uint8)
-        view, done = memoryview(values), 0
+    def read(self, offset: int, size: int, *, checked: bool = True) -> pa.Buffer:
+        """`size` bytes; FormatError if the file has fewer or has changed.
+
+        checked: False leaves `check` to the caller, after several reads.
+        """
+        buffer = pa.allocate_buffer(size)  # reuses memory, which numpy asks the system for
+        view, done = memoryview(buffer), 0
         while done < size:
             try:
                 count = pread_into(self._handle, view[done : done + _CHUNK], offset + done)
@@ -56,14 +57,14 @@ class SteadyFile:
             if not count:
                 break
             done += count
-        self.check()  # last: what was read before is of the file that was opened
+        if checked or done < size:
+            self.check()  # last: what was read before is of the file that was opened
         if done < size:
             raise FormatError(
                 f"{self.path} ends at byte {offset + done}; expected {offset + size}: restore the "
                 "file or build again"
             )
-        values.flags.writeable = False
-        return values
+        return buffer
 
     def check(self) -> None:
         """Raise FormatError if the file, or the one of its name, is not as it was."""
@@ -120,6 +121,7 @@ class StreamIndex:
             offset += message.size
             if message.kind == _RECORD_BATCH and message.rows:
                 self._messages.append(message)
+        file.check()
         rows = [*accumulate((message.rows for message in self._messages), initial=0)]
         self.starts, self.rows = rows[:-1], rows[-1]
 
@@ -133,9 +135,9 @@ class StreamIndex:
     def read(self, file: SteadyFile, number: int, schema: pa.Schema) -> tuple[pa.RecordBatch, int]:
         """Read a record batch; also its bytes in memory."""
         message = self._messages[number]
-        values = file.read(message.offset, message.size)
+        content = file.read(message.offset, message.size)
         try:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(values), schema)
+            batch = pa.ipc.read_record_batch(content, schema)
         except (pa.ArrowException, OSError) as error:
             raise not_a_stream(file.path, error) from None
         if len(batch) != message.rows:
@@ -143,11 +145,11 @@ class StreamIndex:
         return batch, message.size
 
 
-def schema_bytes(file: SteadyFile) -> NDArray[np.uint8]:
+def schema_bytes(file: SteadyFile) -> pa.Buffer:
     """Beginning of a stream, with its schema."""
     head = file.read(0, min(_HEAD, file.state[0]))
-    length = int.from_bytes(head[4:8].tobytes(), "little")
-    return head if 8 + length <= len(head) else file.read(0, min(8 + length, file.state[0]))
+    length = int.from_bytes(head.to_pybytes()[4:8], "little")
+    return head if 8 + length <= head.size else file.read(0, min(8 + length, file.state[0]))
 
 
 def not_a_stream(path: Path, problem: Any) -> FormatError:
@@ -163,7 +165,7 @@ def _message(file: SteadyFile, offset: int, end: int) -> _Message | None:
     Message of Arrow's format/Message.fbs: field 1 is its kind, field 2 a table of that kind, whose
     field 0 is the number of rows, and field 3 the size of the body.
     """
-    head = file.read(offset, min(_HEAD, end - offset)).tobytes()
+    head = file.read(offset, min(_HEAD, end - offset), checked=False).to_pybytes()
     if not head:
         return None
     try:
@@ -173,7 +175,7 @@ def _message(file: SteadyFile, offset: int, end: int) -> _Message | None:
         if marker != _CONTINUATION or not 0 < length <= end - offset - 8:
             raise not_a_stream(file.path, f"no message at byte {offset}")
         if 8 + length > len(head):
-            head = file.read(offset, 8 + length).tobytes()
+            head = file.read(offset, 8 + length).to_pybytes()
         root = 8 + struct.unpack_from("<I", head, 8)[0]
         kind, table, body = (_field(head, root, number) for number in (1, 2, 3))
         size = 8 + length + (struct.unpack_from("<q", head, body)[0] if body else 0)
