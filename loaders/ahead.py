@@ -128,27 +128,34 @@ class _Queue(Generic[Item]):
 class Readahead:
     """Prefetches the shards of the current window and the next, once each, in a thread.
 
-    first_shard: stored number of the first shard of the order.
+    first_shard: stored number of the first shard of the order. elsewhere: other processes read.
     """
 
-    def __init__(self, shards: PackedShards, order: EpochOrder, first_shard: int) -> None:
+    def __init__(
+        self, shards: PackedShards, order: EpochOrder, first_shard: int, elsewhere: bool = False
+    ) -> None:
         self._shards, self._order, self._first = shards, order, first_shard
+        self._elsewhere = elsewhere
         self._requested = -1
 
     def advance(self, place: int) -> None:
-        """Request the shards that a reader at this place of the order needs next."""
+        """Request the shards that a reader at this place of the order needs next.
+
+        FormatError if the size of one has changed.
+        """
         window = self._order.window_at(place)
         last = min(window + 1, len(self._order.windows) - 1)
         if last <= self._requested:
             return
-        shards = [
-            self._first + shard
-            for number in range(max(window, self._requested + 1), last + 1)
-            for shard in self._order.windows[number]
-        ]
+        needed = self._shards_of(range(window, last + 1))
+        new = self._shards_of(range(max(window, self._requested + 1), last + 1))
         self._requested = last
-        threading.Thread(target=self._request, args=(shards,), daemon=True).start()
+        self._shards.check_sizes(needed)
+        threading.Thread(target=self._request, args=(new, needed), daemon=True).start()
 
-    def _request(self, shards: list[int]) -> None:
+    def _shards_of(self, windows: range) -> list[int]:
+        return [self._first + shard for number in windows for shard in self._order.windows[number]]
+
+    def _request(self, new: list[int], needed: list[int]) -> None:
         with suppress(FormatError, OSError):  # reading the shard reports it
-            self._shards.read_ahead(shards)
+            self._shards.read_ahead(new, () if self._elsewhere else needed)

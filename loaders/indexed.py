@@ -122,7 +122,7 @@ class IndexShard(MappedShard):
         self._gathered.release()
 
     def find(self, pack: int) -> tuple[BatchRows, int]:
-        batches = self.batches
+        batches = self._mapped
         number = bisect_right(self._starts, pack) - 1
         rows = self._gathered.recent(self.where, number)
         if rows is None:

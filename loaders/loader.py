@@ -138,6 +138,7 @@ class PackedLoader:
                 raise ValueError(
                     f"{name} is {value!r}; expected one of {', '.join(map(str, allowed))}"
                 )
+        self.shards.check_window(self._window)
         if self._weights is not None and self._labels == "none":
             raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
 
@@ -258,7 +259,8 @@ class PackedLoader:
                 batches = super().__iter__()  # reads the sampler, with workers twice
                 return loader._counted(batches, loader._take_start())
 
-        return Counted(loader, batch_size=None, sampler=_Steps(self), **options)
+        steps = _Steps(self, bool(options.get("num_workers")))
+        return Counted(loader, batch_size=None, sampler=steps, **options)
 
     def set_epoch(self, epoch: int) -> None:
         """Make this the next epoch to iterate, from its beginning.
@@ -303,6 +305,7 @@ class PackedLoader:
             )
         self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
         self._check_stored_order()
+        self.shards.check_window(self._window)
         self._order = None
         self._start = self._handed_out = state["packs"]
         self._phase = self._phase_after(self._start)
@@ -383,7 +386,7 @@ class PackedLoader:
         self._phase = self._phase_after(start)
         return start
 
-    def _packs_from(self, start: int) -> Iterator[list[int]]:
+    def _packs_from(self, start: int, in_workers: bool = False) -> Iterator[list[int]]:
         """Pack numbers of this rank's batches from a position on, with their shards read ahead."""
         done, each = 0, self.packs_per_batch * self.world_size
         while self.shards.growing:
@@ -394,7 +397,8 @@ class PackedLoader:
             done = max(done, last)
         schedule = self._schedule(start)
         steps = len(schedule)
-        readahead = Readahead(self.shards, self._epoch_order(), self._plan.first_shard)
+        order, first_shard = self._epoch_order(), self._plan.first_shard
+        readahead = Readahead(self.shards, order, first_shard, in_workers)
         for first in range(done, steps, _STEPS_AT_ONCE):
             readahead.advance(schedule.place(first))
             yield from self._packs(schedule, first, min(first + _STEPS_AT_ONCE, steps))
@@ -420,11 +424,11 @@ class PackedLoader:
 class _Steps:
     """Sampler of `dataloader`: a list of pack numbers per step, so that workers need no order."""
 
-    def __init__(self, loader: PackedLoader) -> None:
-        self._loader = loader
+    def __init__(self, loader: PackedLoader, in_workers: bool) -> None:
+        self._loader, self._in_workers = loader, in_workers
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._loader._packs_from(self._loader._start)
+        return self._loader._packs_from(self._loader._start, self._in_workers)

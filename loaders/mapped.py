@@ -1,4 +1,4 @@
-"""One mapped shard file: its record batches as views, each pack checked once.
+"""One shard file, mapped or read: its record batches as views, each pack checked once.
 
 Construction reads the schema only. The boundaries of a record batch are checked in numpy passes
 when its first pack is read (under a microsecond per pack). A bad pack raises when it is read, not
@@ -6,9 +6,11 @@ before.
 """
 
 import os
+import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,6 +24,8 @@ from packprep.schemas.columns import STANDARD_COLUMNS, Column, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.names import HF_NAMES, to_boundaries
+from packprep.schemas.storage.read_cache import ReadCache
+from packprep.schemas.storage.steady import SteadyFile, StreamIndex, not_a_stream, schema_bytes
 from packprep.schemas.views import ListView, list_view
 
 _READAHEAD = 8 << 20
@@ -160,6 +164,7 @@ class MappedShard:
         self.where = where
         self.fields = fields
         self._packs = packs
+        self.size: int | None = None  # when it was first opened, of a local file
         self._batches: list[pa.RecordBatch] | None = None
         self._starts: list[int] = []
         # For each record batch read so far, and True if every pack in it is sound.
@@ -170,43 +175,59 @@ class MappedShard:
         try:
             stream = pa.ipc.open_stream(file)
         except (pa.ArrowException, OSError) as error:
-            raise self._damaged(error) from None
+            raise not_a_stream(self.file, error) from None
         if self._columns:
             check_schema(stream.schema, self._columns, self.where)
         return stream
 
     def _map_local(self) -> pa.NativeFile:
         try:
-            return pa.memory_map(str(self.file))
+            file = pa.memory_map(str(self.file))
         except OSError as error:
-            raise self._damaged(error) from None
+            raise not_a_stream(self.file, error) from None
+        self._check_size(file.size())
+        return file
 
-    def _damaged(self, error: Exception) -> FormatError:
-        return FormatError(
-            f"{self.file} is not a complete Arrow stream: {error}; restore the file or build again"
-        )
+    def check_size(self) -> None:
+        """Raise FormatError if a local file is not as long as when it was opened."""
+        if self.size is not None:
+            with suppress(OSError):  # deleted: still readable if it is mapped
+                self._check_size(self.file.stat().st_size)
+
+    def _check_size(self, size: int) -> None:
+        if self.size is None:
+            self.size = size
+        elif size != self.size:
+            raise FormatError(
+                f"{self.file} has {size} bytes; it had {self.size} when it was opened: leave "
+                "outputs alone while they are read, and open it again"
+            )
 
     def __len__(self) -> int:
-        return sum(map(len, self.batches)) if self._packs is None else self._packs
+        return sum(map(len, self._mapped)) if self._packs is None else self._packs
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The record batches, without empty ones."""
+        return iter(self._mapped)
 
     @property
-    def batches(self) -> list[pa.RecordBatch]:
-        """Mapped record batches, without empty ones. Reads their headers, not their values."""
+    def _mapped(self) -> list[pa.RecordBatch]:
+        """Mapped record batches. Reads their headers, not their values."""
         batches = self._batches  # a local, because another thread may release them
         if batches is None:
             stream = self.stream()
             try:
                 batches = [batch for batch in stream if len(batch)]
             except (pa.ArrowException, OSError) as error:
-                raise self._damaged(error) from None
-            packs = sum(map(len, batches))
-            if self._packs not in (None, packs):
-                raise FormatError(
-                    f"{self.file} holds {packs} packs; the manifest says {self._packs}"
-                )
+                raise not_a_stream(self.file, error) from None
+            self._check_packs(sum(map(len, batches)))
             self._starts = list(accumulate(map(len, batches), initial=0))[:-1]
             self._batches = batches
         return batches
+
+    def _check_packs(self, packs: int) -> None:
+        if self._packs not in (None, packs):
+            raise FormatError(f"{self.file} holds {packs} packs; the manifest says {self._packs}")
 
     def release(self) -> None:
         """Close the file until it is read again; views of it stay valid."""
@@ -214,14 +235,23 @@ class MappedShard:
 
     def find(self, pack: int) -> tuple[BatchRows, int]:
         """The record batch of a pack, and the pack's row in it; FormatError for a bad pack."""
-        batches = self.batches
+        batches = self._mapped
         number = bisect_right(self._starts, pack) - 1
         entry = self._rows.get(number)
         if entry is None:
-            views = {field.name: self._view(batches[number], field) for field in self.fields}
-            entry = self._rows[number] = BatchRows(views), _all_sound(views, self.fields)
+            entry = self._rows[number] = self._checked(batches[number])
+        return self._find_in(entry, pack, self._starts[number])
+
+    def _checked(self, batch: pa.RecordBatch) -> tuple[BatchRows, bool]:
+        """Packs of a record batch, and True if all are sound."""
+        views = {field.name: self._view(batch, field) for field in self.fields}
+        return BatchRows(views), _all_sound(views, self.fields)
+
+    def _find_in(
+        self, entry: tuple[BatchRows, bool], pack: int, first: int
+    ) -> tuple[BatchRows, int]:
         rows, sound = entry
-        row = pack - self._starts[number]
+        row = pack - first
         if not sound:
             self._check({name: view.row(row) for name, view in rows.views.items()}, pack)
         return rows, row
@@ -230,7 +260,7 @@ class MappedShard:
         """Tokens of the longest pack, from the list offsets, for outputs without a manifest."""
         views = (
             self._view(batch, field)
-            for batch in self.batches
+            for batch in self.batches()
             for field in self.fields
             if field.name == "tokens"
         )
@@ -267,6 +297,82 @@ class MappedShard:
                 f"{where}: a value of segment_lengths is below 0 or above the segment's length; "
                 "expected the tokens of the segment without padding"
             )
+
+
+class ReadShard(MappedShard):
+    """The packs of a shard that is read with pread; see `MappedShard`.
+
+    cache: keeps record batches of all shards. The file is open while one of them is kept.
+    """
+
+    def __init__(self, cache: "BatchCache", *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._cache = cache
+        self._file: Callable[[], SteadyFile | None] = lambda: None
+        self._state: tuple[int, int] | None = None  # of the file when it was first opened
+        self._index: StreamIndex | None = None
+        self._schema: pa.Schema | None = None
+
+    def _map_local(self) -> pa.NativeFile:
+        return pa.BufferReader(schema_bytes(self._open()))
+
+    def _open(self) -> SteadyFile:
+        file = self._file()
+        if file is None:
+            file = SteadyFile(self.file, self._state)
+            self._state, self._file = file.state, weakref.ref(file)
+            self._check_size(file.state[0])
+        return file
+
+    def index(self) -> StreamIndex:
+        """Places of the record batches; the first call reads their headers."""
+        index = self._index
+        if index is None:
+            index = StreamIndex(self._open())
+            self._check_packs(index.rows)
+            self._index = index
+        return index
+
+    def __len__(self) -> int:
+        return self.index().rows if self._packs is None else self._packs
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        file = self._open()
+        return (self._read(file, number)[0] for number in range(len(self.index())))
+
+    def _read(self, file: SteadyFile, number: int) -> tuple[pa.RecordBatch, int]:
+        if self._schema is None:
+            with self.stream() as stream:
+                self._schema = stream.schema
+        return self.index().read(file, number, self._schema)
+
+    def read(self, number: int) -> tuple["KeptBatch", int]:
+        """Read a record batch for the cache; also its bytes."""
+        file = self._open()
+        batch, size = self._read(file, number)
+        return KeptBatch(*self._checked(batch), file), size
+
+    def find(self, pack: int) -> tuple[BatchRows, int]:
+        index = self.index()
+        number = index.at(pack)
+        kept = self._cache.get((self, number))
+        return self._find_in((kept.rows, kept.sound), pack, index.starts[number])
+
+
+class KeptBatch(NamedTuple):
+    """A record batch in memory; sound: True if all packs are. file: open while this is kept."""
+
+    rows: BatchRows
+    sound: bool
+    file: SteadyFile
+
+
+BatchCache = ReadCache[tuple[ReadShard, int], KeptBatch]
+
+
+def batch_cache(limit: int) -> BatchCache:
+    """Cache of the record batches of shards, of at most `limit` bytes."""
+    return ReadCache(lambda key: key[0].read(key[1]), limit)
 
 
 def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:

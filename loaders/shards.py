@@ -8,6 +8,7 @@ referenced. A `save_to_disk` directory without a manifest works too, if it holds
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
@@ -27,11 +28,23 @@ from packprep.schemas.storage.running import Mapping, RunningBuild
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import check_batch
 
-from .mapped import BatchRows, Field, MappedShard, plain_fields, stored_fields, will_need
+from .mapped import (
+    BatchCache,
+    BatchRows,
+    Field,
+    MappedShard,
+    ReadShard,
+    batch_cache,
+    plain_fields,
+    stored_fields,
+    will_need,
+)
 from .pack import Pack
 
 if TYPE_CHECKING:
     from .indexed import Gathered
+
+_CACHE_SIZE = 1 << 32  # two windows of four shards of 500 MB
 
 
 class StoredPlan(NamedTuple):
@@ -80,6 +93,11 @@ class PackedShards:
     wait for the next ones. `len` is known once the build is done; until then iterate, or use
     PackedLoader with shuffle=False.
 
+    mmap: False reads shards with pread into memory, for network file systems and FUSE: a file that
+    changes while it is read is a FormatError, where a mapped file may end the process (SIGBUS). At
+    most cache_size bytes of record batches are kept, by default 4 GiB; PackedLoader reads the next
+    ones ahead. Not for URLs, indexes and builds that are followed.
+
     >>> for document_id, start, tokens in PackedShards("packed")[0].segments(): ...
 
     Raises FormatError for a damaged file, ValueError for an unknown split. Pickles as its path.
@@ -96,17 +114,27 @@ class PackedShards:
         cache_dir: str | Path | None = None,
         cache_size: int | None = None,
         store: str | Path | None = None,
+        mmap: bool = True,
     ) -> None:
         self._remote: RemoteOutput | None = None
         self._epoch = epoch
         self._shards: list[MappedShard] = []
         options = {"cache_dir": cache_dir, "cache_size": cache_size, "store": store}
+        options |= {"mmap": mmap}
         self._reopen = partial(PackedShards, epoch=epoch, follow=follow, **options)  # type: ignore[arg-type]
         self._ends: list[int] = []
         self._gathered: Gathered | None = None
         self._build: RunningBuild | None = None
         self._identity = ""  # of the build, if it was followed
         self._manifest: Manifest | None = None
+        self._cache: BatchCache | None = None
+        if not mmap:
+            if is_url(path) or follow:
+                kind = "at a URL" if is_url(path) else "of a build that is followed"
+                raise ValueError(
+                    f"{path}: shards {kind} are mapped from a local disk; leave out mmap=False"
+                )
+            self._cache = batch_cache(_CACHE_SIZE if cache_size is None else cache_size)
         if follow and self._follow(path, split, epoch, verify):
             return
         if is_url(path):
@@ -203,6 +231,11 @@ class PackedShards:
 
         from .indexed import Gathered, xxh3_of
 
+        if self._cache is not None:
+            raise ValueError(
+                f"{self.path} is an index, whose packs are gathered from mapped token files; write "
+                "its shards with packprep materialize, or leave out mmap=False"
+            )
         files = TokenStore(self._remote or Path(self.path), manifest, store)
         files.check(xxh3_of if verify else None)
         self._gathered = Gathered(files, manifest)
@@ -220,13 +253,17 @@ class PackedShards:
         self, entry: FileEntry, manifest: Manifest, mapping: Mapping | None = None
     ) -> MappedShard:
         folder = Path(self.path) if self._remote is None else self._remote.directory
-        opened: Callable[..., MappedShard] = MappedShard
+        opened = self._local
         if self._gathered is not None:
             from .indexed import IndexShard
 
             opened = partial(IndexShard, self._gathered)
         fields, columns = stored_fields(manifest), manifest.file_columns
         return opened(folder / entry.path, entry.path, fields, entry.packs, columns, mapping)
+
+    @property
+    def _local(self) -> Callable[..., MappedShard]:
+        return MappedShard if self._cache is None else partial(ReadShard, self._cache)
 
     def _changed(self, manifest: Manifest) -> list[str]:
         """Differences between the files and the manifest; fetching a file checks its digest."""
@@ -245,9 +282,40 @@ class PackedShards:
             if shard.where == name:
                 shard.release()
 
-    def read_ahead(self, shards: Sequence[int]) -> None:
-        """Prefetch these shards, by stored number: from store to disk, from disk to memory."""
+    def check_window(self, shards: int) -> None:
+        """ValueError if the memory is too small to read windows of this many shards ahead."""
+        if self._cache is None:
+            return
+        sizes = sorted((shard.size or 0 for shard in self._shards), reverse=True)
+        window, limit = sum(sizes[: max(shards, 1)]), self._cache.limit
+        if limit < 2 * window:
+            choice = "a smaller shuffle_window or " if shards > 1 else ""
+            raise ValueError(
+                f"{self.path} has windows of {window:,} bytes, and cache_size is {limit:,}; with "
+                f"mmap=False two windows are kept: choose {choice}cache_size={2 * window}"
+            )
+
+    def check_sizes(self, shards: Sequence[int]) -> None:
+        """Raise FormatError if the size of a shard has changed since it was opened."""
         for number in shards:
+            self._shards[number].check_size()
+
+    def read_ahead(self, new: Sequence[int], needed: Sequence[int] = ()) -> None:
+        """Prefetch new shards, by stored number: from store to disk, from disk to memory.
+
+        needed: these and others in use, which mmap=False reads into the memory of this process.
+        """
+        if self._cache is not None and needed:
+            shards = [shard for n in needed if isinstance(shard := self._shards[n], ReadShard)]
+            with ThreadPoolExecutor(max(len(shards), 1)) as threads:
+                sizes = [*threads.map(lambda shard: len(shard.index()), shards)]
+            self._cache.request(
+                (shard, number)
+                for shard, size in zip(shards, sizes, strict=True)
+                for number in range(size)
+            )
+            return
+        for number in new:
             shard = self._shards[number]
             if self._remote is not None:
                 self._remote.fetch(self.manifest.shards(str(self.split))[number])
@@ -265,10 +333,10 @@ class PackedShards:
             raise ValueError(f"{self.path} has no manifest to verify against; pass verify=False")
         self._shards = []
         for file in saved_files(directory):
-            shard = MappedShard(file, file.name, ())
+            shard = self._local(file, file.name, ())
             with shard.stream() as stream:
                 fields = plain_fields(stream.schema, file.name)
-            self._shards.append(MappedShard(file, file.name, fields))
+            self._shards.append(self._local(file, file.name, fields))
             if fields != (first := self._shards[0]).fields:
                 raise FormatError(
                     f"{file.name} and {first.where} have different columns or types; expected the "
@@ -456,7 +524,7 @@ class PackedShards:
         segments = 0
         for shard, entry in zip(self._shards, manifest.shards(str(self.split)), strict=True):
             first = tokens = 0
-            for number, stored in enumerate(shard.batches):
+            for number, stored in enumerate(shard.batches()):
                 batch = stored
                 if self._gathered is not None:
                     rows = self._gathered.batch(entry.path, number, first, stored)

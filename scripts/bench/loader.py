@@ -41,7 +41,12 @@ VOCABULARY = 50_000
 
 
 def write_shards(
-    directory: Path, tokens: int, max_length: int, seed: int = 0, token_type: TokenType = "int32"
+    directory: Path,
+    tokens: int,
+    max_length: int,
+    seed: int = 0,
+    token_type: TokenType = "int32",
+    shard_tokens: int = SHARD_TOKENS,
 ) -> None:
     """About `tokens` tokens in packs of exactly max_length, in the format of packprep build."""
     directory.mkdir()
@@ -49,7 +54,7 @@ def write_shards(
     columns = [types[name] for name in COLUMNS]
     random = np.random.default_rng(seed)
     packs = max(tokens // max_length, 1)
-    per_shard = SHARD_TOKENS // max_length
+    per_shard = shard_tokens // max_length
     shards = [min(per_shard, packs - first) for first in range(0, packs, per_shard)]
     files: list[dict[str, Any]] = []
     segments = 0

@@ -1,0 +1,199 @@
+"""Arrow streams read with pread, for file systems on which a mapped file may fail.
+
+A mapped file that another machine cuts kills the process that touches it (SIGBUS). Here the same is
+a FormatError: of a short read, or of a size or time that changed since the file was opened.
+"""
+
+import os
+import struct
+from bisect import bisect_right
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from ..errors import FormatError
+
+_CHUNK = 8 << 20  # bytes of one call
+_HEAD = 4096  # bytes; metadata of a message has some hundreds
+_CONTINUATION, _RECORD_BATCH = 0xFFFFFFFF, 3
+_CHANGED = "leave outputs alone while they are read, and open it again"
+
+
+class SteadyFile:
+    """An open file that must not change; closed when it is no longer referenced.
+
+    state: size and time of change when it was first opened; by default now. A file that is deleted
+    stays readable.
+    """
+
+    def __init__(self, path: Path, state: tuple[int, int] | None = None) -> None:
+        self.path, self._handle = path, -1
+        try:
+            self._handle = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise self._failed(error) from None
+        self.state = state or _state(os.fstat(self._handle))
+        self.check()
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+
+    def read(self, offset: int, size: int, *, checked: bool = True) -> pa.Buffer:
+        """`size` bytes; FormatError if the file has fewer or has changed.
+
+        checked: False leaves `check` to the caller, after several reads.
+        """
+        buffer = pa.allocate_buffer(size)  # reuses memory, which numpy asks the system for
+        view, done = memoryview(buffer), 0
+        while done < size:
+            try:
+                count = pread_into(self._handle, view[done : done + _CHUNK], offset + done)
+            except OSError as error:
+                raise self._failed(error) from None
+            if not count:
+                break
+            done += count
+        if checked or done < size:
+            self.check()  # last: what was read before is of the file that was opened
+        if done < size:
+            raise FormatError(
+                f"{self.path} ends at byte {offset + done}; expected {offset + size}: restore the "
+                "file or build again"
+            )
+        return buffer
+
+    def check(self) -> None:
+        """Raise FormatError if the file, or the one of its name, is not as it was."""
+        states = [_state(os.fstat(self._handle))]
+        with suppress(OSError):  # deleted, or renamed by a build that replaces the output
+            states.append(_state(self.path.stat()))
+        for size, changed in states:
+            if size != self.state[0]:
+                raise FormatError(
+                    f"{self.path} has {size} bytes; it had {self.state[0]} when it was opened: "
+                    f"{_CHANGED}"
+                )
+            if changed != self.state[1]:
+                raise FormatError(
+                    f"{self.path} was written or replaced after it was opened; {_CHANGED}"
+                )
+
+    def _failed(self, error: OSError) -> FormatError:
+        return FormatError(
+            f"{self.path} cannot be read: {error.strerror}; check the file system, then open it "
+            "again"
+        )
+
+
+def pread_into(handle: int, buffer: memoryview, offset: int) -> int:
+    """Read bytes of an open file; all reads of this module are here."""
+    return os.preadv(handle, [buffer], offset)
+
+
+def _state(stat: os.stat_result) -> tuple[int, int]:
+    # No inode: some FUSE file systems number the same file differently after a while.
+    return stat.st_size, stat.st_mtime_ns
+
+
+class _Message(NamedTuple):
+    kind: int
+    rows: int
+    offset: int
+    size: int
+
+
+class StreamIndex:
+    """Places of the record batches of an Arrow stream, without empty ones.
+
+    starts: number of the first row of each. rows: of all. Costs a read per record batch.
+
+    FormatError if the file is not a complete stream.
+    """
+
+    def __init__(self, file: SteadyFile) -> None:
+        offset, end = 0, file.state[0]
+        self._messages: list[_Message] = []
+        while (message := _message(file, offset, end)) is not None:
+            offset += message.size
+            if message.kind == _RECORD_BATCH and message.rows:
+                self._messages.append(message)
+        file.check()
+        rows = [*accumulate((message.rows for message in self._messages), initial=0)]
+        self.starts, self.rows = rows[:-1], rows[-1]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def at(self, row: int) -> int:
+        """Number of the record batch of a row."""
+        return bisect_right(self.starts, row) - 1
+
+    def read(self, file: SteadyFile, number: int, schema: pa.Schema) -> tuple[pa.RecordBatch, int]:
+        """Read a record batch; also its bytes in memory."""
+        message = self._messages[number]
+        content = file.read(message.offset, message.size)
+        try:
+            batch = pa.ipc.read_record_batch(content, schema)
+        except (pa.ArrowException, OSError) as error:
+            raise not_a_stream(file.path, error) from None
+        if len(batch) != message.rows:
+            raise not_a_stream(file.path, f"a record batch has {len(batch)} rows")
+        return batch, message.size
+
+
+def schema_bytes(file: SteadyFile) -> pa.Buffer:
+    """Beginning of a stream, with its schema."""
+    head = file.read(0, min(_HEAD, file.state[0]))
+    length = int.from_bytes(head.to_pybytes()[4:8], "little")
+    return head if 8 + length <= head.size else file.read(0, min(8 + length, file.state[0]))
+
+
+def not_a_stream(path: Path, problem: Any) -> FormatError:
+    return FormatError(
+        f"{path} is not a complete Arrow stream: {problem}; restore the file or build again"
+    )
+
+
+def _message(file: SteadyFile, offset: int, end: int) -> _Message | None:
+    """The message at an offset; None at the end of the stream.
+
+    Each is a marker, the size of its metadata, the metadata, and a body. The metadata is the table
+    Message of Arrow's format/Message.fbs: field 1 is its kind, field 2 a table of that kind, whose
+    field 0 is the number of rows, and field 3 the size of the body.
+    """
+    head = file.read(offset, min(_HEAD, end - offset), checked=False).to_pybytes()
+    if not head:
+        return None
+    try:
+        marker, length = struct.unpack_from("<Ii", head)
+        if marker == _CONTINUATION and length == 0:
+            return None
+        if marker != _CONTINUATION or not 0 < length <= end - offset - 8:
+            raise not_a_stream(file.path, f"no message at byte {offset}")
+        if 8 + length > len(head):
+            head = file.read(offset, 8 + length).to_pybytes()
+        root = 8 + struct.unpack_from("<I", head, 8)[0]
+        kind, table, body = (_field(head, root, number) for number in (1, 2, 3))
+        size = 8 + length + (struct.unpack_from("<q", head, body)[0] if body else 0)
+        rows = 0
+        if kind and table and head[kind] == _RECORD_BATCH:
+            place = _field(head, table + struct.unpack_from("<I", head, table)[0], 0)
+            rows = struct.unpack_from("<q", head, place)[0] if place else 0
+        if not 8 + length <= size <= end - offset or rows < 0:
+            raise not_a_stream(file.path, f"the message at byte {offset} is longer than the file")
+        return _Message(head[kind] if kind else 0, rows, offset, size)
+    except (struct.error, IndexError) as error:
+        raise not_a_stream(file.path, error) from None
+
+
+def _field(content: bytes, table: int, number: int) -> int:
+    """Place of a field of a table of a flatbuffer; 0 if it has its default."""
+    fields = table - struct.unpack_from("<i", content, table)[0]
+    if 4 + 2 * number >= struct.unpack_from("<H", content, fields)[0]:
+        return 0
+    place = struct.unpack_from("<H", content, fields + 4 + 2 * number)[0]
+    return table + place if place else 0

@@ -1,0 +1,308 @@
+"""Shards that are read into memory (mmap=False).
+
+The same packs as mapped ones, within a limit; a file that changes is a sentence, not a signal.
+"""
+
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.loaders import PackedLoader, PackedShards
+from packprep.schemas import FormatError
+from packprep.schemas.files import shard_name
+from packprep.schemas.storage import steady
+from packprep.schemas.storage.read_cache import ReadCache
+from packprep.schemas.storage.steady import SteadyFile, StreamIndex
+from tests.helpers.tiny_shards import COMPACT, GOLDEN, PLAIN, write_output
+from tests.helpers.trees import tree_output
+
+from .test_shards import ROWS, row_of
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """40 packs in shards of 8, in record batches of 2."""
+    rows = [row_of(n, 1 + n % 5, 1 + n % 3) for n in range(40)]
+    shards = [rows[first : first + 8] for first in range(0, 40, 8)]
+    write_output(tmp_path / "out", {"train": shards}, vocab_size=100)
+    return tmp_path / "out"
+
+
+def columns_of(shards: PackedShards) -> list[dict[str, tuple[Any, ...]]]:
+    return [
+        {
+            name: (values.dtype, values.flags.writeable, values.tobytes())
+            for name, values in pack.columns.items()
+        }
+        for pack in shards
+    ]
+
+
+def batches_of(path: Path, **options: Any) -> list[tuple[bytes, ...]]:
+    loader = PackedLoader(PackedShards(path, **options), 3, seed=1, shuffle_window=2)
+    return [
+        (batch.tokens.tobytes(), batch.cu_seqlens.tobytes(), batch.position_ids.tobytes())
+        for batch in loader
+    ]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=9),
+    st.sampled_from([PLAIN, COMPACT]),
+    st.data(),
+)
+def test_packs_are_those_of_mapped_shards(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[list[int]],
+    columns: Any,
+    data: st.DataObject,
+) -> None:
+    rows = [row_of(n, *pack) for n, pack in enumerate(lengths)]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
+    shards = [rows[first:last] for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    out = tmp_path_factory.mktemp("any") / "out"
+    rows_per_batch = data.draw(st.integers(1, 3))
+    write_output(out, {"train": shards}, columns, max_length=12, rows_per_batch=rows_per_batch)
+    size = data.draw(st.sampled_from([None, 1, 2000]))
+    read = PackedShards(out, mmap=False, cache_size=size, verify=True)
+    assert columns_of(read) == columns_of(PackedShards(out))
+    index = data.draw(st.integers(-len(rows), len(rows) - 1))
+    assert read[index].tokens.tolist() == rows[index]["tokens"]
+
+
+@pytest.mark.parametrize("name", ["v1-example", "v1-hf", "v1-rich", "v1-uint16"])
+def test_every_kind_of_output_is_read(name: str) -> None:
+    for split in PackedShards(GOLDEN / name, split="train").manifest.splits:
+        mapped = PackedShards(GOLDEN / name, split=split)
+        read = PackedShards(GOLDEN / name, split=split, mmap=False)
+        assert columns_of(read) == columns_of(mapped)
+        assert read.fingerprint == mapped.fingerprint
+
+
+def test_trees_are_read(tmp_path: Path) -> None:
+    tree_output(tmp_path / "out", [[1, 2, 3], [1, 2, 4], [5, 6]], [0, 1, 2])
+    read = PackedShards(tmp_path / "out", mmap=False)
+    assert read.has_trees
+    assert columns_of(read) == columns_of(PackedShards(tmp_path / "out"))
+
+
+def test_a_saved_dataset_without_a_manifest_is_read(out: Path) -> None:
+    (out / "manifest.json").unlink()
+    read, mapped = PackedShards(out, mmap=False), PackedShards(out)
+    assert columns_of(read) == columns_of(mapped)
+    assert (len(read), read.max_length, read.fingerprint) == (40, 8, mapped.fingerprint)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_those_of_mapped_shards(out: Path, workers: int) -> None:
+    pytest.importorskip("torch")
+    expected = batches_of(out)
+    assert batches_of(out, mmap=False) == expected
+    again = pickle.loads(pickle.dumps(PackedLoader(PackedShards(out, mmap=False), 3)))
+    batches = [batch.tokens.tolist() for batch in again.dataloader(num_workers=workers)]
+    assert batches == [batch.tokens.tolist() for batch in PackedLoader(PackedShards(out), 3)]
+
+
+def test_memory_stays_within_the_cache_size(out: Path) -> None:
+    size = 4 * max(file.stat().st_size for file in PackedShards(out).files)
+    shards = PackedShards(out, mmap=False, cache_size=size)
+    cache = shards._cache
+    assert cache is not None
+    kept = [cache.size for _ in PackedLoader(shards, 1, shuffle_window=2)]
+    assert size // 4 < max(kept) <= size
+
+
+def test_a_window_that_does_not_fit_in_memory_is_refused(out: Path) -> None:
+    shards = PackedShards(out, mmap=False, cache_size=5000)
+    with pytest.raises(ValueError, match=r"two windows are kept: choose a smaller shuffle_window"):
+        PackedLoader(shards, 1)
+
+
+def test_a_record_batch_is_read_once_in_an_epoch(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reads = StreamIndex.read, list[tuple[Path, int]]()
+
+    def counted(self: StreamIndex, file: SteadyFile, number: int, schema: pa.Schema) -> Any:
+        reads.append((file.path, number))
+        return read(self, file, number, schema)
+
+    monkeypatch.setattr(StreamIndex, "read", counted)
+    shards = PackedShards(out, mmap=False)
+    assert len([*PackedLoader(shards, 2, shuffle_window=2)]) == 20
+    assert len({*reads}) == len(reads) == 20
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_file_that_is_cut_under_the_reader_is_a_sentence(out: Path, mmap: bool) -> None:
+    shards = PackedShards(out, mmap=mmap)
+    loader = PackedLoader(shards, 2, prefetch=0)
+    file = shards.files[3]
+    size = file.stat().st_size
+    os.truncate(file, size - 200)
+    with pytest.raises(
+        FormatError, match=rf"{file.name} has {size - 200} bytes; it had {size} when it was opened"
+    ):
+        list(loader)
+    with pytest.raises(FormatError, match="leave outputs alone while they are read"):
+        shards[3 * 8]
+
+
+def test_a_file_that_is_cut_between_two_reads_is_a_sentence(out: Path) -> None:
+    shards = PackedShards(out, mmap=False)
+    file = shards.files[0]
+    assert shards[0].tokens.tolist() == [0, 1]
+    os.truncate(file, 100)
+    with pytest.raises(FormatError, match=rf"{file.name} has 100 bytes; it had"):
+        shards[7]
+    assert shards[0].tokens.tolist() == [0, 1]  # in memory
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_file_that_is_written_again_is_a_sentence(out: Path, in_place: bool) -> None:
+    shards = PackedShards(out, mmap=False)
+    file = shards.files[0]
+    shards[0]
+    content, later = file.read_bytes(), file.stat().st_mtime_ns + 10**9
+    new = file if in_place else file.with_name("new")
+    new.write_bytes(content)
+    os.utime(new, ns=(later, later))
+    new.replace(file)
+    with pytest.raises(
+        FormatError, match=rf"{file.name} was written or replaced after it was opened"
+    ):
+        shards[7]
+
+
+def test_a_file_that_is_deleted_stays_readable_while_it_is_open(out: Path) -> None:
+    expected, shards = columns_of(PackedShards(out)), PackedShards(out, mmap=False)
+    shards[0]
+    for file in shards.files:
+        file.unlink()
+    assert shards[7].tokens.tobytes() == expected[7]["tokens"][2]
+    with pytest.raises(FormatError, match=r"cannot be read: No such file or directory; check"):
+        shards[8]
+
+
+def test_an_error_of_the_file_system_is_a_sentence(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = PackedShards(out, mmap=False)
+
+    def fail(*_: Any) -> int:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(steady, "pread_into", fail)
+    with pytest.raises(FormatError, match=r"arrow cannot be read: Stale file handle; check the"):
+        shards[0]
+    with pytest.raises(FormatError, match="Stale file handle"):
+        list(PackedLoader(shards, 2))
+
+
+def test_files_are_closed_when_their_packs_are_dropped(out: Path) -> None:
+    def handles() -> int:
+        links = [*Path("/proc/self/fd").iterdir()]  # one is the folder itself, closed by now
+        return sum(str(out) in str(link.readlink()) for link in links if link.is_symlink())
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc")
+    shards = PackedShards(out, mmap=False, cache_size=1)
+    assert handles() == 0
+    assert [len(pack.tokens) > 0 and handles() for pack in shards] == [1] * 40
+
+
+def test_what_cannot_be_read_so_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="shards at a URL are mapped from a local disk"):
+        PackedShards("s3://bucket/out", mmap=False)
+    with pytest.raises(ValueError, match="shards of a build that is followed are mapped"):
+        PackedShards(tmp_path, follow=True, mmap=False)
+
+
+def test_a_damaged_stream_gives_packs_or_a_format_error(tmp_path: Path) -> None:
+    write_output(tmp_path / "out", {"train": [ROWS]})
+    file = tmp_path / "out" / shard_name(0, 1)
+    content, outcomes = file.read_bytes(), set[bool]()
+    for bit in range(0, 8 * len(content), 11):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        try:
+            outcomes.add(len([*PackedShards(tmp_path / "out", mmap=False)]) == 6)
+        except FormatError:
+            outcomes.add(False)
+    assert outcomes == {True, False}
+
+
+@given(st.lists(st.integers(0, 3), max_size=8), st.integers(1, 3), st.booleans())
+def test_the_index_of_a_stream_is_that_of_arrow(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[int], lists: int, with_end: bool
+) -> None:
+    file = tmp_path_factory.mktemp("stream") / "a.arrow"
+    schema = pa.schema([(f"{n}", pa.list_(pa.int32())) for n in range(lists)])
+    batches = [pa.record_batch([[[n, n]] * n] * lists, schema=schema) for n in rows]
+    with pa.ipc.new_stream(str(file), schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    if not with_end:
+        os.truncate(file, file.stat().st_size - 8)
+    opened = SteadyFile(file)
+    index = StreamIndex(opened)
+    kept = [batch for batch in batches if len(batch)]
+    assert [index.read(opened, n, schema)[0] for n in range(len(index))] == kept
+    assert index.starts == np.cumsum([0, *map(len, kept)]).tolist()[:-1]
+    assert index.rows == sum(rows)
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 6), st.data())
+def test_a_cache_gives_what_is_read_and_keeps_no_more_than_its_limit(
+    keys: list[int], limit: int, data: st.DataObject
+) -> None:
+    cache = ReadCache[int, int](lambda key: (key * key, 1), limit)
+    for key in keys:
+        if data.draw(st.booleans()):
+            cache.request(data.draw(st.lists(st.integers(0, 9), max_size=6)))
+        assert cache.get(key) == key * key
+        assert cache.size <= limit
+
+
+def test_a_value_that_several_threads_want_is_read_once() -> None:
+    reads, gate = list[int](), threading.Event()
+
+    def read(key: int) -> tuple[int, int]:
+        reads.append(key)
+        gate.wait(10)
+        return key, 1
+
+    cache, got = ReadCache[int, int](read, 10), list[int]()
+    threads = [threading.Thread(target=lambda: got.append(cache.get(7))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert (reads, got) == ([7], [7] * 4)
+
+
+def test_values_read_ahead_fill_half_of_a_cache_and_continue_as_they_are_used() -> None:
+    reads, done = list[int](), threading.Semaphore(0)
+
+    def read(key: int) -> tuple[int, int]:
+        reads.append(key)
+        done.release()
+        return key, 8
+
+    cache = ReadCache[int, int](read, 64 * 8)
+    cache.request(range(64))
+    for _ in range(32):
+        assert done.acquire(timeout=10)
+    assert len(reads) < 32 + 16  # each thread may have begun one more
+    assert [cache.get(key) for key in range(64)] == [*range(64)]
+    assert sorted(reads) == [*range(64)]
