@@ -65,6 +65,13 @@ class ReportLeftOut(LeftOutText):
     fields: dict[str, LeftOutText]
 
 
+class ReportGroupsApart(TypedDict):
+    """Groups of `group_prefix` with rows in several windows or splits, and all their rows."""
+
+    groups: int
+    rows: int
+
+
 class ReportTurns(TypedDict):
     """Rows of conversations and the documents of their turns.
 
@@ -246,6 +253,7 @@ class InputReport(SumFigures):
     turns: NotRequired[ReportTurns]
     left_out: NotRequired[ReportLeftOut]
     left_out_example: NotRequired[str]
+    groups_apart: NotRequired[ReportGroupsApart]
 
 
 class Report(InputReport):

@@ -40,6 +40,7 @@ RESERVED = (
     "text",
     "ids",
     "group",
+    "prefix_group",
     "problem",
     "trained",
     "specials",
@@ -364,6 +365,11 @@ def _check_packing(config: Options) -> None:
                 )
     if config.share_prefixes:
         _check_trees(config)
+    elif config.group_prefix is not None:
+        raise ConfigError(
+            f"group_prefix {config.group_prefix} is for rows that share prefixes; give "
+            "--share-prefixes too"
+        )
     if config.num_packs is not None and config.strategy != "balanced":
         raise ConfigError(f"num_packs is for strategy balanced, not {config.strategy}")
     if config.max_len is not None and config.max_len < config.min_len:

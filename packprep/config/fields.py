@@ -339,6 +339,15 @@ class OptionFields:
     min_shared: int = option(
         16, "segments", "Packing", "share-prefixes: share prefixes of at least N tokens."
     )
+    group_prefix: str | None = option(
+        None,
+        "rows",
+        "Packing",
+        "share-prefixes: rows with the same value in this column share prefixes too, such as "
+        "several answers to one prompt. Values are compared as text.",
+        "COLUMN",
+        added=True,
+    )
     max_segments_per_pack: int | None = option(
         None, "plan", "Packing", "Maximum number of segments in a pack."
     )

@@ -350,6 +350,8 @@ class Stages:
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
                     "see min_len, max_len, overflow and holdout"
                 )
+        if self.job.config.group_prefix is not None:
+            account.groups_apart = windows.groups_apart(self.job.splits)
         for number, phase in enumerate(account.phases, 1):
             if not any(window["packs"] for window in phase.account.windows):
                 raise InputError(

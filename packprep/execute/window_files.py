@@ -54,6 +54,7 @@ from packprep.windows.planner import (
     window_seed,
 )
 from packprep.windows.segments import TooLongError
+from packprep.windows.trees import groups_apart
 
 _BUFFERS = 40_000_000  # bytes of the record batches that two threads write at a time
 
@@ -145,6 +146,20 @@ class Windows:
             number -= len(self.epochs[epoch])
             epoch += 1
         return epoch, number
+
+    def groups_apart(self, splits: Sequence[str]) -> tuple[int, int]:
+        """Groups of `group_prefix` in several windows or splits, and their rows, of all epochs."""
+        numbers = iter(range(len(self)))
+        of_epochs = [
+            groups_apart(
+                self._documents(split, number)
+                for number in itertools.islice(numbers, len(windows))
+                for split in splits
+            )
+            for windows in self.epochs
+        ]
+        groups, rows = zip(*of_epochs, strict=True)
+        return sum(groups), sum(rows)
 
     @cached_property
     def layout(self) -> ShardLayout:

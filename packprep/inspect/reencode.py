@@ -55,7 +55,7 @@ def recorded_config(manifest: Manifest) -> BuildConfig:
         for key in ("name", "split", "revision", "tokenizer_revision")
         if arguments.get(key)
     }
-    return BuildConfig(**options | more | {"group_column": None})
+    return BuildConfig(**options | more | {"group_column": None, "group_prefix": None})
 
 
 def find_tokenizer(

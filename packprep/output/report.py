@@ -54,6 +54,7 @@ class Account:
     segments_per_pack: Counter[int] = field(default_factory=Counter)
     mix: dict[str, Any] | None = None  # the requested shares of a mix
     phases: "list[PhaseAccount]" = field(default_factory=list)
+    groups_apart: tuple[int, int] | None = None  # groups of `group_prefix`, and their rows
 
     @staticmethod
     def empty(sources: int, epochs: int = 1) -> "Account":
@@ -193,6 +194,9 @@ def make_report(
         if account.phases:
             sources_of_mix = account.mix["sources"]
             report["phases"] = [_of_phase(phase, sources_of_mix) for phase in account.phases]
+    if account.groups_apart is not None:
+        groups, rows = account.groups_apart
+        report["groups_apart"] = {"groups": groups, "rows": rows}
     if config.turns != "row":
         rows = sum(part.rows for file in files for part in file.parts)
         report["turns"] = _turns(rows, [each for file in files for each in file.turns.values()])
@@ -404,6 +408,13 @@ def table(report: Report) -> list[tuple[str, str]]:
                 "shared",
                 f"{shared:,} tokens of rows not written again; "
                 f"{(written + shared) / written:.2f} tokens of rows per token",
+            )
+        )
+    if (apart := report.get("groups_apart")) and apart["groups"]:
+        rows.append(
+            (
+                "groups apart",
+                f"{apart['groups']:,}, whose {apart['rows']:,} rows are in several windows",
             )
         )
     counted = {

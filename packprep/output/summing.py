@@ -33,8 +33,9 @@ def summed_report(
         figures = {key: value for key, value in figures.items() if key not in _RATES}
     added = summed([{key: table[key] for key in _ADDED} for table in tables])
     shards = [entry for entry in entries if "packs" in entry]
-    # What was asked of one mix says nothing of several outputs together.
-    first = {key: value for key, value in tables[0].items() if key != "mix" or len(reports) == 1}
+    # What was asked of one mix says nothing of several outputs together, nor do groups of rows.
+    of_one = () if len(reports) == 1 else ("mix", "groups_apart")
+    first = {key: value for key, value in tables[0].items() if key not in of_one}
     report = {
         **{key: value for key, value in first.items() if key not in _RATES},
         **figures,

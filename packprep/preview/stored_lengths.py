@@ -20,12 +20,14 @@ from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.redact import redacted
 from packprep.tokens.store import STORED, TokenFile, stored
 from packprep.windows.documents import (
+    PREFIX_GROUP,
     carried_columns,
     file_schema,
     form_windows,
     held_out,
     read_documents,
 )
+from packprep.windows.trees import sharing_groups
 
 _OWN = (
     "tokens",
@@ -151,18 +153,21 @@ def of_files(
     config: BuildConfig,
 ) -> Lengths:
     """Lengths of token files, in the windows of a build."""
+    schema = file_schema(directory, files)
     formed = form_windows(files, config)
     windows = [
         WindowDocuments("train", number, read_documents(directory, members))
         for number, members in enumerate(formed)
     ]
-    if config.group_column is not None and any(
-        window.documents.group is None for window in windows
+    for option, given, stored_as in (
+        ("--group-column", config.group_column, "group"),
+        ("--group-prefix", config.group_prefix, PREFIX_GROUP),
     ):
-        raise InputError(
-            f"{directory} was built without --group-column; build it again with that option"
-        )
-    carried = carried_columns(file_schema(directory, files))
+        if given is not None and stored_as not in schema.names:
+            raise InputError(
+                f"{directory} was built without {option}; build it again with that option"
+            )
+    carried = carried_columns(schema)
     return Lengths(
         origin=redacted(origin),
         windows=_splits(windows, config),
@@ -191,8 +196,10 @@ def sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
         window.take(
             drawn(
                 stream(config.seed, Purpose.PLAN_LENGTHS, number),
-                # All rows of an id, which may share prefixes, or none of them.
-                window.documents.id if config.share_prefixes else np.arange(len(window.documents)),
+                # All rows that may share prefixes, or none of them.
+                sharing_groups(window.documents)
+                if config.share_prefixes
+                else np.arange(len(window.documents)),
                 share,
             )
         )

@@ -23,7 +23,7 @@ from packprep.sources.carried import number_columns
 from packprep.sources.formats.format import ROWS_PER_TABLE, Wanted
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.header import number_types
-from packprep.sources.row_text import columns_read, text_columns
+from packprep.sources.row_text import columns_read, group_columns, text_columns
 from packprep.sources.source import Source
 from packprep.support.errors import InputError, system_error
 
@@ -119,7 +119,7 @@ def open_rows(
         scratch=scratch,
         numbers=number_types(source, names) if typed else {},
         nested=tuple(chats.wanted) if chats is not None else (),
-        group=None if config.group_column in texts else config.group_column,
+        groups=tuple(name for name in group_columns(config) if name not in texts),
         begin=begin,
     )
     if source.format.open is not None:

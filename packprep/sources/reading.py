@@ -5,6 +5,7 @@ second   string, with `pair_columns`: the other side of the row, null where text
 ids      list<int32>, in place of text with `input_ids_column`; of pairs also `second_ids`
 problem  the fault of the row, null where there is none: see problems.py
 group    string, only with `group_column`: text, or a number or boolean as JSON writes it
+prefix_group  int64, only with `group_prefix`: a hash of that column, written in the same way
 labels   list<int32>, or list<int8> where it is a mask; of pairs also `second_labels`; and the
          columns of `carry`: see carried.py
 

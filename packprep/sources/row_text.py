@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from packprep.config.build_config import BuildConfig
+from packprep.schemas.names import array
 from packprep.sources.carried import RowProblems, RowShape, number_columns, read_numbers
 from packprep.sources.formats.arrow_columns import group_text, one_array, sound, text_column
 from packprep.support.errors import ConfigError
@@ -26,9 +29,14 @@ if TYPE_CHECKING:
 
 def columns_read(config: BuildConfig, chats: ConversationColumns | None = None) -> list[str]:
     """All columns of the input that a build reads."""
-    group = [config.group_column] if config.group_column else []
     texts = text_columns(config) if chats is None else chats.wanted
-    return list(dict.fromkeys([*texts, *group, *number_columns(config)]))
+    return list(dict.fromkeys([*texts, *group_columns(config), *number_columns(config)]))
+
+
+def group_columns(config: BuildConfig) -> list[str]:
+    """Columns whose values say which rows are of one group."""
+    names = (config.group_column, config.group_prefix)
+    return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def text_columns(config: BuildConfig) -> list[str]:
@@ -80,11 +88,14 @@ def as_rows(
     else:
         names = text_columns(config)
         rows = as_text(table, names, config, is_utf8=is_utf8) if names else _without_text(table)
+    groups = {}
+    for name in group_columns(config):
+        groups[name], problem = group_text(table[name], name, one_array(rows["problem"]))
+        rows = _with_problems(rows, problem)
     if config.group_column is not None:
-        group, problem = group_text(
-            table[config.group_column], config.group_column, one_array(rows["problem"])
-        )
-        rows = _with_problems(rows, problem).append_column("group", group)
+        rows = rows.append_column("group", groups[config.group_column])
+    if config.group_prefix is not None:
+        rows = rows.append_column("prefix_group", _group_numbers(groups[config.group_prefix]))
     if not number_columns(config):
         return rows
     problems = RowProblems(rows["problem"])
@@ -93,6 +104,19 @@ def as_rows(
     for name, values in read.items():
         rows = rows.append_column(name, values)
     return rows
+
+
+def _group_numbers(groups: pa.Array[Any]) -> pa.Array[Any]:
+    """The hash of each group, int64, not negative; 0 for null.
+
+    Rows of two groups with one hash would share only tokens that are equal, which is sound.
+    """
+    encoded = groups.dictionary_encode(null_encoding="encode")
+    hashes = [
+        0 if value is None else xxhash.xxh3_64_intdigest(value.encode()) >> 1
+        for value in encoded.dictionary.to_pylist()
+    ]
+    return array(np.array(hashes, np.int64)[encoded.indices.to_numpy()])
 
 
 def _with_problems(rows: pa.Table, problem: pa.Array[Any]) -> pa.Table:

@@ -7,11 +7,11 @@ every row of its slice, or a document for each turn of a row; an empty document 
 have no tokens. Next to each file is a
 receipt with its digest.
 
-Other columns of a file, where its rows have them: `group` (string), `labels` (list<int32> with
-NO_LOSS where there is no loss, or list<int8>, 1 where there is one), carried columns (lists with a
-value per token, numbers with one per row), and for conversations `turn_ids` (int32, message of the
-trained turn, -1 for a whole row) and `turn_rows` (int32, row in the file, where turns may be
-documents).
+Other columns of a file, where its rows have them: `group` (string), `prefix_group` (int64),
+`labels` (list<int32> with NO_LOSS where there is no loss, or list<int8>, 1 where there is one),
+carried columns (lists with a value per token, numbers with one per row), and for conversations
+`turn_ids` (int32, message of the trained turn, -1 for a whole row) and `turn_rows` (int32, row in
+the file, where turns may be documents).
 """
 
 import contextlib

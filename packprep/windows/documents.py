@@ -29,6 +29,8 @@ _Slice = TypeVar("_Slice", bound=Extent)
 
 TURN_ROWS = "turn_rows"
 """Column of token files that have documents for turns: row of each document in its file."""
+PREFIX_GROUP = "prefix_group"
+"""Column of token files, and name of values of documents: the rows of a number share prefixes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +270,7 @@ def carried_columns(schema: pa.Schema) -> tuple[Column, ...]:
             columns += [STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"]]
         elif spec.name == "turn_ids":
             columns.append(STANDARD_COLUMNS["turn_ids"])
-        elif spec.name not in ("tokens", "group", TURN_ROWS):
+        elif spec.name not in ("tokens", "group", PREFIX_GROUP, TURN_ROWS):
             kind: Kind = "token" if pa.types.is_list(spec.type) else "segment"
             values = spec.type.value_type if kind == "token" else spec.type
             dtype: DType = np.dtype(values.to_pandas_dtype()).name

@@ -1,12 +1,14 @@
 """Trees of a window: rows that share a prefix, as segments with parents.
 
-Rows are segments as the filters, `overflow` and `stride` leave them. The rows of one document id
-are merged, so each tree is a few nodes; a node is a segment that stands once in a pack, and a row
-is the path from a root to the node at which it ends. A tree stays in one pack.
+Rows are segments as the filters, `overflow` and `stride` leave them. The rows of one document id,
+or of one value of `group_prefix`, are merged, so each tree is a few nodes; a node is a segment that
+stands once in a pack, and a row is the path from a root to the node at which it ends. A tree stays
+in one pack.
 
 Rows that begin with an extra BOS share nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,12 +17,13 @@ import numpy as np
 from packprep.config.build_config import BuildConfig
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.names import array
 from packprep.support.arrays import Bools, Int32, Int64
 from packprep.trees.cut_trees import cut_oversized
 from packprep.trees.merge import merge_prefixes
 from packprep.trees.nodes import tree_nodes
 from packprep.trees.weights import are_tokens, count_from, fill_weights
-from packprep.windows.documents import Documents
+from packprep.windows.documents import PREFIX_GROUP, Documents
 from packprep.windows.segments import DocumentAccount, Segments
 
 _COUNTED = 1 << 22  # tokens whose weights are counted at a time
@@ -156,15 +159,16 @@ class Weights:
 def grow_trees(
     documents: Documents, segments: Segments, account: DocumentAccount, config: BuildConfig
 ) -> tuple[Trees, Int32, DocumentAccount]:
-    """Merge the rows of each document id: the trees, trained tokens of each node, and the account.
+    """Merge the rows of each group: the trees, trained tokens of each node, and the account.
 
     segments: the rows; those that do not fit (`Trees.trained`) are left alone. Prefixes of fewer
     than `min_shared` tokens are not shared. A tree that is larger than a pack is cut, and the
     tokens that this repeats count as overlap.
     """
     alone = segments.bos.copy()
+    of_row = sharing_groups(documents)[segments.document]
     while True:
-        order, groups = _grouped(documents.id[segments.document], alone)
+        order, groups = _grouped(of_row, alone)
         trees, of_trees, shared = _grow(documents, segments.take(order), groups, config)
         trained, fits = trees.trained()
         if fits.all():
@@ -184,21 +188,51 @@ def grow_trees(
     return trees, trained, account
 
 
-def _grouped(ids: Int64, alone: Bools) -> tuple[Int64, Int64]:
-    """An order of rows that puts rows of one id together, and the first row of each group.
+def sharing_groups(documents: Documents) -> Int64:
+    """A number of each document, not negative: documents of one number may share prefixes.
 
-    Rows that are alone are groups of their own. Groups are in the order of their first rows.
+    Documents of different groups never share a pack, so they share no prefix either.
     """
-    key = ids
-    if alone.any() or (ids[1:] < ids[:-1]).any():
-        key = np.where(alone, -2 - np.cumsum(alone), ids)
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        order = np.argsort(first[inverse], kind="stable")
-    else:
-        order = np.arange(len(ids))
-    begins = np.ones(len(ids), np.bool_)
-    begins[1:] = np.diff(key[order]) != 0
-    return order, np.append(np.flatnonzero(begins), len(ids))
+    numbers: Int64 = documents.values.get(PREFIX_GROUP, documents.id)
+    if documents.group is None or numbers is documents.id:
+        return numbers
+    return _codes(numbers) * (int(documents.group.max(initial=0)) + 1) + documents.group
+
+
+def groups_apart(windows: Iterable[Documents]) -> tuple[int, int]:
+    """Groups of `group_prefix` with rows in several of these windows, and all rows of those groups.
+
+    Rows in different windows share no prefix. A document without tokens is no row.
+    """
+    found = [
+        np.unique(documents.values[PREFIX_GROUP][documents.length > 0], return_counts=True)
+        for documents in windows
+    ]
+    _, group, windows_of = np.unique(
+        np.concatenate([groups for groups, _ in found]), return_inverse=True, return_counts=True
+    )
+    rows = np.bincount(group, weights=np.concatenate([rows for _, rows in found]))
+    apart = windows_of > 1
+    return int(apart.sum()), int(rows[apart].sum())
+
+
+def _grouped(of_row: Int64, alone: Bools) -> tuple[Int64, Int64]:
+    """An order of rows that puts rows of one group together, and the first row of each group.
+
+    of_row: the group of each, not negative. Rows that are alone are groups of their own. Groups are
+    in the order of their first rows.
+    """
+    codes = _codes(np.where(alone, -1 - np.cumsum(alone), of_row))
+    order = np.argsort(codes, kind="stable")
+    begins = np.ones(len(codes), np.bool_)
+    begins[1:] = np.diff(codes[order]) != 0
+    return order, np.append(np.flatnonzero(begins), len(codes))
+
+
+def _codes(values: Int64) -> Int64:
+    """A number for each distinct value, in the order in which they occur first."""
+    encoded = array(values).dictionary_encode()
+    return np.asarray(encoded.indices, np.int64)
 
 
 def _grow(

@@ -380,6 +380,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
     ids, chat = {"input_ids_column": "ids"}, {"messages_column": "auto"}
     all_needs: dict[str, dict[str, Any]] = {
         "min_shared": {"share_prefixes": True},
+        "group_prefix": {"share_prefixes": True},
         "num_packs": {"strategy": "balanced"},
         "epochs": {"repack": True},
         "repack": {"epochs": 4},

@@ -37,8 +37,8 @@ class Wanted:
     """The part of a source that a build reads.
 
     columns: all columns to read. numbers: columns of numbers and their types, in a format with
-    `first_types`. nested: columns with values of any type. group: a column of text, numbers or
-    booleans. begin: the byte where the first row to read begins, see `Format.row_begins`.
+    `first_types`. nested: columns with values of any type. groups: columns of text, numbers
+    or booleans. begin: the byte where the first row to read begins, see `Format.row_begins`.
     """
 
     config: BuildConfig
@@ -46,7 +46,7 @@ class Wanted:
     scratch: Path = Path()
     numbers: Mapping[str, pa.DataType] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
-    group: str | None = None
+    groups: tuple[str, ...] = ()
     begin: int = 0
 
 

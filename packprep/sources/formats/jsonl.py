@@ -36,7 +36,7 @@ from packprep.support.problems import BadRow, Problem, no_problems, problem_arra
 
 BLOCK_BYTES = 4 << 20
 _PIECE = 1 << 18
-# Types that the compiled parser tries for a column of groups, in this order.
+# Types that the compiled parser tries for columns of groups, in this order.
 _GROUP_TYPES: tuple[pa.DataType, ...] = (GROUP, pa.int64(), pa.bool_())
 
 
@@ -45,7 +45,7 @@ def _read(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa
     if wanted.begin:
         file.seek(wanted.begin)
     types = read_types(wanted.numbers) | dict.fromkeys(wanted.nested, JSON_TEXT)
-    types = {wanted.group or "": GROUP} | types
+    types = dict.fromkeys(wanted.groups, GROUP) | types
     columns = {name: types.get(name, pa.string()) for name in wanted.columns}
     return _tables(file, columns, wanted.config.max_row_size, source.name)
 
@@ -152,10 +152,10 @@ def _parse(block: bytes, columns: Columns) -> pa.Table | None:
     if block.lstrip()[:1] != b"{" or JSON_TEXT in columns.values():
         # The parser crashes on a block of only null. It also mixes up the keys of nested objects.
         return None
-    for group_type in _GROUP_TYPES if GROUP in columns.values() else (GROUP,):
-        schema = pa.schema(
-            [(name, group_type if kind == GROUP else kind) for name, kind in columns.items()]
-        )
+    groups = [name for name, kind in columns.items() if kind == GROUP]
+    for kinds in itertools.product(_GROUP_TYPES, repeat=len(groups)):
+        typed = {**columns, **dict(zip(groups, kinds, strict=True))}
+        schema = pa.schema(list(typed.items()))
         try:
             table = paj.read_json(
                 pa.BufferReader(block),  # type: ignore[arg-type]  # not in the stubs

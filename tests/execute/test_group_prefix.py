@@ -1,0 +1,217 @@
+"""Rows with the same value of `group_prefix` share prefixes, and every row is still there once."""
+
+import json
+import random
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packprep import BuildConfig, build
+from packprep.inspect.verify import verify
+from packprep.loaders import PackedLoader, PackedShards
+from packprep.schemas.ledger import LEDGER_KEYS, check_ledger
+from packprep.support.errors import ConfigError, InputError
+from packprep.tokens.store import stored
+from packprep.windows.documents import form_windows, held_out
+from tests.helpers.command import run
+from tests.helpers.corpus import save_tokenizer, write_jsonl
+
+TEMPLATE = (
+    "{% for message in messages %}{{ '<s>' + message.role + '\n' + message.content + '</s>' }}{% "
+    "endfor %}"
+)
+PROMPTS: list[Any] = ["p0", "p1", None, 3, True]
+
+
+def answers(groups: int = 12, each: int = 4, seed: int = 0) -> list[dict[str, Any]]:
+    """Token ids of several answers to each of some prompts, in a random order."""
+    draw = random.Random(seed)
+    rows: list[dict[str, Any]] = []
+    for group in range(groups):
+        prompt = [draw.randrange(100) for _ in range(20)]
+        name = PROMPTS[group] if group < len(PROMPTS) else f"p{group}"
+        rows += [
+            {
+                "ids": prompt + [draw.randrange(100) for _ in range(draw.randint(1, 9))],
+                "prompt": name,
+                "kind": group % 2,
+            }
+            for _ in range(each)
+        ]
+    draw.shuffle(rows)
+    return rows
+
+
+def build_ids(folder: Path, rows: list[list[dict[str, Any]]], **options: Any) -> Path:
+    """Build token ids with trees, each list a file of its own."""
+    files = [write_jsonl(folder / f"{n}.jsonl", each) for n, each in enumerate(rows)]
+    settings: dict[str, Any] = {
+        "sources": tuple(map(str, files)),
+        "output": str(folder / "out"),
+        "input_ids_column": "ids",
+        "vocab_size": 100,
+        "max_length": 64,
+        "share_prefixes": True,
+        "group_prefix": "prompt",
+    }
+    build(BuildConfig(**settings | options))
+    return folder / "out"
+
+
+def report_of(output: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((output / "report.json").read_bytes())
+    return report
+
+
+def check_closed(tokens: dict[str, Any]) -> None:
+    check_ledger({key: tokens[key] for key in (*LEDGER_KEYS, "shared")})
+
+
+def rows_of(output: Path, split: str = "train") -> dict[int, list[int]]:
+    """Tokens of each row by its number."""
+    rows: dict[int, list[int]] = {}
+    for batch in PackedLoader(PackedShards(output, split=split), packs_per_batch=1, trees=True):
+        plain = batch.unshared()
+        assert plain.document_ids is not None
+        for number, (first, last) in zip(
+            plain.document_ids.tolist(), pairwise(plain.cu_seqlens.tolist()), strict=True
+        ):
+            assert number not in rows
+            rows[number] = plain.tokens[first:last].tolist()
+    return rows
+
+
+def test_answers_to_a_prompt_share_it_and_every_row_is_there(tmp_path: Path) -> None:
+    rows = answers()
+    output = build_ids(tmp_path, [rows[:20], rows[20:]])
+    assert rows_of(output) == {number: row["ids"] for number, row in enumerate(rows)}
+    report = report_of(output)
+    assert report["tokens"]["shared"] >= 12 * 3 * 20
+    assert report["groups_apart"] == {"groups": 0, "rows": 0}
+    for source in report["sources"]:
+        check_closed(source["tokens"])
+        assert source["tokens"]["shared"] > 0
+    verdict = verify(output, level="full")
+    assert verdict.sound
+    number = max(number for number, row in enumerate(rows) if row["prompt"] is None)
+    place = f"{tmp_path}/0.jsonl:{number}" if number < 20 else f"{tmp_path}/1.jsonl:{number - 20}"
+    traced = run("trace", output, "--document", place, "--json")
+    assert traced.code == 0, traced.err
+    [found] = json.loads(traced.out)
+    assert found["tokens"] == len(rows[number]["ids"])
+    shown = run("show", output, "--doc", place)
+    assert shown.code == 0, shown.err
+    assert " ".join(map(str, rows[number]["ids"][1:20])) in " ".join(shown.out.split())
+
+
+def test_without_the_column_rows_of_several_input_rows_share_nothing(tmp_path: Path) -> None:
+    output = build_ids(tmp_path, [answers()], group_prefix=None)
+    report = report_of(output)
+    assert report["tokens"].get("shared", 0) == 0
+    assert "groups_apart" not in report
+
+
+def test_rows_of_different_pack_groups_share_nothing(tmp_path: Path) -> None:
+    prompt = list(range(20))
+    rows = [{"ids": [*prompt, n], "prompt": "p", "kind": n % 2} for n in range(8)]
+    output = build_ids(tmp_path, [rows], group_column="kind")
+    assert rows_of(output) == {number: row["ids"] for number, row in enumerate(rows)}
+    assert report_of(output)["tokens"]["shared"] == 6 * 20
+    for batch in PackedLoader(PackedShards(output), packs_per_batch=1, trees=True):
+        document_ids = batch.unshared().document_ids
+        assert document_ids is not None
+        assert len({number % 2 for number in document_ids.tolist()}) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"holdout": 0.3}, {"epochs": 2, "repack": True}])
+def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str, Any]) -> None:
+    rows = answers(30)
+    split_by = {"unit_size": 500, "window": 3_000, "keep_tokens": str(tmp_path / "kept")}
+    output = build_ids(tmp_path, [rows], **split_by, **options)
+    [store] = (tmp_path / "kept").iterdir()
+    config = BuildConfig(**split_by | options)  # type: ignore[arg-type]
+    files = stored(store)
+    assert files is not None
+    groups = apart = 0
+    for epoch in range(config.epochs):
+        places: dict[str, set[tuple[int, bool]]] = defaultdict(set)
+        members: dict[str, int] = defaultdict(int)
+        for number, window in enumerate(form_windows(files, config, epoch)):
+            for file in window:
+                ids = np.arange(file.first_document, file.first_document + file.documents)
+                for id_, out in zip(ids.tolist(), held_out(ids, config).tolist(), strict=True):
+                    name = json.dumps(rows[id_]["prompt"])
+                    places[name].add((number, config.holdout > 0 and out))
+                    members[name] += 1
+        names = [name for name, where in places.items() if len(where) > 1]
+        groups += len(names)
+        apart += sum(members[name] for name in names)
+    assert groups > 0
+    assert report_of(output)["groups_apart"] == {"groups": groups, "rows": apart}
+
+
+def test_prompts_of_conversations_are_shared(tmp_path: Path) -> None:
+    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", config=side)
+    question = {"role": "user", "content": "the cat sat on the mat and the dog sat on the log"}
+    chats = [
+        {
+            "messages": [question, {"role": "assistant", "content": answer}],
+            "q": group,
+        }
+        for group in range(3)
+        for answer in ("the cat", "the dog", "the mat", "no dog")
+    ]
+    source = write_jsonl(tmp_path / "a.jsonl", chats)
+    output = tmp_path / "out"
+    done = run(
+        *("build", source, "-o", output, "--tokenizer", tokenizer, "--max-length", 256),
+        *("--messages-column", "messages", "--share-prefixes", "--group-prefix", "q"),
+    )
+    assert done.code == 0, done.err
+    report = report_of(output)
+    check_closed(report["tokens"])
+    assert report["tokens"]["shared"] > report["tokens"]["tokens_in"] / 2
+    assert len(rows_of(output)) == len(chats)
+    assert verify(output, level="full").sound
+    alone = BuildConfig(
+        sources=(str(source),),
+        output=str(tmp_path / "alone"),
+        tokenizer=str(tokenizer),
+        max_length=256,
+        messages_column="messages",
+    )
+    build(alone)
+    expected = {
+        segment.document_id: segment.tokens.tolist()
+        for pack in PackedShards(tmp_path / "alone")
+        for segment in pack.segments()
+    }
+    assert rows_of(output) == expected
+
+
+def test_a_token_store_without_the_column_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    build_ids(tmp_path, [answers()], group_prefix=None, keep_tokens=str(kept))
+    arguments = ("--max-length", 64, "--share-prefixes")
+    planned = run("plan", kept, *arguments, "--group-prefix", "prompt")
+    assert planned.code != 0
+    assert "was built without --group-prefix" in planned.err
+    build_ids(tmp_path, [answers()], overwrite=True, keep_tokens=str(tmp_path / "more"))
+    planned = run("plan", tmp_path / "more", *arguments, "--group-prefix", "prompt")
+    assert planned.code == 0, planned.err
+
+
+def test_a_list_as_a_group_is_a_finding_of_its_row(tmp_path: Path) -> None:
+    rows = [*answers(2), {"ids": [1], "prompt": [1]}]
+    with pytest.raises(InputError, match="'prompt' is a list, expected text"):
+        build_ids(tmp_path, [rows])
+
+
+def test_the_column_needs_shared_prefixes() -> None:
+    with pytest.raises(ConfigError, match="group_prefix q is for rows that share prefixes"):
+        BuildConfig(group_prefix="q")
