@@ -21,7 +21,14 @@ sys.path.insert(0, str(ROOT / "scripts" / "checks"))
 import trainers  # noqa: E402
 
 ROWS = trainers.rows()
-PARTS = ("to_seq_idx", "to_flex_block_mask", "Isolation", "verify_isolation")  # of other calls
+PARTS = (  # of other calls
+    "to_seq_idx",
+    "to_flex_block_mask",
+    "seen_until",
+    "tree_mask",
+    "Isolation",
+    "verify_isolation",
+)
 
 
 def test_the_page_has_the_table_of_the_record() -> None:
