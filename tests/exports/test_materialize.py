@@ -128,7 +128,7 @@ def test_an_index_reads_and_materializes_as_the_build_without_one(
     case: str, inputs: Any, tmp_path: Path
 ) -> None:
     kind, options = CASES[case]
-    plain = build(BuildConfig(**inputs(kind, "plain", **options)))
+    plain = build(BuildConfig(**inputs(kind, "plain", **options, materialize="shards")))
     build(BuildConfig(**inputs(kind, "index", **options, materialize="index")))
     made = materialize(tmp_path / "index", tmp_path / "made")
     assert made.data == plain.data  # with the digests of all shards
