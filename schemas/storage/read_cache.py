@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from ..errors import FormatError
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -129,5 +127,5 @@ class ReadCache(Generic[Key, Value]):
                 key = self._wanted.popleft()
                 if key in self._used or key in self._ahead or key in self._reading:
                     continue
-            with suppress(FormatError, OSError):  # `get` reports it
+            with suppress(Exception):  # `get` reports it
                 self._load(key, ahead=True)

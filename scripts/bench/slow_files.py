@@ -1,11 +1,12 @@
 """Speed of the loader on a network file system: each read takes some milliseconds longer.
 
 \b
-python scripts/bench/slow_files.py [--tokens 128M] [--delay 5] [--repeats 5]
+python scripts/bench/slow_files.py [--tokens 128M] [--delay 5] [--step 0] [--repeats 5]
 
 Writes shards as loader.py does, but smaller, so that an epoch has several windows. Reads an epoch
 of them mapped, and with mmap=False, whose every pread sleeps first. Prints the median of M tokens
-per second of wall time, from the first batch of an epoch and from its second window on.
+per second of wall time, from the first batch of an epoch and from its second window on. A batch has
+32,768 tokens; without --step the loop does nothing with it, and needs all of a core.
 """
 
 import statistics
@@ -37,7 +38,7 @@ class Delay:
         return self._read(*arguments)
 
 
-def rates(path: Path, mmap: bool) -> tuple[float, float]:
+def rates(path: Path, mmap: bool, step: float) -> tuple[float, float]:
     """M tokens per second of an epoch, and from its second window on."""
     size = None if mmap else 2 * WINDOW * max(file.stat().st_size for file in path.glob("*.arrow"))
     shards = PackedShards(path, mmap=mmap, cache_size=size)  # as small as it may be
@@ -47,6 +48,8 @@ def rates(path: Path, mmap: bool) -> tuple[float, float]:
     started = 0.0
     for batch in loader:
         tokens += len(batch)
+        if step:
+            time.sleep(step)
         if not first and tokens >= WINDOW * SHARD_TOKENS:
             first, started = tokens, time.perf_counter()
     end = time.perf_counter()
@@ -56,9 +59,10 @@ def rates(path: Path, mmap: bool) -> tuple[float, float]:
 @click.command(help=__doc__)
 @click.option("--tokens", default="128M", show_default=True)
 @click.option("--delay", default=5.0, show_default=True, help="Milliseconds of each read.")
+@click.option("--step", default=0.0, show_default=True, help="Milliseconds of a training step.")
 @click.option("--repeats", default=5, show_default=True)
 @click.option("--markdown", is_flag=True, help="Print a Markdown table.")
-def main(tokens: str, delay: float, repeats: int, markdown: bool) -> None:
+def main(tokens: str, delay: float, step: float, repeats: int, markdown: bool) -> None:
     steady.pread_into = slow = Delay(steady.pread_into)  # type: ignore[assignment]
     ways = {
         "mapped": (True, 0.0),
@@ -71,7 +75,7 @@ def main(tokens: str, delay: float, repeats: int, markdown: bool) -> None:
         figures: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for turn in range(repeats + 1):
             for name, (mmap, slow.seconds) in ways.items():
-                measured = rates(path, mmap)
+                measured = rates(path, mmap, step / 1e3)
                 if turn:  # the first warms the page cache
                     figures[name].append(measured)
     medians = {

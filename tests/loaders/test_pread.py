@@ -15,12 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packprep import BuildConfig, build
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas import FormatError
 from packprep.schemas.files import shard_name
 from packprep.schemas.storage import steady
 from packprep.schemas.storage.read_cache import ReadCache
 from packprep.schemas.storage.steady import SteadyFile, StreamIndex
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.tiny_shards import COMPACT, GOLDEN, PLAIN, write_output
 from tests.helpers.trees import tree_output
 
@@ -224,6 +226,24 @@ def test_what_cannot_be_read_so_is_refused(tmp_path: Path) -> None:
         PackedShards("s3://bucket/out", mmap=False)
     with pytest.raises(ValueError, match="shards of a build that is followed are mapped"):
         PackedShards(tmp_path, follow=True, mmap=False)
+
+
+def test_packings_of_epochs_are_read_and_an_index_is_refused(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "sources": (str(write_jsonl(tmp_path / "a.jsonl", texts(40))),),
+        "tokenizer": save_tokenizer(tmp_path / "tok"),
+        "max_length": 64,
+    }
+    epochs, index = str(tmp_path / "epochs"), str(tmp_path / "index")
+    build(BuildConfig(**options, output=epochs, order="shuffle", epochs=2, repack=True))
+    build(BuildConfig(**options, output=index, materialize="index"))
+    for epoch in (None, 1):
+        read = PackedShards(epochs, epoch=epoch, mmap=False)
+        assert columns_of(pickle.loads(pickle.dumps(read))) == columns_of(
+            PackedShards(epochs, epoch=epoch)
+        )
+    with pytest.raises(ValueError, match="is an index, whose packs are gathered from mapped token"):
+        PackedShards(index, mmap=False)
 
 
 def test_a_damaged_stream_gives_packs_or_a_format_error(tmp_path: Path) -> None:
