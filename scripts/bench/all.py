@@ -181,9 +181,9 @@ long documents stay beside the same ones. *Once* is the utilization of a build w
         prose="""\
 `--share-prefixes`. First rows of 200 tokens in memory, in groups of eight: million tokens of rows
 per CPU second of one thread; *plan* is everything from documents in a random order to packs. Then
-whole builds of conversations with `--turns each`, without and with trees. Last eight answers to each
-prompt with `--group-prefix`: the words of one answer in eight random orders, so that they share
-little more than the prompt.""",
+whole builds of conversations with `--turns each`, without and with trees. Last eight answers to
+each prompt with `--group-prefix`: the words of one answer in eight random orders, so that they
+share little more than the prompt.""",
     ),
     Benchmark(
         name="loader",
