@@ -20,6 +20,7 @@ share little more than their prompt.
 import gzip
 import json
 import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -155,7 +156,7 @@ def _per_second(tokens: int, work: Callable[[], Any], repeats: int) -> float:
 
 def _builds(folder: Path, given: Sequence[str], runs: int) -> list[list[str]]:
     """Seconds of whole builds and of builds from kept tokens, without and with trees."""
-    build = ["-m", "packprep", "build", *given, "--max-length", "4096", "--quiet", "--overwrite"]
+    build = ["-m", "packprep", "build", *given, "--max-length", "4096", "--quiet"]
     kept = ["--keep-tokens", str(folder / "kept")]
     measure([*build, "-o", str(folder / "rows"), *kept])
     measure([*build, "-o", str(folder / "trees"), "--share-prefixes"])  # compiles, the first time
@@ -164,8 +165,10 @@ def _builds(folder: Path, given: Sequence[str], runs: int) -> list[list[str]]:
         seconds: dict[str, list[float]] = {"rows": [], "trees": []}
         for _ in range(runs):
             for kind, option in (("rows", []), ("trees", ["--share-prefixes"])):
-                out = ["-o", str(folder / kind)]
-                seconds[kind].append(measure([*build, *out, *more, *option])[0]["wall"])
+                out = folder / kind
+                shutil.rmtree(out)  # or the build would find it done
+                measured, _ = measure([*build, "-o", str(out), *more, *option])
+                seconds[kind].append(measured["wall"])
         plain, trees = (statistics.median(seconds[kind]) for kind in ("rows", "trees"))
         ratio = statistics.median(
             one / other for one, other in zip(seconds["trees"], seconds["rows"], strict=True)
