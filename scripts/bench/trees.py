@@ -71,7 +71,7 @@ def main(
         for name, make in (("answers to a prompt", _answers), ("turns", _turns))
     ]
     tables.show(["rows", "tokens per token", "merge, M/s", "plan, M/s"], speeds, markdown)
-    click.echo()
+    click.echo("builds of conversations, each turn a document")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if chats is None or tokenizer is None:
@@ -82,7 +82,7 @@ def main(
         built = _builds(folder, given, runs)
         header = ["chats, --turns each", "seconds", "with trees", "ratio", "tokens per token"]
         tables.show(header, built, markdown)
-        click.echo()
+        click.echo("eight answers to each prompt, --group-prefix")
         prompts = [text.split("\n", 1) for text in _texts(answers)] if answers else _pairs(chats)
         with (folder / "groups.jsonl").open("w") as file:
             for row in _groups(prompts):
