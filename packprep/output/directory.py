@@ -78,7 +78,7 @@ class LocalOutput:
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """See `BuildOutput.keep`: deletes the output that this one replaced."""
-        remove_replaced(self.path)
+        finish_swap(self.path)
         progress.say(f"{self} is this build already: nothing to do")
         return manifest
 

@@ -338,6 +338,21 @@ def test_an_old_output_left_by_an_interrupted_swap_is_deleted(
     ]
 
 
+def test_an_old_output_that_was_exchanged_and_not_renamed_is_deleted(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
+    output = Path(corpus["output"])
+    build(BuildConfig(**corpus))
+    shutil.copytree(output, tmp_path / "old")
+    other = corpus | {"max_length": 32, "overwrite": True}
+    build(BuildConfig(**other))
+    # The kernel exchanged both folders, and then the process was killed.
+    (tmp_path / "old").rename(staging_path(output))
+    build(BuildConfig(**other))
+    assert not staging_path(output).exists()
+    assert check_files(output, read_manifest(output), "sha256") == []
+
+
 def test_a_token_store_that_was_interrupted_is_gone_on_with(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
