@@ -235,7 +235,8 @@ def test_packings_of_epochs_are_read_and_an_index_is_refused(tmp_path: Path) -> 
         "max_length": 64,
     }
     epochs, index = str(tmp_path / "epochs"), str(tmp_path / "index")
-    build(BuildConfig(**options, output=epochs, order="shuffle", epochs=2, repack=True))
+    packings: dict[str, Any] = {"epochs": 2, "repack": True, "materialize": "shards"}
+    build(BuildConfig(**options, output=epochs, order="shuffle", **packings))
     build(BuildConfig(**options, output=index, materialize="index"))
     for epoch in (None, 1):
         read = PackedShards(epochs, epoch=epoch, mmap=False)
