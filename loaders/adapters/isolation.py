@@ -7,6 +7,7 @@ the attention implementation and the arguments of that training.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -92,8 +93,6 @@ def verify_isolation(
     compared; in a dict, filler is a segment without labels. ValueError for a batch without
     boundaries, or with no document that has another before it.
     """
-    import torch
-
     batch = batch.torch() if isinstance(batch, PackedBatch) else batch
     if inputs is not None:
         call = dict(inputs(batch))
@@ -108,34 +107,29 @@ def verify_isolation(
         _documents_of_batch(batch) if isinstance(batch, PackedBatch) else _documents_of_call(call)
     )
     call.pop("labels", None)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            with _Precision(model) as precision:
-                packed = _logits(model, call, len(documents.tokens))
-            unbounded = _plain(model, call, documents.tokens.reshape(-1, documents.width))
-            largest, leaking, segment = 0.0, 0.0, None
-            for number, (start, end) in enumerate(pairwise(documents.bounds)):
-                if documents.compared[number]:
-                    alone = _plain(model, call, documents.tokens[None, start:end])
-                    leak, difference = (
-                        _difference(unbounded[start:end], alone),
-                        _difference(packed[start:end], alone),
-                    )
-                    leaking = max(leaking, 0.0 if leak == float("inf") else leak)
-                    if difference > largest:
-                        largest, segment = difference, number
-            if tolerance is None:
-                tolerance = _TOLERANCE_OF_SHORT_FLOATS if precision.short else _TOLERANCE
-            hazards = tuple(_hazards(documents, call, model))
-            cause = None
-            if segment is not None and largest > tolerance * leaking:
-                cause = next(iter(hazards), None) or _advice(
-                    model, call, documents, segment, tolerance * leaking
+    with _evaluating(model):
+        with _Precision(model) as precision:
+            packed = _logits(model, call, len(documents.tokens))
+        unbounded = _plain(model, call, documents.tokens.reshape(-1, documents.width))
+        largest, leaking, segment = 0.0, 0.0, None
+        for number, (start, end) in enumerate(pairwise(documents.bounds)):
+            if documents.compared[number]:
+                alone = _plain(model, call, documents.tokens[None, start:end])
+                leak, difference = (
+                    _difference(unbounded[start:end], alone),
+                    _difference(packed[start:end], alone),
                 )
-    finally:
-        model.train(training)
+                leaking = max(leaking, 0.0 if leak == float("inf") else leak)
+                if difference > largest:
+                    largest, segment = difference, number
+        if tolerance is None:
+            tolerance = _TOLERANCE_OF_SHORT_FLOATS if precision.short else _TOLERANCE
+        hazards = tuple(_hazards(documents, call, model))
+        cause = None
+        if segment is not None and largest > tolerance * leaking:
+            cause = next(iter(hazards), None) or _advice(
+                model, call, documents, segment, tolerance * leaking
+            )
     return Isolation(
         largest=largest,
         leaking=leaking,
@@ -146,29 +140,32 @@ def verify_isolation(
     )
 
 
-def _verify_trees(
-    model: Any, batch: PackedBatch, call: dict[str, Any], tolerance: float | None
-) -> Isolation:
-    """Compare each row alone with its path; a leak names the segment."""
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Evaluation mode, without gradients; afterwards the model is in the mode it was in."""
     import torch
 
-    call.pop("labels", None)
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            with _Precision(model) as precision:
-                packed = _logits(model, call, len(batch))
-            unbounded = _plain(model, call, batch.tokens[None])
-            compared = compare_rows(
-                batch,
-                packed,
-                unbounded,
-                lambda tokens: _plain(model, call, tokens),
-                _difference,
-            )
+            yield
     finally:
         model.train(training)
+
+
+def _verify_trees(
+    model: Any, batch: PackedBatch, call: dict[str, Any], tolerance: float | None
+) -> Isolation:
+    """Compare each row alone with its path; a leak names the segment."""
+    call.pop("labels", None)
+    with _evaluating(model):
+        with _Precision(model) as precision:
+            packed = _logits(model, call, len(batch))
+        unbounded = _plain(model, call, batch.tokens[None])
+        compared = compare_rows(
+            batch, packed, unbounded, lambda tokens: _plain(model, call, tokens), _difference
+        )
     if tolerance is None:
         tolerance = _TOLERANCE_OF_SHORT_FLOATS if precision.short else _TOLERANCE
     leaks = compared.segment is not None and compared.largest > tolerance * compared.leaking
