@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .trees import path_lengths, refuse_trees
+from packprep.schemas.trees import path_lengths
+
+from .trees import refuse_trees
 
 
 class Segment(NamedTuple):

@@ -21,16 +21,12 @@ def parents_in_batch(view: BatchView) -> _Int64 | None:
     return np.where(parents >= 0, parents + first, -1)
 
 
-def path_starts(view: BatchView, parent: _Int64) -> _Int64:
-    """Tokens before each segment on the path from its root, [segments].
-
-    parent: [segments], smaller than the segment's own number, or -1.
-    """
-    lengths = view.ends - view.starts
-    before, at = np.zeros(len(parent), np.int64), parent
-    while len(rest := np.flatnonzero(at >= 0)):
-        before[rest] += lengths[at[rest]]
-        at = np.where(at >= 0, parent[at], -1)
+def path_lengths(parents: _Int64, lengths: _Int64) -> _Int64:
+    """Tokens before each segment on its path, [segments]. parents: -1 at a root."""
+    before, at = np.zeros(len(parents), np.int64), parents
+    while len(inside := np.flatnonzero(at >= 0)):
+        before[inside] += lengths[at[inside]]
+        at = np.where(at >= 0, parents[at], -1)
     return before
 
 
@@ -58,14 +54,40 @@ def ranges_at(starts: _Int64, lengths: _Int64) -> _Int64:
     return numbers
 
 
-# Column of the rows that takes the place of a column of segments.
-_OF_ROWS = {
+def path_tokens(parent: _Int64, boundaries: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
+    """Position of each token of each row, and the boundaries of the rows, [rows + 1].
+
+    parent: [segments], -1 at a root. boundaries: [segments + 1]. last: [rows], the segment at which
+    each ends.
+    """
+    row, segment = row_paths(parent, last)
+    lengths = np.diff(boundaries)[segment]
+    sizes = np.bincount(row, lengths, len(last)).astype(np.int64)
+    return ranges_at(boundaries[segment], lengths), np.append(0, np.cumsum(sizes))
+
+
+def row_labels(
+    labels: NDArray[Any], tokens: _Int64, rows: _Int64, label_starts: NDArray[Any]
+) -> NDArray[Any]:
+    """Labels of the rows: those of the trees, from the first label of each row on.
+
+    labels: [tokens], unshifted. tokens, rows: see `path_tokens`.
+    """
+    lengths = np.diff(rows)
+    place = np.arange(len(tokens)) - np.repeat(rows[:-1], lengths)
+    own = labels[tokens]
+    own[place < np.repeat(label_starts, lengths)] = NO_LOSS
+    return own
+
+
+OF_ROWS = {
     "document_ids": "row_ids",
     "document_starts": "row_starts",
     "turn_ids": "row_turns",
     "pair_ids": "row_ids",
     "pair_sides": "row_sides",
 }
+"""Column of the rows that takes the place of a column of segments, if rows are segments."""
 
 
 def rows_view(view: BatchView) -> BatchView:
@@ -82,28 +104,24 @@ def rows_view(view: BatchView) -> BatchView:
     filler = np.flatnonzero(view.filler)
     order = np.argsort(np.append(last, filler), kind="stable")
     ends = np.append(last, filler)[order]  # fillers are behind all rows of their packs
-    row, segment = row_paths(parent, ends)
-    lengths = view.ends - view.starts
-    tokens = ranges_at(view.starts[segment], lengths[segment])
-    of_rows = np.bincount(row, lengths[segment], len(ends)).astype(np.int64)
+    tokens, boundaries = path_tokens(parent, np.append(view.starts, view.pack_tokens[-1:]), ends)
     columns: dict[str, NDArray[Any]] = {}
     for name, values in view.columns.items():
         if len(values) == int(view.pack_tokens[-1]) and name in ("tokens", "labels"):
             columns[name] = values[tokens]
-        elif (of_row := _OF_ROWS.get(name)) in view.columns:
+        elif (of_row := OF_ROWS.get(name)) in view.columns:
             fill = np.full(len(filler), 0 if name == "document_starts" else FILLER)
             columns[name] = np.append(view.columns[str(of_row)], fill)[order]
-    cumulative = np.append(0, np.cumsum(of_rows))
     pack_segments = np.searchsorted(ends, view.pack_segments)
     packs = np.repeat(np.arange(len(pack_segments) - 1), np.diff(pack_segments))
     return BatchView(
         where=view.where,
         first_pack=view.first_pack,
         columns=columns,
-        pack_tokens=cumulative[pack_segments],
+        pack_tokens=boundaries[pack_segments],
         pack_segments=pack_segments,
-        starts=cumulative[:-1],
-        ends=cumulative[1:],
+        starts=boundaries[:-1],
+        ends=boundaries[1:],
         numbers=ends - view.pack_segments[packs],
     )
 
@@ -140,7 +158,7 @@ def check_trees(view: BatchView, findings: Findings) -> _Int64 | None:
     report(view.filler & (parent >= 0), "filler has parent {}; expected -1")
     if view.pack_rows is not None:
         _check_rows(view, parent, view.pack_rows, findings)
-    return path_starts(view, parent)
+    return path_lengths(parent, view.ends - view.starts)
 
 
 def _check_rows(view: BatchView, parent: _Int64, pack_rows: _Int64, findings: Findings) -> None:
