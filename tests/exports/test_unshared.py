@@ -22,37 +22,14 @@ from tests.helpers.corpus import write_jsonl
 from tests.helpers.export_readers import READERS, ReadPack
 from tests.helpers.planted import plant
 from tests.helpers.tiny_shards import write_golden
-from tests.helpers.trees import Window, tree_output, windows
+from tests.helpers.trees import ANSWERS, Window, answer_rows, tree_output, windows
 
-ANSWERS = 4
 OPTIONS: dict[str, Any] = {
     "vocab_size": 400,
     "max_length": 64,
     "share_prefixes": True,
     "min_shared": 4,
 }
-
-
-def answers(groups: int) -> list[dict[str, Any]]:
-    """Some answers to each of the prompts, with a value for each row and for each token."""
-    draw = random.Random(0)
-    rows = []
-    for group in range(groups):
-        prompt = [draw.randrange(3, 400) for _ in range(draw.randrange(4, 30))]
-        for number in range(ANSWERS):
-            answer = [draw.randrange(3, 400) for _ in range(draw.randrange(1, 20))]
-            ids = prompt + answer
-            rows.append(
-                {
-                    "ids": ids,
-                    "mask": [0] * len(prompt) + [1] * len(answer),
-                    "prompt": group,
-                    "set": group % 3,
-                    "quality": number / 8,
-                    "weights": [place / 4 for place in range(len(ids))],
-                }
-            )
-    return rows
 
 
 def built(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
@@ -91,7 +68,7 @@ def test_every_format_has_the_rows_of_the_loader(
     to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    source = built(Path(), answers(40), **(IDS if to == "megatron" else MASKED))
+    source = built(Path(), answer_rows(40), **(IDS if to == "megatron" else MASKED))
     result = export(source, "out", to, unshared=True)
     packs = READERS[to](Path("out"), "train")
     assert rows_of(packs) == rows_read(source)
@@ -112,7 +89,7 @@ def test_every_format_has_the_rows_of_the_loader(
 
 
 def test_parquet_has_the_columns_of_each_row(tmp_path: Path) -> None:
-    data = answers(30)
+    data = answer_rows(30)
     export(built(tmp_path, data, **MASKED), str(tmp_path / "out"), "parquet", unshared=True)
     [path] = (tmp_path / "out" / "train").iterdir()
     found = []
@@ -162,7 +139,7 @@ def packs_in(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_groups_stay_apart_and_packs_keep_their_most_segments(tmp_path: Path) -> None:
-    data = answers(40)
+    data = answer_rows(40)
     source = built(tmp_path, data, **MASKED, group_column="set", max_segments_per_pack=5)
     export(source, str(tmp_path / "out"), "parquet", unshared=True)
     packs = packs_in(tmp_path / "out")
@@ -199,7 +176,7 @@ def test_sides_of_a_pair_stay_in_one_pack(tmp_path: Path) -> None:
 
 
 def test_filler_is_left_out(tmp_path: Path) -> None:
-    source = built(tmp_path, answers(5), **MASKED, packs_multiple_of=7, remainder="fill")
+    source = built(tmp_path, answer_rows(5), **MASKED, packs_multiple_of=7, remainder="fill")
     export(source, str(tmp_path / "out"), "mds", unshared=True)
     assert any(-1 in list(pack.columns["document_ids"]) for pack in PackedShards(source))
     packs = READERS["mds"](tmp_path / "out", "train")
@@ -207,7 +184,7 @@ def test_filler_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_wrong_parent_is_an_error_that_names_its_pack(tmp_path: Path) -> None:
-    source = built(tmp_path, answers(5), **MASKED)
+    source = built(tmp_path, answer_rows(5), **MASKED)
 
     def edit(packs: list[dict[str, Any]]) -> None:
         packs[0]["segment_parents"][1] = 7
@@ -218,7 +195,7 @@ def test_a_wrong_parent_is_an_error_that_names_its_pack(tmp_path: Path) -> None:
 
 
 def test_trees_need_unshared_and_other_outputs_refuse_it(tmp_path: Path) -> None:
-    source = built(tmp_path, answers(3), **MASKED)
+    source = built(tmp_path, answer_rows(3), **MASKED)
     with pytest.raises(ConfigError, match=r"has trees, .* give --unshared to write each row with"):
         export(source, str(tmp_path / "out"), "trl")
     write_golden(tmp_path)

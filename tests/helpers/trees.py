@@ -1,5 +1,6 @@
 """Outputs with trees, from rows of token ids."""
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,32 @@ def windows(draw: st.DrawFn) -> Window:
         else:
             masks.append([draw(st.booleans()) for _ in row])
     return rows, ids, masks
+
+
+ANSWERS = 4
+"""Answers to each prompt of `answer_rows`."""
+
+
+def answer_rows(groups: int) -> list[dict[str, Any]]:
+    """Some answers to each of the prompts, with a value for each row and for each token."""
+    draw = random.Random(0)
+    rows = []
+    for group in range(groups):
+        prompt = [draw.randrange(3, 400) for _ in range(draw.randrange(4, 30))]
+        for number in range(ANSWERS):
+            answer = [draw.randrange(3, 400) for _ in range(draw.randrange(1, 20))]
+            ids = prompt + answer
+            rows.append(
+                {
+                    "ids": ids,
+                    "mask": [0] * len(prompt) + [1] * len(answer),
+                    "prompt": group,
+                    "set": group % 3,
+                    "quality": number / 8,
+                    "weights": [place / 4 for place in range(len(ids))],
+                }
+            )
+    return rows
 
 
 def tree_documents(
