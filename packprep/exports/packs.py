@@ -106,7 +106,7 @@ def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator
     path = check_file(output, entry)
     columns = _columns(manifest)
     where, first, packs_of = f"{output}/{entry.path}", 0, as_packs(output, manifest)
-    plain = Unshared(manifest) if manifest.has_trees else None
+    plain = Unshared(manifest, entry) if manifest.has_trees else None
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
             check_schema(stream.schema, manifest.file_columns, where)

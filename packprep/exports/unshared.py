@@ -17,7 +17,7 @@ from packprep.schemas.batch_view import BatchView, batch_view
 from packprep.schemas.boundaries import bad_packs
 from packprep.schemas.columns import STANDARD_COLUMNS, Column, shard_schema
 from packprep.schemas.findings import StopAtFirst
-from packprep.schemas.manifest import Manifest
+from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.schemas.names import list_array
 from packprep.schemas.trees import (
     OF_ROWS,
@@ -50,10 +50,11 @@ class Unshared:
     a pair together, and groups of --group-column apart.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, entry: FileEntry) -> None:
+        """entry: the shard that is read."""
         self._columns = manifest.columns
         self._plain = plain_columns(manifest.columns)
-        self._max_length = manifest.max_length
+        self._max_length = manifest.longest(entry)
         options = manifest.data["inputs"].get("options", {})
         # Groups are not in the shards, but a pack has rows of one group only. Outputs that were
         # merged have the options that all of them share.
