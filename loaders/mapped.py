@@ -131,7 +131,7 @@ class BatchRows:
         """Tokens of the longest segment of a pack; the first call computes it for all packs."""
         if self._longest is None:
             offsets = self.views["cu_seqlens"].offsets
-            lengths = np.diff(_flat(self.views["cu_seqlens"]), append=0)
+            lengths = np.diff(self.views["cu_seqlens"].flat, append=0)
             # The last boundary of a pack is followed by the 0 of the next: a negative length, so it
             # is never the longest.
             self._longest = np.maximum.reduceat(lengths, offsets[:-1] - offsets[0]).data
@@ -385,7 +385,7 @@ def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
         expected["row"] = np.diff(views["row_ids"].offsets)
     if any((np.diff(views[field.name].offsets) != expected[field.kind]).any() for field in fields):
         return False
-    cu = _flat(views["cu_seqlens"])
+    cu = views["cu_seqlens"].flat
     first = np.cumsum(entries) - entries
     if cu[first].any() or (cu[first + entries - 1] != lengths).any():
         return False
@@ -397,12 +397,8 @@ def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
         return False
     if "segment_lengths" not in views:
         return True
-    real = _flat(views["segment_lengths"])
+    real = views["segment_lengths"].flat
     return bool(((real >= 0) & (real <= segments)).all())
-
-
-def _flat(view: ListView) -> NDArray[Any]:
-    return view.values[view.offsets[0] : view.offsets[-1]]
 
 
 def will_need(file: Path) -> None:
