@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.errors import FormatError
+from packprep.schemas.trees import path_starts
 
 from .batch import PackedBatch
 from .buffers import Block, BlockPool
@@ -18,7 +19,7 @@ from .loss import Mode, loss_weights
 from .mapped import BatchRows
 from .shape import BatchShape
 from .shards import PackedShards
-from .trees import path_lengths, path_tokens, previous_tokens, row_labels, row_weights
+from .trees import path_tokens, previous_tokens, row_labels, row_weights
 
 LabelChoice = Literal["hf", "shifted", "none"]
 # Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other
@@ -242,7 +243,7 @@ class BatchMaker:
         rows["row_segments"] = rows["row_segments"] + np.repeat(firsts, counts)
         rows["row_ends"] = boundaries[1:][rows["row_segments"]]
         lengths = np.diff(boundaries)
-        positions += np.repeat(path_lengths(parents, lengths), lengths)
+        positions += np.repeat(path_starts(parents, lengths), lengths)
         total = int(boundaries[-1])
         weights = None
         if self._weights is not None and labels is not None:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .trees import path_lengths, refuse_trees
+from packprep.schemas.trees import path_starts
+
+from .trees import refuse_trees
 
 
 class Segment(NamedTuple):
@@ -53,7 +55,7 @@ class Pack:
             return stored
         starts, lengths = self.cu_seqlens[:-1], np.diff(self.cu_seqlens)
         if (parents := self.columns.get("segment_parents")) is not None:
-            above = path_lengths(parents.astype(np.int64), lengths.astype(np.int64))
+            above = path_starts(parents.astype(np.int64), lengths.astype(np.int64))
             starts = starts - above.astype(np.int32)
         return np.arange(len(self.tokens), dtype=np.int32) - np.repeat(starts, lengths)
 
