@@ -29,6 +29,7 @@ from packprep.schemas.storage.steady import SteadyFile, StreamIndex, not_a_strea
 from packprep.schemas.views import ListView, list_view
 
 _READAHEAD = 8 << 20
+_POSITIONS = "position_ids"
 # Columns that mask a loss. Labels are not derived from them, because that depends on the trainer's
 # options.
 _MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
@@ -303,10 +304,15 @@ class ReadShard(MappedShard):
     """The packs of a shard that is read with pread; see `MappedShard`.
 
     cache: keeps record batches of all shards. The file is open while one of them is kept.
+    position_ids of an output are not read, because they follow from its boundaries.
     """
 
     def __init__(self, cache: "BatchCache", *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._unread = ""
+        if any(column.name == _POSITIONS for column in self._columns):
+            self._unread = _POSITIONS  # those of another packer, without a manifest, may differ
+            self.fields = tuple(field for field in self.fields if field.name != _POSITIONS)
         self._cache = cache
         self._file: Callable[[], SteadyFile | None] = lambda: None
         self._state: tuple[int, int] | None = None  # of the file when it was first opened
@@ -340,16 +346,16 @@ class ReadShard(MappedShard):
         file = self._open()
         return (self._read(file, number)[0] for number in range(len(self.index())))
 
-    def _read(self, file: SteadyFile, number: int) -> tuple[pa.RecordBatch, int]:
+    def _read(self, file: SteadyFile, number: int, without: str = "") -> tuple[pa.RecordBatch, int]:
         if self._schema is None:
             with self.stream() as stream:
                 self._schema = stream.schema
-        return self.index().read(file, number, self._schema)
+        return self.index().read(file, number, self._schema, without)
 
     def read(self, number: int) -> tuple["KeptBatch", int]:
         """Read a record batch for the cache; also its bytes."""
         file = self._open()
-        batch, size = self._read(file, number)
+        batch, size = self._read(file, number, self._unread)
         return KeptBatch(*self._checked(batch), file), size
 
     def find(self, pack: int) -> tuple[BatchRows, int]:

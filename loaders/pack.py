@@ -30,7 +30,8 @@ class Segment(NamedTuple):
 class Pack:
     """One packed sequence.
 
-    columns: every stored column by name, as a read-only view of the file.
+    columns: every stored column by name, as a read-only view of the file; with mmap=False without
+    position_ids, which are computed.
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -49,7 +50,7 @@ class Pack:
     def position_ids(self) -> NDArray[Any]:
         """Position ids, int32 or uint16 [tokens], from 0 in every segment, or along paths of trees.
 
-        Computed from cu_seqlens, as int32, if the column is not stored.
+        Computed from cu_seqlens, as int32, if the column is not stored or was not read.
         """
         if (stored := self.columns.get("position_ids")) is not None:
             return stored
