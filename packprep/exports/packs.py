@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from packprep.exports.unshared import Unshared, plain_columns
 from packprep.inspect.shard_files import UNREADABLE
-from packprep.schemas.batch_view import flat
 from packprep.schemas.boundaries import bad_packs
 from packprep.schemas.columns import FILLER, NO_LOSS, Column, as_unsigned, check_schema
 from packprep.schemas.errors import FormatError
@@ -117,7 +116,7 @@ def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator
                     batch = plain.packs(batch, where, packs)
                 views = {column.name: column_view(batch, column.name, where) for column in columns}
                 bad_packs(views, columns, manifest.max_length, where, packs, StopAtFirst())
-                values = {name: flat(view) for name, view in views.items()}
+                values = {name: view.flat for name, view in views.items()}
                 offsets = {
                     name: views[name].offsets.astype(np.int64) - int(views[name].offsets[0])
                     for name in ("tokens", "cu_seqlens")

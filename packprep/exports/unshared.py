@@ -23,7 +23,7 @@ from packprep.schemas.trees import (
     OF_ROWS,
     check_trees,
     parents_in_batch,
-    path_lengths,
+    path_starts,
     path_tokens,
     row_labels,
 )
@@ -78,7 +78,7 @@ class Unshared:
         pack_of = np.repeat(np.arange(len(batch)), np.diff(view.pack_rows))
         last = view.columns["row_segments"] + view.pack_segments[pack_of]
         lengths = view.ends - view.starts
-        of_rows = (path_lengths(parents, lengths) + lengths)[last]
+        of_rows = (path_starts(parents, lengths) + lengths)[last]
         order, packs = self._planned(of_rows, view.columns["row_ids"], pack_of)
         table = _Rows(view, parents, last[order], order)
         arrays = []

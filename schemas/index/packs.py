@@ -49,7 +49,7 @@ class IndexBatch:
         self._columns, self._table, self._where, self._copy = columns, table, where, copy
         self._first_pack = first_pack
         views = {column.name: list_view(batch, column.name, where) for column in table.columns}
-        flat = {name: _flat(view) for name, view in views.items()}
+        flat = {name: view.flat for name, view in views.items()}
         offsets: dict[str, _Int64] = {}
         for column in table.columns:
             of_column = views[column.name].offsets.astype(np.int64)
@@ -353,10 +353,6 @@ class IndexBatch:
                 view = self.views[column.name]
             arrays.append(list_array(view))
         return stored_batch(pa.record_batch(arrays, schema=shard_schema(self._columns)), names)
-
-
-def _flat(view: ListView) -> NDArray[Any]:
-    return view.values[view.offsets[0] : view.offsets[-1]]
 
 
 def _pairs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:

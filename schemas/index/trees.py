@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trees import path_lengths, row_paths
+from ..trees import path_starts, row_paths
 
 _Int64 = NDArray[np.int64]
 
@@ -52,7 +52,7 @@ class TreeIndex:
         self.bad_rows |= (columns["row_store_rows"] < 0) | (columns["row_starts"] < 0)
         self.bad_rows |= columns["row_store_rows"] >= documents
         self.filler = np.repeat(counts == 0, sizes)
-        self.before = path_lengths(self.parent, lengths)
+        self.before = path_starts(self.parent, lengths)
         self._first = np.searchsorted(self.last, np.arange(len(parents)))
         self.bad_segments |= ~self.filler & (self._first >= np.repeat(row_offsets[1:], sizes))
 
