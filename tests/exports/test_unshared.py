@@ -153,7 +153,9 @@ def test_sides_of_a_pair_stay_in_one_pack(tmp_path: Path) -> None:
     draw = random.Random(0)
     rows = []
     for _ in range(60):
-        prompt = [draw.randrange(3, 400) for _ in range(draw.randrange(4, 12))]
+        prompt = [
+            draw.randrange(3, 400) for _ in range(draw.randrange(12))
+        ]  # some are too short to share
         sides = [[draw.randrange(3, 400) for _ in range(draw.randrange(1, 18))] for _ in range(2)]
         rows.append({"chosen": prompt + sides[0], "rejected": prompt + sides[1]})
     source = built(
