@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from packprep.schemas.canonical import canonical_json, file_size, parse_json
+from packprep.schemas.canonical import canonical_json, file_size, file_xxh3, parse_json
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.writing import write_file
@@ -31,7 +31,6 @@ from packprep.support.file_lock import Held, locked
 from packprep.tokens.store import (
     STORED,
     TokenFile,
-    file_xxh3,
     listed_files,
     read_token_receipt,
     rows_of_sources,

@@ -31,8 +31,9 @@ from packprep.reports.compare import compare_reports
 from packprep.reports.facts import Facts, gather
 from packprep.reports.page import render
 from packprep.schemas import canonical_json, digest_of, read_manifest
+from packprep.schemas.canonical import file_xxh3
 from packprep.support.errors import ConfigError
-from packprep.tokens.store import committed, file_xxh3, stored
+from packprep.tokens.store import committed, stored
 from packprep.tokens.store_entries import StoreEntry
 from tests.faults.fuzz import read_everything, sign, write_signed
 from tests.helpers.command import run
