@@ -140,14 +140,23 @@ def parse_index(value: Any, shards: int, where: str) -> IndexTable:
         )
         if digest_of(table.to_json()) != digest_of(value):
             raise ValueError("it has unknown columns or keys")
+        counts = [table.bos_id, table.pad_id, *table.shards]
+        for file in table.files:
+            counts += [file.bytes, file.rows, file.first_document]
+        for numbers in table.windows:
+            counts += numbers
+        if not all(type(count) is int and 0 <= count < 1 << 63 for count in counts):
+            raise ValueError("an id or a count is no whole number from 0 on")
+        if max(table.bos_id, table.pad_id) >= 1 << 31:
+            raise ValueError("bos_id or pad_id is no token id")
         for file in table.files:
             check_path(file.path, where)
-            if min(file.bytes, file.rows, file.first_document) < 0 or len(file.xxh3) != 32:
+            if len(file.xxh3) != 32:
                 raise ValueError(f"the entry of {file.path} is wrong")
         for numbers in table.windows:
-            if any(not 0 <= number < len(table.files) for number in numbers):
+            if any(number >= len(table.files) for number in numbers):
                 raise ValueError("a window has a file that is not listed")
-        if any(not 0 <= window < len(table.windows) for window in table.shards):
+        if any(window >= len(table.windows) for window in table.shards):
             raise ValueError("a shard has a window that is not listed")
         if len(table.shards) != shards:
             raise ValueError(f"it has {len(table.shards)} shards of {shards}")

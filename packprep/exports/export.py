@@ -5,7 +5,6 @@ absent or complete: it is made in OUT.incomplete, and its export.json comes last
 resumes an interrupted export behind the last finished shard.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from packprep.exports.packs import read_packs
 from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
 from packprep.output.remote_lock import store_locked
 from packprep.output.staging import SUFFIX
-from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.storage.export_manifest import (
     EXPORT,
@@ -262,7 +261,7 @@ class _StoreDestination:
 
     def _sent(self) -> dict[str, str]:
         try:
-            sent: dict[str, str] = json.loads((self.staging / SENT).read_bytes())
+            sent: dict[str, str] = parse_json((self.staging / SENT).read_bytes())
         except (FileNotFoundError, ValueError):
             return {}
         return sent
