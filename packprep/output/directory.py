@@ -127,7 +127,9 @@ def publish(staging: Path, output: Path) -> None:
             _clear(path, listed)
         else:
             path.unlink(missing_ok=True)
-    sync_directory(staging)
+    for folder in {staging, *(above for path in listed for above in path.parents)}:
+        if folder.is_relative_to(staging):
+            sync_directory(folder)
     replaced = replaced_path(output)
     if output.exists():
         shutil.rmtree(replaced, ignore_errors=True)
