@@ -166,8 +166,15 @@ def finish_swap(output: Path) -> None:
     if half_swapped(output):
         publish(staging, output)
     elif _is_finished(staging):
-        shutil.rmtree(staging)  # the replaced output
+        set_aside(staging, output)  # the replaced output
     remove_replaced(output)
+
+
+def set_aside(directory: Path, output: Path) -> None:
+    """Rename a directory as a replaced output, so that a half-deleted one is never used."""
+    remove_replaced(output)
+    directory.rename(replaced_path(output))
+    sync_directory(output.parent)
 
 
 def _is_finished(staging: Path) -> bool:
