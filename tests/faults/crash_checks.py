@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import datasets
 
@@ -198,31 +199,43 @@ class Found:
     by_model: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     cut_twice: int = 0
+    run_again: int = 0
     forgotten: dict[str, int] = field(default_factory=dict)
 
 
-def explore(name: str, folder: Path, seed: int, number: int, forget: Sequence[str]) -> Found:
+def explore(
+    name: str, folder: Path, seed: int, number: int, every: int, forget: Sequence[str]
+) -> Found:
     """Check `number` distinct states of a command.
 
     A quarter of them, if there are many, are those of the command that was run again on a disk
-    after a power cut, and cut again. forget: patterns of paths; as many states are made and read
-    as if the command had not synced the files of one.
+    after a power cut, and cut again. every: in one of so many states, drawn at random, the command
+    is run again; the output is compared in all of them. forget: patterns of paths; as many states
+    are made and read as if the command had not synced the files of one.
     """
     folder.mkdir()
-    found, seen = Found(name), set[str]()
+    found, seen, draw = Found(name), set[str](), Random(seed)
     command = commands(folder, folder / "disk")[name]
     recorded = Recorded.of(name, command, folder)
     again = number // 4 if number >= _MANY else 0
-    for state in distinct(recorded.recording, seed, number - again, seen):
-        found.by_model[state.model] += 1
-        found.faults += recorded.faults(state)
+
+    def check(each: Recorded, states: Iterator[CrashState], where: str = "") -> None:
+        for state in states:
+            run_again = draw.random() * every < 1
+            found.by_model[state.model] += 1
+            found.run_again += run_again
+            found.faults += [where + fault for fault in each.faults(state, again=run_again)]
+
+    check(recorded, distinct(recorded.recording, seed, number - again, seen))
     starts = distinct(recorded.recording, seed + 1, _CUT_TWICE, set())
     for start in [*starts] if again else []:
         second = Recorded.of(name, command, folder, start.files)
-        for state in distinct(second.recording, seed, again // _CUT_TWICE, seen):
-            found.by_model[state.model] += 1
-            found.cut_twice += 1
-            found.faults += [f"{start}, then {fault}" for fault in second.faults(state)]
+        before = found.by_model.total()
+        states = distinct(second.recording, seed, again // _CUT_TWICE, seen)
+        check(second, states, f"{start}, then ")
+        found.cut_twice += found.by_model.total() - before
+    rest = number - found.by_model.total()  # the second run of a short command has few states
+    check(recorded, distinct(recorded.recording, seed + 2, rest, seen))
     for pattern in forget:
         forgetful = recorded.recording.without_syncs(pattern)
         states = distinct(forgetful, seed, number, set())

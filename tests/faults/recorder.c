@@ -3,9 +3,9 @@
  *
  * record_arm(log, under): from now on this process, its threads and its forks append to `log`, which must exist. A
  * process that is started with RECORD_LOG and RECORD_UNDER in its environment does so from its start.
- * A record: kind (1 byte), inode, a, b (8 bytes each), lengths of two byte strings (4 bytes each), the strings.
- *   O  opened to write: inode, flags; path         w  written: inode, offset; the bytes
- *   t  cut or extended: inode, size                s  synced: inode; the path if it is a directory
+ * A record: kind (1 byte), inode and a (8 bytes each), lengths of two byte strings (4 bytes each), the strings.
+ *   O  opened to write: inode, a: flags; path      w  written: inode, a: offset; the bytes
+ *   t  cut or extended: inode, a: size             s  synced: inode; the path if it is a directory
  *   m  mkdir; path          d  rmdir; path         u  unlink; path
  *   r  rename: a is 1 if the names were exchanged; from, to
  *   l  link; from, to
@@ -93,17 +93,17 @@ static void hold(void) {
     while (!atomic_compare_exchange_weak(lock, &free, 1)) { free = 0; sched_yield(); }
 }
 
-static void put(char kind, uint64_t file, int64_t a, int64_t b, const void *one, size_t n1, const void *two, size_t n2) {
-    char head[33];
+static void put(char kind, uint64_t file, int64_t a, const void *one, size_t n1, const void *two, size_t n2) {
+    char head[25];
     uint32_t lengths[2] = {(uint32_t)n1, (uint32_t)n2};
     head[0] = kind;
-    memcpy(head + 1, &file, 8); memcpy(head + 9, &a, 8); memcpy(head + 17, &b, 8); memcpy(head + 25, lengths, 8);
+    memcpy(head + 1, &file, 8); memcpy(head + 9, &a, 8); memcpy(head + 17, lengths, 8);
     struct iovec parts[3] = {{head, sizeof head}, {(void *)one, n1}, {(void *)two, n2}};
     if (real_writev(log_fd, parts, 3) != (ssize_t)(sizeof head + n1 + n2)) { perror("recorder"); _exit(70); }
 }
 
 static void put_paths(char kind, uint64_t file, int64_t a, const char *one, const char *two) {
-    put(kind, file, a, 0, one, strlen(one), two ? two : "", two ? strlen(two) : 0);
+    put(kind, file, a, one, strlen(one), two ? two : "", two ? strlen(two) : 0);
 }
 
 /* Run CALL; where IN holds, keep the lock meanwhile, and run RECORD if it did not fail. */
@@ -131,11 +131,11 @@ OPENAT(openat64)
 /* Written where: an O_APPEND file at its end, as it is behind the call in any case. */
 #define HERE(fd) (lseek(fd, 0, SEEK_CUR) - result)
 ssize_t write(int fd, const void *data, size_t n) { REAL(write); PATHS;
-    STEP(inside_fd(fd, one), ssize_t, real(fd, data, n), put('w', inode(fd), HERE(fd), 0, data, (size_t)result, "", 0)); }
+    STEP(inside_fd(fd, one), ssize_t, real(fd, data, n), put('w', inode(fd), HERE(fd), data, (size_t)result, "", 0)); }
 ssize_t pwrite(int fd, const void *data, size_t n, off_t at) { REAL(pwrite); PATHS;
-    STEP(inside_fd(fd, one), ssize_t, real(fd, data, n, at), put('w', inode(fd), at, 0, data, (size_t)result, "", 0)); }
+    STEP(inside_fd(fd, one), ssize_t, real(fd, data, n, at), put('w', inode(fd), at, data, (size_t)result, "", 0)); }
 ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at) { REAL(pwrite64); PATHS;
-    STEP(inside_fd(fd, one), ssize_t, real(fd, data, n, at), put('w', inode(fd), at, 0, data, (size_t)result, "", 0)); }
+    STEP(inside_fd(fd, one), ssize_t, real(fd, data, n, at), put('w', inode(fd), at, data, (size_t)result, "", 0)); }
 ssize_t writev(int fd, const struct iovec *parts, int n) {
     ssize_t total = 0;
     for (int i = 0; i < n; i++) { /* one write after another: the same file, and each is recorded */
@@ -155,9 +155,9 @@ ssize_t copy_file_range(int from, off64_t *a, int to, off64_t *b, size_t n, unsi
     if (inside_fd(to, one)) { errno = ENOSYS; return -1; } return real(from, a, to, b, n, flags); }
 
 int ftruncate(int fd, off_t size) { REAL(ftruncate); PATHS;
-    STEP(inside_fd(fd, one), int, real(fd, size), put('t', inode(fd), size, 0, "", 0, "", 0)); }
+    STEP(inside_fd(fd, one), int, real(fd, size), put('t', inode(fd), size, "", 0, "", 0)); }
 int ftruncate64(int fd, off64_t size) { REAL(ftruncate64); PATHS;
-    STEP(inside_fd(fd, one), int, real(fd, size), put('t', inode(fd), size, 0, "", 0, "", 0)); }
+    STEP(inside_fd(fd, one), int, real(fd, size), put('t', inode(fd), size, "", 0, "", 0)); }
 int fsync(int fd) { REAL(fsync); PATHS; struct stat s;
     STEP(inside_fd(fd, one), int, real(fd), put_paths('s', inode(fd), 0, !fstat(fd, &s) && S_ISDIR(s.st_mode) ? one : "", NULL)); }
 int fdatasync(int fd) { REAL(fdatasync); PATHS;

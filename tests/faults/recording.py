@@ -17,7 +17,7 @@ from typing import NamedTuple
 ROOT = 0
 Tree = dict[str, bytes | None]  # by path: content of a file; None for a directory
 
-_HEAD = struct.Struct("<cQqqII")
+_HEAD = struct.Struct("<cQqII")
 _LOCK = 8  # bytes that the log begins with
 
 
@@ -173,7 +173,7 @@ def _records(log: Path) -> Iterator[tuple[str, int, int, bytes, bytes]]:
     content = log.read_bytes()
     place = _LOCK
     while place < len(content):
-        kind, inode, number, _, *lengths = _HEAD.unpack_from(content, place)
+        kind, inode, number, *lengths = _HEAD.unpack_from(content, place)
         start = place + _HEAD.size
         middle, end = start + lengths[0], start + sum(lengths)
         yield kind.decode(), inode, number, content[start:middle], content[middle:end]

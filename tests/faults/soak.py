@@ -350,6 +350,7 @@ class Given:
     workers: int
     index: bool
     crash_states: int
+    every: int
     forget: tuple[str, ...]
     inside: bool
     shim: bool
@@ -385,6 +386,12 @@ class Given:
     "--crash-states",
     default=0,
     help="Check so many states of the disk that power cuts may leave, and do nothing else.",
+)
+@click.option(
+    "--every",
+    default=1,
+    show_default=True,
+    help="With --crash-states: run the command again in one of so many states.",
 )
 @click.option(
     "--forget",
@@ -436,26 +443,28 @@ def _power_cuts(folder: Path, given: Given) -> int:
     """Check states of the disk after power cuts. Returns the number of faults."""
     names = [*commands(folder, folder)]
     each = given.crash_states // len(names)
-    cases = [(name, folder / name, given.seed, each, given.forget) for name in names]
-    failures, by_model, forgotten = 0, Counter[str](), Counter[str]()
-    with get_context("fork").Pool(usable_cores().value) as pool:
+    cases = [(name, folder / name, given.seed, each, given.every, given.forget) for name in names]
+    failures, again, by_model, forgotten = 0, 0, Counter[str](), Counter[str]()
+    with get_context("fork").Pool(2 * usable_cores().value) as pool:  # threads wait for threads
         for found in pool.imap(_explore, cases):
             for fault in found.faults:
                 print("FAILED", fault, flush=True)
             failures += len(found.faults)
             by_model += found.by_model
             forgotten.update(found.forgotten)
+            again += found.run_again
             states = f"{found.by_model.total():,} crash states, {found.cut_twice:,} cut twice"
             print(f"{found.name}: {states}, {len(found.faults)} bad", flush=True)
     models = ", ".join(f"{count:,} {model}" for model, count in by_model.items())
     print(f"{by_model.total():,} crash states, {failures} bad: {models}", flush=True)
+    print(f"{again:,} times the same command ended with the same bytes", flush=True)
     for pattern, bad in forgotten.items():
         failures += bad == 0
         print(f"without the syncs of {pattern}: {bad} bad", flush=True)
     return failures
 
 
-def _explore(case: tuple[str, Path, int, int, Sequence[str]]) -> Found:
+def _explore(case: tuple[str, Path, int, int, int, Sequence[str]]) -> Found:
     return explore(*case)
 
 
