@@ -47,28 +47,36 @@ def export(
     to: str,
     *,
     epoch: int | None = None,
+    unshared: bool = False,
     work_dir: str | None = None,
     progress: Progress | None = None,
 ) -> ExportManifest:
     """Write the packs of `source` to `output`, a directory or URL, in a format of `EXPORT_FORMATS`.
 
-    epoch: the packing to write, if documents are packed for several epochs. work_dir: for a URL,
-    directory in which the export is made before it is sent. Raises ConfigError if `output` exists
-    or the format cannot express the packs, FormatError for damage.
+    epoch: the packing to write, if documents are packed for several epochs. unshared: write the
+    rows of trees, see `packprep.exports.unshared`; an output with trees needs it. work_dir: for a
+    URL, directory in which the export is made before it is sent. Raises ConfigError if `output`
+    exists or the format cannot express the packs, FormatError for damage.
     """
     progress = progress or Silent()
     if to not in EXPORT_FORMATS:
         raise ConfigError(f"format is {to!r}{nearest(to, EXPORT_FORMATS)}")
     manifest = read_manifest(source)
-    if manifest.has_trees:
+    if manifest.has_trees and not unshared:
         raise ConfigError(
-            f"{source} has trees, which no other format can express; build without share_prefixes "
-            "to export it"
+            f"{source} has trees, which no other format can express; give --unshared to write each "
+            "row with its whole prefix"
+        )
+    if unshared and not manifest.has_trees:
+        raise ConfigError(
+            f"{source} has no trees, so nothing is shared in it; leave out --unshared"
         )
     destination = (
         _StoreDestination(output, work_dir) if is_url(output) else _LocalDestination(output)
     )
     facts = _facts(manifest, EXPORT_FORMATS[to], to, output)
+    if unshared:
+        facts["unshared"] = True
     if manifest.epochs > 1 or epoch:
         manifest, facts = _of_epoch(manifest, epoch, source), facts | {"epoch": epoch}
     with destination.held():

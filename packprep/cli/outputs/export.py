@@ -49,6 +49,11 @@ _FORMATS = (
     help="The packing to write, from 0, of an output that has one for each epoch.",
 )
 @click.option(
+    "--unshared",
+    is_flag=True,
+    help="Write the rows of trees, each with its whole prefix, packed again.",
+)
+@click.option(
     "--work-dir",
     metavar="DIR",
     shell_complete=of_paths("dir"),
@@ -62,6 +67,7 @@ def command(
     to: str,
     output: str,
     epoch: int | None,
+    unshared: bool,
     work_dir: str | None,
     store: str | None,
     as_json: bool,
@@ -81,7 +87,8 @@ def command(
     parquet          all columns, Zstandard: archives, the hub's viewer
 
     The export is absent or complete, and the same command resumes it. Equal outputs give equal
-    bytes. export.json lists every file with its digest.
+    bytes. export.json lists every file with its digest. An output of --share-prefixes needs
+    --unshared: other trainers know no trees.
 
     \b
     Example:
@@ -92,7 +99,15 @@ def command(
 
     with open_progress(quiet=quiet) as progress:
         output_of = with_store(source, store)
-        manifest = export(output_of, output, to, epoch=epoch, work_dir=work_dir, progress=progress)
+        manifest = export(
+            output_of,
+            output,
+            to,
+            epoch=epoch,
+            unshared=unshared,
+            work_dir=work_dir,
+            progress=progress,
+        )
     if as_json:
         click.echo(json.dumps(manifest.data, indent=2))
     elif not quiet:
