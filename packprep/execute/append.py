@@ -25,7 +25,7 @@ from packprep.output.directory import (
     half_swapped,
     publish,
     remove_replaced,
-    replaced_path,
+    set_aside,
     whole_output,
 )
 from packprep.output.sign_off import SETTINGS
@@ -126,7 +126,7 @@ class GrowingOutput:
 
     def _remove(self) -> None:
         """Delete the new part. It is renamed first, so that a half-deleted one is never merged."""
-        self.path.rename(replaced_path(self.path))
+        set_aside(self.path, self.path)
         remove_replaced(self.path)
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:

@@ -28,6 +28,7 @@ from packprep.output.staging import staged
 from packprep.output.summing import summed, summed_report
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, token_type
+from packprep.schemas.files import MANIFEST
 from packprep.schemas.index_table import TOKENS, IndexTable, joined_tables
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
@@ -117,16 +118,51 @@ def merge(
 
     shard_size: bytes of a shard, about; None keeps the shards as they are cut.
 
-    Raises ConfigError if tokenizer, columns or max_length differ or if `output` exists, FormatError
-    for damage.
+    Nothing is done if `output` is this merge already. Raises ConfigError if tokenizer, columns or
+    max_length differ or if `output` is anything else, FormatError for damage.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} exists already; choose another -o")
+    progress = progress or Silent()
     parts = _parts(outputs, output)  # refuses outputs that do not fit, before anything is written
     if shard_size is not None:
         refuse_index(outputs[0], parts[0].manifest, "only shards with tokens are cut again")
     with locked(output, f"{output} is being built"):
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            if (made := _merged_before(parts, output, shard_size)) is None:
+                raise ConfigError(f"{output} exists already; choose another -o")
+            progress.say(f"{output} has these packs already: nothing to do")
+            return made
         return merge_locked(outputs, output, shard_size=shard_size, progress=progress)
+
+
+def _merged_before(parts: Sequence[_Part], output: Path, shard_size: int | None) -> Manifest | None:
+    """The manifest of an output that is this merge already; None for any other."""
+    if not (output / MANIFEST).exists():
+        return None
+    made, splits = read_manifest(output), _splits(parts)
+    packs = [
+        count
+        for split in splits
+        for epoch in range(parts[0].manifest.epochs)
+        for count in _packs_of_shards(_entries(parts, split, epoch), shard_size)
+    ]
+    same = made.identity == digest_of(_inputs(parts)) and packs == [
+        entry.packs for split in splits for entry in made.shards(split)
+    ]
+    return made if same else None
+
+
+def _splits(parts: Sequence[_Part]) -> list[str]:
+    return list(dict.fromkeys(split for part in parts for split in part.manifest.splits))
+
+
+def _packs_of_shards(
+    sources: Sequence[tuple[_Part, FileEntry]], shard_size: int | None
+) -> list[int | None]:
+    """Number of packs of each shard that is merged from these."""
+    if shard_size is None:
+        return [entry.packs for _, entry in sources]
+    sizes = np.concatenate([_sizes(source)[0] for source in sources])
+    return [last - first for first, last in ranges(sizes, shard_size)]
 
 
 def merge_locked(
@@ -152,11 +188,12 @@ def merge_locked(
             publish(staging, output)
             return signed
         folder = staging / "shards"
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed merge, which begins again
+        for left in (folder, staging / TOKENS):  # of a killed merge, which begins again
+            shutil.rmtree(left, ignore_errors=True)
         folder.mkdir()
         total = sum(part.manifest.num_packs for part in parts)
         shards: list[ShardFile] = []
-        for split in dict.fromkeys(split for part in parts for split in part.manifest.splits):
+        for split in _splits(parts):
             written = (
                 _kept_shards(parts, split, folder)
                 if shard_size is None

@@ -45,7 +45,7 @@ from packprep.support.errors import (
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
 from packprep.tokens.store import TokenFile, committed, start_after, stored
-from packprep.tokens.token_files import DocumentError, seal, slices_ahead, tokenize
+from packprep.tokens.token_files import DocumentError, seal, slices_ahead, sync_tokens, tokenize
 from packprep.windows.index_rows import index_table
 from packprep.windows.planner import remainders
 
@@ -103,6 +103,7 @@ class Stages:
         run = {"num_proc": job.config.num_proc, "engine": self.gate}
         index = None
         if job.config.materialize == "index":
+            sync_tokens(job.tokens, files)
             layout, numbers = windows.layout, [shard.window for shard in shards]
             ids = layout.bos_id, layout.pad_id
             index = index_table(layout.index, files, windows.windows, numbers, job.tokens, ids)

@@ -187,7 +187,10 @@ class _LocalDestination:
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
             raise ConfigError(f"{self.path} is not a directory; choose another -o")
         known = {PROGRESS, SENT, EXPORT}
-        if self.staging.exists() and not known & {file.name for file in self.staging.iterdir()}:
+        # The very first file may have been cut off before it got its name.
+        files = [*self.staging.iterdir()] if self.staging.exists() else []
+        names = {file.name for file in files if file.suffix != ".tmp"}
+        if names and not known & names:
             raise ConfigError(
                 f"{self.staging}, in which the export is made, has files of something else; choose "
                 "another -o"
@@ -211,6 +214,7 @@ class _LocalDestination:
         """Write export.json, and rename the directory."""
         write_file(self.staging / EXPORT, export_manifest.to_json())
         (self.staging / PROGRESS).unlink(missing_ok=True)
+        sync_directory(self.staging)
         if self.path.exists():
             self.path.rmdir()
         self.staging.rename(self.path)

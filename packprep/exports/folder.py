@@ -8,7 +8,6 @@ Files are hashed with xxh3 (128 bits), which shows damage and costs a tenth of s
 """
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,8 +124,7 @@ class ExportFolder:
         except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             kept = False
         if not kept:
-            shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir(parents=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             return {}
         self.complete, self.shards = complete, progress["shards"]
         self.splits, self.counts = progress["splits"], progress["counts"]

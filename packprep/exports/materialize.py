@@ -6,7 +6,6 @@ has a receipt: a stopped command resumes.
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import takewhile
@@ -65,22 +64,23 @@ def materialize(index: Output, output: Path, *, progress: Progress | None = None
     if not manifest.is_index:
         raise ConfigError(f"{index} is not an index: its shards hold their tokens already")
     inputs = _inputs(manifest)
-    if (output / MANIFEST).exists():
-        if (made := read_manifest(output)).identity == digest_of(inputs) and not made.is_index:
-            progress.say(f"{output} has these packs already: nothing to do")
-            return made
-        raise ConfigError(f"{output} is another output; choose another -o")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} exists already; choose another -o")
-    with locked(output, f"{output} is being built"), staged(output) as staged_output:
-        staging = staged_output.path
-        facts = build_facts(inputs, tokens="", source_bytes=0)
-        signed = staged_output.claim(facts, progress, restart=False, replaces=False)
-        if signed is None:
-            _check_tokens(index, manifest)
-            shards = _write(staging, index, manifest, progress)
-            signed = _sign(staging, index, manifest, shards, inputs)
-        publish(staging, output)
+    with locked(output, f"{output} is being built"):
+        if (output / MANIFEST).exists():
+            if (made := read_manifest(output)).identity == digest_of(inputs) and not made.is_index:
+                progress.say(f"{output} has these packs already: nothing to do")
+                return made
+            raise ConfigError(f"{output} is another output; choose another -o")
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise ConfigError(f"{output} exists already; choose another -o")
+        with staged(output) as staged_output:
+            staging = staged_output.path
+            facts = build_facts(inputs, tokens="", source_bytes=0)
+            signed = staged_output.claim(facts, progress, restart=False, replaces=False)
+            if signed is None:
+                _check_tokens(index, manifest)
+                shards = _write(staging, index, manifest, progress)
+                signed = _sign(staging, index, manifest, shards, inputs)
+            publish(staging, output)
     return signed
 
 
@@ -165,7 +165,7 @@ def _sign(
             }
             write_file(path, canonical_json(report))
         else:
-            shutil.copyfile(source, path)
+            write_file(path, source.read_bytes())
         files.append(path)
     data = {key: value for key, value in manifest.data.items() if key != "index"} | {
         "format_version": NEWEST_VERSION if manifest.has_trees else FORMAT_VERSION,

@@ -127,7 +127,9 @@ def publish(staging: Path, output: Path) -> None:
             _clear(path, listed)
         else:
             path.unlink(missing_ok=True)
-    sync_directory(staging)
+    for folder in {staging, *(above for path in listed for above in path.parents)}:
+        if folder.is_relative_to(staging):
+            sync_directory(folder)
     replaced = replaced_path(output)
     if output.exists():
         shutil.rmtree(replaced, ignore_errors=True)
@@ -164,8 +166,15 @@ def finish_swap(output: Path) -> None:
     if half_swapped(output):
         publish(staging, output)
     elif _is_finished(staging):
-        shutil.rmtree(staging)  # the replaced output
+        set_aside(staging, output)  # the replaced output
     remove_replaced(output)
+
+
+def set_aside(directory: Path, output: Path) -> None:
+    """Rename a directory as a replaced output, so that a half-deleted one is never used."""
+    remove_replaced(output)
+    directory.rename(replaced_path(output))
+    sync_directory(output.parent)
 
 
 def _is_finished(staging: Path) -> bool:

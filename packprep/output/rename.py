@@ -222,7 +222,7 @@ def _sign(
     for entry in manifest.all_files:
         if entry in manifest.files or entry.path in (SETTINGS, REPORT):
             continue
-        shutil.copyfile(check_file(output, entry, "sha256"), staging / entry.path)
+        write_file(staging / entry.path, check_file(output, entry, "sha256").read_bytes())
     if (output / SETTINGS).exists():
         _write_settings(staging, output, names)
     if (output / REPORT).exists():

@@ -15,6 +15,7 @@ the file, where turns may be documents).
 """
 
 import contextlib
+import os
 import re
 import threading
 from collections import Counter, deque
@@ -33,7 +34,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import canonical_json, file_xxh3
-from packprep.schemas.storage.writing import temporary_name, write_file
+from packprep.schemas.storage.writing import sync_directory, temporary_name, write_file
 from packprep.sources.position import Extent
 from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
@@ -141,6 +142,21 @@ def tokenize(
 def seal(directory: Path, files: Sequence[Extent]) -> None:
     """Record that these are all token files of the input; see `stored`."""
     write_file(directory / STORED, canonical_json([[file.unit, file.slice] for file in files]))
+
+
+def sync_tokens(directory: Path, files: Sequence[Extent]) -> None:
+    """Make token files survive a power failure, for an output that reads them.
+
+    Of `directory` and the two above it, because a token store and its entry may be new.
+    """
+    for file in files:
+        handle = os.open(directory / file_name(file.unit, file.slice), os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    for folder in (directory, *directory.absolute().parents[:2]):
+        sync_directory(folder)
 
 
 def slices_ahead(config: BuildConfig) -> int:

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 from datasets import DatasetDict, load_from_disk
 
 from packprep import build
+from packprep.execute import merge as merging
 from packprep.execute.merge import merge
 from packprep.inspect.report_file import read_report
+from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError, check_files, read_manifest
 from packprep.support.errors import ConfigError
@@ -192,3 +195,42 @@ def test_an_output_that_is_there_is_never_touched(tmp_path: Path) -> None:
         2,
         f"packprep: {first} exists already; choose another -o\n",
     )
+
+
+def test_the_same_merge_again_is_done_already_and_another_one_is_refused(tmp_path: Path) -> None:
+    first, second = built(tmp_path, "a", texts(40)), built(tmp_path, "b", texts(30, seed=1))
+    out = tmp_path / "all"
+    for size in ((), ("--shard-size", "8KB")):
+        whole = run("merge", first, second, "-o", out, *size)
+        files = {path: path.read_bytes() for path in out.rglob("*.*")}
+        again = run("merge", first, second, "-o", out, *size)
+        assert (whole.code, again.code) == (0, 0)
+        assert f"{out} has these packs already: nothing to do" in again.err
+        for others in ((first, second, *size, "--shard-size", "4KB"), (second, first, *size)):
+            refused = run("merge", *others, "-o", out)
+            assert (refused.code, refused.err) == (
+                2,
+                f"packprep: {out} exists already; choose another -o\n",
+            )
+        assert {path: path.read_bytes() for path in out.rglob("*.*")} == files
+        shutil.rmtree(out)
+
+
+def test_a_merge_of_indexes_that_was_killed_keeps_their_token_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [
+        built(tmp_path, name, texts(30, seed=seed), materialize="index")
+        for seed, name in enumerate("ab")
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(merging, "write_manifest", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            merge(parts, tmp_path / "all")
+    assert [*(tmp_path / "all.incomplete" / "tokens").rglob("*.arrow")]
+    merge(parts, tmp_path / "all")
+    assert verify(tmp_path / "all").sound
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -325,7 +325,7 @@ def test_an_old_output_left_by_an_interrupted_swap_is_deleted(
 
 
 def test_an_old_output_that_was_exchanged_and_not_renamed_is_deleted(
-    corpus: dict[str, Any], tmp_path: Path
+    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = Path(corpus["output"])
     build(BuildConfig(**corpus))
@@ -334,6 +334,16 @@ def test_an_old_output_that_was_exchanged_and_not_renamed_is_deleted(
     build(BuildConfig(**other))
     # The kernel exchanged both folders, and then the process was killed.
     (tmp_path / "old").rename(staging_path(output))
+
+    def killed(path: Path, **_: Any) -> None:
+        if (path / "manifest.json").exists():
+            (path / "manifest.json").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(BuildConfig(**other))
     build(BuildConfig(**other))
     assert not staging_path(output).exists()
     assert check_files(output, read_manifest(output), "sha256") == []

@@ -1,4 +1,5 @@
 import json
+import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -309,6 +310,17 @@ def test_other_files_are_never_touched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"out\.incomplete, in which the export is made, has"):
         export(tmp_path / "v1-example", str(tmp_path / "out"), "npy")
     assert (tmp_path / "out.incomplete" / "thesis.tex").read_text() == "words"
+
+
+def test_an_export_whose_first_file_was_cut_off_by_a_power_cut_begins_again(tmp_path: Path) -> None:
+    write_golden(tmp_path)
+    for left in ((), ("progress.json.host-1.tmp",)):
+        (tmp_path / "out.incomplete").mkdir()
+        for name in left:
+            (tmp_path / "out.incomplete" / name).write_bytes(b'{"made')
+        export(tmp_path / "v1-example", str(tmp_path / "out"), "npy")
+        assert run("verify", tmp_path / "out").code == 0
+        shutil.rmtree(tmp_path / "out")
 
 
 def test_a_damaged_shard_is_an_error_that_names_it(tmp_path: Path) -> None:

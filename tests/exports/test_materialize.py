@@ -340,7 +340,9 @@ def test_a_stopped_build_and_a_stopped_materialize_resume(inputs: Any, tmp_path:
         materialize(tmp_path / "index", tmp_path / "made")
     assert not (tmp_path / "made").exists()
     made = materialize(tmp_path / "index", tmp_path / "made")
+    (tmp_path / "made.lock").write_bytes(b"")  # of a process that is gone
     assert materialize(tmp_path / "index", tmp_path / "made") == made
+    assert not (tmp_path / "made.lock").exists()
     plain = build(BuildConfig(**inputs("text", "plain")))
     assert made.data == plain.data
     with pytest.raises(ConfigError) as other:

@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
@@ -28,6 +29,7 @@ from packprep.schemas.files import MANIFEST
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 SHIM = Path(__file__).with_name("shim.c")
+RECORDER = Path(__file__).with_name("recorder.c")
 DIE_BEFORE, DIE_AFTER, SHORT = -9, -10, -1
 STAGES = ("tokenize", "pack", "sign off")
 
@@ -43,13 +45,13 @@ class Ended:
     err: str
 
 
-def compiled(folder: Path) -> Path | None:
-    """The shim as a library; None where nothing compiles it."""
+def compiled(folder: Path, source: Path = SHIM) -> Path | None:
+    """A C file as a library; None where nothing compiles it."""
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":
         return None
-    library = folder / "shim.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SHIM, "-ldl"], check=True)
+    library = folder / source.with_suffix(".so").name
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     return library
 
 
@@ -98,10 +100,23 @@ def warm() -> None:
     tell_libraries()  # else each fork would import torch when `datasets` looks for its DataLoader
     import datasets  # noqa: F401
 
-    import packprep.execute.pipeline  # noqa: F401
-    from packprep.packing.api import pack_lengths
+    from packprep.cli import main  # noqa: F401
+    from packprep.cli.commands import build  # noqa: F401
+    from packprep.cli.outputs import export, materialize, merge  # noqa: F401
+    from packprep.execute import pipeline  # noqa: F401
+    from packprep.exports import export as exports  # noqa: F401
+    from packprep.exports import materialize as materializing  # noqa: F401
+    from packprep.packing.warm import load_build
 
-    pack_lengths([5, 3, 4, 1], 8, "best_fit")
+    load_build("uint16", ("int32", "int32"), "best_fit", "shuffle", None)
+
+
+class Armed(Protocol):
+    """What a preloaded library does in a forked build."""
+
+    def arm(self) -> Any:
+        """Arm it in this process. Returns the library if it counts calls, else None."""
+        ...
 
 
 class Fault:
@@ -125,13 +140,26 @@ class Fault:
 def forked(
     arguments: list[str],
     log: Path,
-    fault: Fault | None = None,
+    fault: Armed | None = None,
     kill: Callable[[int], None] | None = None,
 ) -> Ended:
     """`packprep ARGUMENTS` in a fork.
 
     kill: is given its pid while it runs. log: where its standard error goes.
     """
+
+    def work() -> int:
+        library = fault.arm() if fault is not None else None
+        code = command(arguments)
+        if library is not None:
+            os.write(2, f"\ncalls {library.fault_count()}\n".encode())
+        return code
+
+    return in_fork(work, log, kill)
+
+
+def in_fork(work: Callable[[], int], log: Path, kill: Callable[[int], None] | None = None) -> Ended:
+    """Do some work in a fork, which ends with the exit code that it returns; see `forked`."""
     pid = os.fork()
     if pid == 0:
         code = 70
@@ -140,11 +168,9 @@ def forked(
             os.dup2(handle, 2)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             sys.stderr = os.fdopen(2, "w", buffering=1)
-            sys.argv = ["packprep", *arguments]
-            library = fault.arm() if fault is not None else None
-            code = _main()
-            if library is not None:
-                os.write(2, f"\ncalls {library.fault_count()}\n".encode())
+            code = work()
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     if kill is not None:
@@ -153,11 +179,11 @@ def forked(
     return Ended(os.waitstatus_to_exitcode(status), log.read_text(errors="replace"))
 
 
-def _main() -> int:
-    import traceback
-
+def command(arguments: Sequence[str]) -> int:
+    """`packprep ARGUMENTS` in this process. Returns its exit code."""
     from packprep.cli.main import main
 
+    sys.argv = ["packprep", *arguments]
     try:
         main()
     except SystemExit as stopped:
@@ -291,9 +317,10 @@ def under_shim(
     it so. settings: of subprocess.run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        library, mounts = compiled(Path(folder)), may_mount()
-        more = ["--inside", *["--shim"] * (library is not None), *["--mounts"] * mounts]
-        environment = os.environ | ({"LD_PRELOAD": str(library)} if library is not None else {})
+        built = [compiled(Path(folder), source) for source in (SHIM, RECORDER)]
+        libraries, mounts = [str(library) for library in built if library is not None], may_mount()
+        more = ["--inside", *["--shim"] * bool(libraries), *["--mounts"] * mounts]
+        environment = os.environ | ({"LD_PRELOAD": " ".join(libraries)} if libraries else {})
         alone = ["unshare", "-Urm"] if mounts else []
         command = [*alone, sys.executable, "-m", module, *arguments, *more]
         return subprocess.run(command, env=environment, text=True, **settings)

@@ -11,8 +11,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ import click
 from packprep.execute import worker_pool as workers
 from packprep.output.staging import staging_path
 from packprep.schemas import read_manifest
+from packprep.support.limits import usable_cores
 from tests.helpers.corpus import write_jsonl
 
 from . import harness
+from .crash_checks import Found, commands, explore
 from .harness import DIE_AFTER, DIE_BEFORE, ERRORS, STAGES, Ended, Fault, forked
 
 
@@ -345,6 +349,9 @@ class Given:
     disks: int
     workers: int
     index: bool
+    crash_states: int
+    every: int
+    forget: tuple[str, ...]
     inside: bool
     shim: bool
     mounts: bool
@@ -375,6 +382,23 @@ class Given:
     help="Worker processes killed, and as many for memory.",
 )
 @click.option("--index", is_flag=True, help="Build index outputs, with their tokens in OUT.")
+@click.option(
+    "--crash-states",
+    default=0,
+    help="Check so many states of the disk that power cuts may leave, and do nothing else.",
+)
+@click.option(
+    "--every",
+    default=1,
+    show_default=True,
+    help="With --crash-states: run the command again in one of so many states.",
+)
+@click.option(
+    "--forget",
+    multiple=True,
+    metavar="PATTERN",
+    help="With --crash-states: as many states must show that files of this name are not synced.",
+)
 @click.option("--inside", is_flag=True, hidden=True)
 @click.option("--shim", is_flag=True, hidden=True)
 @click.option("--mounts", is_flag=True, hidden=True)
@@ -388,12 +412,60 @@ def _run(given: Given) -> int:
     harness.warm()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        index = ["--materialize", "index"] if given.index else []
-        soak = Soak(Path(folder), given.seed, given.shim, *index)
-        for line in _parts(soak, given):
-            print(line, flush=True)
-        print(f"seed {given.seed}: {soak.failures} failures in {time.monotonic() - start:,.0f} s")
-        return 1 if soak.failures else 0
+        if given.crash_states:
+            with _in_memory(Path(folder), given.mounts) as memory:
+                failures = _power_cuts(memory, given)
+        else:
+            index = ["--materialize", "index"] if given.index else []
+            soak = Soak(Path(folder), given.seed, given.shim, *index)
+            for line in _parts(soak, given):
+                print(line, flush=True)
+            failures = soak.failures
+        print(f"seed {given.seed}: {failures} failures in {time.monotonic() - start:,.0f} s")
+        return 1 if failures else 0
+
+
+@contextmanager
+def _in_memory(folder: Path, mounts: bool) -> Iterator[Path]:
+    """A folder in memory, where syncs take no time; the folder itself where there are no mounts."""
+    if not mounts:
+        yield folder
+        return
+    memory = folder / "memory"
+    harness.small_disk(memory, 1 << 28)
+    try:
+        yield memory
+    finally:
+        subprocess.run(["umount", "--lazy", memory], check=True)
+
+
+def _power_cuts(folder: Path, given: Given) -> int:
+    """Check states of the disk after power cuts. Returns the number of faults."""
+    names = [*commands(folder, folder)]
+    each = given.crash_states // len(names)
+    cases = [(name, folder / name, given.seed, each, given.every, given.forget) for name in names]
+    failures, again, by_model, forgotten = 0, 0, Counter[str](), Counter[str]()
+    with get_context("fork").Pool(2 * usable_cores().value) as pool:  # threads wait for threads
+        for found in pool.imap(_explore, cases):
+            for fault in found.faults:
+                print("FAILED", fault, flush=True)
+            failures += len(found.faults)
+            by_model += found.by_model
+            forgotten.update(found.forgotten)
+            again += found.run_again
+            states = f"{found.by_model.total():,} crash states, {found.cut_twice:,} cut twice"
+            print(f"{found.name}: {states}, {len(found.faults)} bad", flush=True)
+    models = ", ".join(f"{count:,} {model}" for model, count in by_model.items())
+    print(f"{by_model.total():,} crash states, {failures} bad: {models}", flush=True)
+    print(f"{again:,} times the same command ended with the same bytes", flush=True)
+    for pattern, bad in forgotten.items():
+        failures += bad == 0
+        print(f"without the syncs of {pattern}: {bad} bad", flush=True)
+    return failures
+
+
+def _explore(case: tuple[str, Path, int, int, int, Sequence[str]]) -> Found:
+    return explore(*case)
 
 
 def _parts(soak: Soak, given: Given) -> Iterator[str]:

@@ -1,0 +1,161 @@
+"""Power cuts: the states that each model allows, and a hundred of recorded commands."""
+
+import itertools
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from . import harness
+from .crash_states import BLOCK, MODELS, crash_states
+from .recording import (
+    ROOT,
+    Cut,
+    Entry,
+    Naming,
+    Node,
+    Recording,
+    Step,
+    Sync,
+    Tree,
+    Write,
+    apply,
+    tree,
+)
+
+ROOM = Path(__file__).parents[2]
+OLD, NEW = b"old" * 2000, b"new" * 4000  # two blocks and three
+FORGOTTEN = (
+    "*.arrow.*.tmp",  # shards
+    "*/manifest.json.*.tmp",
+    "*/unit-*.arrow",  # token files, which an index output needs
+    "*.npy",  # of an export
+    "out.incomplete",  # names in an output
+    ".",  # the name of the output
+)
+
+
+def recording(*steps: Step) -> Recording:
+    """A recording that starts with a file `a`, node 1; nodes 2 and 3 are new files."""
+    started = {ROOT: Node(entries={"a": 1}), 1: Node(bytearray(OLD)), 2: Node(), 3: Node()}
+    nodes = {number: node.copy() for number, node in started.items()}
+    for step in steps:
+        apply(nodes, step)
+    return Recording(started, steps, tree(started), tree(nodes))
+
+
+def states(model: str, *steps: Step, over: bool = False) -> list[Tree]:
+    """Different states of a model. over: only those after all steps."""
+    all_of_them = itertools.islice(crash_states(recording(*steps), seed=1), 4000)
+    found = [state for state in all_of_them if state.model == model and state.over >= over]
+    return list({state.digest: state.files for state in found}.values())
+
+
+def create(name: str, node: int) -> Naming:
+    return Naming((Entry(ROOT, name, None, node),))
+
+
+def rename(one: str, node: int, other: str, replaced: int | None = None) -> Naming:
+    return Naming((Entry(ROOT, one, node, None), Entry(ROOT, other, replaced, node)))
+
+
+CREATE, WRITE, RENAME = create("b", 2), Write(2, 0, NEW), rename("b", 2, "a", 1)
+REPLACE = (CREATE, WRITE, RENAME)
+
+
+def contents(model: str, name: str, *steps: Step) -> set[bytes | None]:
+    """What a file has after a power cut behind all steps; None if it is not there."""
+    return {files.get(name) for files in states(model, *steps, over=True)}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_was_synced_is_there_in_every_model(model: str) -> None:
+    synced = (CREATE, WRITE, Sync(2, "b"), RENAME)
+    assert contents(model, "a", *synced) == {OLD, NEW}
+    assert states(model, *synced, Sync(ROOT, "."), over=True) == [{"a": NEW}]
+
+
+def test_only_ext4_in_ordered_mode_writes_a_file_before_it_replaces_another() -> None:
+    assert contents("ordered", "a", *REPLACE) == {OLD, NEW}
+    for model in ("writeback", "xfs", "unordered"):
+        assert {b"", bytes(len(NEW)), NEW[:BLOCK], NEW} <= contents(model, "a", *REPLACE)
+
+
+def test_a_new_file_may_be_there_without_its_bytes_in_every_model() -> None:
+    for model in MODELS:
+        renamed = (CREATE, WRITE, rename("b", 2, "c"))
+        assert {None, b"", NEW[:BLOCK], NEW} <= contents(model, "c", *renamed)
+
+
+def test_a_size_never_runs_ahead_of_the_bytes_in_ordered_mode_alone() -> None:
+    steps = (CREATE, WRITE)
+    prefixes = {None, b"", NEW[:BLOCK], NEW[: 2 * BLOCK], NEW}
+    assert contents("ordered", "b", *steps) == prefixes
+    torn = NEW[:BLOCK] + bytes(BLOCK) + NEW[2 * BLOCK :]
+    assert torn in contents("xfs", "b", *steps)
+
+
+def test_blocks_of_old_files_come_up_in_writeback_mode_and_never_in_xfs() -> None:
+    steps = (CREATE, WRITE)
+    assert any(content and OLD[:99] in content for content in contents("writeback", "b", *steps))
+    blocks = {NEW[at : at + BLOCK] for at in range(0, len(NEW), BLOCK)}
+    for content in contents("xfs", "b", *steps):
+        for at in range(0, len(content or b""), BLOCK):
+            assert content is not None
+            block = content[at : at + BLOCK]
+            assert block in blocks or block == bytes(len(block))
+
+
+def test_only_the_unordered_model_has_a_later_name_without_an_earlier_one() -> None:
+    steps = (CREATE, create("c", 3))
+    for model in MODELS:
+        later_alone = any("c" in files and "b" not in files for files in states(model, *steps))
+        assert later_alone == (model == "unordered")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_two_names_are_exchanged_at_once_and_one_name_changes_in_order(model: str) -> None:
+    swapped = Naming((Entry(ROOT, "a", 1, 2), Entry(ROOT, "b", 2, 1)))
+    steps = (CREATE, Sync(ROOT, "."), swapped, rename("b", 1, "old"))
+    names = {tuple(files) for files in states(model, *steps, over=True)}
+    assert names == {("a", "b"), ("a", "old")}
+
+
+def test_a_lost_cut_takes_the_later_bytes_of_its_file_with_it() -> None:
+    for model in MODELS:
+        found = contents(model, "a", Cut(1, 0), Write(1, 0, NEW[:BLOCK]))
+        assert {OLD, b"", NEW[:BLOCK]} <= found
+        assert all(content in (OLD, b"") or len(content or b"") == BLOCK for content in found)
+
+
+@pytest.fixture(scope="module")
+def explored() -> list[str]:
+    """Lines of a hundred states, and of a hundred for each kind of syncs that is taken out."""
+    words = ["--crash-states", "100", "--seed", "5"]
+    words += [word for pattern in FORGOTTEN for word in ("--forget", pattern)]
+    done = harness.under_shim("tests.faults.soak", words, cwd=ROOM, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[:-1]
+
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None or sys.platform != "linux",
+    reason="the library that records calls needs cc on Linux",
+)
+
+
+@needs_compiler
+def test_every_state_has_a_whole_output_or_none_and_the_same_command_ends_with_the_same_bytes(
+    explored: list[str],
+) -> None:
+    [line] = [line for line in explored if line.startswith("100 crash states, ")]
+    assert line.startswith("100 crash states, 0 bad: ")
+    assert all(model in line for model in MODELS)
+
+
+@needs_compiler
+@pytest.mark.parametrize("pattern", FORGOTTEN)
+def test_a_missing_sync_is_found_within_a_hundred_states(explored: list[str], pattern: str) -> None:
+    [line] = [line for line in explored if line.startswith(f"without the syncs of {pattern}: ")]
+    assert not line.endswith(" 0 bad")
