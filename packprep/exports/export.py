@@ -18,7 +18,7 @@ from typing import Any
 from packprep.exports.folder import PROGRESS, ExportFolder
 from packprep.exports.packs import read_packs
 from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
-from packprep.output.remote_lock import store_locked
+from packprep.output.remote_lock import check_proven, store_locked
 from packprep.output.staging import SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.manifest import Manifest, Output, read_manifest
@@ -48,12 +48,14 @@ def export(
     *,
     epoch: int | None = None,
     work_dir: str | None = None,
+    unproven_store: bool = False,
     progress: Progress | None = None,
 ) -> ExportManifest:
     """Write the packs of `source` to `output`, a directory or URL, in a format of `EXPORT_FORMATS`.
 
     epoch: the packing to write, if documents are packed for several epochs. work_dir: for a URL,
-    directory in which the export is made before it is sent. Raises ConfigError if `output` exists
+    directory in which the export is made before it is sent. unproven_store: write to a store that
+    the tests have not run with. Raises ConfigError if `output` exists
     or the format cannot express the packs, FormatError for damage.
     """
     progress = progress or Silent()
@@ -66,7 +68,9 @@ def export(
             "to export it"
         )
     destination = (
-        _StoreDestination(output, work_dir) if is_url(output) else _LocalDestination(output)
+        _StoreDestination(output, work_dir, unproven_store)
+        if is_url(output)
+        else _LocalDestination(output)
     )
     facts = _facts(manifest, EXPORT_FORMATS[to], to, output)
     if manifest.epochs > 1 or epoch:
@@ -213,8 +217,9 @@ class _LocalDestination:
 class _StoreDestination:
     """A folder of a store. It is made in a directory, and sent; export.json is created last."""
 
-    def __init__(self, output: str, work_dir: str | None) -> None:
+    def __init__(self, output: str, work_dir: str | None, unproven_store: bool) -> None:
         self.url = output.rstrip("/")
+        check_proven(self.url, accepted=unproven_store)
         name = self.url.rpartition("/")[2]
         if not self.url.partition("://")[2].partition("/")[2]:
             raise ConfigError(

@@ -54,6 +54,11 @@ _FORMATS = (
     shell_complete=of_paths("dir"),
     help="Directory in which an export to a store is made before it is sent.  [default: here]",
 )
+@click.option(
+    "--unproven-store",
+    is_flag=True,
+    help="Write to a store that the tests of packprep have not run with.",
+)
 @STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print export.json.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
@@ -63,6 +68,7 @@ def command(
     output: str,
     epoch: int | None,
     work_dir: str | None,
+    unproven_store: bool,
     store: str | None,
     as_json: bool,
     quiet: bool,
@@ -92,7 +98,15 @@ def command(
 
     with open_progress(quiet=quiet) as progress:
         output_of = with_store(source, store)
-        manifest = export(output_of, output, to, epoch=epoch, work_dir=work_dir, progress=progress)
+        manifest = export(
+            output_of,
+            output,
+            to,
+            epoch=epoch,
+            work_dir=work_dir,
+            unproven_store=unproven_store,
+            progress=progress,
+        )
     if as_json:
         click.echo(json.dumps(manifest.data, indent=2))
     elif not quiet:
