@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.errors import FormatError
+from packprep.schemas.trees import path_starts
 
 from .batch import PackedBatch
 from .buffers import Block, BlockPool
@@ -18,7 +19,7 @@ from .loss import Mode, loss_weights
 from .mapped import BatchRows
 from .shape import BatchShape
 from .shards import PackedShards
-from .trees import path_lengths, path_tokens, previous_tokens, row_labels, row_weights
+from .trees import path_tokens, previous_tokens, row_labels, row_weights
 
 LabelChoice = Literal["hf", "shifted", "none"]
 # Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other
@@ -56,7 +57,7 @@ class BatchMaker:
         self._count = np.arange(shape.tokens)
         self._most = shape.max_length
         self._longest = self._most - self._most % shape.multiple or self._most
-        stored = shards.column_kinds
+        self._kinds = stored = shards.column_kinds
         self._stored_labels = "labels" in stored
         self._dtypes = shards.column_dtypes
         self._documents, self._real = "document_ids" in stored, "segment_lengths" in stored
@@ -165,14 +166,13 @@ class BatchMaker:
             real = lengths.astype(np.int32)  # so that padding can be told from documents
             real[real_segments:] = 0
         weights = None
-        if self._weights is not None and labels is not None:
+        if self._weights is not None and labels is not None and not self._trees:
             units = documents
             if units is not None and self._turns:
                 # Turns of one row are documents of their own.
                 turns = self._column(locations, "turn_ids", segments, FILLER)
                 units = (units << 31) + turns
-            if not self._trees:
-                weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, units)
+            weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, units)
         extra: dict[str, Any] = {}
         for name, kind in self._columns.items():
             extra[name] = self._column(
@@ -243,7 +243,7 @@ class BatchMaker:
         rows["row_segments"] = rows["row_segments"] + np.repeat(firsts, counts)
         rows["row_ends"] = boundaries[1:][rows["row_segments"]]
         lengths = np.diff(boundaries)
-        positions += np.repeat(path_lengths(parents, lengths), lengths)
+        positions += np.repeat(path_starts(parents, lengths), lengths)
         total = int(boundaries[-1])
         weights = None
         if self._weights is not None and labels is not None:
@@ -266,8 +266,7 @@ class BatchMaker:
     ) -> NDArray[Any]:
         """A column of all packs, concatenated, with `fill` in filler packs and padding."""
         dtype = self._dtypes[name]
-        is_token = self._columns.get(name) == "token" or name == "label_weights"
-        each = self._shape.filler if is_token else 1
+        each = self._shape.filler if self._kinds[name] == "token" else 1
         values = _joined(
             [
                 np.full(each, fill, dtype) if pack is None else pack[0].get(name, pack[1])

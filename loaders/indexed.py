@@ -10,7 +10,6 @@ import warnings
 from bisect import bisect_right
 from collections import OrderedDict
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,22 +130,6 @@ class IndexShard(MappedShard):
             rows = IndexRows(batch, self._gathered.dtypes)
             self._gathered.keep(self.where, number, rows)
         return rows, pack - self._starts[number]
-
-
-def xxh3_of(path: Path) -> str:
-    """Digest of a token file."""
-    try:
-        import xxhash
-    except ImportError:
-        raise ImportError(
-            "xxhash is needed to compare token files with their digests; pip install xxhash, or "
-            "leave out verify=True"
-        ) from None
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return str(digest.hexdigest())
 
 
 @lru_cache(maxsize=1)

@@ -233,7 +233,7 @@ class PackedLoader:
         start = self._take_start()
         batches = self._batches(start)
         if self.prefetch and not self.shards.growing:  # a thread that waits could not be stopped
-            return prefetched(batches, self.prefetch, partial(self._count, start))
+            return prefetched(batches, self.prefetch, partial(self._count, self._schedule(start)))
         return self._counted(batches, start)
 
     @property
@@ -360,11 +360,13 @@ class PackedLoader:
         return self._maker[1].make([max(pack, -1) for pack in packs])
 
     def _phase_of(self, packs: list[int]) -> int:
+        if len(self._shapes) == 1:
+            return 0
         highest = max(packs)
         if highest < 0:
             return -1 - highest
         ends = list(accumulate(phase.packs for phase in self.shards.phases))
-        return bisect_right(ends, highest) if ends else 0
+        return bisect_right(ends, highest)
 
     def _packs(self, schedule: Schedule, first: int, last: int) -> list[list[int]]:
         """Pack numbers of this rank's batches at steps first to last - 1.
@@ -406,18 +408,20 @@ class PackedLoader:
     def _batches(self, start: int) -> Iterator[PackedBatch]:
         return map(self._make, self._packs_from(start))
 
-    def _count(self, start: int, step: int) -> None:
-        schedule = self._schedule(start)
+    def _count(self, schedule: Schedule, step: int) -> None:
         run, number = schedule.at(step)
         done = run.first + (number + 1) * run.batch * self.world_size
         self._handed_out, self._phase = min(done, run.end), run.phase
 
     def _counted(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
+        schedule, grew = self._schedule(start), self.shards.growing
         for step in count():
             box = [*islice(batches, 1)]
             if not box:
                 return
-            self._count(start, step)
+            if grew:
+                schedule, grew = self._schedule(start), self.shards.growing
+            self._count(schedule, step)
             yield box.pop()  # keep no reference: the reader decides how long the batch lives
 
 

@@ -29,6 +29,7 @@ from packprep.schemas.storage.steady import SteadyFile, StreamIndex, not_a_strea
 from packprep.schemas.views import ListView, list_view
 
 _READAHEAD = 8 << 20
+_POSITIONS = "position_ids"
 # Columns that mask a loss. Labels are not derived from them, because that depends on the trainer's
 # options.
 _MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
@@ -131,7 +132,7 @@ class BatchRows:
         """Tokens of the longest segment of a pack; the first call computes it for all packs."""
         if self._longest is None:
             offsets = self.views["cu_seqlens"].offsets
-            lengths = np.diff(_flat(self.views["cu_seqlens"]), append=0)
+            lengths = np.diff(self.views["cu_seqlens"].flat, append=0)
             # The last boundary of a pack is followed by the 0 of the next: a negative length, so it
             # is never the longest.
             self._longest = np.maximum.reduceat(lengths, offsets[:-1] - offsets[0]).data
@@ -303,10 +304,15 @@ class ReadShard(MappedShard):
     """The packs of a shard that is read with pread; see `MappedShard`.
 
     cache: keeps record batches of all shards. The file is open while one of them is kept.
+    position_ids of an output are not read, because they follow from its boundaries.
     """
 
     def __init__(self, cache: "BatchCache", *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._unread = ""
+        if any(column.name == _POSITIONS for column in self._columns):
+            self._unread = _POSITIONS  # those of another packer, without a manifest, may differ
+            self.fields = tuple(field for field in self.fields if field.name != _POSITIONS)
         self._cache = cache
         self._file: Callable[[], SteadyFile | None] = lambda: None
         self._state: tuple[int, int] | None = None  # of the file when it was first opened
@@ -340,16 +346,16 @@ class ReadShard(MappedShard):
         file = self._open()
         return (self._read(file, number)[0] for number in range(len(self.index())))
 
-    def _read(self, file: SteadyFile, number: int) -> tuple[pa.RecordBatch, int]:
+    def _read(self, file: SteadyFile, number: int, without: str = "") -> tuple[pa.RecordBatch, int]:
         if self._schema is None:
             with self.stream() as stream:
                 self._schema = stream.schema
-        return self.index().read(file, number, self._schema)
+        return self.index().read(file, number, self._schema, without)
 
     def read(self, number: int) -> tuple["KeptBatch", int]:
         """Read a record batch for the cache; also its bytes."""
         file = self._open()
-        batch, size = self._read(file, number)
+        batch, size = self._read(file, number, self._unread)
         return KeptBatch(*self._checked(batch), file), size
 
     def find(self, pack: int) -> tuple[BatchRows, int]:
@@ -385,7 +391,7 @@ def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
         expected["row"] = np.diff(views["row_ids"].offsets)
     if any((np.diff(views[field.name].offsets) != expected[field.kind]).any() for field in fields):
         return False
-    cu = _flat(views["cu_seqlens"])
+    cu = views["cu_seqlens"].flat
     first = np.cumsum(entries) - entries
     if cu[first].any() or (cu[first + entries - 1] != lengths).any():
         return False
@@ -397,12 +403,8 @@ def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
         return False
     if "segment_lengths" not in views:
         return True
-    real = _flat(views["segment_lengths"])
+    real = views["segment_lengths"].flat
     return bool(((real >= 0) & (real <= segments)).all())
-
-
-def _flat(view: ListView) -> NDArray[Any]:
-    return view.values[view.offsets[0] : view.offsets[-1]]
 
 
 def will_need(file: Path) -> None:

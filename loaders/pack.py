@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .trees import path_lengths, refuse_trees
+from packprep.schemas.trees import path_starts
+
+from .trees import refuse_trees
 
 
 class Segment(NamedTuple):
@@ -28,7 +30,8 @@ class Segment(NamedTuple):
 class Pack:
     """One packed sequence.
 
-    columns: every stored column by name, as a read-only view of the file.
+    columns: every stored column by name, as a read-only view of the file; with mmap=False without
+    position_ids, which are computed.
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -47,13 +50,13 @@ class Pack:
     def position_ids(self) -> NDArray[Any]:
         """Position ids, int32 or uint16 [tokens], from 0 in every segment, or along paths of trees.
 
-        Computed from cu_seqlens, as int32, if the column is not stored.
+        Computed from cu_seqlens, as int32, if the column is not stored or was not read.
         """
         if (stored := self.columns.get("position_ids")) is not None:
             return stored
         starts, lengths = self.cu_seqlens[:-1], np.diff(self.cu_seqlens)
         if (parents := self.columns.get("segment_parents")) is not None:
-            above = path_lengths(parents.astype(np.int64), lengths.astype(np.int64))
+            above = path_starts(parents.astype(np.int64), lengths.astype(np.int64))
             starts = starts - above.astype(np.int32)
         return np.arange(len(self.tokens), dtype=np.int32) - np.repeat(starts, lengths)
 

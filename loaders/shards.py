@@ -229,7 +229,7 @@ class PackedShards:
         """Check that the token files of an index are there; their contents if `verify`."""
         from packprep.schemas.index.token_store import TokenStore
 
-        from .indexed import Gathered, xxh3_of
+        from .indexed import Gathered
 
         if self._cache is not None:
             raise ValueError(
@@ -237,7 +237,7 @@ class PackedShards:
                 "its shards with packprep materialize, or leave out mmap=False"
             )
         files = TokenStore(self._remote or Path(self.path), manifest, store)
-        files.check(xxh3_of if verify else None)
+        files.check(digests=verify)
         self._gathered = Gathered(files, manifest)
 
     def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:

@@ -29,15 +29,6 @@ def refuse_trees(has_trees: bool, what: str) -> None:
         )
 
 
-def path_lengths(parents: _Int64, lengths: _Int64) -> _Int64:
-    """Tokens before each segment on its path, [S]. parents: [S], -1 at a root."""
-    before, at = np.zeros(len(parents), np.int64), parents
-    while len(inside := np.flatnonzero(at >= 0)):
-        before[inside] += lengths[at[inside]]
-        at = np.where(at >= 0, parents[at], -1)
-    return before
-
-
 def previous_tokens(parents: _Int64, boundaries: _Int64) -> _Int64:
     """Position whose logits predict each token, [T]: the one before it on its path, -1 at a root.
 

@@ -86,7 +86,7 @@ def batch_view(views: dict[str, ListView], where: str, first_pack: int) -> Batch
 
     where, first_pack: file and number of the first pack, for messages.
     """
-    columns = {name: flat(view) for name, view in views.items()}
+    columns = {name: view.flat for name, view in views.items()}
     tokens, cu, flat_cu = views["tokens"], views["cu_seqlens"], columns["cu_seqlens"]
     pack_tokens = tokens.offsets.astype(np.int64) - int(tokens.offsets[0])
     cu_offsets = cu.offsets.astype(np.int64) - int(cu.offsets[0])
@@ -107,8 +107,3 @@ def batch_view(views: dict[str, ListView], where: str, first_pack: int) -> Batch
         ends=base + flat_cu[~first],
         pack_rows=None if rows is None else rows.offsets.astype(np.int64) - int(rows.offsets[0]),
     )
-
-
-def flat(view: ListView) -> NDArray[Any]:
-    """The values of all rows, concatenated."""
-    return view.values[view.offsets[0] : view.offsets[-1]]

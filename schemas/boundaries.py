@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_view import flat
 from .columns import Column
 from .errors import FormatError
 from .findings import Finding, Findings
@@ -64,7 +63,7 @@ def bad_packs(
             f"cu_seqlens are {_short(cu.row(pack))}; expected 0 and the end of each segment"
         ),
     )
-    flat_cu = flat(cu)
+    flat_cu = cu.flat
     if len(flat_cu):
         offsets = cu.offsets.astype(np.int64) - int(cu.offsets[0])
         begins, ends = np.minimum(offsets[:-1], len(flat_cu) - 1), offsets[1:] - 1

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .batch_view import flat
 from .columns import Column, check_columns, columns_of_type, shard_schema, token_type
 from .errors import FormatError
 from .views import ListView, list_view
@@ -140,7 +139,7 @@ def _renamed(
 
 def to_boundaries(view: ListView) -> ListView:
     """Convert lengths of segments to cu_seqlens, int64: rows [3, 5], [2] -> [0, 3, 8], [0, 2]."""
-    sizes, offsets = flat(view).astype(np.int64), _from_zero(view)
+    sizes, offsets = view.flat.astype(np.int64), _from_zero(view)
     ends = np.append(0, np.cumsum(sizes))
     rows = np.arange(len(offsets))
     values = np.zeros(len(sizes) + len(rows) - 1, np.int64)
@@ -155,7 +154,7 @@ def to_lengths(view: ListView) -> ListView:
     offsets = _from_zero(view)
     inside = np.ones(max(0, int(offsets[-1]) - 1), np.bool_)
     inside[offsets[1:-1] - 1] = False  # from the end of one pack to the 0 of the next
-    values = np.diff(flat(view))[inside].astype(np.int32)
+    values = np.diff(view.flat)[inside].astype(np.int32)
     return ListView((offsets - np.arange(len(offsets))).astype(np.int32), values)
 
 

@@ -21,16 +21,15 @@ def parents_in_batch(view: BatchView) -> _Int64 | None:
     return np.where(parents >= 0, parents + first, -1)
 
 
-def path_starts(view: BatchView, parent: _Int64) -> _Int64:
+def path_starts(parents: _Int64, lengths: _Int64) -> _Int64:
     """Tokens before each segment on the path from its root, [segments].
 
-    parent: [segments], smaller than the segment's own number, or -1.
+    parents: [segments], smaller than the segment's own number, or -1. lengths: their tokens.
     """
-    lengths = view.ends - view.starts
-    before, at = np.zeros(len(parent), np.int64), parent
-    while len(rest := np.flatnonzero(at >= 0)):
-        before[rest] += lengths[at[rest]]
-        at = np.where(at >= 0, parent[at], -1)
+    before, at = np.zeros(len(parents), np.int64), parents
+    while len(inside := np.flatnonzero(at >= 0)):
+        before[inside] += lengths[at[inside]]
+        at = np.where(at >= 0, parents[at], -1)
     return before
 
 
@@ -140,7 +139,7 @@ def check_trees(view: BatchView, findings: Findings) -> _Int64 | None:
     report(view.filler & (parent >= 0), "filler has parent {}; expected -1")
     if view.pack_rows is not None:
         _check_rows(view, parent, view.pack_rows, findings)
-    return path_starts(view, parent)
+    return path_starts(parent, view.ends - view.starts)
 
 
 def _check_rows(view: BatchView, parent: _Int64, pack_rows: _Int64, findings: Findings) -> None:
@@ -169,9 +168,7 @@ def _check_rows(view: BatchView, parent: _Int64, pack_rows: _Int64, findings: Fi
     last += view.pack_segments[pack_of]
     ends = (view.ends[last] - view.pack_tokens[pack_of]).astype(np.int64)
     report(columns["row_ends"] != ends, columns["row_ends"], "row_ends has {}; expected its end")
-    through = np.bincount(last, minlength=len(parent))
-    for segment in np.flatnonzero(parent >= 0)[::-1].tolist():
-        through[parent[segment]] += through[segment]
+    through = np.bincount(row_paths(parent, last)[1], minlength=len(parent))
     weights, labels = columns["label_weights"], columns["labels"]
     of_token = np.repeat(through, view.ends - view.starts)
     bad = (weights < 0) | (weights > of_token) | ((weights == 0) != (labels == NO_LOSS))

@@ -29,6 +29,11 @@ class ListView(NamedTuple):
         """The values of one row."""
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
+    @property
+    def flat(self) -> NDArray[Any]:
+        """The values of all rows, concatenated."""
+        return self.values[self.offsets[0] : self.offsets[-1]]
+
 
 def list_view(batch: pa.RecordBatch, name: str, where: str) -> ListView:
     """Views of one list column.

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from packprep.schemas.columns import FILLER
 
 from ..batch import PackedBatch, Tensor
@@ -33,34 +31,16 @@ def to_flex_block_mask(
     from torch.nn.attention.flex_attention import create_block_mask
 
     batch = as_tensors(batch, trees=True)
-    if batch.segment_parents is not None:
-        return _tree_block_mask(batch, causal, window)
-    segment = to_seq_idx(batch)[0]
-
-    def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        seen = segment[query] == segment[key]
-        if causal:
-            seen = seen & (query >= key)
-        if window is not None:
-            seen = seen & (query - key <= window) & (key - query <= window)
-        return seen
-
-    return create_block_mask(
-        sees, None, None, len(batch), len(batch), device=str(batch.tokens.device)
-    )
-
-
-def _tree_block_mask(batch: PackedBatch, causal: bool, window: int | None) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    if not causal:
+    trees, position = batch.segment_parents is not None, batch.position_ids
+    if trees and not causal:
         raise ValueError("trees are causal: a token has no single later token; pass causal=True")
-    end, position = seen_until(batch), batch.position_ids
+    bound = seen_until(batch) if causal else to_seq_idx(batch)[0]
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        seen = (key <= query) & (query < end[key])
+        seen = (key <= query) & (query < bound[key]) if causal else bound[query] == bound[key]
         if window is not None:
-            seen = seen & (position[query] - position[key] <= window)
+            distance = position[query] - position[key]
+            seen = seen & (distance <= window) & (distance >= -window)
         return seen
 
     return create_block_mask(
@@ -76,14 +56,13 @@ def seen_until(batch: PackedBatch) -> Tensor:
     """
     import torch
 
-    arrays = batch.numpy()
-    boundaries = np.asarray(arrays.cu_seqlens, np.int64)
+    batch = batch.torch()
+    boundaries = batch.cu_seqlens.long()
     ends = boundaries[1:]
-    if arrays.segment_parents is not None:
-        ends = subtree_ends(arrays.segment_parents, boundaries)
-    each = np.repeat(ends, np.diff(boundaries))
-    tokens = batch.torch().tokens
-    return torch.from_numpy(each).to(tokens.device)
+    if batch.segment_parents is not None:
+        parents = batch.segment_parents.cpu().numpy()
+        ends = torch.from_numpy(subtree_ends(parents, boundaries.cpu().numpy())).to(ends.device)
+    return torch.repeat_interleave(ends, boundaries.diff(), output_size=len(batch))
 
 
 def tree_mask(batch: PackedBatch, window: int | None = None) -> Tensor:

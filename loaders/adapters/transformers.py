@@ -1,11 +1,10 @@
 """Arguments of transformers models."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..batch import PackedBatch
 from ..rows import Rows
-from .boundaries import additive_mask, block_diagonal_mask, to_seq_idx, tree_mask
+from .boundaries import additive_mask, to_seq_idx, tree_mask
 from .fields import as_tensors, sequence_fields
 
 
@@ -54,29 +53,15 @@ def to_hf_4d(batch: PackedBatch | Rows, config: Any, *, dtype: Any = None) -> di
         )
     dtype = dtype or getattr(config, "dtype", None) or torch.float32
     window = getattr(config, "sliding_window", None)
-    if batch.segment_parents is not None:
-        return _tree_call(batch, dtype, window, kinds)
-    seq_idx = to_seq_idx(batch)
-    mask: Any = block_diagonal_mask(seq_idx + 1, dtype)
-    if window is not None and (not kinds or "sliding_attention" in kinds):
-        sliding = block_diagonal_mask(seq_idx + 1, dtype, window)
-        mask = {"full_attention": mask, "sliding_attention": sliding} if kinds else sliding
-    return sequence_fields(batch) | {"attention_mask": mask, "seq_idx": seq_idx, "use_cache": False}
-
-
-def _tree_call(
-    batch: PackedBatch, dtype: Any, window: int | None, kinds: Sequence[str]
-) -> dict[str, Any]:
     mask: Any = additive_mask(tree_mask(batch), dtype)
     if window is not None and (not kinds or "sliding_attention" in kinds):
         sliding = additive_mask(tree_mask(batch, window), dtype)
         mask = {"full_attention": mask, "sliding_attention": sliding} if kinds else sliding
-    return {
-        "input_ids": batch.tokens[None],
-        "position_ids": batch.position_ids[None],
-        "attention_mask": mask,
-        "use_cache": False,
-    }
+    fields = sequence_fields(batch) | {"attention_mask": mask}
+    if batch.segment_parents is None:
+        return fields | {"seq_idx": to_seq_idx(batch)}
+    fields.pop("labels", None)
+    return fields
 
 
 def to_flattening(batch: PackedBatch | Rows, *, return_seq_idx: bool = False) -> dict[str, Any]:

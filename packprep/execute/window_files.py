@@ -343,7 +343,7 @@ class Windows:
         )
         if not self.job.config.holdout:
             return documents
-        validation = held_out(documents.id, self.job.config)
+        validation = held_out(documents, self.job.config)
         return documents.take(validation if split == "validation" else ~validation)
 
     def _row(self, documents: Documents, document: int) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.shard_files import UNREADABLE
-from packprep.schemas.batch_view import flat
 from packprep.schemas.boundaries import bad_packs
 from packprep.schemas.columns import FILLER, NO_LOSS, as_unsigned, check_schema
 from packprep.schemas.errors import FormatError
@@ -112,7 +111,7 @@ def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator
                 batch = packs_of(entry, stored, first)
                 views = {column.name: column_view(batch, column.name, where) for column in columns}
                 bad_packs(views, columns, manifest.max_length, where, first, StopAtFirst())
-                values = {name: flat(view) for name, view in views.items()}
+                values = {name: view.flat for name, view in views.items()}
                 offsets = {
                     name: views[name].offsets.astype(np.int64) - int(views[name].offsets[0])
                     for name in ("tokens", "cu_seqlens")

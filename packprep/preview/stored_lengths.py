@@ -180,7 +180,7 @@ def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[Win
     """Windows of each split, in the order of a build."""
     if not config.holdout:
         return list(windows)
-    masks = [held_out(window.documents.id, config) for window in windows]
+    masks = [held_out(window.documents, config) for window in windows]
     train = [window.take(~out) for window, out in zip(windows, masks, strict=True)]
     return train + [
         replace(window.take(out), split="validation")

@@ -15,7 +15,6 @@ from packprep.schemas.index.token_store import TokenStore
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
 from packprep.support.errors import ConfigError
-from packprep.tokens.store import file_xxh3
 
 AsPacks = Callable[[FileEntry, pa.RecordBatch, int], pa.RecordBatch]
 """f(shard, record batch of the file, number of its first pack) -> its packs."""
@@ -67,7 +66,7 @@ def changed_token_files(output: Output, manifest: Manifest) -> Iterator[tuple[st
         if store.is_listed(file):
             continue
         try:
-            store.compare(file, file_xxh3)
+            store.compare(file)
         except FormatError as error:
             yield file.path, str(error)
 

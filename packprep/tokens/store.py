@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import xxhash
-
 from packprep.chat.turn_counts import TurnCounts
 from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
 from packprep.engines.tokenizer import Tokenizer
-from packprep.schemas.canonical import digest_of, file_size
+from packprep.schemas.canonical import digest_of, file_size, file_xxh3
 from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Start
@@ -168,15 +166,6 @@ def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> T
         return None
     same = file_size(path) == receipt.bytes and (not digests or file_xxh3(path) == receipt.xxh3)
     return receipt if receipt.name == name and same else None
-
-
-def file_xxh3(path: Path) -> str:
-    """Digest of a token file, hex; as fast as the file can be read."""
-    digest, block = xxhash.xxh3_128(), bytearray(1 << 20)
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(block):
-            digest.update(memoryview(block)[:size])
-    return digest.hexdigest()
 
 
 def parse_receipt(facts: dict[str, Any]) -> TokenFile:

@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from packprep.schemas.canonical import canonical_json, file_size
+from packprep.schemas.canonical import canonical_json, file_size, file_xxh3
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.writing import write_file
@@ -32,7 +32,6 @@ from packprep.tokens.store import (
     STORED,
     TokenFile,
     file_name,
-    file_xxh3,
     read_token_receipt,
     rows_of_sources,
     stored,

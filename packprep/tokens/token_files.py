@@ -32,7 +32,7 @@ from packprep.chat.turn_counts import TurnCounts, sum_counts
 from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
-from packprep.schemas.canonical import canonical_json
+from packprep.schemas.canonical import canonical_json, file_xxh3
 from packprep.schemas.storage.writing import temporary_name, write_file
 from packprep.sources.position import Extent
 from packprep.sources.units import SLICE_BYTES, Part, Slice
@@ -44,7 +44,6 @@ from packprep.tokens.store import (
     LeftOutCount,
     TokenFile,
     file_name,
-    file_xxh3,
     read_token_receipt,
 )
 

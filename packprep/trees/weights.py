@@ -17,50 +17,8 @@ from packprep.support.arrays import Int32, Int64
 _for_labels_and_masks = kernel_of([np.int32], [np.int8])
 
 
-def fill_weights(
-    labels: Pointers | None,
-    untrained: int,
-    head: Int64,
-    last: Int64,
-    start: Int64,
-    length: Int64,
-    parent: Int64,
-    place: Int64,
-    out: NDArray[np.int32],
-    trained: NDArray[np.int32],
-    begin: NDArray[np.int32],
-) -> None:
-    """Add to `out` the number of rows that train each token, and describe each row.
-
-    labels: [rows], the label of each row's first token, or None if all tokens are trained.
-    untrained: label of a token without loss. head: [rows], first tokens that are not trained. last:
-    [rows], the node at which the row ends. start, length, parent, place: [nodes], tokens before
-    the node on its path, tokens of it, the node before (-1 at a root), and where its first token is
-    in `out`. trained, begin: [rows], the tokens that each row trains, and the tokens before the
-    first of them.
-    """
-    if labels is None:
-        labels = Pointers(np.zeros(len(last), np.int64), np.dtype(np.int8), ())
-        untrained = -1
-    like = np.empty(0, labels.dtype)
-    _fill(
-        labels.address,
-        like,
-        untrained,
-        head,
-        last,
-        start,
-        length,
-        parent,
-        place,
-        out,
-        trained,
-        begin,
-    )
-
-
 @_for_labels_and_masks
-def _fill(
+def fill_weights(
     address: Int64,
     like: NDArray[Any],
     untrained: int,
@@ -74,7 +32,15 @@ def _fill(
     trained: Out[Int32],
     begin: Out[Int32],
 ) -> None:
-    """Add to out; see `fill_weights`. address: 0 if all tokens of the row are trained."""
+    """Add to `out` the number of rows that train each token, and describe each row.
+
+    address: [rows], of the label of each row's first token; 0 if all its tokens are trained. like:
+    empty, of the labels' type. untrained: label of a token without loss. head: [rows], first tokens
+    that are not trained. last: [rows], the node at which the row ends. start, length, parent,
+    place: [nodes], tokens before the node on its path, tokens of it, the node before (-1 at a
+    root), and where its first token is in `out`. trained, begin: [rows], the tokens that each row
+    trains, and the tokens before the first of them.
+    """
     for row in range(len(last)):
         node, count = last[row], 0
         earliest = start[node] + length[node]

@@ -284,12 +284,17 @@ def group_codes(values: "pa.ChunkedArray[Any]") -> NDArray[np.int32]:
     return np.asarray(codes, np.int32)
 
 
-def held_out(ids: NDArray[np.int64], config: BuildConfig) -> NDArray[np.bool_]:
+def held_out(documents: Documents, config: BuildConfig) -> NDArray[np.bool_]:
     """Mask of the documents that the seed puts into the validation split.
 
-    It depends on seed and id only, so other options do not change it.
+    It depends on seed and id only, so other options do not change it; with groups of prefixes, on
+    the seed and the group, so that no prompt is in both splits. Rows without a group are drawn one
+    by one.
     """
-    return drawn(stream(config.seed, Purpose.HOLDOUT), ids, config.holdout)
+    numbers = documents.id
+    if (groups := documents.values.get(PREFIX_GROUP)) is not None:
+        numbers = np.where(groups == 0, numbers, groups)
+    return drawn(stream(config.seed, Purpose.HOLDOUT), numbers, config.holdout)
 
 
 def _join_pointers(parts: Sequence[Pointers]) -> Pointers:

@@ -89,7 +89,7 @@ class Cells:
     def measured(self, documents: Documents) -> MeasuredFile:
         """The sizes, cells and hashes of documents."""
         validation = (
-            held_out(documents.id, self._config)
+            held_out(documents, self._config)
             if self._config.holdout
             else np.zeros(len(documents), np.bool_)
         )

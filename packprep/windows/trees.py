@@ -119,8 +119,10 @@ class Trees:
         trained, begin, counts = (np.zeros(len(rows), np.int32) for _ in range(3))
         chosen = self.nodes.take(nodes)
         length, start, first = chosen.count.astype(np.int64), self.start[nodes], place + chosen.bos
+        labels = Pointers.null(len(rows)) if self.labels is None else self.labels.take(rows)
         fill_weights(
-            None if self.labels is None else self.labels.take(rows),
+            labels.address,
+            np.empty(0, labels.dtype),
             self.untrained,
             self.head[rows],
             last,

@@ -119,7 +119,7 @@ class IndexBatch:
         self._columns, self._table, self._where, self._copy = columns, table, where, copy
         views = {column.name: list_view(batch, column.name, where) for column in table.columns}
         offsets = views["store_rows"].offsets
-        flat = {name: _flat(view) for name, view in views.items()}
+        flat = {name: view.flat for name, view in views.items()}
         if any(
             len(view.offsets) != len(offsets)
             or not np.array_equal(view.offsets - view.offsets[0], offsets - offsets[0])
@@ -346,10 +346,6 @@ class IndexBatch:
                 view = self.views[column.name]
             arrays.append(list_array(view))
         return stored_batch(pa.record_batch(arrays, schema=shard_schema(self._columns)), names)
-
-
-def _flat(view: ListView) -> NDArray[Any]:
-    return view.values[view.offsets[0] : view.offsets[-1]]
 
 
 def _pairs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:

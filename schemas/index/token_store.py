@@ -1,7 +1,7 @@
 """The token files of an index output: found, checked, mapped, and looked up by rows of a window."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..canonical import file_size
+from ..canonical import file_size, file_xxh3
 from ..errors import FormatError
 from ..files import inside
 from ..index_table import TOKENS, TokenFileEntry
@@ -44,23 +44,21 @@ class TokenStore:
         self._views: dict[str, TokenFileView] = {}
         self._lock = threading.Lock()
 
-    def check(self, xxh3: Callable[[Path], str] | None = None) -> None:
+    def check(self, *, digests: bool = False) -> None:
         """Raise FormatError for the first token file that is missing or has changed.
 
-        xxh3: digest of a file, to compare contents too. Only then files at a URL are fetched.
+        digests: compare contents too. Only then files at a URL are fetched.
         """
         for file in self.table.used:
-            if self._fetched(file) is not None and xxh3 is None:
-                continue  # its size and digest are checked when it is fetched
-            if xxh3 is None:
+            if digests:
+                self.compare(file)
+            elif self._fetched(file) is None:  # else it is checked when it is fetched
                 self.path(file)
-            else:
-                self.compare(file, xxh3)
 
-    def compare(self, file: TokenFileEntry, xxh3: Callable[[Path], str]) -> None:
+    def compare(self, file: TokenFileEntry) -> None:
         """Raise FormatError if a token file is missing or its digest differs."""
         path = self.path(file)
-        if (digest := xxh3(path)) != file.xxh3:
+        if (digest := file_xxh3(path)) != file.xxh3:
             raise FormatError(f"{path} has xxh3 {digest}; expected {file.xxh3}: {_AGAIN}")
 
     def is_listed(self, file: TokenFileEntry) -> bool:

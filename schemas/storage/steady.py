@@ -42,29 +42,36 @@ class SteadyFile:
         if self._handle >= 0:
             os.close(self._handle)
 
-    def read(self, offset: int, size: int, *, checked: bool = True) -> pa.Buffer:
+    def read(
+        self, offset: int, size: int, *, gap: slice = slice(0, 0), checked: bool = True
+    ) -> pa.Buffer:
         """`size` bytes; FormatError if the file has fewer or has changed.
 
-        checked: False leaves `check` to the caller, after several reads.
+        gap: bytes of the result that are not read and have any value. checked: False leaves `check`
+        to the caller, after several reads.
         """
         buffer = pa.allocate_buffer(size)  # reuses memory, which numpy asks the system for
-        view, done = memoryview(buffer), 0
-        while done < size:
+        view = memoryview(buffer)
+        for place in (slice(gap.start), slice(gap.stop, size)):
+            self._read_into(view[place], offset + (place.start or 0))
+        if checked:
+            self.check()  # last: what was read before is of the file that was opened
+        return buffer
+
+    def _read_into(self, view: memoryview, offset: int) -> None:
+        done = 0
+        while done < len(view):
             try:
                 count = pread_into(self._handle, view[done : done + _CHUNK], offset + done)
             except OSError as error:
                 raise self._failed(error) from None
             if not count:
-                break
+                self.check()
+                raise FormatError(
+                    f"{self.path} ends at byte {offset + done}; expected {offset + len(view)}: "
+                    "restore the file or build again"
+                )
             done += count
-        if checked or done < size:
-            self.check()  # last: what was read before is of the file that was opened
-        if done < size:
-            raise FormatError(
-                f"{self.path} ends at byte {offset + done}; expected {offset + size}: restore the "
-                "file or build again"
-            )
-        return buffer
 
     def check(self) -> None:
         """Raise FormatError if the file, or the one of its name, is not as it was."""
@@ -100,10 +107,28 @@ def _state(stat: os.stat_result) -> tuple[int, int]:
 
 
 class _Message(NamedTuple):
+    """A message of a stream.
+
+    body: its first byte in the message. buffers: offset in the body and size of each.
+    """
+
     kind: int
     rows: int
     offset: int
     size: int
+    body: int
+    buffers: tuple[tuple[int, int], ...]
+
+    def place(self, schema: pa.Schema, column: str) -> slice:
+        """Bytes of the message that hold a column; none if the message has other buffers."""
+        counts = [len(pa.array([], field.type).buffers()) for field in schema]
+        number = schema.get_field_index(column)
+        first = sum(counts[:number])
+        own = self.buffers[first : first + counts[number]]
+        if len(self.buffers) != sum(counts) or not own:
+            return slice(0, 0)
+        start, stop = self.body + own[0][0], self.body + sum(own[-1])
+        return slice(start, stop) if self.body <= start <= stop <= self.size else slice(0, 0)
 
 
 class StreamIndex:
@@ -132,17 +157,20 @@ class StreamIndex:
         """Number of the record batch of a row."""
         return bisect_right(self.starts, row) - 1
 
-    def read(self, file: SteadyFile, number: int, schema: pa.Schema) -> tuple[pa.RecordBatch, int]:
-        """Read a record batch; also its bytes in memory."""
+    def read(
+        self, file: SteadyFile, number: int, schema: pa.Schema, without: str = ""
+    ) -> tuple[pa.RecordBatch, int]:
+        """Read a record batch; also its bytes in memory. without: a column that is not read."""
         message = self._messages[number]
-        content = file.read(message.offset, message.size)
+        gap = message.place(schema, without) if without else slice(0, 0)
+        content = file.read(message.offset, message.size, gap=gap)
         try:
             batch = pa.ipc.read_record_batch(content, schema)
         except (pa.ArrowException, OSError) as error:
             raise not_a_stream(file.path, error) from None
         if len(batch) != message.rows:
             raise not_a_stream(file.path, f"a record batch has {len(batch)} rows")
-        return batch, message.size
+        return batch.drop_columns([without]) if without else batch, message.size
 
 
 def schema_bytes(file: SteadyFile) -> pa.Buffer:
@@ -163,7 +191,8 @@ def _message(file: SteadyFile, offset: int, end: int) -> _Message | None:
 
     Each is a marker, the size of its metadata, the metadata, and a body. The metadata is the table
     Message of Arrow's format/Message.fbs: field 1 is its kind, field 2 a table of that kind, whose
-    field 0 is the number of rows, and field 3 the size of the body.
+    field 0 is the number of rows and field 2 the places of buffers, and field 3 the size of the
+    body.
     """
     head = file.read(offset, min(_HEAD, end - offset), checked=False).to_pybytes()
     if not head:
@@ -179,13 +208,18 @@ def _message(file: SteadyFile, offset: int, end: int) -> _Message | None:
         root = 8 + struct.unpack_from("<I", head, 8)[0]
         kind, table, body = (_field(head, root, number) for number in (1, 2, 3))
         size = 8 + length + (struct.unpack_from("<q", head, body)[0] if body else 0)
-        rows = 0
+        rows, buffers = 0, tuple[tuple[int, int], ...]()
         if kind and table and head[kind] == _RECORD_BATCH:
-            place = _field(head, table + struct.unpack_from("<I", head, table)[0], 0)
+            batch = table + struct.unpack_from("<I", head, table)[0]
+            place, list_at = _field(head, batch, 0), _field(head, batch, 2)
             rows = struct.unpack_from("<q", head, place)[0] if place else 0
+            if list_at:
+                first = list_at + struct.unpack_from("<I", head, list_at)[0]
+                last = first + 4 + 16 * struct.unpack_from("<I", head, first)[0]
+                buffers = tuple(struct.iter_unpack("<qq", head[first + 4 : last]))
         if not 8 + length <= size <= end - offset or rows < 0:
             raise not_a_stream(file.path, f"the message at byte {offset} is longer than the file")
-        return _Message(head[kind] if kind else 0, rows, offset, size)
+        return _Message(head[kind] if kind else 0, rows, offset, size, 8 + length, buffers)
     except (struct.error, IndexError) as error:
         raise not_a_stream(file.path, error) from None
 

@@ -15,7 +15,7 @@ from packprep.inspect.verify import verify
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
-from tests.helpers.corpus import SHARED, failing_after, save_tokenizer, write_jsonl
+from tests.helpers.corpus import SHARED, disk_fails, save_tokenizer, write_jsonl
 from tests.helpers.planted import plant
 from tests.helpers.torch_models import tiny_llama
 
@@ -451,12 +451,10 @@ def undisturbed(corpus: dict[str, Any]) -> dict[str, Any]:
     [(stages, "Windows", 0), (window_files, "write_shard", 2), (stages, "sign", 0)],
 )
 def test_a_stopped_build_goes_on_to_the_same_bytes(
-    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, place: Any, name: str, calls: int
+    corpus: dict[str, Any], place: Any, name: str, calls: int
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(place, name, failing_after(calls, getattr(place, name)))
-        with pytest.raises(OSError, match="Input/output error"):
-            build(BuildConfig(**corpus))
+    with disk_fails(place, name, calls):
+        build(BuildConfig(**corpus))
     assert build(BuildConfig(**corpus)).data == undisturbed(corpus)
 
 

@@ -25,7 +25,7 @@ from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import locked
 from tests.helpers.command import run
-from tests.helpers.corpus import RecordedProgress, failing_after, save_tokenizer, texts, write_jsonl
+from tests.helpers.corpus import RecordedProgress, disk_fails, save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
 
 
@@ -164,7 +164,7 @@ def test_every_command_reads_what_was_appended_to(tmp_path: Path, options: dict[
 
 
 def test_the_options_in_the_output_are_those_of_the_next_append(
-    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
     put(tmp_path, 0)
     append(options)
@@ -284,7 +284,6 @@ STEPS: list[tuple[Any, str, int]] = [
 def test_an_append_that_was_stopped_anywhere_goes_on_with_the_same_command(
     tmp_path: Path,
     options: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
     place: Any,
     name: str,
     calls: int,
@@ -293,10 +292,8 @@ def test_an_append_that_was_stopped_anywhere_goes_on_with_the_same_command(
     first, _ = append(options)
     put(tmp_path, 1)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(place, name, failing_after(calls, getattr(place, name)))
-        with pytest.raises(OSError, match="Input/output error"):
-            build(config(append=True, **options))
+    with disk_fails(place, name, calls):
+        build(config(append=True, **options))
     done = name == "remove_replaced"
     assert (read_manifest(tmp_path / "out").data == first) is not done
     assert status(tmp_path / "out")["state"] == ("finished" if done else "stopped")

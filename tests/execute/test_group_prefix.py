@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
@@ -16,7 +15,7 @@ from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas.ledger import LEDGER_KEYS, check_ledger
 from packprep.support.errors import ConfigError, InputError
 from packprep.tokens.store import stored
-from packprep.windows.documents import form_windows, held_out
+from packprep.windows.documents import form_windows, held_out, read_documents
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, write_jsonl
 
@@ -142,8 +141,9 @@ def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str
         members: dict[str, int] = defaultdict(int)
         for number, window in enumerate(form_windows(files, config, epoch)):
             for file in window:
-                ids = np.arange(file.first_document, file.first_document + file.documents)
-                for id_, out in zip(ids.tolist(), held_out(ids, config).tolist(), strict=True):
+                documents = read_documents(store, [file])
+                outs = held_out(documents, config).tolist()
+                for id_, out in zip(documents.id.tolist(), outs, strict=True):
                     name = json.dumps(rows[id_]["prompt"])
                     places[name].add((number, config.holdout > 0 and out))
                     members[name] += 1
@@ -152,6 +152,20 @@ def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str
         apart += sum(members[name] for name in names)
     assert groups > 0
     assert report_of(output)["groups_apart"] == {"groups": groups, "rows": apart}
+
+
+@pytest.mark.parametrize("mix", [{}, {"weights": "1", "max_epochs": 1.0}])
+def test_all_rows_of_a_group_are_held_out_or_none(tmp_path: Path, mix: dict[str, Any]) -> None:
+    rows = answers(40)
+    output = build_ids(tmp_path, [rows], holdout=0.3, **mix)
+    splits = {
+        split: {json.dumps(rows[number]["prompt"]) for number in rows_of(output, split)}
+        for split in ("train", "validation")
+    }
+    assert 4 <= len(splits["validation"]) <= 20
+    # Rows without a group are drawn one by one.
+    assert splits["train"] & splits["validation"] <= {"null"}
+    assert len(splits["train"] | splits["validation"]) == 40
 
 
 def test_prompts_of_conversations_are_shared(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from packprep.schemas.manifest import Manifest, parse_manifest
 from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
-from tests.helpers.corpus import build_options, failing_after, texts
+from tests.helpers.corpus import build_options, disk_fails, texts
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
@@ -135,16 +135,13 @@ STEPS: list[tuple[Any, str, int]] = [
 def test_a_build_with_phases_that_was_stopped_resumes_to_the_same_bytes(
     corpus: dict[str, Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     place: Any,
     name: str,
     calls: int,
 ) -> None:
     undisturbed = made(corpus, output=str(tmp_path / "undisturbed"))
-    with monkeypatch.context() as patch:
-        patch.setattr(place, name, failing_after(calls, getattr(place, name)))
-        with pytest.raises(OSError, match="Input/output error"):
-            made(corpus)
+    with disk_fails(place, name, calls):
+        made(corpus)
     assert not Path(corpus["output"]).exists()
     assert made(corpus).data == undisturbed.data
 
@@ -155,7 +152,7 @@ def with_last(corpus: dict[str, Any], **last: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stop", [None, "plan_window", "write_shard", "publish"])
 def test_the_last_phase_is_replaced_and_the_files_of_earlier_ones_are_linked(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str | None
+    corpus: dict[str, Any], tmp_path: Path, stop: str | None
 ) -> None:
     before = made(corpus)
     inodes = [
@@ -166,12 +163,10 @@ def test_the_last_phase_is_replaced_and_the_files_of_earlier_ones_are_linked(
     changed = with_last(corpus, tokens=400, weights=[1, 1], max_length=256)
     options = {"overwrite": True, "from_phase": 3}
     if stop is not None:
-        with monkeypatch.context() as patch:
-            place: Any = outputs if stop == "publish" else window_files
-            calls = 4 if stop == "plan_window" else 0
-            patch.setattr(place, stop, failing_after(calls, getattr(place, stop)))
-            with pytest.raises(OSError, match="Input/output error"):
-                made(changed, **options)
+        place: Any = outputs if stop == "publish" else window_files
+        calls = 4 if stop == "plan_window" else 0
+        with disk_fails(place, stop, calls):
+            made(changed, **options)
         assert read_manifest(corpus["output"]).data == before.data
     after = made(changed, **options)
     assert shards_of(after, 2) == shards_of(before, 2)

@@ -19,14 +19,13 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.output.rename import rename
-from packprep.output.shard_writer import write_shard
 from packprep.packing.plan import PackPlan
 from packprep.preview.estimate import estimate
 from packprep.schemas import FormatError, check_ledger, read_manifest
 from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
-from tests.helpers.corpus import build_options, failing_after, texts
+from tests.helpers.corpus import build_options, disk_fails, texts
 from tests.helpers.files import config
 from tests.helpers.planted import plant
 
@@ -211,13 +210,11 @@ def test_tasks_of_an_array_make_the_bytes_of_one_process(
 
 
 def test_a_killed_build_resumes_the_windows_of_all_epochs(
-    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
     expected = build(config(**options | {"output": str(tmp_path / "whole")})).data
-    with monkeypatch.context() as patched:
-        patched.setattr(window_files, "write_shard", failing_after(6, write_shard))
-        with pytest.raises(OSError, match="Input/output error"):
-            build(config(**options))
+    with disk_fails(window_files, "write_shard", 6):
+        build(config(**options))
     written = {path.name for path in (tmp_path / "out.incomplete" / "shards").iterdir()}
     assert len(written) >= 5
     assert build(config(**options)).data == expected

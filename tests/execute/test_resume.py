@@ -25,7 +25,7 @@ from packprep.sources.units import read_slices
 from packprep.support import hashing
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens import store, token_files
-from tests.helpers.corpus import RecordedProgress, build_options, failing_after, texts, write_jsonl
+from tests.helpers.corpus import RecordedProgress, build_options, disk_fails, texts, write_jsonl
 
 
 @pytest.fixture
@@ -41,19 +41,10 @@ def corpus(tmp_path: Path) -> dict[str, Any]:
     )
 
 
-def stop_in(
-    monkeypatch: pytest.MonkeyPatch,
-    corpus: dict[str, Any],
-    place: Any,
-    name: str,
-    calls: int,
-    **options: Any,
-) -> None:
+def stop_in(corpus: dict[str, Any], place: Any, name: str, calls: int, **options: Any) -> None:
     """Build until `place.name` was called so often; then the disk fails."""
-    with monkeypatch.context() as patch:
-        patch.setattr(place, name, failing_after(calls, getattr(place, name)))
-        with pytest.raises(OSError, match="Input/output error"):
-            build(BuildConfig(**corpus | options))
+    with disk_fails(place, name, calls):
+        build(BuildConfig(**corpus | options))
     assert not Path(corpus["output"]).exists()
 
 
@@ -84,13 +75,12 @@ STEPS: list[tuple[Any, str, int]] = [
 def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
     corpus: dict[str, Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     place: Any,
     name: str,
     calls: int,
     options: dict[str, Any],
 ) -> None:
-    stop_in(monkeypatch, corpus, place, name, calls, **options)
+    stop_in(corpus, place, name, calls, **options)
     said = RecordedProgress()
     manifest = build(BuildConfig(**corpus | options), progress=said)
     assert manifest.data == undisturbed(corpus, tmp_path, **options)
@@ -104,7 +94,7 @@ def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
 def test_text_that_is_tokenized_is_not_read_again(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_in(monkeypatch, corpus, stages, "Windows", 0)
+    stop_in(corpus, stages, "Windows", 0)
     folder = staging_path(Path(corpus["output"])) / "tokens"
     (folder / "files.json").unlink()
     names = sorted(path.name for path in folder.glob("*.arrow"))
@@ -168,9 +158,9 @@ def test_reading_may_begin_after_any_slice(
 
 @pytest.mark.parametrize("what", ["token file", "shard", "receipt"])
 def test_what_does_not_agree_with_its_receipt_is_made_again(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    corpus: dict[str, Any], tmp_path: Path, what: str
 ) -> None:
-    stop_in(monkeypatch, corpus, stages, "name_shards", 0)
+    stop_in(corpus, stages, "name_shards", 0)
     staging = staging_path(Path(corpus["output"]))
     pattern = {
         "token file": "tokens/unit-000002*.arrow",
@@ -187,9 +177,9 @@ def test_what_does_not_agree_with_its_receipt_is_made_again(
 
 
 def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: dict[str, Any], tmp_path: Path
 ) -> None:
-    stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
+    stop_in(corpus, window_files, "write_shard", 2)
     other = corpus | {"max_length": 32}
     with pytest.raises(
         ConfigError, match=r"unfinished build with other settings \(max_length was 64, now 32\)"
@@ -216,16 +206,14 @@ def test_a_build_that_drew_another_holdout_is_refused_and_restart_starts_over(
     corpus |= {"holdout": 0.2}
     with monkeypatch.context() as older:
         older.setattr(hashing, "_MIX_2", hashing._MIX_1)
-        stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
+        stop_in(corpus, window_files, "write_shard", 2)
     with pytest.raises(ConfigError, match=r"packprep draws other random bits now: .*holdout"):
         build(BuildConfig(**corpus))
     assert build(BuildConfig(**corpus, restart=True)).data == undisturbed(corpus, tmp_path)
 
 
-def test_workers_and_memory_may_change(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
+def test_workers_and_memory_may_change(corpus: dict[str, Any], tmp_path: Path) -> None:
+    stop_in(corpus, window_files, "write_shard", 2)
     changed = corpus | {"num_proc": 3, "max_memory": 10**10, "verify_engine": 0.5}
     assert build(BuildConfig(**changed)).data == undisturbed(corpus, tmp_path)
 
@@ -257,10 +245,8 @@ def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(
     assert (staging / "thesis.txt").exists()
 
 
-def test_a_mistake_in_the_next_command_costs_nothing(
-    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_in(monkeypatch, corpus, window_files, "write_shard", 2)
+def test_a_mistake_in_the_next_command_costs_nothing(corpus: dict[str, Any]) -> None:
+    stop_in(corpus, window_files, "write_shard", 2)
     staging = staging_path(Path(corpus["output"]))
     before = sorted(path for path in staging.rglob("*.arrow"))
     with pytest.raises(ValueError, match="no such file"):
@@ -354,10 +340,10 @@ def test_an_old_output_that_was_exchanged_and_not_renamed_is_deleted(
 
 
 def test_a_token_store_that_was_interrupted_is_gone_on_with(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: dict[str, Any], tmp_path: Path
 ) -> None:
     kept = corpus | {"keep_tokens": str(tmp_path / "store")}
-    stop_in(monkeypatch, kept, token_files, "file_xxh3", 5)
+    stop_in(kept, token_files, "file_xxh3", 5)
     made = {path: file_digest(path) for path in (tmp_path / "store").rglob("unit-*.json")}
     assert made
     said = RecordedProgress()

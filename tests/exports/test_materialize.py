@@ -15,11 +15,10 @@ from packprep.inspect.histograms import measure_output
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.output import directory
-from packprep.output.shard_writer import write_batches
 from packprep.schemas import FormatError, read_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
-from tests.helpers.corpus import build_options, failing_after, save_tokenizer, texts
+from tests.helpers.corpus import build_options, disk_fails, save_tokenizer, texts
 
 from ..chat.test_turn_builds import SMALL, thoughtful
 
@@ -301,25 +300,19 @@ def test_every_command_reads_an_index_or_says_what_to_do(inputs: Any, tmp_path: 
     )
 
 
-def test_a_stopped_build_and_a_stopped_materialize_resume(
-    inputs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_build_and_a_stopped_materialize_resume(inputs: Any, tmp_path: Path) -> None:
     options = inputs("text", "index", materialize="index")
     whole = build(BuildConfig(**options | {"output": str(tmp_path / "whole")}))
     places = ((window_files, "write_shard", 2), (directory, "_clear", 1), (Path, "rename", 0))
     for module, name, calls in places:
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, failing_after(calls, getattr(module, name)))
-            with pytest.raises(OSError, match="Input/output error"):
-                build(BuildConfig(**options))
+        with disk_fails(module, name, calls):
+            build(BuildConfig(**options))
         assert not (tmp_path / "index").exists()
     assert build(BuildConfig(**options)).data == whole.data
     assert run("verify", tmp_path / "index").code == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "write_batches", failing_after(2, write_batches))
-        with pytest.raises(OSError, match="Input/output error"):
-            materialize(tmp_path / "index", tmp_path / "made")
-        assert not (tmp_path / "made").exists()
+    with disk_fails(command, "write_batches", 2):
+        materialize(tmp_path / "index", tmp_path / "made")
+    assert not (tmp_path / "made").exists()
     made = materialize(tmp_path / "index", tmp_path / "made")
     assert materialize(tmp_path / "index", tmp_path / "made") == made
     plain = build(BuildConfig(**inputs("text", "plain")))

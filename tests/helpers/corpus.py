@@ -3,12 +3,14 @@
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from packprep.config.build_config import BuildConfig
@@ -135,9 +137,10 @@ def expected_ids(
     return [before + encoding.ids + after if encoding.ids else [] for encoding in encodings]
 
 
-def failing_after(calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, but the disk fails after this many calls."""
-    left = [calls]
+@contextmanager
+def disk_fails(place: Any, name: str, calls: int = 0) -> Iterator[None]:
+    """Let the disk fail after this many calls of `place.name`, and expect that error."""
+    real, left = getattr(place, name), [calls]
 
     def failing(*arguments: Any, **settings: Any) -> Any:
         left[0] -= 1
@@ -145,4 +148,7 @@ def failing_after(calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
             raise OSError(5, "Input/output error", "somewhere")
         return real(*arguments, **settings)
 
-    return failing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, name, failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            yield

@@ -43,7 +43,9 @@ def columns_of(shards: PackedShards) -> list[dict[str, tuple[Any, ...]]]:
         {
             name: (values.dtype, values.flags.writeable, values.tobytes())
             for name, values in pack.columns.items()
+            if name != "position_ids"  # computed if it was not read
         }
+        | {"positions": (pack.position_ids.astype(np.int32).tobytes(),)}
         for pack in shards
     ]
 
@@ -133,14 +135,33 @@ def test_a_record_batch_is_read_once_in_an_epoch(
 ) -> None:
     read, reads = StreamIndex.read, list[tuple[Path, int]]()
 
-    def counted(self: StreamIndex, file: SteadyFile, number: int, schema: pa.Schema) -> Any:
+    def counted(self: StreamIndex, file: SteadyFile, number: int, *what: Any) -> Any:
         reads.append((file.path, number))
-        return read(self, file, number, schema)
+        return read(self, file, number, *what)
 
     monkeypatch.setattr(StreamIndex, "read", counted)
     shards = PackedShards(out, mmap=False)
     assert len([*PackedLoader(shards, 2, shuffle_window=2)]) == 20
     assert len({*reads}) == len(reads) == 20
+
+
+def test_positions_of_an_output_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_output(tmp_path / "out", {"train": [[row_of(0, 9000)]]}, max_length=9000, vocab_size=100)
+    shards = PackedShards(tmp_path / "out", mmap=False)
+    values = PackedShards(tmp_path / "out")[0].columns["position_ids"]
+    begin = shards.files[0].read_bytes().index(values.tobytes())
+    read = list[range]()
+
+    def recorded(handle: int, buffer: memoryview, offset: int) -> int:
+        read.append(range(offset, offset + len(buffer)))
+        return os.preadv(handle, [buffer], offset)
+
+    monkeypatch.setattr(steady, "pread_into", recorded)
+    assert shards[0].position_ids.tolist() == values.tolist()
+    assert max(map(len, read)) >= values.nbytes  # tokens were
+    assert not any(begin + place in part for part in read for place in range(values.nbytes))
 
 
 @pytest.mark.parametrize("mmap", [True, False])

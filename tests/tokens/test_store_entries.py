@@ -1,6 +1,7 @@
 """Entries of a token store: what they hold, damage, and deletion beside running builds."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import Held, locked
 from packprep.tokens.store import STORED, stored
 from packprep.tokens.store_entries import ENTRY, USED, StoreEntry, store_entries, using
-from tests.helpers.corpus import failing_after, save_tokenizer, texts, write_jsonl
+from tests.helpers.corpus import disk_fails, save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
 
 FACTS: dict[str, Any] = {"tokenizer": {}, "sources": [], "options": {}}
@@ -123,9 +124,8 @@ def test_an_entry_of_a_stopped_build_is_unfinished_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Stages, "pack", failing_after(0, Stages.pack))
-        patch.setattr("packprep.execute.stages.seal", failing_after(0, lambda *_: None))
-        with pytest.raises(OSError, match="somewhere"):
+        patch.setattr("packprep.execute.stages.seal", lambda *_: None)
+        with disk_fails(Stages, "pack"):
             built(tmp_path, "out", 1)
     [entry] = entries(tmp_path)
     assert (entry.state, list(entry.faults())) == ("unfinished", [])
@@ -186,15 +186,11 @@ def test_an_entry_is_deleted_as_a_whole_and_made_again(tmp_path: Path) -> None:
     assert again.data["files"] == first.data["files"]
 
 
-def test_a_killed_deletion_leaves_an_unfinished_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_deletion_leaves_an_unfinished_entry(tmp_path: Path) -> None:
     built(tmp_path, "out", 1)
     [entry] = entries(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", failing_after(0, lambda _: None))
-        with pytest.raises(OSError, match="somewhere"):
-            entry.delete()
+    with disk_fails(shutil, "rmtree"):
+        entry.delete()
     assert StoreEntry(entry.path).state == "unfinished"
     assert stored(entry.path) is None
     entry.delete()

@@ -20,6 +20,7 @@ from packprep.windows.documents import (
     read_chosen,
     read_documents,
 )
+from tests.helpers.documents import make_documents, tokenizer
 
 
 def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:
@@ -132,7 +133,9 @@ def test_rows_without_a_group_are_one_group() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
 def test_the_held_out_share_is_as_configured_and_depends_only_on_the_document(share: float) -> None:
-    ids = np.arange(100_000)
-    validation = held_out(ids, BuildConfig(holdout=share))
+    documents = make_documents([1] * 100_000, tokenizer())
+    validation = held_out(documents, BuildConfig(holdout=share))
     assert abs(validation.mean() - share) < 0.01
-    assert (held_out(ids[::-1], BuildConfig(holdout=share))[::-1] == validation).all()
+    backwards = np.arange(100_000)[::-1]
+    found = held_out(documents.take(backwards), BuildConfig(holdout=share))
+    assert (found == validation[backwards]).all()

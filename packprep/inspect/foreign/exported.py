@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-import xxhash
-
+from packprep.schemas.canonical import file_xxh3
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.storage.export_manifest import EXPORT, ExportManifest, read_export
 from packprep.support.progress import Progress
-
-_BLOCK = 4 << 20
 
 
 def check_exported(
@@ -44,12 +41,8 @@ def _problem(path: Path, size: int, digest: str) -> str:
         return f"it is missing; export.json lists it with {size} bytes"
     if (actual := path.stat().st_size) != size:
         return f"it has {actual} bytes; expected {size}"
-    state = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            state.update(block)
-    if state.hexdigest() != digest:
-        return f"it has xxh3_128 {state.hexdigest()}; expected {digest}"
+    if (found := file_xxh3(path)) != digest:
+        return f"it has xxh3_128 {found}; expected {digest}"
     return ""
 
 

@@ -17,7 +17,6 @@ from packprep.execute.pipeline import build_share
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
-from packprep.output.shard_writer import write_shard
 from packprep.preview.estimate import estimate
 from packprep.schemas import Manifest
 from packprep.schemas.errors import FormatError
@@ -27,7 +26,7 @@ from packprep.sources.resolve import resolve
 from packprep.sources.token_files import layout
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
-from tests.helpers.corpus import failing_after, save_tokenizer
+from tests.helpers.corpus import disk_fails, save_tokenizer
 from tests.helpers.token_files import (
     WRITERS,
     write_datatrove,
@@ -362,13 +361,11 @@ def test_damage_is_a_sentence_and_never_another_error(
 
 
 def test_a_build_that_was_stopped_resumes_to_the_same_bytes(
-    many: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    many: dict[str, Any], tmp_path: Path
 ) -> None:
     here = build(BuildConfig(**many | {"output": str(tmp_path / "here")}))
-    with monkeypatch.context() as patch:
-        patch.setattr(window_files, "write_shard", failing_after(2, write_shard))
-        with pytest.raises(OSError, match="Input/output error"):
-            build(BuildConfig(**many))
+    with disk_fails(window_files, "write_shard", 2):
+        build(BuildConfig(**many))
     assert build(BuildConfig(**many)).data == here.data
 
 
