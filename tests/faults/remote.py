@@ -187,7 +187,8 @@ def _kind(request: str) -> str:
     if not writes:
         return "deleting" if method in ("POST", "DELETE") else "looking"
     if any(key in path for key in ("uploadId=", "uploads", "upload_id=", "comp=block")):
-        return "a part of a shard" if method == "PUT" else "the begin or end of an upload"
+        part = method == "PUT" or "upload_id=" in path
+        return "a part of a shard" if part else "the begin or end of an upload"
     if ".incomplete/lock" in path or "clock." in path:
         return "the lock"
     if ".incomplete/publication" in path:
