@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packprep.schemas.columns import FILLER, NO_LOSS
 from packprep.schemas.errors import FormatError
-from packprep.schemas.trees import path_starts
+from packprep.schemas.trees import path_starts, path_tokens, row_labels
 
 from .batch import PackedBatch
 from .buffers import Block, BlockPool
@@ -19,7 +19,7 @@ from .loss import Mode, loss_weights
 from .mapped import BatchRows
 from .shape import BatchShape
 from .shards import PackedShards
-from .trees import path_tokens, previous_tokens, row_labels, row_weights
+from .trees import previous_tokens, row_weights
 
 LabelChoice = Literal["hf", "shifted", "none"]
 # Between the parts of a block: parts at multiples of 4096 bytes from each other evict each other

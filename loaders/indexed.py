@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.schemas.index.packs import Copy, IndexBatch, TokenRuns, copy_runs
+from packprep.schemas.index.packs import IndexBatch
+from packprep.schemas.index.runs import Copy, TokenRuns, copy_runs
 from packprep.schemas.index.token_store import TokenStore
 from packprep.schemas.manifest import Manifest
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.trees import path_tokens
 
 from .batch import PackedBatch, Tensor
-from .trees import path_tokens, refuse_trees
+from .trees import refuse_trees
 
 Mode = Literal["token", "segment", "document"]
 

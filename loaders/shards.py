@@ -5,7 +5,6 @@ costs a few microseconds and the page faults of its tokens. Views stay valid as 
 referenced. A `save_to_disk` directory without a manifest works too, if it holds packs.
 """
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from packprep.schemas.canonical import digest_of
+from packprep.schemas.canonical import digest_of, parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, saved_files
 from packprep.schemas.listed import check_file, check_files
@@ -503,7 +502,7 @@ class PackedShards:
             if entry.path == "report.json":
                 file = self._file(entry)
                 try:
-                    report: dict[str, Any] = json.loads(file.read_bytes())
+                    report: dict[str, Any] = parse_json(file.read_bytes())
                 except ValueError as error:
                     raise FormatError(f"{file} is not JSON: {error}; build again") from None
                 return report

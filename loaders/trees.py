@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS
-from packprep.schemas.trees import ranges_at, row_paths
+from packprep.schemas.trees import path_tokens, row_labels
 
 _Int64 = NDArray[np.int64]
 
@@ -49,26 +49,6 @@ def subtree_ends(parents: _Int64, boundaries: _Int64) -> _Int64:
         at = np.where(at >= 0, parents[at], -1)
     ends: _Int64 = boundaries[1:][last]
     return ends
-
-
-def path_tokens(parents: _Int64, boundaries: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
-    """Position of each token of each row, and the boundaries of the rows, [rows + 1].
-
-    last: [rows], the segment at which each ends.
-    """
-    row, segment = row_paths(parents, last)
-    lengths = np.diff(boundaries)[segment]
-    sizes = np.bincount(row, lengths, len(last)).astype(np.int64)
-    return ranges_at(boundaries[segment], lengths), np.append(0, np.cumsum(sizes))
-
-
-def row_labels(labels: _Int64, tokens: _Int64, rows: _Int64, label_starts: _Int64) -> _Int64:
-    """Labels of the rows: those of the trees, from the first label of each row on.
-
-    labels: [T], unshifted. tokens, rows: see `path_tokens`.
-    """
-    place = np.arange(len(tokens)) - np.repeat(rows[:-1], np.diff(rows))
-    return np.where(place >= np.repeat(label_starts, np.diff(rows)), labels[tokens], NO_LOSS)
 
 
 def row_weights(

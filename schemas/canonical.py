@@ -54,6 +54,14 @@ def parse_canonical(content: bytes, where: str) -> Any:
     return value
 
 
+def parse_json(content: bytes | str) -> Any:
+    """Value of JSON in any form. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def file_digest(path: Path) -> str:
     """Hex sha256 of a file's bytes. Costs about 0.6 s of CPU per GB."""
     with path.open("rb") as file:

@@ -1,7 +1,8 @@
 """The table of an index output in its manifest: its columns, token files and windows.
 
 An index output (format version 2) holds the plan of the packs and not their tokens. Its shards have
-a row per pack and a value per segment; README.md describes the columns. The rows of a shard count
+a row per pack and a value per segment, and with trees per row; README.md describes the columns. The
+rows of a shard count
 documents over the token files of its window, one file after another.
 """
 
@@ -28,14 +29,26 @@ _DTYPES: Mapping[str, DType] = {
     "repeated": "int32",
     "front": "int32",
     "hole": "int32",
+    "segment_parents": "int32",
+    "row_store_rows": "int32",
+    "row_starts": "int32",
+    "row_segments": "int32",
+    "row_trained": "int32",
+    "row_label_starts": "int32",
 }
 _ALWAYS = ("store_rows", "document_starts", "lengths")
+TREE_COLUMNS = tuple(name for name in _DTYPES if name.startswith(("row_", "segment_parents")))
+"""Columns of an index with trees, whose rows, not segments, have documents."""
 
 
 def index_columns(extra: Sequence[str] = ()) -> tuple[Column, ...]:
     """Columns of the shards of an index output. extra: those that the build needs, by name."""
-    names = [name for name in _DTYPES if name in (*_ALWAYS, *extra)]
-    return tuple(Column(name=name, kind="segment", dtype=_DTYPES[name]) for name in names)
+    always = ("lengths", *TREE_COLUMNS) if "segment_parents" in extra else _ALWAYS
+    return tuple(
+        Column(name=name, kind="row" if name.startswith("row_") else "segment", dtype=dtype)
+        for name, dtype in _DTYPES.items()
+        if name in (*always, *extra)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,14 +140,23 @@ def parse_index(value: Any, shards: int, where: str) -> IndexTable:
         )
         if digest_of(table.to_json()) != digest_of(value):
             raise ValueError("it has unknown columns or keys")
+        counts = [table.bos_id, table.pad_id, *table.shards]
+        for file in table.files:
+            counts += [file.bytes, file.rows, file.first_document]
+        for numbers in table.windows:
+            counts += numbers
+        if not all(type(count) is int and 0 <= count < 1 << 63 for count in counts):
+            raise ValueError("an id or a count is no whole number from 0 on")
+        if max(table.bos_id, table.pad_id) >= 1 << 31:
+            raise ValueError("bos_id or pad_id is no token id")
         for file in table.files:
             check_path(file.path, where)
-            if min(file.bytes, file.rows, file.first_document) < 0 or len(file.xxh3) != 32:
+            if len(file.xxh3) != 32:
                 raise ValueError(f"the entry of {file.path} is wrong")
         for numbers in table.windows:
-            if any(not 0 <= number < len(table.files) for number in numbers):
+            if any(number >= len(table.files) for number in numbers):
                 raise ValueError("a window has a file that is not listed")
-        if any(not 0 <= window < len(table.windows) for window in table.shards):
+        if any(window >= len(table.windows) for window in table.shards):
             raise ValueError("a shard has a window that is not listed")
         if len(table.shards) != shards:
             raise ValueError(f"it has {len(table.shards)} shards of {shards}")

@@ -1,9 +1,10 @@
 """Types of report.json, the account of a build, as report.schema.json describes it.
 
-They exist for type checkers only: a report is a plain dict, and nothing here checks its values.
+A report is a plain dict. `report_fault` compares one that was read with these types.
 """
 
-from typing import NotRequired, TypedDict
+from types import NoneType, UnionType
+from typing import Any, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
 
 class Ledger(TypedDict):
@@ -265,3 +266,51 @@ class Report(InputReport):
     tokens_per_second: float
     peak_memory_bytes: int
     sha256: str
+
+
+def report_fault(value: Any) -> str | None:
+    """First value that is missing or of another type; None for a report.
+
+    Keys that the types do not name are allowed. Example: {} -> "it has no bias"
+    """
+    fault = _fault(value, Report, "it")
+    if fault is None and "total" not in value["seconds"]:
+        fault = "seconds has no total"
+    return fault
+
+
+def _fault(value: Any, kind: Any, place: str) -> str | None:
+    if is_typeddict(kind):
+        if not isinstance(value, dict):
+            return f"{place} is no object"
+        missing = sorted(kind.__required_keys__ - value.keys())
+        if missing:
+            return f"{place} has no {missing[0]}"
+        hints = get_type_hints(kind)
+        outer = "" if place == "it" else f"{place}."
+        inside = ((value[key], hint, outer + key) for key, hint in hints.items() if key in value)
+    elif get_origin(kind) is dict:
+        if not isinstance(value, dict):
+            return f"{place} is no object"
+        inside = ((item, get_args(kind)[1], f"{place}.{key}") for key, item in value.items())
+    elif get_origin(kind) is list:
+        if not isinstance(value, list):
+            return f"{place} is no list"
+        (of,) = get_args(kind)
+        inside = ((item, of, f"{place}[{number}]") for number, item in enumerate(value))
+    else:
+        return None if _is_a(value, kind) else f"{place} is of another type or out of range"
+    return next((fault for part in inside if (fault := _fault(*part)) is not None), None)
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """True for a text or a number below 2**63, whichever it must be."""
+    if isinstance(kind, UnionType):
+        return any(_is_a(value, each) for each in get_args(kind))
+    if isinstance(value, bool):
+        return False
+    if kind is int:
+        return isinstance(value, int) and abs(value) < 1 << 63
+    if kind is float:
+        return isinstance(value, int | float) and abs(value) < 1 << 63  # NaN is not
+    return isinstance(value, NoneType if kind is None else kind)

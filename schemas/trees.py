@@ -57,14 +57,40 @@ def ranges_at(starts: _Int64, lengths: _Int64) -> _Int64:
     return numbers
 
 
-# Column of the rows that takes the place of a column of segments.
-_OF_ROWS = {
+def path_tokens(parent: _Int64, boundaries: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
+    """Position of each token of each row, and the boundaries of the rows, [rows + 1].
+
+    parent: [segments], -1 at a root. boundaries: [segments + 1]. last: [rows], the segment at which
+    each ends.
+    """
+    row, segment = row_paths(parent, last)
+    lengths = np.diff(boundaries)[segment]
+    sizes = np.bincount(row, lengths, len(last)).astype(np.int64)
+    return ranges_at(boundaries[segment], lengths), np.append(0, np.cumsum(sizes))
+
+
+def row_labels(
+    labels: NDArray[Any], tokens: _Int64, rows: _Int64, label_starts: NDArray[Any]
+) -> NDArray[Any]:
+    """Labels of the rows: those of the trees, from the first label of each row on.
+
+    labels: [tokens], unshifted. tokens, rows: see `path_tokens`.
+    """
+    lengths = np.diff(rows)
+    place = np.arange(len(tokens)) - np.repeat(rows[:-1], lengths)
+    own = labels[tokens]
+    own[place < np.repeat(label_starts, lengths)] = NO_LOSS
+    return own
+
+
+OF_ROWS = {
     "document_ids": "row_ids",
     "document_starts": "row_starts",
     "turn_ids": "row_turns",
     "pair_ids": "row_ids",
     "pair_sides": "row_sides",
 }
+"""Column of the rows that takes the place of a column of segments, if rows are segments."""
 
 
 def rows_view(view: BatchView) -> BatchView:
@@ -81,28 +107,24 @@ def rows_view(view: BatchView) -> BatchView:
     filler = np.flatnonzero(view.filler)
     order = np.argsort(np.append(last, filler), kind="stable")
     ends = np.append(last, filler)[order]  # fillers are behind all rows of their packs
-    row, segment = row_paths(parent, ends)
-    lengths = view.ends - view.starts
-    tokens = ranges_at(view.starts[segment], lengths[segment])
-    of_rows = np.bincount(row, lengths[segment], len(ends)).astype(np.int64)
+    tokens, boundaries = path_tokens(parent, np.append(view.starts, view.pack_tokens[-1:]), ends)
     columns: dict[str, NDArray[Any]] = {}
     for name, values in view.columns.items():
         if len(values) == int(view.pack_tokens[-1]) and name in ("tokens", "labels"):
             columns[name] = values[tokens]
-        elif (of_row := _OF_ROWS.get(name)) in view.columns:
+        elif (of_row := OF_ROWS.get(name)) in view.columns:
             fill = np.full(len(filler), 0 if name == "document_starts" else FILLER)
             columns[name] = np.append(view.columns[str(of_row)], fill)[order]
-    cumulative = np.append(0, np.cumsum(of_rows))
     pack_segments = np.searchsorted(ends, view.pack_segments)
     packs = np.repeat(np.arange(len(pack_segments) - 1), np.diff(pack_segments))
     return BatchView(
         where=view.where,
         first_pack=view.first_pack,
         columns=columns,
-        pack_tokens=cumulative[pack_segments],
+        pack_tokens=boundaries[pack_segments],
         pack_segments=pack_segments,
-        starts=cumulative[:-1],
-        ends=cumulative[1:],
+        starts=boundaries[:-1],
+        ends=boundaries[1:],
         numbers=ends - view.pack_segments[packs],
     )
 

@@ -8,7 +8,13 @@
 # `scripts/check_trainers` runs each adapter in its trainer; docs/train/index.md has the versions.
 
 from .axolotl import to_axolotl
-from .boundaries import seen_until, to_flex_block_mask, to_seq_idx, tree_mask
+from .boundaries import (
+    seen_until,
+    to_block_sparse,
+    to_flex_block_mask,
+    to_seq_idx,
+    tree_mask,
+)
 from .forgather import to_forgather
 from .isolation import Isolation, verify_isolation
 from .llama_factory import to_llama_factory
@@ -24,6 +30,7 @@ __all__ = [
     "check_trl",
     "seen_until",
     "to_axolotl",
+    "to_block_sparse",
     "to_flattening",
     "to_flex_block_mask",
     "to_forgather",

@@ -65,6 +65,40 @@ def seen_until(batch: PackedBatch) -> Tensor:
     return torch.repeat_interleave(ends, boundaries.diff(), output_size=len(batch))
 
 
+def to_block_sparse(
+    batch: PackedBatch, block_size: tuple[int, int] = (128, 128), *, transposed: bool = False
+) -> dict[str, Tensor]:
+    """Blocks of queries and keys in which a token sees another, for block-sparse kernels.
+
+    block_size: queries and keys of a block. The result has the four tensors that flash-attn 4 and
+    FlexAttention's BlockMask describe a mask by, int32: `mask_block_cnt` [1, 1, M], the blocks of
+    keys that some tokens of each block of queries see and `mask_block_idx` [1, 1, M, N], their
+    numbers, ascending, in the first places; `full_block_cnt` and `full_block_idx` of those that all
+    tokens see, which need no mask. transposed: blocks of queries for each block of keys, [1, 1, N]
+    and [1, 1, N, M], as a backward pass takes them. Made from `seen_until`, not from T * T values.
+    """
+    import torch
+    from torch.nn.functional import pad
+
+    end = seen_until(batch)
+    total, (rows, columns) = len(end), block_size
+    latest = pad(end, (0, -total % columns)).view(-1, columns).amax(1)
+    earliest = pad(end, (0, -total % columns), value=total).view(-1, columns).amin(1)
+    query = torch.arange(0, total, rows, device=end.device)[:, None]
+    key = torch.arange(0, total, columns, device=end.device)[None]
+    after_query, after_key = query + rows, key + columns
+    above = after_key - 1 <= query  # no key is later than a query
+    full = above & (earliest >= after_query) & (after_query <= total)
+    seen = (key < after_query) & (~above | (latest > query)) & ~full
+    result = {}
+    for name, chosen in (("mask", seen), ("full", full)):
+        chosen = chosen.T if transposed else chosen
+        order = torch.argsort(chosen.int(), dim=1, descending=True, stable=True)
+        result[f"{name}_block_cnt"] = chosen.sum(1, dtype=torch.int32)[None, None]
+        result[f"{name}_block_idx"] = order.int()[None, None].contiguous()
+    return result
+
+
 def tree_mask(batch: PackedBatch, window: int | None = None) -> Tensor:
     """bool [T, T]: True where a token (row) sees another (column): itself, and its path before it.
 

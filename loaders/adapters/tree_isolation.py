@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from packprep.schemas.trees import path_tokens
+
 from ..batch import PackedBatch
-from ..trees import path_tokens
 
 
 class RowDifference(NamedTuple):

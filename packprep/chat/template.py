@@ -36,6 +36,7 @@ from packprep.chat.rendering.tracing import Trace, TracingSandbox
 from packprep.engines.tokenizer import Tokenizer
 from packprep.support.errors import ConfigError, InputError
 
+_LONGEST = 1_000_000  # characters of a template; those of large models have 20,000
 _Kind = TypeVar("_Kind", bound=Sandbox)
 
 
@@ -228,12 +229,21 @@ def load_chat_template(
         raise ConfigError(f"template_date is {date!r}, expected a day such as 2026-01-31") from None
     notes = []
     for source in sources.values():
+        if len(source) > _LONGEST:
+            raise ConfigError(
+                f"{where} has {len(source):,} characters; expected at most {_LONGEST:,}"
+            )
         try:
             asked = meta.find_undeclared_variables(Sandbox(GENERATED).parse(source))
+            Sandbox(GENERATED).from_string(source)
         except TemplateSyntaxError as error:
             raise ConfigError(
                 f"{where} does not parse: line {error.lineno}: {error.message}"
             ) from None
+        except (SyntaxError, RecursionError, MemoryError) as error:
+            # Jinja2 writes Python, which may not compile: a break outside of a loop, deep nesting.
+            reason = error.msg if isinstance(error, SyntaxError) else "it nests too deeply"
+            raise ConfigError(f"{where} does not compile: {reason}; change the template") from None
         if mark := MARKS.search(source):
             raise ConfigError(
                 f"{where} contains U+{ord(mark[0]):04X}, which is not a character; remove it"

@@ -46,8 +46,7 @@ class BuildConfig(Options):
         if self.input_ids_column is None and not self.chats and self._has_token_files():
             object.__setattr__(self, "input_ids_column", IDS_COLUMN)
         if self.materialize == "auto":
-            is_index = self.repack and not self.share_prefixes
-            object.__setattr__(self, "materialize", "index" if is_index else "shards")
+            object.__setattr__(self, "materialize", "index" if self.repack else "shards")
         if phases := self.phase_list():
             longest = max(phase.max_length for phase in phases)
             object.__setattr__(self, "phases", _written_out(self.phases, phases))

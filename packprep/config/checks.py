@@ -385,7 +385,6 @@ def _check_trees(config: Options) -> None:
         ("strategy", None, "which would cut trees"),
         ("names", "packprep", "whose trainers would read a tree as documents"),
         ("pad_segment_to_multiple", 1, "because a row goes on in another segment"),
-        ("materialize", "shards", "which has no columns for trees"),
     ):
         value = getattr(config, key)
         if value == "wrapped" or (neutral is not None and value != neutral):

@@ -257,12 +257,11 @@ def check_phases(config: "OptionFields") -> None:
             "append cannot add to phases, which are drawn from all sources together; build again "
             "with --overwrite and a token store (--keep-tokens)"
         )
-    for key in ("repack", "share_prefixes"):
-        if getattr(config, key):
-            raise ConfigError(
-                f"{key} cannot be used with phases, each of which has documents of its own; leave "
-                "out one of them"
-            )
+    if config.repack:
+        raise ConfigError(
+            "repack cannot be used with phases, each of which has documents of its own; leave out "
+            "one of them"
+        )
     if config.materialize == "index":
         raise ConfigError(
             "materialize index holds one length of packs, and each phase has its own; build the "

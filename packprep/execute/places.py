@@ -14,7 +14,6 @@ text before its own slices.
 
 import bisect
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ import pyarrow as pa
 
 from packprep.execute.job import Job
 from packprep.output.staging import PLACES, SIZES
-from packprep.schemas.canonical import canonical_json
+from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.carried import RowShape
 from packprep.sources.position import Extent
@@ -154,7 +153,7 @@ def find_places(job: Job) -> Places:
     """Cut the measured sizes of all sources into slices, or read places.json if it exists."""
     path = job.staging / PLACES
     try:
-        loaded = json.loads(path.read_bytes())
+        loaded = parse_json(path.read_bytes())
         return Places(
             [
                 MeasuredSlice(**dict(zip(loaded["keys"], place, strict=True)))
@@ -170,7 +169,7 @@ def find_places(job: Job) -> Places:
     def measured(source: Source, _: RowPlace, __: int) -> Iterator[pa.Table]:
         with pa.memory_map(str(job.staging / SIZES / f"{number_of[id(source)]:06d}.arrow")) as file:
             table = pa.ipc.open_stream(file).read_all()
-        begins[number_of[id(source)]] = json.loads(
+        begins[number_of[id(source)]] = parse_json(
             (table.schema.metadata or {}).get(_BEGINS, b"[]")
         )
         # Bad rows are found when they are tokenized.

@@ -4,7 +4,6 @@ Each finished window has a receipt, so it is not written again.
 """
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +26,7 @@ from packprep.output.shard_writer import (
     write_shard,
 )
 from packprep.output.sign_off import first_documents, write_layout
-from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.manifest import FileEntry
 from packprep.schemas.storage.running import shard_at, window_at
@@ -199,7 +198,7 @@ class Windows:
     def finished(self, split: str, number: int, change: int = 0) -> WindowFile | None:
         """Receipt of a window that was made from the same inputs and whose shards are intact."""
         try:
-            loaded = json.loads(self._receipt(split, number).read_bytes())
+            loaded = parse_json(self._receipt(split, number).read_bytes())
             shards = tuple(ShardFile(**shard) for shard in loaded["shards"])
             receipt = WindowFile(
                 made_from=loaded["made_from"],
@@ -291,7 +290,7 @@ class Windows:
         path = self.job.receipts / f"{split}-{number:05d}.packs.json"
         made_from = self._made_from(split, number, 0)
         try:
-            loaded = json.loads(path.read_bytes())
+            loaded = parse_json(path.read_bytes())
             if loaded["made_from"] == made_from:
                 return int(loaded["packs"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):

@@ -5,7 +5,6 @@ absent or complete: it is made in OUT.incomplete, and its export.json comes last
 resumes an interrupted export behind the last finished shard.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from packprep.exports.packs import read_packs
 from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
 from packprep.output.remote_lock import check_proven, store_locked
 from packprep.output.staging import SUFFIX
-from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.storage.export_manifest import (
     EXPORT,
@@ -47,25 +46,31 @@ def export(
     to: str,
     *,
     epoch: int | None = None,
+    unshared: bool = False,
     work_dir: str | None = None,
     unproven_store: bool = False,
     progress: Progress | None = None,
 ) -> ExportManifest:
     """Write the packs of `source` to `output`, a directory or URL, in a format of `EXPORT_FORMATS`.
 
-    epoch: the packing to write, if documents are packed for several epochs. work_dir: for a URL,
-    directory in which the export is made before it is sent. unproven_store: write to a store that
-    the tests have not run with. Raises ConfigError if `output` exists
-    or the format cannot express the packs, FormatError for damage.
+    epoch: the packing to write, if documents are packed for several epochs. unshared: write the
+    rows of trees, see `packprep.exports.unshared`; an output with trees needs it. work_dir: for a
+    URL, directory in which the export is made before it is sent. unproven_store: write to a store
+    that the tests have not run with. Raises ConfigError if `output` exists or the format cannot
+    express the packs, FormatError for damage.
     """
     progress = progress or Silent()
     if to not in EXPORT_FORMATS:
         raise ConfigError(f"format is {to!r}{nearest(to, EXPORT_FORMATS)}")
     manifest = read_manifest(source)
-    if manifest.has_trees:
+    if manifest.has_trees and not unshared:
         raise ConfigError(
-            f"{source} has trees, which no other format can express; build without share_prefixes "
-            "to export it"
+            f"{source} has trees, which no other format can express; give --unshared to write each "
+            "row with its whole prefix"
+        )
+    if unshared and not manifest.has_trees:
+        raise ConfigError(
+            f"{source} has no trees, so nothing is shared in it; leave out --unshared"
         )
     destination = (
         _StoreDestination(output, work_dir, unproven_store)
@@ -73,6 +78,8 @@ def export(
         else _LocalDestination(output)
     )
     facts = _facts(manifest, EXPORT_FORMATS[to], to, output)
+    if unshared:
+        facts["unshared"] = True
     if manifest.epochs > 1 or epoch:
         manifest, facts = _of_epoch(manifest, epoch, source), facts | {"epoch": epoch}
     with destination.held():
@@ -259,7 +266,7 @@ class _StoreDestination:
 
     def _sent(self) -> dict[str, str]:
         try:
-            sent: dict[str, str] = json.loads((self.staging / SENT).read_bytes())
+            sent: dict[str, str] = parse_json((self.staging / SENT).read_bytes())
         except (FileNotFoundError, ValueError):
             return {}
         return sent

@@ -7,7 +7,6 @@ is deleted or cut off when the export is resumed.
 Files are hashed with xxh3 (128 bits), which shows damage and costs a tenth of sha256's time.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ import numpy as np
 import xxhash
 
 from packprep.exports.packs import PackBatch
-from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.files import inside
 from packprep.schemas.storage.writing import sync_directory, write_file
 from packprep.support.linux import begin_to_store
@@ -115,7 +114,7 @@ class ExportFolder:
     def _load(self) -> dict[str, int]:
         """Sizes of the files that were growing. Deletes what cannot be resumed."""
         try:
-            progress = json.loads((self.path / PROGRESS).read_bytes())
+            progress = parse_json((self.path / PROGRESS).read_bytes())
             sizes: dict[str, int] = progress["growing"]
             complete: dict[str, dict[str, Any]] = progress["complete"]
             kept = (

@@ -35,7 +35,14 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.index_table import TOKENS
 from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.manifest import (
+    FORMAT_VERSION,
+    NEWEST_VERSION,
+    FileEntry,
+    Manifest,
+    Output,
+    read_manifest,
+)
 from packprep.schemas.names import stored_schema
 from packprep.schemas.storage.writing import write_file, write_manifest
 from packprep.schemas.validate import check_batch
@@ -161,7 +168,7 @@ def _sign(
             shutil.copyfile(source, path)
         files.append(path)
     data = {key: value for key, value in manifest.data.items() if key != "index"} | {
-        "format_version": FORMAT_VERSION,
+        "format_version": NEWEST_VERSION if manifest.has_trees else FORMAT_VERSION,
         "inputs": inputs,
         "identity": digest_of(inputs),
         "files": entries,

@@ -8,9 +8,10 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
+from packprep.exports.unshared import Unshared, plain_columns
 from packprep.inspect.shard_files import UNREADABLE
 from packprep.schemas.boundaries import bad_packs
-from packprep.schemas.columns import FILLER, NO_LOSS, as_unsigned, check_schema
+from packprep.schemas.columns import FILLER, NO_LOSS, Column, as_unsigned, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.listed import check_file
@@ -96,28 +97,31 @@ class PackBatch:
 
 
 def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator[PackBatch]:
-    """The packs of one shard, in order.
+    """The packs of one shard, in order; of trees, their rows in packs of their own.
 
     Size, boundaries and the range of ids and labels are checked; `packprep verify` checks all else.
     Raises FormatError that names file and pack.
     """
     path = check_file(output, entry)
-    columns = [column for column in manifest.columns if column.name in _READ]
+    columns = _columns(manifest)
     where, first, packs_of = f"{output}/{entry.path}", 0, as_packs(output, manifest)
+    plain = Unshared(manifest, entry) if manifest.has_trees else None
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
             check_schema(stream.schema, manifest.file_columns, where)
             for stored in stream:
-                batch = packs_of(entry, stored, first)
+                batch, packs = packs_of(entry, stored, first), first
+                first += len(batch)
+                if plain is not None:
+                    batch = plain.packs(batch, where, packs)
                 views = {column.name: column_view(batch, column.name, where) for column in columns}
-                bad_packs(views, columns, manifest.max_length, where, first, StopAtFirst())
+                bad_packs(views, columns, manifest.max_length, where, packs, StopAtFirst())
                 values = {name: view.flat for name, view in views.items()}
                 offsets = {
                     name: views[name].offsets.astype(np.int64) - int(views[name].offsets[0])
                     for name in ("tokens", "cu_seqlens")
                 }
-                _check_range(values, manifest.vocab_size, f"{where} packs from {first}")
-                first += len(batch)
+                _check_range(values, manifest.vocab_size, f"{where} packs from {packs}")
                 if len(batch):
                     yield _pack_batch(batch, values, offsets["tokens"], offsets["cu_seqlens"])
     except FormatError:
@@ -135,14 +139,18 @@ def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator
         )
 
 
+def _columns(manifest: Manifest) -> list[Column]:
+    """Columns of which a `PackBatch` has values."""
+    return [column for column in manifest.columns if column.name in _READ]
+
+
 def no_packs(manifest: Manifest) -> PackBatch:
     """A batch without packs, with the columns of an output."""
-    rows = pa.RecordBatch.from_pylist([], stored_schema(manifest.columns, manifest.names))
-    values = {
-        column.name: np.empty(0, column.numpy_dtype)
-        for column in manifest.columns
-        if column.name in _READ
-    }
+    columns = manifest.columns
+    if manifest.has_trees:
+        columns = plain_columns(columns)
+    rows = pa.RecordBatch.from_pylist([], stored_schema(columns, manifest.names))
+    values = {column.name: np.empty(0, column.numpy_dtype) for column in _columns(manifest)}
     return _pack_batch(rows, values, np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 

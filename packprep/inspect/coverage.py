@@ -111,13 +111,13 @@ class Coverage:
         with self._lock:
             self.totals.update(totals)
             if self.knows_documents:
-                self._add_segments(view, lengths, real)
+                self._add_segments(view, shard, lengths, real)
                 if rows is not None:
                     view, lengths = rows, rows.ends - rows.starts
                     real = np.where(rows.filler, 0, lengths)
                 self._add_documents(view, shard, lengths, real, findings)
 
-    def _add_segments(self, view: BatchView, lengths: Int64, real: Int64) -> None:
+    def _add_segments(self, view: BatchView, shard: int, lengths: Int64, real: Int64) -> None:
         """Count segments and their tokens by source."""
         ids = view.columns["document_ids"]
         kept = (ids > FILLER) & (ids < self.sources.total)
@@ -125,6 +125,9 @@ class Coverage:
         self._count("segments", source)
         self._count("tokens_packed", source, lengths[kept])
         self._count("filler", source, (lengths - real)[kept])
+        if (phase := self._phases[shard]) is not None:
+            in_sources = np.bincount(source, real[kept], len(self.sources.names))
+            self.by_phase[phase] += in_sources.astype(np.int64)
 
     def _add_documents(
         self, view: BatchView, shard: int, lengths: Int64, real: Int64, findings: Findings
@@ -155,10 +158,6 @@ class Coverage:
         source, at = self.sources.indices(ids), view.starts[kept]
         first, last = tokens[at], tokens[at + real - 1]
         begins, later = starts == 0, starts > 0
-        if (phase := self._phases[shard]) is not None:
-            self.by_phase[phase] += np.bincount(source, real, len(self.sources.names)).astype(
-                np.int64
-            )
         self._count("begun", source[begins])
         copies = begins | later if self.policy.one_piece else begins
         self.totals["copies"] += int(copies.sum())

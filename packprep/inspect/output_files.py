@@ -1,13 +1,13 @@
 """The files of an output as `verify` reads them, in a directory or in a store."""
 
 import contextlib
-import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from packprep.inspect.shard_files import Opened, opener
+from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.listed import check_file, surplus_files, surplus_names
@@ -97,6 +97,6 @@ def open_files(output: Any) -> DirectoryFiles | StoreFiles:
 def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
     """Numbers of the documents in quarantine.jsonl; [] if it is missing or cannot be read."""
     try:
-        return [int(json.loads(line)["document"]) for line in files.read(QUARANTINE).splitlines()]
+        return [int(parse_json(line)["document"]) for line in files.read(QUARANTINE).splitlines()]
     except (OSError, ValueError, KeyError, TypeError):
         return []

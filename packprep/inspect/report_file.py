@@ -7,7 +7,7 @@ from typing import Any, cast
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, Output, read_manifest
-from packprep.schemas.report import Report
+from packprep.schemas.report import Report, report_fault
 from packprep.support.errors import InputError
 from packprep.support.json_words import json_fault, json_kind
 
@@ -27,10 +27,6 @@ def read_report(path: Output, manifest: Manifest | None = None) -> Report:
             )
     else:
         report = _read(path, f"a {NAME} or an output of packprep build")
-    if "report_version" not in report:
-        raise InputError(
-            f"{path} is not a report of packprep: it has no report_version; expected a {NAME}"
-        )
     return report
 
 
@@ -44,7 +40,11 @@ def find_report(output: Output, manifest: Manifest) -> Report | None:
 
 
 def _read(path: Path, expected: str) -> Report:
-    return cast("Report", read_json(path, expected))
+    loaded = read_json(path, expected)
+    fault = report_fault(loaded) if "report_version" in loaded else "it has no report_version"
+    if fault is not None:
+        raise InputError(f"{path} is not a report of packprep: {fault}; expected a {NAME}")
+    return cast("Report", loaded)
 
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 Nothing is changed or locked.
 """
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from packprep.output.staging import (
     staging_path,
     task_locks,
 )
+from packprep.schemas.canonical import parse_json
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.schemas.storage.stores import is_url
-from packprep.support.errors import ConfigError
+from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import holder
 
 
@@ -57,6 +57,11 @@ def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
         facts["tasks_at_work"] = tasks
     if not build:
         return facts
+    if not isinstance(build.get("tokens"), str) or not isinstance(build.get("source_bytes"), int):
+        raise InputError(
+            f"{staging / BUILD} is damaged; expected the record of an unfinished build, so delete "
+            f"{staging} and build again"
+        )
     return facts | _progress(staging, Path(build["tokens"]), build)
 
 
@@ -87,8 +92,7 @@ def _documents(manifest: Manifest) -> int:
 
 
 def _progress(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:
-    receipts = [_read(path) for path in tokens.glob("unit-*.json")]
-    files = [receipt for receipt in receipts if receipt]
+    files = [facts for path in tokens.glob("unit-*.json") if (facts := _read(path))]
     shards = [
         shard for path in (staging / "receipts").glob("*.arrow.json") if (shard := _read(path))
     ]
@@ -101,22 +105,28 @@ def _progress(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, A
     )
     return {
         "stage": "sign off" if signing else "pack" if packing else "tokenize",
-        "text_bytes": sum(file["text_bytes"] for file in files),
+        "text_bytes": _sum(files, "text_bytes"),
         "source_bytes": build["source_bytes"],
-        "documents": sum(file["documents"] for file in files),
-        "tokens": sum(file["tokens"] for file in files),
+        "documents": _sum(files, "documents"),
+        "tokens": _sum(files, "tokens"),
         "token_files": len(files),
         "windows": len(windows),
         "shards": len(shards),
-        "packs": sum(shard["packs"] for shard in shards),
+        "packs": _sum(shards, "packs"),
         "seconds_since_last_file": round(max(time.time() - newest, 0.0), 1),
     }
+
+
+def _sum(receipts: list[dict[str, Any]], name: str) -> int:
+    """Sum over receipts, without damaged ones, which a build does again."""
+    counts = (receipt.get(name) for receipt in receipts)
+    return sum(count for count in counts if isinstance(count, int))
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Read a JSON object; {} if it is missing, as a running build may delete it."""
     try:
-        loaded = json.loads(path.read_bytes())
+        loaded = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return loaded if isinstance(loaded, dict) else {}

@@ -6,7 +6,6 @@
 Both are converted to the columns of packprep, and the same checks run on them.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,10 @@ import pyarrow as pa
 
 from packprep.inspect.shard_files import Checked, OnRead, check_in_threads, opener, read_shard
 from packprep.inspect.verdict import Verdict
+from packprep.schemas.canonical import parse_json
 from packprep.schemas.columns import STANDARD_COLUMNS, Column
 from packprep.schemas.errors import FormatError
-from packprep.schemas.files import MANIFEST, saved_files
+from packprep.schemas.files import MANIFEST, inside, saved_files
 from packprep.schemas.findings import Finding
 from packprep.schemas.names import HF_NAMES, to_boundaries
 from packprep.schemas.validate import sound_parts
@@ -76,8 +76,8 @@ def _folders(directory: Path) -> list[Path]:
     if (directory / "state.json").exists():
         return [directory]
     try:
-        splits = json.loads((directory / "dataset_dict.json").read_bytes())["splits"]
-        return [directory / split for split in splits]
+        splits = parse_json((directory / "dataset_dict.json").read_bytes())["splits"]
+        return [inside(directory, split, "dataset_dict.json") for split in splits]
     except OSError:
         what = (
             "is not a directory"
@@ -87,7 +87,9 @@ def _folders(directory: Path) -> list[Path]:
         raise InputError(
             f"{directory} {what}; expected an output of packprep, or of save_to_disk"
         ) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except FormatError:
+        raise
+    except (ValueError, KeyError, TypeError):
         raise InputError(
             f"{directory / 'dataset_dict.json'} lists no splits; expected what save_to_disk writes"
         ) from None

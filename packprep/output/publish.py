@@ -15,13 +15,12 @@ A build that wakes up after another one took its place copies files that exist a
 its shards are gone and the output is finished.
 """
 
-import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from packprep.schemas.canonical import canonical_json
+from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.manifest import Manifest, parse_manifest
@@ -73,7 +72,7 @@ def prepared(staging: Path, folder: str, moves: Mapping[str, str]) -> Publicatio
 def pending(work: Store) -> Publication | None:
     """Publication that a build has begun and not finished, if there is one."""
     try:
-        loaded = json.loads(work.read(RECORD))
+        loaded = parse_json(work.read(RECORD))
         return Publication(
             shards=loaded["shards"], files=loaded["files"], manifest=loaded["manifest"]
         )

@@ -9,7 +9,6 @@ Token files and receipts are in WORK_DIR/NAME.incomplete.
 """
 
 import contextlib
-import json
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from packprep.output.publish import begin, finish_publication, pending, prepared
 from packprep.output.remote_lock import StoreLock, check_proven, store_holder, store_locked
 from packprep.output.shard_folder import StoreShards
 from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX
-from packprep.schemas.canonical import canonical_json, digest_of
+from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.index_table import TOKENS
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import Store
@@ -146,7 +145,7 @@ class StoreOutput:
         """See `BuildOutput.publish`."""
         if self._lock is not None:
             self._lock.check()
-        moves = json.loads((staging / NAMES).read_bytes())
+        moves = parse_json((staging / NAMES).read_bytes())
         moves |= self._send_tokens(staging, manifest)
         record = begin(self.store, self.work, prepared(staging, _token(staging, self.url), moves))
         manifest = finish_publication(self.store, self.work, record, progress)
@@ -170,7 +169,7 @@ class StoreOutput:
         """See `BuildOutput.keep`."""
         tidy(self.work)
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            build = json.loads((staging / BUILD).read_bytes())
+            build = parse_json((staging / BUILD).read_bytes())
             if digest_of(build["inputs"]) == manifest.identity:
                 shutil.rmtree(staging)
         progress.say(f"{self} is this build already: nothing to do")
@@ -186,7 +185,7 @@ def _token(staging: Path, url: str) -> str:
     """Name of this staging directory's folder in OUT.incomplete; every directory has its own."""
     path = staging / STORE
     try:
-        known = json.loads(path.read_bytes())
+        known = parse_json(path.read_bytes())
         output, token = str(known["output"]), str(known["token"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         output, token = url, secrets.token_hex(8)

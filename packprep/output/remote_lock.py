@@ -14,7 +14,6 @@ two builds never mix without it.
 """
 
 import contextlib
-import json
 import secrets
 import socket
 import threading
@@ -23,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from os import getpid
 
-from packprep.schemas.canonical import canonical_json
+from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.schemas.storage.store_errors import StoreError
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, StoppedError, asked
@@ -190,7 +189,7 @@ def _chain(store: Store) -> list[_Lock]:
 
 def _read(store: Store, name: str) -> _Lock | None:
     try:
-        loaded = json.loads(store.read(name))
+        loaded = parse_json(store.read(name))
         facts = {key: str(loaded[key]) for key in ("host", "owner", "nonce")}
         return _Lock(name=name, pid=int(loaded["pid"]), shared=bool(loaded.get("shared")), **facts)
     except FileNotFoundError:

@@ -5,7 +5,6 @@ A record batch has about half a million tokens. `datasets.load_from_disk` opens 
 in place, and it checks nothing.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from packprep.output.hashing_file import HashingFile
 from packprep.output.shard_folder import ShardFolder
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.canonical import parse_json
 from packprep.schemas.columns import (
     FILLER,
     NO_LOSS,
@@ -170,7 +170,7 @@ def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str
 def read_shard_receipt(path: Path, made_from: str) -> ShardFile | None:
     """Receipt of a shard that was made from the same inputs; None if there is none."""
     try:
-        loaded = json.loads(path.read_bytes())
+        loaded = parse_json(path.read_bytes())
         return ShardFile(**loaded) if loaded.pop("made_from") == made_from else None
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None

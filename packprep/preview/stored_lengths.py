@@ -15,6 +15,7 @@ from packprep.packing.account import Sums
 from packprep.preview.window_plan import WindowDocuments, of_lengths
 from packprep.schemas.columns import Column
 from packprep.schemas.manifest import Output, read_manifest
+from packprep.support.arrays import NPY_ERRORS
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.redact import redacted
@@ -35,6 +36,8 @@ _OWN = (
     "segment_lengths",
     *COLUMN_CHOICE,
 )  # columns that a layout adds by itself
+
+_UNREADABLE: tuple[type[Exception], ...] = (OSError, *NPY_ERRORS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ class Lengths:
 def lengths_of_array(path: Path, config: BuildConfig) -> Lengths:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except _UNREADABLE as error:
         raise InputError(
             f"{path} cannot be read as an array: {error}; expected a file of numpy.save"
         ) from None

@@ -5,7 +5,6 @@ file is not read again for its digest. Hashing stops within a block of bytes at 
 """
 
 import hashlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packprep.schemas.canonical import canonical_json
+from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.schemas.storage.writing import write_file
 from packprep.support.limits import usable_cores
 from packprep.support.progress import Progress
@@ -87,7 +86,7 @@ class _Known:
         self._path, self._lock, self._written = path, threading.Lock(), time.monotonic()
         try:
             self.digests = {
-                str(key): str(digest) for key, digest in json.loads(path.read_bytes()).items()
+                str(key): str(digest) for key, digest in parse_json(path.read_bytes()).items()
             }
         except (OSError, ValueError, AttributeError):
             self.digests = {}

@@ -6,7 +6,6 @@ that document ids never depend on the disk.
 """
 
 import glob
-import json
 import os
 import stat
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.config.options import PER_SOURCE
 from packprep.config.token_sources import IDS_COLUMN
+from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.storage.export_manifest import EXPORT
@@ -305,7 +305,7 @@ def _saved(path: Path, config: BuildConfig) -> Source:
         except FormatError as error:
             raise InputError(str(error)) from None
     try:
-        state = json.loads((folder / "state.json").read_bytes())
+        state = parse_json((folder / "state.json").read_bytes())
         if folder == path and config.split not in (None, state.get("_split")):
             raise InputError(
                 f"{path} is one dataset, of split {state.get('_split')}; leave --split out"

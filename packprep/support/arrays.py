@@ -1,5 +1,7 @@
 """Types of numpy arrays, by their elements."""
 
+import tokenize
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,3 +14,9 @@ UInt8 = NDArray[np.uint8]
 UInt16 = NDArray[np.uint16]
 UInt32 = NDArray[np.uint32]
 UInt64 = NDArray[np.uint64]
+
+NPY_ERRORS: tuple[type[Exception], ...] = (
+    *(ValueError, KeyError, TypeError, EOFError, SyntaxError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
+"""Errors of NumPy for a damaged .npy: its header is parsed as Python."""

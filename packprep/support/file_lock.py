@@ -14,7 +14,6 @@ under a holder that was only suspended.
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import socket
 import tempfile
@@ -24,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from packprep.schemas.canonical import canonical_json
+from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.support.errors import ConfigError
 
 TOUCHED_EVERY = 10.0  # seconds
@@ -166,7 +165,7 @@ def _same_file(handle: int, lock: Path) -> bool:
 def _read(lock: Path) -> Holder | None:
     """Content of the lock; None if its build was killed before it wrote the content."""
     try:
-        loaded = json.loads(lock.read_bytes())
+        loaded = parse_json(lock.read_bytes())
         return Holder(str(loaded["host"]), int(loaded["pid"]), alive=False)
     except (OSError, ValueError, KeyError, TypeError):
         return None

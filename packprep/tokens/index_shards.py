@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from packprep.packing.kernels import gather
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.errors import FormatError
-from packprep.schemas.index.packs import IndexBatch, TokenRuns
+from packprep.schemas.index.packs import IndexBatch
+from packprep.schemas.index.runs import TokenRuns
 from packprep.schemas.index.token_store import TokenStore
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
@@ -23,7 +24,7 @@ AsPacks = Callable[[FileEntry, pa.RecordBatch, int], pa.RecordBatch]
 def copy_compiled(
     runs: TokenRuns, first: int, last: int, before: int, after: int, out: NDArray[Any]
 ) -> None:
-    """See `packprep.schemas.index.packs.Copy`."""
+    """See `packprep.schemas.index.runs.Copy`."""
     part = slice(first, last)
     values = Pointers(runs.address[part], runs.dtype, runs.views)
     gather.fill_values(

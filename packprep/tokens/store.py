@@ -8,7 +8,6 @@ tokenizer cannot.
 """
 
 import functools
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from packprep.chat.turn_counts import TurnCounts
 from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
 from packprep.engines.tokenizer import Tokenizer
-from packprep.schemas.canonical import digest_of, file_size, file_xxh3
+from packprep.schemas.canonical import digest_of, file_size, file_xxh3, parse_json
 from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Start
@@ -111,14 +110,27 @@ def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
     digests: read every file to see whether a byte has changed, not its size alone.
     """
     try:
-        names = json.loads((directory / STORED).read_bytes())
-        files = [
-            read_token_receipt(directory, file_name(int(unit), int(number)), digests=digests)
-            for unit, number in names
-        ]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        names = listed_files((directory / STORED).read_bytes())
+    except (FileNotFoundError, ValueError):
         return None
+    files = [read_token_receipt(directory, name, digests=digests) for name in names]
     return None if None in files else [file for file in files if file]
+
+
+def listed_files(content: bytes) -> list[str]:
+    """Names of the token files in a files.json. Raises ValueError if it is damaged."""
+    pairs = parse_json(content)
+    if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
+        raise ValueError("it is not a list of token files")
+    return [file_name(unit, number) for unit, number in pairs]
+
+
+def _is_pair(value: Any) -> bool:
+    """True for the numbers of a unit and a slice."""
+    counts = isinstance(value, list) and [
+        type(each) is int and 0 <= each < 1 << 31 for each in value
+    ]
+    return counts == [True, True]
 
 
 def committed(directory: Path) -> list[TokenFile]:
@@ -161,7 +173,7 @@ def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> T
     """
     path = directory / name
     try:
-        receipt = parse_receipt(json.loads(path.with_suffix(".json").read_bytes()))
+        receipt = parse_receipt(parse_json(path.with_suffix(".json").read_bytes()))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
     same = file_size(path) == receipt.bytes and (not digests or file_xxh3(path) == receipt.xxh3)
@@ -169,10 +181,28 @@ def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> T
 
 
 def parse_receipt(facts: dict[str, Any]) -> TokenFile:
-    """The receipt of these JSON values."""
+    """The receipt of these JSON values. Raises KeyError, TypeError or ValueError for others."""
+    if not _are_counts(
+        [value for name, value in facts.items() if name not in ("xxh3", "left_out")]
+    ):
+        raise ValueError("it has something else than counts")
     parts = tuple(Part(**part) for part in facts["parts"])
     cut = {key: tuple(cut) for key, cut in facts["cut"].items()}
     left_out = {key: LeftOutCount(*count) for key, count in facts["left_out"].items()}
     turns = {key: TurnCounts(**count) for key, count in facts["turns"].items()}
     by_source = {"cut": cut, "left_out": left_out, "turns": turns}
     return TokenFile(**facts | {"parts": parts} | by_source)
+
+
+def _are_counts(values: list[Any]) -> bool:
+    """True if there is nothing but numbers from 0 on in lists and objects."""
+    pending = values
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+        elif type(value) is not int or value < 0:
+            return False
+    return True

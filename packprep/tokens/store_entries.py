@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from packprep.schemas.canonical import canonical_json, file_size, file_xxh3
+from packprep.schemas.canonical import canonical_json, file_size, file_xxh3, parse_json
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.writing import write_file
@@ -31,7 +31,7 @@ from packprep.support.file_lock import Held, locked
 from packprep.tokens.store import (
     STORED,
     TokenFile,
-    file_name,
+    listed_files,
     read_token_receipt,
     rows_of_sources,
     stored,
@@ -52,20 +52,23 @@ class StoreEntry:
     def facts(self) -> dict[str, Any] | None:
         """Content of entry.json; None where an older packprep wrote none."""
         try:
-            facts = json.loads((self.path / ENTRY).read_bytes())
-            return facts if {"tokenizer", "sources", "options"} <= {*facts} else None
-        except (OSError, ValueError, TypeError):
+            facts = parse_json((self.path / ENTRY).read_bytes())
+        except (OSError, ValueError):
             return None
+        keys = {"tokenizer": dict, "sources": list, "options": dict}
+        sound = isinstance(facts, dict) and all(
+            isinstance(facts.get(key), kind) for key, kind in keys.items()
+        )
+        return facts if sound and all(isinstance(s, dict) for s in facts["sources"]) else None
 
     @cached_property
     def _listed(self) -> list[str] | None:
         """Names of the token files; None if the entry is not finished, ValueError for damage."""
         try:
-            names = json.loads((self.path / STORED).read_bytes())
-            return [file_name(int(unit), int(number)) for unit, number in names]
+            return listed_files((self.path / STORED).read_bytes())
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError):
+        except ValueError:
             raise ValueError(f"{self.path / STORED} is not a list of token files") from None
 
     @cached_property
@@ -131,7 +134,7 @@ class StoreEntry:
         if size is None:
             return f"{path} is missing"
         try:
-            facts = json.loads(receipt.read_bytes())
+            facts = parse_json(receipt.read_bytes())
             expected, digest = int(facts["bytes"]), str(facts["xxh3"])
         except FileNotFoundError:
             return f"{receipt} is missing, the receipt of {name}"

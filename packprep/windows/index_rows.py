@@ -14,11 +14,18 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.schemas.columns import FILLER, Column
-from packprep.schemas.index_table import TOKENS, IndexTable, TokenFileEntry, index_columns
+from packprep.schemas.index_table import (
+    TOKENS,
+    TREE_COLUMNS,
+    IndexTable,
+    TokenFileEntry,
+    index_columns,
+)
 from packprep.schemas.names import list_array
 from packprep.schemas.views import ListView
 from packprep.tokens.store import TokenFile
 from packprep.windows.placement import Packs
+from packprep.windows.tree_columns import TreeColumns
 
 
 def columns_of_index(config: BuildConfig) -> tuple[Column, ...]:
@@ -28,9 +35,11 @@ def columns_of_index(config: BuildConfig) -> tuple[Column, ...]:
     needed = {
         "bos": config.continuation_bos,
         "segment_lengths": config.pad_segment_to_multiple > 1,
-        "repeated": config.stride > 0 and not config.train_overlap,
+        # With trees, row_label_starts counts tokens that are repeated.
+        "repeated": config.stride > 0 and not (config.train_overlap or config.share_prefixes),
         "front": config.truncation_side == "balanced",
         "hole": config.truncation_side == "balanced",
+        "segment_parents": config.share_prefixes,
     }
     return index_columns([name for name, is_needed in needed.items() if is_needed])
 
@@ -39,6 +48,10 @@ def index_batches(
     packs: Packs, parts: Sequence[tuple[int, int]], columns: Sequence[Column]
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of an index: packs parts[i][0]..parts[i][1] - 1 each, one after another."""
+    if packs.trees is not None and len(parts) > 1:  # their weights are counted for one batch
+        for part in parts:
+            yield from index_batches(packs, [part], columns)
+        return
     if not parts:
         return
     first, last = parts[0][0], parts[-1][1]
@@ -54,16 +67,23 @@ def index_batches(
         "front": rows.count if rows.front is None else np.minimum(rows.front, rows.count),
         "hole": np.where(rows.filler, 0, _or(rows.hole, 0)),
     }
-    stored: list[NDArray[Any]] = []
+    starts = {"segment": rows.offsets}
+    if rows.trees is not None:
+        trees = TreeColumns.of(rows, rows.trees, packs.documents)
+        starts["row"] = rows.trees.offsets
+        values["row_store_rows"] = of_documents[trees.document]
+        values |= {name: trees.values(name) for name in TREE_COLUMNS if name not in values}
+    stored: list[tuple[str, NDArray[Any]]] = []
     for column in columns:
-        whole = np.broadcast_to(values[column.name], len(rows.padded))
-        stored.append(np.ascontiguousarray(whole, column.numpy_dtype))
+        whole = np.broadcast_to(values[column.name], int(starts[column.kind][-1]))
+        stored.append((column.kind, np.ascontiguousarray(whole, column.numpy_dtype)))
     schema = pa.schema([(column.name, column.arrow_type) for column in columns])
     for start, end in parts:
-        offsets = rows.offsets[start - first : end - first + 1]
-        lists = (offsets - offsets[0]).astype(np.int32)
-        inside = slice(int(offsets[0]), int(offsets[-1]))
-        arrays = [list_array(ListView(lists, values[inside])) for values in stored]
+        arrays = []
+        for kind, whole in stored:
+            offsets = starts[kind][start - first : end - first + 1]
+            lists = (offsets - offsets[0]).astype(np.int32)
+            arrays.append(list_array(ListView(lists, whole[int(offsets[0]) : int(offsets[-1])])))
         yield pa.record_batch(arrays, schema=schema)
 
 

@@ -183,6 +183,9 @@ def plan_segments(
     atoms: NDArray[np.integer[Any]] | None = segments.document if config.pair_columns else None
     if cut.trees is not None:
         atoms = cut.trees.tree_of
+        if config.pair_columns and config.group_prefix is None:
+            # Sides that begin differently are trees of their own, one after the other.
+            atoms = cut.trees.rows.document[cut.trees.tree_rows[:-1]][atoms]
     plan = pack_lengths(
         padded,
         config.max_length,

@@ -6,7 +6,6 @@ numbers, so the next shard of the output is known before the build is done. At t
 OUT.incomplete becomes OUT by a rename; files that are mapped stay readable.
 """
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..canonical import digest_of
+from ..canonical import digest_of, parse_json
 from ..errors import FormatError
 from ..files import MANIFEST
 from ..manifest import FORMAT_VERSION, FileEntry, Manifest, read_manifest
@@ -162,7 +161,7 @@ def _provisional(inputs: dict[str, Any], layout: dict[str, Any]) -> Manifest:
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object; {} if it is missing, or deleted meanwhile."""
     try:
-        loaded = json.loads(path.read_bytes())
+        loaded = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return loaded if isinstance(loaded, dict) else {}

@@ -16,9 +16,9 @@ from packprep.chat.forms import PlainChat, plain_chat
 from packprep.chat.masks import render_chats
 from packprep.chat.rendering.expressions import Applied, Original, TextGuard
 from packprep.chat.rendering.plain_rows import CHAT_KERNELS, PlainRows
-from packprep.chat.rendering.sandbox import MAX_SIZE
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace
+from packprep.chat.rendering.value_limits import MAX_SIZE
 from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
 from packprep.chat.turns import TurnFinder
 from packprep.engines.tokenizer import load_tokenizer

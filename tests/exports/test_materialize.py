@@ -19,6 +19,7 @@ from packprep.schemas import FormatError, read_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import build_options, disk_fails, save_tokenizer, texts
+from tests.helpers.trees import answer_rows
 
 from ..chat.test_turn_builds import SMALL, thoughtful
 
@@ -55,6 +56,8 @@ IDS = {
     "carry": ("weights:float32", "quality"),
     "vocab_size": 400,
 }
+TREES: dict[str, Any] = {"share_prefixes": True, "min_shared": 1}
+GROUPS = {**IDS, **TREES, "group_prefix": "prompt", "max_length": 64}
 FILLED = {"packs_multiple_of": 7, "remainder": "fill"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{
@@ -83,6 +86,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**IDS, "overflow": "truncate", "truncation_side": "balanced", "max_length": 16},
     ),
     "pairs": ("pairs", {**PAIRS, "overflow": "truncate"}),
+    "trees of turns": (
+        "chat",
+        {"messages_column": "messages", "turns": "each", "max_length": 512, **TREES},
+    ),
+    "trees of pairs": ("pairs", {**PAIRS, **TREES, "overflow": "truncate"}),
+    "trees of groups": ("groups", {**GROUPS, "holdout": 0.2, **FILLED}),
+    "trees of all tokens": ("groups", {**GROUPS, "loss_mask_column": None, "token_type": "auto"}),
+    "trees in epochs": ("groups", {**GROUPS, "epochs": 2, "repack": True, "stride": 6}),
     "turns": ("chat", {"messages_column": "messages", "turns": "each", "max_length": 512}),
 }
 
@@ -91,7 +102,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def inputs(tmp_path: Path) -> Any:
     def options(kind: str, output: str, **more: Any) -> dict[str, Any]:
         rows: dict[str, Any] = {"text": texts(120), "ids": ids_rows(120), "pairs": pair_rows(90)}
-        rows["chat"] = thoughtful(20)
+        rows["chat"], rows["groups"] = thoughtful(20), answer_rows(40)
         files = {
             "a.jsonl": rows[kind],
             "b.jsonl": texts(60, seed=5) if kind == "text" else rows[kind],
@@ -105,6 +116,12 @@ def inputs(tmp_path: Path) -> Any:
     return options
 
 
+FIELDS = (
+    *("tokens", "position_ids", "cu_seqlens", "labels", "document_ids", "loss_weights"),
+    *("segment_parents", "previous", "label_weights"),
+)
+
+
 def equal_packs(one: PackedShards, other: PackedShards) -> None:
     assert len(one) == len(other) > 1
     assert one.plans == other.plans
@@ -116,10 +133,15 @@ def equal_packs(one: PackedShards, other: PackedShards) -> None:
 
 
 def equal_batches(one: PackedShards, other: PackedShards) -> None:
-    for batch, same in zip(PackedLoader(one, 3), PackedLoader(other, 3), strict=True):
-        for name in ("tokens", "position_ids", "cu_seqlens", "labels", "document_ids"):
+    options: dict[str, Any] = {"trees": one.has_trees, "loss_weights": "segment"}
+    loaders = PackedLoader(one, 3, **options), PackedLoader(other, 3, **options)
+    for batch, same in zip(*loaders, strict=True):
+        for name in FIELDS:
             values, expected = getattr(batch, name), getattr(same, name)
             assert np.array_equal(values, expected) if expected is not None else values is None
+        assert list(batch.rows) == list(same.rows)
+        for name, values in batch.rows.items():
+            assert np.array_equal(values, same.rows[name])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -240,9 +262,13 @@ def test_append_adds_windows_to_an_index(inputs: Any, tmp_path: Path) -> None:
     assert [entry.sha256 for entry in made.files] == [entry.sha256 for entry in plain.files]
 
 
-def test_every_command_reads_an_index_or_says_what_to_do(inputs: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["text", "groups"])
+def test_every_command_reads_an_index_or_says_what_to_do(
+    kind: str, inputs: Any, tmp_path: Path
+) -> None:
     """A walk over all commands that take an output."""
-    options = inputs("text", "plain")
+    options = inputs(kind, "plain", **(GROUPS if kind == "groups" else {}))
+    unshared = ["--unshared"] if kind == "groups" else []
     build(BuildConfig(**options))
     build(BuildConfig(**options | {"output": str(tmp_path / "index"), "materialize": "index"}))
     index, plain, new = tmp_path / "index", tmp_path / "plain", tmp_path / "new"
@@ -269,10 +295,10 @@ def test_every_command_reads_an_index_or_says_what_to_do(inputs: Any, tmp_path: 
     assert run(*baseline, "--update-baseline").code == 0
     assert run(*baseline).code == 0
     assert run("status", index).code == 0
-    for form in ("megatron", "parquet"):
+    for form in ("npy", "parquet"):
         for output in (index, plain):
             made = tmp_path / f"{form}-{output.name}"
-            assert run("export", output, "--to", form, "-o", made, "-q").code == 0
+            assert run("export", output, "--to", form, "-o", made, "-q", *unshared).code == 0
         facts = [
             json.loads((tmp_path / f"{form}-{name}" / "export.json").read_bytes())["data"]["files"]
             for name in ("index", "plain")
@@ -280,7 +306,7 @@ def test_every_command_reads_an_index_or_says_what_to_do(inputs: Any, tmp_path: 
         assert facts[0] == facts[1]
     advice = f"write them with packprep materialize {index} -o DIR, then give DIR\n"
     for refused in (
-        ("rename", index, "--names", "hf"),
+        *([] if unshared else [("rename", index, "--names", "hf")]),
         ("reshard", index, "-o", new, "--shard-size", "1MB"),
         ("push", index, "a/b", "--dry-run"),
         ("card", index),

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,17 @@ def test_a_wrong_number_of_samples_is_found(mds: Path) -> None:
     shard = mds / "train" / "shard.00000.mds"
     shard.write_bytes((3).to_bytes(4, "little") + shard.read_bytes()[4:])
     assert "train/shard.00000.mds: it has 3 samples; index.json says 4" in findings(mds)
+
+
+@pytest.mark.parametrize("name", ["../outside.mds", "/etc/hostname", ""])
+def test_an_index_names_shards_of_its_own_folder_only(mds: Path, name: str) -> None:
+    index = mds / "train" / "index.json"
+    shutil.copy(mds / "train" / "shard.00000.mds", mds / "outside.mds")
+    index.write_text(index.read_text().replace("shard.00000.mds", name))
+    assert any(
+        f"train/index.json names the file {name!r}; expected a relative path" in line
+        for line in findings(mds)
+    )
 
 
 def test_falling_offsets_are_found(mds: Path) -> None:

@@ -152,7 +152,7 @@ def _read_packs(directory: Path, split: str | None, verify: bool) -> None:
         shards.column_dtypes,
         shards.segment_multiple,
     )
-    if len(shards):
+    if len(shards) and shards.max_length <= 1 << 20:  # a batch has that many tokens
         for batch, _ in zip(
             PackedLoader(shards, packs_per_batch=1, shuffle=True), range(3), strict=False
         ):
@@ -221,7 +221,7 @@ def _flip_signed(directory: Path, draw: random.Random) -> None:
             (0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256))
         )
     path.write_bytes(content)
-    _sign(directory)
+    sign(directory)
 
 
 def _cut(directory: Path, draw: random.Random) -> None:
@@ -231,7 +231,7 @@ def _cut(directory: Path, draw: random.Random) -> None:
     at = draw.randrange(len(content) + 1)
     path.write_bytes(content[:at] + draw.choice((b"", b"", content[:at], b"\0" * 64)))
     if draw.random() < 0.5:
-        _sign(directory)
+        sign(directory)
 
 
 def _splice(directory: Path, draw: random.Random) -> None:
@@ -245,7 +245,7 @@ def _splice(directory: Path, draw: random.Random) -> None:
         at = draw.randrange(len(one) + 1)
         first.write_bytes(one[:at] + other[draw.randrange(len(other) + 1) :])
     if draw.random() < 0.5:
-        _sign(directory)
+        sign(directory)
 
 
 def _remove(directory: Path, draw: random.Random) -> None:
@@ -274,11 +274,11 @@ def _change_value(directory: Path, draw: random.Random) -> None:
     except ValueError:
         return
     for _ in range(draw.choice((1, 1, 2, 3))):
-        value = _changed(value, draw)
-    _write_signed(path, value)
+        value = changed(value, draw)
+    write_signed(path, value)
 
 
-def _changed(value: Any, draw: random.Random) -> Any:
+def changed(value: Any, draw: random.Random) -> Any:
     """A copy with one place changed."""
     value = copy.deepcopy(value)
     place = {"": value}
@@ -303,7 +303,7 @@ def _changed(value: Any, draw: random.Random) -> Any:
     return place[""]
 
 
-def _write_signed(path: Path, value: Any) -> None:
+def write_signed(path: Path, value: Any) -> None:
     """Canonical, and a manifest with the digests that its values give: damage, not noise."""
     if path.name == "manifest.json" and isinstance(value, dict) and {"data", "run"} <= set(value):
         data = value["data"]
@@ -316,7 +316,7 @@ def _write_signed(path: Path, value: Any) -> None:
         path.write_text(json.dumps(value))
 
 
-def _sign(directory: Path) -> None:
+def sign(directory: Path) -> None:
     """Sizes and digests of all files as they are now, into the manifest."""
     try:
         value = json.loads((directory / "manifest.json").read_bytes())
@@ -326,7 +326,7 @@ def _sign(directory: Path) -> None:
                 entry |= {"bytes": path.stat().st_size, "sha256": file_digest(path)}
     except (ValueError, KeyError, TypeError, OSError):
         return
-    _write_signed(directory / "manifest.json", value)
+    write_signed(directory / "manifest.json", value)
 
 
 def _other_shard(directory: Path, draw: random.Random) -> None:
@@ -364,7 +364,7 @@ def _other_shard(directory: Path, draw: random.Random) -> None:
     table = pa.Table.from_arrays(columns, names=chosen)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table)
-    _sign(directory)
+    sign(directory)
 
 
 def _random_column(kind: pa.DataType, rows: int, draw: random.Random) -> "pa.Array[Any]":

@@ -4,13 +4,11 @@ Paths that leave their folder, data that would be code, names that hold secrets,
 """
 
 import ast
-import gzip
 import json
 import os
 import pickle
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.yaml_file import from_yaml
@@ -594,88 +591,3 @@ def test_no_report_and_no_manifest_shows_a_secret(tmp_path: Path) -> None:
         shown += file.read_text()
     assert SECRET not in shown
     assert "a?sig=***/a.jsonl" in shown or "a?sig=***" in shown
-
-
-# Bombs -------------------------------------------------------------------------------------
-
-
-def bomb(path: Path, megabytes: int, before: bytes = b"") -> Path:
-    """A small compressed file that unpacks to `megabytes` of one line."""
-    with path.open("wb") as file:
-        gz = path.suffix == ".gz"
-        with (
-            gzip.GzipFile("", "wb", 1, file)
-            if gz
-            else zstandard.ZstdCompressor(1).stream_writer(file) as packed
-        ):
-            packed.write(before)
-            for _ in range(megabytes):
-                packed.write(b"x" * 1_000_000)
-    return path
-
-
-def peak_of(arguments: list[str], code: int) -> tuple[int, str]:
-    """Bytes of memory a command held at most, and what it said."""
-    measure = (
-        "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], "
-        "capture_output=True, text=True);"
-        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, "
-        "done.stderr)"
-    )
-    command = [sys.executable, "-c", measure, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    status, peak, said = done.stdout.split(" ", 2)
-    assert int(status) == code, said
-    return int(peak), said
-
-
-@pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """Bytes of memory of a build of next to nothing."""
-    folder = tmp_path_factory.mktemp("usual")
-    return peak_of([*command_line(folder, write_jsonl(folder / "good.jsonl", texts(40))), "-q"], 0)[
-        0
-    ]
-
-
-BOMBS = {
-    "a.jsonl.gz": (
-        b'{"text": "a"}\n{"text": "',
-        "row 1 (line 2): the line has more than 8,000,000 bytes",
-    ),
-    "a.json.zst": (
-        b'[{"text": "a"}, {"text": "',
-        "row 1: invalid JSON, or more than 8,000,000 bytes",
-    ),
-    "a.csv.zst": (b"text\na\n", "line 3: the row has more than 8,000,000 bytes"),
-    "a.txt.zst": (
-        b"a\n",
-        "row 0: the document that starts on line 1 has more than 8,000,000 bytes",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_file_that_unpacks_to_one_endless_line_takes_no_more_memory_than_a_row(
-    tmp_path: Path, name: str, usual: int
-) -> None:
-    before, sentence = BOMBS[name]
-    path = bomb(tmp_path / name, 400, before)
-    assert path.stat().st_size < 3_000_000
-    peak, said = peak_of([*command_line(tmp_path, path), "--max-row-size", "8MB"], 2)
-    assert sentence in said
-    assert peak < usual + 150_000_000, (
-        "of 400 MB, and the text of a row is in several hands at once"
-    )
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_binary_file_that_unpacks_without_end_stops_before_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("packprep.sources.opening._UNPACKED_BYTES", 5_000_000)
-    path = bomb(tmp_path / "a.parquet.zst", 50)
-    assert (
-        refused(tmp_path, path)
-        == f"{path} unpacks to more than 5,000,000 bytes, more than any parquet file does"
-    )

@@ -30,14 +30,20 @@ def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
     """Change the packs of one shard in place, then seal the output, ledger and report included."""
     manifest = read_manifest(out)
     entry = manifest.shards(next(iter(manifest.splits)))[shard]
-    packs, tokens = packs_of(out, shard), "tokens" if manifest.names == "packprep" else "input_ids"
+    packs = packs_of(out, shard)
     edit(packs)
-    schema = stored_schema(manifest.columns, manifest.names)
+    if manifest.is_index:
+        schema = pa.schema([(column.name, column.arrow_type) for column in manifest.file_columns])
+        tokens = sum(sum(pack["lengths"]) for pack in packs)
+    else:
+        schema = stored_schema(manifest.columns, manifest.names)
+        ids = "tokens" if manifest.names == "packprep" else "input_ids"
+        tokens = sum(len(pack[ids]) for pack in packs)
     (out / entry.path).unlink()  # merge may have linked the file to another output
     with pa.ipc.new_stream(str(out / entry.path), schema) as writer:
         for first in range(0, len(packs), 4):
             writer.write_table(pa.Table.from_pylist(packs[first : first + 4], schema))
-    seal(out, entry.path, len(packs), sum(len(pack[tokens]) for pack in packs))
+    seal(out, entry.path, len(packs), tokens)
 
 
 def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None = None) -> None:

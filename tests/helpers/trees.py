@@ -1,11 +1,13 @@
 """Outputs with trees, from rows of token ids."""
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import strategies as st
 
 from packprep import BuildConfig
 from packprep.output.shard_writer import ShardLayout, iterate_batches
@@ -19,6 +21,60 @@ from .tiny_shards import write_output
 
 Rows = Sequence[Sequence[int]]
 Masks = Sequence[Sequence[bool]]
+Window = tuple[list[list[int]], list[int], list[list[bool]] | None]
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    """Rows, of which many go on from another of the same id; ids; trained tokens."""
+    rows: list[list[int]] = []
+    ids: list[int] = []
+    for number in range(draw(st.integers(1, 4))):
+        of_id: list[list[int]] = []
+        for _ in range(draw(st.integers(1, 5))):
+            begin: list[int] = draw(st.sampled_from([[], *of_id]))
+            kept: int = draw(st.integers(0, len(begin)))
+            tail = draw(st.lists(st.integers(0, 3), min_size=1, max_size=8))
+            of_id.append(begin[:kept] + tail)
+        rows += of_id
+        ids += [number] * len(of_id)
+    if draw(st.booleans()):
+        return rows, ids, None
+    kind = draw(st.sampled_from(["tail", "any"]))
+    masks = []
+    for row in rows:
+        if kind == "tail":
+            first = draw(st.integers(0, len(row)))
+            masks.append([place >= first for place in range(len(row))])
+        else:
+            masks.append([draw(st.booleans()) for _ in row])
+    return rows, ids, masks
+
+
+ANSWERS = 4
+"""Answers to each prompt of `answer_rows`."""
+
+
+def answer_rows(groups: int) -> list[dict[str, Any]]:
+    """Some answers to each of the prompts, with a value for each row and for each token."""
+    draw = random.Random(0)
+    rows = []
+    for group in range(groups):
+        prompt = [draw.randrange(3, 400) for _ in range(draw.randrange(4, 30))]
+        for number in range(ANSWERS):
+            answer = [draw.randrange(3, 400) for _ in range(draw.randrange(1, 20))]
+            ids = prompt + answer
+            rows.append(
+                {
+                    "ids": ids,
+                    "mask": [0] * len(prompt) + [1] * len(answer),
+                    "prompt": group,
+                    "set": group % 3,
+                    "quality": number / 8,
+                    "weights": [place / 4 for place in range(len(ids))],
+                }
+            )
+    return rows
 
 
 def tree_documents(

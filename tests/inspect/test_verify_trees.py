@@ -2,16 +2,21 @@
 
 import random
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
 from packprep.inspect.verify import verify
 from tests.helpers.corpus import write_jsonl
 from tests.helpers.planted import packs_of, plant
+from tests.helpers.trees import Window, windows
 
 PROMPT, ANSWER = 20, 5
 Pack = dict[str, list[Any]]
@@ -118,3 +123,74 @@ def test_rows_on_the_path_of_another_tree_are_found_at_level_full(
 
     plant(out, edit)
     assert not verify(out, level="full").sound
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    window=windows(),
+    options=st.fixed_dictionaries(
+        {
+            "min_shared": st.integers(1, 3),
+            "max_length": st.sampled_from([24, 64]),
+            "materialize": st.sampled_from(["shards", "index"]),
+            "columns": st.sampled_from([(), ("position_ids", "document_ids")]),
+        }
+    ),
+    data=st.data(),
+)
+def test_a_planted_parent_is_always_found(
+    window: Window, options: dict[str, Any], data: st.DataObject
+) -> None:
+    """At level full; and at level fast too where positions are stored and disagree."""
+    tokens, groups, masks = window
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows: list[dict[str, Any]] = [
+            {"ids": ids, "prompt": group, "mask": mask}
+            for ids, group, mask in zip(
+                tokens, groups, masks or [[True] * len(ids) for ids in tokens], strict=True
+            )
+        ]
+        config = BuildConfig(
+            sources=(str(write_jsonl(folder / "a.jsonl", rows)),),
+            output=str(folder / "out"),
+            input_ids_column="ids",
+            loss_mask_column="mask",
+            vocab_size=4,
+            min_loss_tokens=0,
+            share_prefixes=True,
+            group_prefix="prompt",
+            **options,
+        )
+        build(config)
+        assert verify(folder / "out", level="full").sound
+        packs = packs_of(folder / "out")
+        wrong = [
+            (pack, segment, parent)
+            for pack, columns in enumerate(packs)
+            for segment, right in enumerate(columns["segment_parents"])
+            for parent in range(-1, segment)
+            if parent != right
+        ]
+        if not wrong:
+            return
+        pack, segment, parent = data.draw(st.sampled_from(wrong))
+        lengths = packs[pack].get("lengths") or np.diff(packs[pack]["cu_seqlens"]).tolist()
+        parents = packs[pack]["segment_parents"]
+
+        def before(parents: list[int]) -> int:
+            """Tokens on the path to the segment."""
+            above, count = parents[segment], 0
+            while above >= 0:
+                above, count = parents[above], count + lengths[above]
+            return count
+
+        def edit(planted: list[Pack]) -> None:
+            planted[pack]["segment_parents"][segment] = parent
+
+        plant(folder / "out", edit)
+        assert not verify(folder / "out", level="full").sound
+        edited = [*parents[:segment], parent, *parents[segment + 1 :]]
+        if "position_ids" in packs[pack] and before(edited) != before(parents):
+            found = [finding.what for finding in verify(folder / "out").findings]
+            assert any("position" in what or "parent" in what for what in found), found

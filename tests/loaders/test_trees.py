@@ -22,6 +22,7 @@ from packprep import loaders  # noqa: E402
 from packprep.loaders import (  # noqa: E402
     seen_until,
     selective_log_probs,
+    to_block_sparse,
     to_flex_block_mask,
     to_hf_4d,
     tree_loss,
@@ -239,6 +240,55 @@ def test_flex_attention_sees_what_the_dense_mask_lets_it_see(shards: PackedShard
     assert torch.allclose(flex, dense, atol=1e-5)
 
 
+@pytest.mark.parametrize("block_size", [(1, 1), (4, 4), (8, 4), (4, 8), (7, 5), (128, 128)])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("padding", [{}, {"pad_multiple": 64}])
+def test_blocks_are_those_of_the_dense_mask(
+    shards: PackedShards,
+    block_size: tuple[int, int],
+    transposed: bool,
+    padding: dict[str, int],
+) -> None:
+    batch = batch_of(shards, **padding)
+    mask = tree_mask(batch)
+    found = to_block_sparse(batch, block_size, transposed=transposed)
+    assert {tensor.dtype for tensor in found.values()} == {torch.int32}
+    total, (rows, columns) = len(batch), block_size
+    expected: dict[str, list[list[int]]] = {"mask": [], "full": []}
+    sizes = (columns, rows) if transposed else (rows, columns)
+    for first in range(0, total, sizes[0]):
+        lists: dict[str, list[int]] = {"mask": [], "full": []}
+        for number, second in enumerate(range(0, total, sizes[1])):
+            query, key = (second, first) if transposed else (first, second)
+            block = mask[query : query + rows, key : key + columns]
+            whole = block.numel() == rows * columns
+            if block.all() and whole:
+                lists["full"].append(number)
+            elif block.any():
+                lists["mask"].append(number)
+        for name, numbers in lists.items():
+            expected[name].append(numbers)
+    for name, lines in expected.items():
+        counts = found[f"{name}_block_cnt"]
+        numbers = found[f"{name}_block_idx"]
+        assert counts.shape == (1, 1, -(-total // sizes[0]))
+        assert numbers.shape == (*counts.shape, -(-total // sizes[1]))
+        assert [
+            line[:count].tolist()
+            for line, count in zip(numbers[0, 0], counts[0, 0].tolist(), strict=True)
+        ] == lines
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_block_mask_of_these_tensors_is_that_of_flex_attention(shards: PackedShards) -> None:
+    batch = batch_of(shards, pad_multiple=64).torch()
+    block_mask = to_flex_block_mask(batch)
+    found, back = (to_block_sparse(batch, transposed=transposed) for transposed in (False, True))
+    of_flex = block_mask.as_tuple()[2:10]
+    for expected, tensor in zip(of_flex, [*found.values(), *back.values()], strict=True):
+        assert tensor.tolist() == expected.tolist()
+
+
 def test_isolation_of_trees(shards: PackedShards) -> None:
     model = tiny_llama("sdpa")
     result = verify_isolation(model, batch_of(shards))
@@ -326,7 +376,15 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
         *("Isolation", "PackedBatch", "PackedShards", "PairLogProbs", "Segment", "check_trl"),
         *("attention_backend", "varlen_attention", "context_indices", "loss_weights"),  # no batch
         *("segment_means", "selective_log_probs", "seen_until", "to_data_module", "to_node"),
-        *("to_flex_block_mask", "to_hf_4d", "tree_loss", "tree_mask", "unpack", "verify_isolation"),
+        *(
+            "to_block_sparse",
+            "to_flex_block_mask",
+            "to_hf_4d",
+            "tree_loss",
+            "tree_mask",
+            "unpack",
+            "verify_isolation",
+        ),
     }
     assert {*refuse, *knows} == {*loaders.__all__}
 

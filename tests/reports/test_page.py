@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from packprep import BuildConfig, build
 from packprep.reports.facts import Facts, gather
 from packprep.reports.page import as_data, clip, render, write_page
 from packprep.schemas.report import Report, ReportSource
 from tests.helpers.chromium import Chromium, Visit, find_chromium
+from tests.helpers.corpus import write_jsonl
 from tests.helpers.tiny_shards import GOLDEN
+from tests.helpers.trees import ANSWERS, answer_rows
 
 from .test_facts import built
 
@@ -145,6 +148,65 @@ def test_every_picture_has_a_name_and_every_id_is_there_once(facts: Facts) -> No
     levels = [int(tag[1]) for tag, _ in tags if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+@pytest.fixture(scope="module")
+def of_trees(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    folder = tmp_path_factory.mktemp("trees")
+    source = write_jsonl(folder / "a.jsonl", answer_rows(30))
+    config = BuildConfig(
+        sources=(str(source),),
+        output=str(folder / "out"),
+        input_ids_column="ids",
+        vocab_size=400,
+        max_length=256,
+        share_prefixes=True,
+        min_shared=4,
+        group_prefix="prompt",
+    )
+    build(config)
+    return gather(folder / "out")
+
+
+def test_the_page_has_a_picture_of_the_tree_that_saves_the_most(of_trees: Facts) -> None:
+    page = render(of_trees)
+    [picture] = re.findall(r'<svg class="tree".*?</svg>', page, re.DOTALL)
+    [(rows, of_rows, in_pack)] = re.findall(
+        r'"a tree of (\d+) rows in pack \d+: (\d+) tokens of rows, (\d+) in the pack"', picture
+    )
+    assert int(rows) == ANSWERS
+    groups: dict[int, list[list[int]]] = {}
+    for row in answer_rows(30):
+        groups.setdefault(row["prompt"], []).append(row["ids"])
+    saved = []
+    for group in groups.values():
+        prefixes = {tuple(ids[:end]) for ids in group for end in range(1, len(ids) + 1)}
+        saved.append(sum(map(len, group)) - len(prefixes))
+    assert int(of_rows) - int(in_pack) == max(saved) > 60
+    titles = re.findall("<title>(.*?)</title>", picture)
+    assert len(titles) == 2 * ANSWERS  # the prompt, its answers, and the prompt in grey
+    assert titles[0].startswith("a.jsonl row ")
+    assert ", in 4 of the rows: " in titles[0]
+    assert ", in 1 of the rows: " in titles[1]
+    assert all(title.startswith("shared with the rows above: ") for title in titles[2::2])
+    assert 'class="tree"' not in render(gather(GOLDEN / "v1-rich"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_browser_shows_a_tree_whole(
+    browser: Chromium, of_trees: Facts, tmp_path: Path, width: int
+) -> None:
+    page = write_page(of_trees, tmp_path / "report.html")
+    questions = QUESTIONS | {
+        "bars": "[...document.querySelectorAll('.tree rect')].map(e => e.getBoundingClientRect())"
+        ".map(r => [r.left, r.right, r.height])"
+    }
+    answers = browser.visit(page.as_uri(), width=width, dark=True, questions=questions).answers
+    assert (answers["overflow"], answers["outside"]) == (0, [])
+    bars = answers["bars"]
+    assert len(bars) == 2 * ANSWERS
+    assert all(right - left >= 0.5 and height >= 12 for left, right, height in bars)
+    assert max(right for _, right, _ in bars) <= width
 
 
 def test_names_that_look_like_html_or_a_template_are_text(

@@ -2,7 +2,9 @@ import json
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
-from packprep.schemas.report import Report
+import pytest
+
+from packprep.schemas.report import Report, report_fault
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_bytes())
 VALUES = {
@@ -44,3 +46,40 @@ def typed(kind: Any) -> Any:
 
 def test_the_types_have_the_keys_of_the_schema_and_require_the_same() -> None:
     assert typed(Report) == described(SCHEMA)
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1-example" / "report.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, None),
+        ({"a_later_key": "x"}, None),
+        ({"packs": "2"}, "packs is of another type or out of range"),
+        ({"packs": True}, "packs is of another type or out of range"),
+        ({"packs": 1 << 63}, "packs is of another type or out of range"),
+        ({"bias": float("nan")}, "bias is of another type or out of range"),
+        ({"splits": []}, "splits is no object"),
+        ({"splits": {"train": {}}}, "splits.train has no packs"),
+        ({"windows": {}}, "windows is no list"),
+        ({"sources": [7]}, "sources[0] is no object"),
+        (
+            {"documents_per_pack": {"p50": "1", "p95": 1, "max": 1}},
+            "documents_per_pack.p50 is of another type or out of range",
+        ),
+        ({"seconds": {}}, "seconds has no total"),
+        ({"mix": None}, "mix is no object"),
+    ],
+)
+def test_the_first_value_of_another_type_is_named(
+    change: dict[str, Any], fault: str | None
+) -> None:
+    assert report_fault(json.loads(GOLDEN.read_bytes()) | change) == fault
+
+
+def test_the_first_missing_value_is_named() -> None:
+    report = json.loads(GOLDEN.read_bytes())
+    del report["bias"]
+    assert report_fault(report) == "it has no bias"
+    assert report_fault([]) == "it is no object"

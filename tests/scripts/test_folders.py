@@ -26,7 +26,10 @@ PROGRAMS = sorted(
     path
     for path in [
         *(path for path in (ROOT / "scripts").rglob("*.py") if path.name not in LIBRARIES),
-        *(ROOT / "tests" / "faults" / f"{name}.py" for name in ("fuzz", "remote", "soak")),
+        *(
+            ROOT / "tests" / "faults" / f"{name}.py"
+            for name in ("bombs", "fuzz", "guided/run", "remote", "soak")
+        ),
     ]
 )
 
@@ -45,7 +48,7 @@ def test_the_top_holds_commands_and_what_they_read() -> None:
     top = {path.name for path in (ROOT / "scripts").iterdir() if path.name != "__pycache__"}
     assert top == {
         *("check", "check_datasets_versions", "check_trainers", "demo", "gate", "install"),
-        *("soak", "test", "constraints.txt"),
+        *("fuzz", "soak", "test", "constraints.txt"),
         *("audit", "check_lowest", "lock", "lock.txt", "lock-build.txt", "release"),
         *("demo_baseline.json", "demo_show.py"),
         *("bench", "checks", "docs", "examples"),

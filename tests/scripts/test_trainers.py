@@ -24,6 +24,7 @@ ROWS = trainers.rows()
 PARTS = (  # of other calls
     "to_seq_idx",
     "to_flex_block_mask",
+    "to_block_sparse",
     "seen_until",
     "tree_mask",
     "Isolation",

@@ -121,6 +121,34 @@ def sides_in(path: Path) -> dict[int, list[tuple[int, list[int]]]]:
     return pairs
 
 
+def test_sides_that_share_nothing_are_in_one_pack_too(tmp_path: Path) -> None:
+    """With shared prefixes they are trees of their own."""
+    rows = [
+        {
+            side: [number, int(side == "chosen"), *[7] * (number % 9)]
+            for side in ("chosen", "rejected")
+        }
+        for number in range(60)
+    ]
+    build(
+        BuildConfig(
+            sources=(str(write_jsonl(tmp_path / "pairs.jsonl", rows)),),
+            output=str(tmp_path / "out"),
+            input_ids_column="auto",
+            vocab_size=64,
+            max_length=64,
+            share_prefixes=True,
+            **PAIRS,
+        )
+    )
+    found = []
+    for pack in PackedShards(tmp_path / "out", verify=True):
+        ids, sides = pack.columns["row_ids"].tolist(), pack.columns["row_sides"].tolist()
+        assert (sides, ids[::2]) == ([0, 1] * (len(ids) // 2), ids[1::2])
+        found += ids[::2]
+    assert sorted(found) == [*range(60)]
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strategy: Any) -> None:
     rows = rows_of(60)

@@ -13,36 +13,7 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.validate import check_batch
 from packprep.windows.planner import account_by_source
 from tests.helpers import documents
-from tests.helpers.trees import plan_and_layout, tree_documents
-
-Window = tuple[list[list[int]], list[int], list[list[bool]] | None]
-
-
-@st.composite
-def windows(draw: st.DrawFn) -> Window:
-    """Rows, of which many go on from another of the same id; ids; trained tokens."""
-    rows: list[list[int]] = []
-    ids: list[int] = []
-    for number in range(draw(st.integers(1, 4))):
-        of_id: list[list[int]] = []
-        for _ in range(draw(st.integers(1, 5))):
-            begin: list[int] = draw(st.sampled_from([[], *of_id]))
-            kept: int = draw(st.integers(0, len(begin)))
-            tail = draw(st.lists(st.integers(0, 3), min_size=1, max_size=8))
-            of_id.append(begin[:kept] + tail)
-        rows += of_id
-        ids += [number] * len(of_id)
-    if draw(st.booleans()):
-        return rows, ids, None
-    kind = draw(st.sampled_from(["tail", "any"]))
-    masks = []
-    for row in rows:
-        if kind == "tail":
-            first = draw(st.integers(0, len(row)))
-            masks.append([place >= first for place in range(len(row))])
-        else:
-            masks.append([draw(st.booleans()) for _ in row])
-    return rows, ids, masks
+from tests.helpers.trees import Window, plan_and_layout, tree_documents, windows
 
 
 def rows_in(batch: dict[str, list[Any]]) -> list[tuple[int, int, int, list[int], list[int], int]]:

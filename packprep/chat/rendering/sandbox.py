@@ -1,8 +1,10 @@
 """The sandbox that chat templates run in: Jinja2's, set up as in transformers, with bounds added.
 
 A template is untrusted data. It sees only the values passed to it. It stops when it takes more than
-MAX_STEPS loop rounds and calls, or makes something larger than MAX_SIZE. Steps are counted, not
-seconds, so the same template and row stop at the same place on every machine, or on none.
+MAX_STEPS loop rounds, calls and filters, or makes something larger than MAX_SIZE. Steps are
+counted, not seconds, so the same template and row stop at the same place on every machine, or on
+none. A call or filter of a large value counts as many. Operators such as `in` and slices are not
+counted: of the largest values they take milliseconds each.
 
 Jinja2's sandbox does not bound nested loops, macros that call themselves twice, values that double
 in each `set`, or paddings and products of a billion characters, and it renders attributes that
@@ -12,7 +14,6 @@ begin with an underscore as empty text. All of these raise here.
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -25,19 +26,34 @@ from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from packprep.chat.rendering.value_limits import (
+    MAX_SIZE,
+    PLAIN,
+    LimitError,
+    check_arguments,
+    check_format,
+    check_product,
+    is_small,
+    sized,
+    steps_of,
+)
+
 MAX_STEPS = 500_000  # of one rendering; a conversation of 100 messages takes a few hundred
-MAX_SIZE = 1 << 24  # characters of one rendering or of one value inside it
-MAX_ITEMS = 1 << 20  # lists, objects and what is in them, of one value
 
 
-_PLAIN = frozenset({str, bool, int, type(None)})
+_ADDED_AT_ONCE = 16  # terms of a sum whose value is measured
+_INDENT = 64  # characters at most, of one level of JSON
+_NESTED = frozenset({list, tuple, dict})
 _OF_DICT = frozenset(dir(dict))
 _OF_TEXT = frozenset({"startswith", "endswith", "split", "strip", "lstrip", "rstrip"})
 _OF_LOOP = frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})
 
 
-class LimitError(TemplateError):
-    """A rendering exceeded one of the bounds."""
+class _Rendering(threading.local):
+    """The rendering that a thread makes: its steps so far, and its mark."""
+
+    steps = 0
+    mark = ""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -52,19 +68,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
-        self._local = threading.local()
+        self._local = _Rendering()
         self._mark = mark
         self.generates = False  # True once a template with {% generation %} was parsed
-        self.filters |= {"tojson": _tojson, "counted": self._counted, "sized": _sized}
+        self.filters["tojson"] = _tojson
         for name in _GROWING_FILTERS:
             self.filters[name] = _checked(self.filters[name])
+        self.filters = {name: self._weighed(name, each) for name, each in self.filters.items()}
+        self.filters |= {"counted": self._counted, "sized": sized}
+        del self.globals["lipsum"]  # another text each time, of any size
         self.globals |= {"raise_exception": _raise, "dict": _dict, "namespace": _PlainNamespace}
 
     @property
     def current_mark(self) -> str:
         """Mark of the rendering that this thread makes; empty if it has none."""
-        mark: str = self._local.mark
-        return mark
+        return self._local.mark
 
     def render(
         self, template: Template, variables: Mapping[str, Any], *, marked: bool = False
@@ -96,6 +114,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
             assign.node = _filter(assign.node, "sized")
         for block in list(tree.find_all(nodes.AssignBlock)):
             block.filter = _filter(block.filter, "sized")
+        for output in list(tree.find_all(nodes.Output)):
+            output.nodes = [
+                node if _is_text(node) else _filter(node, "sized") for node in output.nodes
+            ]
+        for joined in list(tree.find_all(nodes.Concat)):
+            joined.nodes = _in_parts(joined.nodes)
+        for added in list(tree.find_all(nodes.Add)):
+            if _terms(added.left) % _ADDED_AT_ONCE == 0:
+                added.left = _filter(added.left, "sized")
         return tree
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -116,27 +143,29 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 return getattr(obj, attribute)
         elif kind is _PlainNamespace and not attribute.startswith("_"):
             value = getattr(obj, attribute, self)
-            if type(value) in _PLAIN:
+            if type(value) in PLAIN:
                 return value
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 as in Jinja2
-        __self._count(1)
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
-        _check_arguments(
-            getattr(method, "__self__", None),
-            getattr(method, "__name__", ""),
-            (*args, *kwargs.values()),
+        __self._count(steps_of(getattr(method, "__self__", None)))
+        arguments = (*args, *kwargs.values())
+        for argument in arguments:
+            if type(argument) in _NESTED:
+                sized(argument)
+        check_arguments(
+            getattr(method, "__self__", None), getattr(method, "__name__", ""), arguments
         )
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and not (_is_small(left) and _is_small(right)):
+        if operator == "**" and not (is_small(left) and is_small(right)):
             raise LimitError(f"the template takes a power of {str(left)[:20]}")
         if operator == "*":
-            _check_product(left, right)
+            check_product(left, right)
         if operator == "%" and isinstance(left, str):
-            _check_widths(left)
+            check_format(left, (right,))
         return super().call_binop(context, operator, left, right)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
@@ -155,6 +184,27 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for item in items:
             self._count(1)
             yield item
+
+    def _weighed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The filter, with the work that it takes added to the steps.
+
+        The value is measured, unless the filter only takes items from it.
+        """
+        place = 1 if hasattr(function, "jinja_pass_arg") else 0
+        is_cheap, makes_lists = name in _CHEAP_FILTERS, name in ("batch", "slice")
+
+        def weighed(*args: Any, **kwargs: Any) -> Any:
+            value = args[place] if len(args) > place else None
+            self._count(steps_of(value))
+            if makes_lists:
+                numbers = (*args[place + 1 :], *kwargs.values())
+                self._count(sum(abs(each) for each in numbers if isinstance(each, int)))
+            if not is_cheap and type(value) in _NESTED:
+                sized(value)
+            return function(*args, **kwargs)
+
+        weighed.__dict__.update(getattr(function, "__dict__", {}))
+        return weighed
 
     def _count(self, steps: int) -> None:
         self._local.steps += steps
@@ -210,11 +260,40 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON text. Jinja2's own filter escapes characters for HTML."""
-    if isinstance(indent, int):
-        _check_arguments(None, "indent", (indent,))
+    widest = max(
+        indent if isinstance(indent, int) else len(indent or ""), *map(len, separators or ("", ""))
+    )
+    if widest > _INDENT:
+        raise LimitError(f"the template indents or separates JSON with {widest:,} characters")
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+def _is_text(node: nodes.Node) -> bool:
+    """True for an expression that is a text, or fails, whatever its variables are."""
+    if isinstance(node, nodes.Add):
+        return _is_text(node.left) or _is_text(node.right)
+    if isinstance(node, nodes.Filter):
+        return node.name in ("tojson", "trim", "upper", "lower", "join")
+    texts = (nodes.TemplateData, nodes.EnvironmentAttribute, nodes.Concat)
+    return isinstance(node, texts) or (isinstance(node, nodes.Const) and type(node.value) is str)
+
+
+def _terms(node: nodes.Node) -> int:
+    """Number of terms of a sum: 3 of a + b + c; 0 of anything else."""
+    count = 0
+    while isinstance(node, nodes.Add):
+        count, node = count + 1, node.left
+    return count and count + 1
+
+
+def _in_parts(terms: list[nodes.Expr]) -> list[nodes.Expr]:
+    """Terms of `~`, of which no more than some are joined before the result is measured."""
+    if len(terms) <= _ADDED_AT_ONCE:
+        return terms
+    first = nodes.Concat(terms[:_ADDED_AT_ONCE], lineno=terms[0].lineno)
+    return _in_parts([_filter(first, "sized"), *terms[_ADDED_AT_ONCE:]])
 
 
 def _filter(node: Any, name: str) -> nodes.Filter:
@@ -223,35 +302,16 @@ def _filter(node: Any, name: str) -> nodes.Filter:
     )
 
 
-def _sized(value: Any) -> Any:
-    """Return the value, or raise LimitError if it is too large.
-
-    Nested lists are counted at every level: [x, x] of [x, x] doubles each time.
-    """
-    if type(value) in _PLAIN and not (type(value) is str and len(value) > MAX_SIZE):
-        return value
-    pending, size, items = [value], 0, 0
-    while pending:
-        item = pending.pop()
-        items += 1
-        if isinstance(item, str):
-            size += len(item)
-        elif isinstance(item, dict):
-            pending.extend(item.values())
-        elif isinstance(item, (list, tuple)):
-            pending.extend(item)
-        if size > MAX_SIZE or items + len(pending) > MAX_ITEMS:
-            raise LimitError(
-                f"the template makes a value of more than {MAX_SIZE:,} characters or {MAX_ITEMS:,} "
-                "items"
-            )
-    return value
-
-
 # Filters whose result can be much larger than their arguments. Methods of str with these names get
 # the same checks.
 _GROWING_FILTERS = ("center", "format", "indent", "join", "replace", "wordwrap")
-_WIDTH = re.compile(r"[0-9*]{7,}|\*")
+_CHEAP_FILTERS = frozenset(
+    [
+        *("count", "d", "default", "dictsort", "first", "groupby", "items", "last"),
+        *("length", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
+        *("sort", "unique"),
+    ]
+)
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,48 +323,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         values = args[1:] if hasattr(function, "jinja_pass_arg") else args
-        _check_arguments(values[0], name, (*values[1:], *kwargs.values()))
+        check_arguments(values[0], name, (*values[1:], *kwargs.values()))
         return function(*args, **kwargs)
 
     checked.__dict__.update(function.__dict__)
     return checked
-
-
-def _check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse a call whose result could be larger than MAX_SIZE.
-
-    That is one with a huge number, a huge text, or a product of two texts.
-    """
-    for argument in arguments:
-        if isinstance(argument, int) and abs(argument) > MAX_SIZE:
-            raise LimitError(f"the template calls {name} with {argument:,}")
-        if isinstance(argument, str) and len(argument) > MAX_SIZE:
-            raise LimitError(f"the template makes a text of more than {MAX_SIZE:,} characters")
-    if not isinstance(owner, (str, list, tuple)):
-        return
-    if name in ("format", "format_map") and isinstance(owner, str):
-        _check_widths(owner)
-    elif name in ("replace", "join", "indent", "wordwrap"):
-        longest = max(
-            (len(argument) for argument in arguments if hasattr(argument, "__len__")), default=1
-        )
-        _check_product(owner or "-", longest)
-
-
-def _check_widths(text: str) -> None:
-    if _WIDTH.search(text):
-        raise LimitError(f"the template formats with {text[:30]!r}")
-
-
-def _check_product(left: Any, right: Any) -> None:
-    for sequence, times in ((left, right), (right, left)):
-        if (
-            isinstance(sequence, (str, list, tuple))
-            and isinstance(times, int)
-            and len(sequence) * times > MAX_SIZE
-        ):
-            raise LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters")
-
-
-def _is_small(number: Any) -> bool:
-    return isinstance(number, (int, float)) and abs(number) < 1000

@@ -19,7 +19,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from packprep.chat.rendering.expressions import Expression, TextGuard, flattened
-from packprep.chat.rendering.sandbox import MAX_SIZE, Sandbox
+from packprep.chat.rendering.sandbox import Sandbox
 from packprep.chat.rendering.traced_text import (
     METHODS,
     TRACED,
@@ -29,6 +29,7 @@ from packprep.chat.rendering.traced_text import (
     TracedText,
     UntraceableError,
 )
+from packprep.chat.rendering.value_limits import MAX_SIZE
 
 # They pass values on, or use operators and methods of them alone.
 _FILTERS = frozenset(
@@ -85,7 +86,6 @@ _TESTS = frozenset(
         "undefined",
     ]
 )
-_RANDOM = ("random", "lipsum")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,6 @@ class TracingSandbox(Sandbox):
             "joined": self._joined,
             "replace": self._replaced,
         }
-        self.globals |= {name: self._refused(name) for name in _RANDOM}
 
     def trace(
         self, template: Template, variables: Mapping[str, Any], recording: Recording
@@ -233,7 +232,7 @@ class TracingSandbox(Sandbox):
         passed = hasattr(function, "jinja_pass_arg")  # its environment or context comes first
 
         def filtered(*args: Any, **kwargs: Any) -> Any:
-            if name in _RANDOM:
+            if name == "random":
                 self._refuse(name)
             first, values = (args[:1], args[1:]) if passed else ((), args)
             values = tuple(map(self._lifted, values))

@@ -49,6 +49,11 @@ _FORMATS = (
     help="The packing to write, from 0, of an output that has one for each epoch.",
 )
 @click.option(
+    "--unshared",
+    is_flag=True,
+    help="Write the rows of trees, each with its whole prefix, packed again.",
+)
+@click.option(
     "--work-dir",
     metavar="DIR",
     shell_complete=of_paths("dir"),
@@ -67,6 +72,7 @@ def command(
     to: str,
     output: str,
     epoch: int | None,
+    unshared: bool,
     work_dir: str | None,
     unproven_store: bool,
     store: str | None,
@@ -87,7 +93,8 @@ def command(
     parquet          all columns, Zstandard: archives, the hub's viewer
 
     The export is absent or complete, and the same command resumes it. Equal outputs give equal
-    bytes. export.json lists every file with its digest.
+    bytes. export.json lists every file with its digest. An output of --share-prefixes needs
+    --unshared: other trainers know no trees.
 
     \b
     Example:
@@ -103,6 +110,7 @@ def command(
             output,
             to,
             epoch=epoch,
+            unshared=unshared,
             work_dir=work_dir,
             unproven_store=unproven_store,
             progress=progress,

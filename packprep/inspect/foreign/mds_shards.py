@@ -1,6 +1,5 @@
 """Packs in MDS shards of MosaicML streaming: index.json, and samples with tokens and cu_seqlens."""
 
-import json
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.inspect.foreign.result import ForeignResult
+from packprep.schemas.canonical import parse_json
 from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import inside
 from packprep.schemas.findings import Finding
 
 _INDEX = "index.json"
@@ -27,7 +29,7 @@ def check_mds(folder: Path, name: str, result: ForeignResult) -> None:
     prefix = "" if name == "." else f"{name}/"
     result.count_file(folder / _INDEX)
     try:
-        shards = json.loads((folder / _INDEX).read_bytes())["shards"]
+        shards = parse_json((folder / _INDEX).read_bytes())["shards"]
         facts = [
             (
                 str(shard["raw_data"]["basename"]),
@@ -37,12 +39,17 @@ def check_mds(folder: Path, name: str, result: ForeignResult) -> None:
             )
             for shard in shards
         ]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         what = f"it is not an index of MDS shards: {error!r}"
         result.findings.add(Finding(kind="index", file=prefix + _INDEX, what=what))
         return
     for basename, size, samples, columns in facts:
-        _check_shard(folder / basename, prefix + basename, size, samples, columns, result)
+        try:
+            path = inside(folder, basename, prefix + _INDEX)
+        except FormatError as error:
+            result.findings.add(Finding(kind="index", file=prefix + _INDEX, what=str(error)))
+            continue
+        _check_shard(path, prefix + basename, size, samples, columns, result)
 
 
 def _check_shard(
@@ -74,7 +81,7 @@ def _check_shard(
         try:
             sample = _arrays(content[first:last], columns)
             problem = _problem(sample, result)
-        except (struct.error, ValueError, IndexError) as error:
+        except (struct.error, ValueError, IndexError, TypeError) as error:
             problem = f"it is no sample of {', '.join(columns)}: {error}"
         if problem:
             report(problem, pack=number)

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from packprep.inspect.foreign.preset_samples import check_sample_files
 from packprep.inspect.foreign.result import ForeignResult
 from packprep.schemas.findings import Finding
-from packprep.support.arrays import Int64
+from packprep.support.arrays import NPY_ERRORS, Int64
 
 FILES = ("boundaries.npy", "samples.npy", "paths.json")
 _COLUMNS = 6
+_UNREADABLE: tuple[type[Exception], ...] = (OSError, *NPY_ERRORS)
 
 
 def is_preset(folder: Path) -> bool:
@@ -74,8 +75,10 @@ def _paths(path: Path, fault: Callable[..., None]) -> list[str] | None:
 def _array(path: Path, dimensions: int, fault: Callable[..., None]) -> Int64 | None:
     """An array of whole numbers; None after a fault."""
     try:
+        # Checks the header against the size of the file; `load` would allocate what it claims.
+        np.lib.format.open_memmap(path, mode="r")
         array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except _UNREADABLE as error:
         text = " ".join(str(error).split())[:150]
         fault(path.name, f"it cannot be read as an array of NumPy: {text}", "damaged")
         return None

@@ -4,7 +4,6 @@ A line is a JSON object with `input_ids` and `labels`, as `packprep export --to 
 Lines with text are tokenized by XTuner when training begins, so nothing is known of them here.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from packprep.inspect.foreign.result import ForeignResult
+from packprep.schemas.canonical import parse_json
 from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.findings import Finding
 from packprep.support.arrays import Int64
@@ -45,7 +45,7 @@ def _check_file(path: Path, name: str, chosen: Int64, ends: Int64, result: Forei
     with path.open("rb") as lines:
         for number, line in enumerate(lines):
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError:
                 row = None
             if not isinstance(row, dict):

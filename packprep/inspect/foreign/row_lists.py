@@ -5,7 +5,6 @@ read, not mapped.
 """
 
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from packprep.schemas.canonical import parse_json
 from packprep.schemas.findings import Finding, Findings
 from packprep.support.arrays import Bools, Int64
 
@@ -49,7 +49,7 @@ def row_batches(path: Path, name: str, findings: Findings) -> Iterator[pa.Record
             yield from _arrow(path)
         else:
             yield from _json(path, name, findings)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         what = f"it cannot be read to its end: {' '.join(str(error).split())[:200]}"
         findings.add(Finding(kind="damaged", file=name, what=what))
 
@@ -62,7 +62,8 @@ def column_names(path: Path) -> list[str] | None:
         if path.suffix == ".arrow":
             return next(iter(_arrow(path))).schema.names
         with path.open("rb") as lines:
-            return list(json.loads(lines.readline()))
+            row = parse_json(lines.readline())
+            return list(row) if isinstance(row, dict) else None
     except StopIteration:
         return []
     except (pa.ArrowException, OSError, ValueError, TypeError):
@@ -87,7 +88,7 @@ def _json(path: Path, name: str, findings: Findings) -> Iterator[pa.RecordBatch]
             rows = []
             for number, line in enumerate(lines, first):
                 try:
-                    row = json.loads(line)
+                    row = parse_json(line)
                 except ValueError:
                     row = None
                 if not isinstance(row, dict):
@@ -109,7 +110,12 @@ def row_lists(
     array: Any = batch.column(batch.schema.get_field_index(column))
     rows = len(array)
     nothing = RowLists(np.zeros(rows + 1, np.int64), np.empty(0, np.int64))
-    array.validate(full=True)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        what = f"{column} is damaged: {' '.join(str(error).split())[:200]}"
+        findings.add(Finding(kind="damaged", file=name, what=what))
+        return nothing, np.zeros(rows, np.bool_)
 
     def report(rows: NDArray[Any], make: Any) -> None:
         findings.many(

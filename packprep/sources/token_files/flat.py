@@ -9,7 +9,6 @@ raw tokens follows from the size of the file and the number of tokens in it.
     x.label_mask.npy   a byte for each token, 1 where there is a loss; raw, or with a header
 """
 
-import tokenize
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from packprep.schemas.findings import Finding, Findings
 from packprep.sources.token_files.layout import UNSIGNED, TokenLayout, check_rising, width_of
 from packprep.sources.token_files.names import MASK, METADATA, OFFSETS
+from packprep.support.arrays import NPY_ERRORS
 
 _NUMPY = b"\x93NUMPY"
 
@@ -136,7 +136,7 @@ def array_header(
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, _, dtype = read(file)
-    except (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError):
+    except NPY_ERRORS:
         fault("its header of NumPy cannot be read; write it again with numpy.save")
         return None
     if len(shape) != 1 or dtype.kind not in kinds:

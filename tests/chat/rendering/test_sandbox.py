@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 from jinja2.exceptions import SecurityError, TemplateError
 
-from packprep.chat.rendering.sandbox import MAX_SIZE, MAX_STEPS, LimitError, Sandbox
+from packprep.chat.rendering.sandbox import MAX_STEPS, Sandbox
+from packprep.chat.rendering.value_limits import MAX_SIZE, LimitError
 
 
 def render(source: str, marked: bool = False, **variables: Any) -> str:

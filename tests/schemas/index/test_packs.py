@@ -13,7 +13,8 @@ from packprep.config.build_config import BuildConfig
 from packprep.loaders.indexed import IndexRows, compiled_copy
 from packprep.output.shard_writer import ShardLayout, record_batch
 from packprep.schemas import Column, FormatError
-from packprep.schemas.index.packs import Copy, IndexBatch, copy_runs
+from packprep.schemas.index.packs import IndexBatch
+from packprep.schemas.index.runs import Copy, copy_runs
 from packprep.schemas.index.token_store import WindowRows
 from packprep.schemas.index_table import IndexTable
 from packprep.schemas.names import list_array

@@ -1,0 +1,210 @@
+"""Trees in the formats of other trainers: each row is a segment of its own."""
+
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packprep import BuildConfig, build
+from packprep.exports.export import export
+from packprep.inspect.verify import verify
+from packprep.loaders import PackedLoader, PackedShards
+from packprep.schemas.errors import FormatError
+from packprep.schemas.manifest import read_manifest
+from packprep.support.errors import ConfigError
+from tests.helpers.command import run
+from tests.helpers.corpus import write_jsonl
+from tests.helpers.export_readers import READERS, ReadPack
+from tests.helpers.planted import plant
+from tests.helpers.tiny_shards import write_golden
+from tests.helpers.trees import ANSWERS, Window, answer_rows, tree_output, windows
+
+OPTIONS: dict[str, Any] = {
+    "vocab_size": 400,
+    "max_length": 64,
+    "share_prefixes": True,
+    "min_shared": 4,
+}
+
+
+def built(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
+    source = write_jsonl(folder / "a.jsonl", rows)
+    build(BuildConfig(sources=(str(source),), output=str(folder / "in"), **OPTIONS, **options))
+    return folder / "in"
+
+
+IDS: dict[str, Any] = {
+    "input_ids_column": "ids",
+    "group_prefix": "prompt",
+    "carry": ("weights:float32", "quality"),
+}
+MASKED = IDS | {"loss_mask_column": "mask"}
+
+
+def rows_of(packs: list[ReadPack]) -> list[tuple[list[int], list[int]]]:
+    """Tokens and labels of all segments, sorted."""
+    return sorted(
+        (pack.tokens[first:last], pack.labels[first:last])
+        for pack in packs
+        for first, last in pairwise(pack.cu_seqlens)
+    )
+
+
+def rows_read(source: Path) -> list[tuple[list[int], list[int]]]:
+    """Tokens and labels of the rows that the loader gives, sorted."""
+    shards = PackedShards(source)
+    plain = PackedLoader(shards, len(shards), shuffle=False, trees=True)[0].unshared()
+    pack = ReadPack(plain.tokens.tolist(), plain.cu_seqlens.tolist(), plain.labels.tolist())
+    return rows_of([pack])
+
+
+@pytest.mark.parametrize("to", sorted(READERS))
+def test_every_format_has_the_rows_of_the_loader(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = built(Path(), answer_rows(40), **(IDS if to == "megatron" else MASKED))
+    result = export(source, "out", to, unshared=True)
+    packs = READERS[to](Path("out"), "train")
+    assert rows_of(packs) == rows_read(source)
+    sizes = [len(pack.tokens) for pack in packs]
+    assert sum(sizes) > read_manifest(source).num_tokens
+    assert max(sizes) <= 64
+    assert sum(sizes[:-1]) > 0.9 * 64 * (len(sizes) - 1)
+    assert result.data["unshared"] is True
+    assert result.splits["train"] == {
+        "packs": len(packs),
+        "segments": 40 * ANSWERS,
+        "tokens": sum(sizes),
+        "padding": 0,
+    }
+    verdict = verify("out")
+    assert verdict.sound
+    assert (verdict.packs, verdict.tokens) == (len(packs), sum(sizes))
+
+
+def test_parquet_has_the_columns_of_each_row(tmp_path: Path) -> None:
+    data = answer_rows(30)
+    export(built(tmp_path, data, **MASKED), str(tmp_path / "out"), "parquet", unshared=True)
+    [path] = (tmp_path / "out" / "train").iterdir()
+    found = []
+    for pack in pq.read_table(path).to_pylist():
+        assert set(pack) == {
+            *("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"),
+            *("labels", "weights", "quality"),
+        }
+        for segment, (first, last) in enumerate(pairwise(pack["cu_seqlens"])):
+            row = data[pack["document_ids"][segment]]
+            found.append(pack["document_ids"][segment])
+            assert pack["tokens"][first:last] == row["ids"]
+            assert pack["position_ids"][first:last] == [*range(last - first)]
+            assert pack["labels"][first:last] == [
+                token if mask else -100 for token, mask in zip(row["ids"], row["mask"], strict=True)
+            ]
+            assert pack["weights"][first:last] == row["weights"]
+            assert pack["quality"][segment] == row["quality"]
+            assert pack["document_starts"][segment] == 0
+    assert sorted(found) == [*range(len(data))]
+
+
+@settings(max_examples=25, deadline=None)
+@given(window=windows(), max_length=st.integers(2, 24), min_shared=st.integers(1, 3))
+def test_any_trees_arrive_as_their_rows(
+    window: Window, max_length: int, min_shared: int, tmp_path_factory: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    options: dict[str, Any] = {
+        "max_length": max_length,
+        "min_shared": min_shared,
+        "min_loss_tokens": 0,
+    }
+    source = tree_output(folder / "in", *window, **options)
+    if not len(PackedShards(source)):
+        return
+    export(source, str(folder / "out"), "trl", unshared=True)
+    packs = READERS["trl"](folder / "out", "train")
+    assert max(len(pack.tokens) for pack in packs) <= max_length
+    assert rows_of(packs) == rows_read(source)
+
+
+def packs_in(directory: Path) -> list[dict[str, Any]]:
+    [path] = (directory / "train").iterdir()
+    packs: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return packs
+
+
+def test_groups_stay_apart_and_packs_keep_their_most_segments(tmp_path: Path) -> None:
+    data = answer_rows(40)
+    source = built(tmp_path, data, **MASKED, group_column="set", max_segments_per_pack=5)
+    export(source, str(tmp_path / "out"), "parquet", unshared=True)
+    packs = packs_in(tmp_path / "out")
+    assert sum(len(pack["document_ids"]) for pack in packs) == len(data)
+    for pack in packs:
+        assert len({data[row]["set"] for row in pack["document_ids"]}) == 1
+        assert len(pack["document_ids"]) <= 5
+
+
+def test_sides_of_a_pair_stay_in_one_pack(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    rows = []
+    for _ in range(60):
+        prompt = [
+            draw.randrange(3, 400) for _ in range(draw.randrange(12))
+        ]  # some are too short to share
+        sides = [[draw.randrange(3, 400) for _ in range(draw.randrange(1, 18))] for _ in range(2)]
+        rows.append({"chosen": prompt + sides[0], "rejected": prompt + sides[1]})
+    source = built(
+        tmp_path,
+        rows,
+        input_ids_column="auto",
+        pair_columns=("chosen", "rejected"),
+        overflow="error",
+    )
+    export(source, str(tmp_path / "out"), "parquet", unshared=True)
+    found = []
+    for pack in packs_in(tmp_path / "out"):
+        places = list(zip(pack["pair_ids"], pack["pair_sides"], strict=True))
+        in_pack = sorted({row for row, _ in places})
+        assert sorted(places) == [(row, side) for row in in_pack for side in (0, 1)]
+        found += in_pack
+        for (row, side), (first, last) in zip(places, pairwise(pack["cu_seqlens"]), strict=True):
+            assert pack["tokens"][first:last] == rows[row][("chosen", "rejected")[side]]
+    assert sorted(found) == [*range(60)]
+
+
+def test_filler_is_left_out(tmp_path: Path) -> None:
+    source = built(tmp_path, answer_rows(5), **MASKED, packs_multiple_of=7, remainder="fill")
+    export(source, str(tmp_path / "out"), "mds", unshared=True)
+    assert any(-1 in list(pack.columns["document_ids"]) for pack in PackedShards(source))
+    packs = READERS["mds"](tmp_path / "out", "train")
+    assert rows_of(packs) == rows_read(source)
+
+
+def test_a_wrong_parent_is_an_error_that_names_its_pack(tmp_path: Path) -> None:
+    source = built(tmp_path, answer_rows(5), **MASKED)
+
+    def edit(packs: list[dict[str, Any]]) -> None:
+        packs[0]["segment_parents"][1] = 7
+
+    plant(source, edit)
+    with pytest.raises(FormatError, match=r"pack 0 segment 1: segment_parents has 7; expected -1"):
+        export(source, str(tmp_path / "out"), "npy", unshared=True)
+
+
+def test_trees_need_unshared_and_other_outputs_refuse_it(tmp_path: Path) -> None:
+    source = built(tmp_path, answer_rows(3), **MASKED)
+    with pytest.raises(ConfigError, match=r"has trees, .* give --unshared to write each row with"):
+        export(source, str(tmp_path / "out"), "trl")
+    write_golden(tmp_path)
+    with pytest.raises(ConfigError, match=r"v1-rich has no trees, .* leave out --unshared"):
+        export(tmp_path / "v1-rich", str(tmp_path / "out"), "trl", unshared=True)
+    result = run("export", source, "--to", "npy", "-o", tmp_path / "out", "--unshared")
+    assert result.code == 0
+    assert "12 segments" in result.out
+    again = run("export", source, "--to", "npy", "-o", tmp_path / "out", "--unshared")
+    assert "nothing to do" in again.err

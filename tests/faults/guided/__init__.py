@@ -1,0 +1,1 @@
+"""Bytes in; what packprep reads from them, compared with a simple reader, or its refusal out."""
