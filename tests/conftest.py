@@ -1,4 +1,4 @@
-"""Settings of the whole test run: no test is timed; one S3 server; how many blocks of docs ran."""
+"""Settings of the whole test run: no test is timed; one store; how many blocks of docs ran."""
 
 import os
 import subprocess
@@ -12,7 +12,8 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 
-from .helpers import s3, warm
+from .helpers import warm
+from .helpers.store_servers import SERVERS, StoreServer, running
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tests run side by side
 
@@ -22,8 +23,19 @@ settings.register_profile(
 settings.load_profile("packprep")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--store",
+        default="moto",
+        choices=list(SERVERS),
+        help="server of the tests of outputs and sources in a store",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Start one server of tests/helpers/warm.py for all workers. It imports nothing until asked."""
+    # gcsfs and adlfs send a part of a shard in one piece.
+    config.addinivalue_line("filterwarnings", "ignore:Sending a large body:ResourceWarning")
     if hasattr(config, "workerinput") or sys.platform != "linux":
         return
     folder = tempfile.TemporaryDirectory(prefix="packprep-tests-")
@@ -51,38 +63,52 @@ def warm_server() -> str:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[dict[str, str]]:
-    """The environment of clients of a real S3 server."""
-    with s3.server() as environment:
+def store_server(request: pytest.FixtureRequest) -> StoreServer:
+    """The kind of server that the tests of stores run with."""
+    return SERVERS[request.config.getoption("--store")]
+
+
+@pytest.fixture(scope="session")
+def store_environment(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The environment of clients of a real server."""
+    with running(request.config.getoption("--store")) as environment:
         yield environment
 
 
 @pytest.fixture
-def store(s3_server: dict[str, str]) -> Iterator[Any]:
-    """s3fs for that server, which every S3 client of the test talks to."""
-    import s3fs
+def store(store_server: StoreServer, store_environment: dict[str, str]) -> Iterator[Any]:
+    """fsspec's file system of that server, which every client of the test talks to."""
+    import fsspec
 
-    with mock.patch.dict(os.environ, s3_server):
-        yield s3fs.S3FileSystem()
+    with mock.patch.dict(os.environ, store_environment):
+        yield fsspec.filesystem(store_server.protocol)
 
 
 @pytest.fixture
-def new_clients(store: Any) -> Iterator[None]:
+def s3_store(store_server: StoreServer, store: Any) -> Any:
+    """s3fs, for tests of S3 alone."""
+    if not store_server.is_s3:
+        pytest.skip("tests what only S3 has")
+    return store
+
+
+@pytest.fixture
+def new_clients(store_server: StoreServer, store: Any) -> Iterator[None]:
     """Let clients of `store` be created again, for a test that changes its environment.
 
     The next test gets new ones too.
     """
-    s3.file_system()
+    store_server.file_system()
     yield
-    s3.file_system()
+    store_server.file_system()
 
 
 @pytest.fixture
-def bucket(store: Any, request: pytest.FixtureRequest) -> str:
-    """s3://NAME of a new bucket."""
+def bucket(store_server: StoreServer, store: Any, request: pytest.FixtureRequest) -> str:
+    """URL of a new bucket."""
     name = f"bucket-{abs(hash(request.node.nodeid))}"
     store.mkdir(name)
-    return f"s3://{name}"
+    return f"{store_server.protocol}://{name}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -497,6 +497,12 @@ class OptionFields:
         "current directory.",
         "DIR",
     )
+    unproven_store: bool = option(
+        False,
+        "once",
+        "Machines",
+        "Write to a store that the tests of packprep have not run with: two builds may mix there.",
+    )
     overwrite: bool = option(False, "once", "Output", "Replace an output made with other settings.")
     from_phase: int | None = option(
         None,

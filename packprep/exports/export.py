@@ -17,7 +17,7 @@ from typing import Any
 from packprep.exports.folder import PROGRESS, ExportFolder
 from packprep.exports.packs import read_packs
 from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
-from packprep.output.remote_lock import store_locked
+from packprep.output.remote_lock import check_proven, store_locked
 from packprep.output.staging import SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.manifest import Manifest, Output, read_manifest
@@ -48,14 +48,16 @@ def export(
     epoch: int | None = None,
     unshared: bool = False,
     work_dir: str | None = None,
+    unproven_store: bool = False,
     progress: Progress | None = None,
 ) -> ExportManifest:
     """Write the packs of `source` to `output`, a directory or URL, in a format of `EXPORT_FORMATS`.
 
     epoch: the packing to write, if documents are packed for several epochs. unshared: write the
     rows of trees, see `packprep.exports.unshared`; an output with trees needs it. work_dir: for a
-    URL, directory in which the export is made before it is sent. Raises ConfigError if `output`
-    exists or the format cannot express the packs, FormatError for damage.
+    URL, directory in which the export is made before it is sent. unproven_store: write to a store
+    that the tests have not run with. Raises ConfigError if `output` exists or the format cannot
+    express the packs, FormatError for damage.
     """
     progress = progress or Silent()
     if to not in EXPORT_FORMATS:
@@ -71,7 +73,9 @@ def export(
             f"{source} has no trees, so nothing is shared in it; leave out --unshared"
         )
     destination = (
-        _StoreDestination(output, work_dir) if is_url(output) else _LocalDestination(output)
+        _StoreDestination(output, work_dir, unproven_store)
+        if is_url(output)
+        else _LocalDestination(output)
     )
     facts = _facts(manifest, EXPORT_FORMATS[to], to, output)
     if unshared:
@@ -224,8 +228,9 @@ class _LocalDestination:
 class _StoreDestination:
     """A folder of a store. It is made in a directory, and sent; export.json is created last."""
 
-    def __init__(self, output: str, work_dir: str | None) -> None:
+    def __init__(self, output: str, work_dir: str | None, unproven_store: bool) -> None:
         self.url = output.rstrip("/")
+        check_proven(self.url, accepted=unproven_store)
         name = self.url.rpartition("/")[2]
         if not self.url.partition("://")[2].partition("/")[2]:
             raise ConfigError(

@@ -20,7 +20,7 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.output.build_facts import difference
 from packprep.output.publish import begin, finish_publication, pending, prepared, published, tidy
-from packprep.output.remote_lock import StoreLock, store_holder, store_locked
+from packprep.output.remote_lock import StoreLock, check_proven, store_holder, store_locked
 from packprep.output.shard_folder import StoreShards
 from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
@@ -62,6 +62,7 @@ class StoreOutput:
                 f"{self.url} is a bucket; give a folder in it, such as {self.url}/packed"
             )
         self.path = Path(config.work_dir or ".", name)
+        self._unproven = config.unproven_store
         self._lock: StoreLock | None = None
 
     def __str__(self) -> str:
@@ -82,7 +83,11 @@ class StoreOutput:
 
     @contextmanager
     def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """See `BuildOutput.held`: a lock against builds on other machines, in other directories."""
+        """See `BuildOutput.held`: a lock against builds on other machines, in other directories.
+
+        ConfigError if the store is not proven, and the config does not accept that.
+        """
+        check_proven(self.url, accepted=self._unproven)
         with store_locked(
             self.work, f"{self} is being built", _token(staging, self.url), shared=shared
         ) as self._lock:

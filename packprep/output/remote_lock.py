@@ -29,6 +29,8 @@ from packprep.support.errors import ConfigError, StoppedError, asked
 from packprep.support.file_lock import STALE_AFTER, TOUCHED_EVERY, Held, Holder, runs
 
 FIRST = "lock.json"
+PROVEN = ("s3", "s3a", "gs", "gcs", "az", "abfs")
+"""Protocols of the stores that `scripts/check_stores` runs the tests of outputs with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,19 @@ def store_locked(store: Store, activity: str, owner: str, *, shared: bool) -> It
         if not shared:
             with contextlib.suppress(StoreError):
                 lock.release()
+
+
+def check_proven(url: str, *, accepted: bool) -> None:
+    """Raise ConfigError for a URL in a store that is not `PROVEN`.
+
+    accepted: True if the caller writes there all the same.
+    """
+    if url.partition("://")[0] not in PROVEN and not accepted:
+        raise ConfigError(
+            f"{url} is in a store that packprep was not tested with, so two builds may mix there "
+            "and readers may see half of an output; write to s3://, gs:// or az://, write to a "
+            "directory and copy it, or add --unproven-store"
+        )
 
 
 def store_holder(store: Store) -> Holder | None:

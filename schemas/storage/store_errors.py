@@ -22,7 +22,6 @@ _CLIENTS = (
     "s3fs",
     "urllib3",
 )
-NO_BUCKET = "bucket does not exist"
 
 
 class StoreError(OSError):
@@ -47,24 +46,52 @@ def store_errors(url: str, *, writing: bool = False) -> Iterator[None]:
     except (StoreError, FileExistsError):
         raise
     except FileNotFoundError as error:
-        if not writing and NO_BUCKET not in str(error):
+        if not writing and not no_bucket(error):
             raise
         raise StoreError(errno.ENOENT, "there is no such bucket", url) from None
     except PermissionError as error:
         raise StoreError(errno.EACCES, f"access is denied: {error_text(error)}", url) from error
     except Exception as error:
-        if (
-            not isinstance(error, OSError)
-            and type(error).__module__.partition(".")[0] not in _CLIENTS
+        chain = list(_causes(error))
+        if not any(
+            isinstance(cause, OSError) or type(cause).__module__.partition(".")[0] in _CLIENTS
+            for cause in chain
         ):
             raise
-        if getattr(error, "errno", None) == errno.EBUSY:
+        status = http_status(error)
+        if getattr(error, "errno", None) == errno.EBUSY or (status == 412 and not writing):
             raise StoreError(errno.EBUSY, "it was replaced while it was read", url) from None
-        status = getattr(getattr(error, "response", None), "status_code", None)
         credentials = "Credential" in type(error).__name__ or "credential" in str(error)
-        credentials |= status in (401, 403)  # of the hub
+        credentials |= status in (401, 403)
         number = errno.EACCES if credentials else errno.EIO
         raise StoreError(number, f"the store says: {error_text(error)}", url) from error
+
+
+def no_bucket(error: BaseException) -> bool:
+    """True if an error of S3 says that there is no such bucket, not only no such object."""
+    responses = [getattr(cause, "response", None) for cause in _causes(error)]
+    return any(
+        isinstance(response, dict) and response.get("Error", {}).get("Code") == "NoSuchBucket"
+        for response in responses
+    )
+
+
+def http_status(error: BaseException) -> int | None:
+    """HTTP status that a client's error, or one of its causes, is about; None if there is none."""
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):  # botocore
+            return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) or None
+        if isinstance(status := getattr(response, "status_code", None), int):
+            return status
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, its cause, the cause of that one, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def error_text(error: Exception) -> str:

@@ -16,10 +16,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .store_errors import NO_BUCKET, StoreError, error_text, store_errors
+from .store_errors import StoreError, error_text, http_status, no_bucket, store_errors
 
 _PART = 16 << 20  # bytes per request; S3 allows 10,000 requests for an object
 _CONFLICTS = 10  # tries
+_EXTRAS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure"}
+_POLL = 0.2  # seconds between questions for the state of a copy
 
 
 class Stored(NamedTuple):
@@ -75,7 +77,7 @@ class Store:
             try:
                 return _stored(self._fs.info(self._path(name)))
             except FileNotFoundError as error:
-                if NO_BUCKET in str(error):
+                if no_bucket(error):
                     raise
                 return None
 
@@ -88,7 +90,7 @@ class Store:
             try:
                 listing = self._fs.find(self._path(folder), detail=True)
             except FileNotFoundError as error:
-                if NO_BUCKET in str(error):
+                if no_bucket(error):
                     raise
                 listing = {}
         names = {
@@ -140,10 +142,13 @@ class Store:
                     return True
                 except FileExistsError:
                     return False
-                except OSError as error:  # 409: several write at once, and S3 asks each to retry
-                    if not tries_left or "conflict" not in str(error).lower():
+                except OSError as error:
+                    status = http_status(error)
+                    if status == 412:  # without a message, by which s3fs would know it
+                        return False
+                    if status != 409 or not tries_left:
                         raise
-                    time.sleep(0.2)
+                    time.sleep(0.2)  # several write at once, and S3 asks each to retry
         raise AssertionError
 
     @contextlib.contextmanager
@@ -172,6 +177,24 @@ class Store:
         """
         with self._errors(name):
             self._fs.cp_file(self._path(name), other._path(to))
+            if hasattr(self._fs, "service_client"):
+                self._await_copy(other._path(to))
+
+    def _await_copy(self, path: str) -> None:
+        """Wait for a copy in Azure, which adlfs only begins."""
+        from fsspec.asyn import sync
+
+        container, blob, _ = self._fs.split_path(path)
+
+        async def status() -> str:
+            client = self._fs.service_client.get_blob_client(container, blob)
+            async with client:
+                return str((await client.get_blob_properties()).copy.status)
+
+        while (state := sync(self._fs.loop, status)) == "pending":
+            time.sleep(_POLL)
+        if state != "success":
+            raise OSError(errno.EIO, f"a copy to {path} ended with status {state}")
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects; missing ones are ignored."""
@@ -239,6 +262,9 @@ class _Reading(io.RawIOBase):
 
     def __init__(self, store: Store, name: str, file: Any) -> None:
         self._store, self._name, self._file = store, name, file
+        # s3fs asks for the ETag with each request.
+        details = None if hasattr(store._fs, "call_s3") else getattr(file, "details", None)
+        self._opened = _stored(details) if isinstance(details, dict) else None
 
     def readable(self) -> bool:
         return True
@@ -249,8 +275,15 @@ class _Reading(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         with self._store._errors(self._name):
             data = self._file.read(len(buffer))
+            if self._opened is not None and self._file.tell() == self._opened.bytes:
+                self._check()
         buffer[: len(data)] = data
         return len(data)
+
+    def _check(self) -> None:
+        """Raise OSError (EBUSY) if the object is another one than when it was opened."""
+        if self._store.find(self._name) != self._opened:
+            raise OSError(errno.EBUSY, "replaced")
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return int(self._file.seek(offset, whence))
@@ -271,8 +304,10 @@ def _opened(url: str) -> tuple[Any, str]:
 
         fs, root = url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
+        extra = _EXTRAS.get(url.partition("://")[0])
+        package = f"packprep[{extra}]" if extra else "the package that fsspec names"
         raise ImportError(
-            f"{url} needs a package that is not installed: {error}; run pip install packprep[s3]"
+            f"{url} needs a package that is not installed: {error}; run pip install {package}"
         ) from None
     except ValueError as error:
         raise StoreError(

@@ -1,12 +1,12 @@
 """Builds of an output in a store that are killed, and what is left.
 
-`python -m tests.faults.remote --seed 1`.
+`python -m tests.faults.remote --seed 1 [--store NAME]`.
 
-A real S3 server, and between it and each build a tap that passes on what the build sends in pieces
-of 4 kB and kills it at a piece chosen beforehand: before, in the middle of, or behind it, wherever
-that piece stands in an upload, a copy or a lock. After every kill readers see nothing or the whole;
-then the same command ends with the bytes of a build that nobody disturbed, and nothing is left
-beside it.
+A server of a store, and between it and each build a tap that passes on what the build sends in
+pieces of 4 kB and kills it at a piece chosen beforehand: before, in the middle of, or behind it,
+wherever that piece stands in an upload, a copy or a lock. After every kill readers see nothing or
+the whole; then the same command ends with the bytes of a build that nobody disturbed, and nothing
+is left beside it.
 """
 
 import os
@@ -28,19 +28,21 @@ from packprep.schemas import FormatError
 from packprep.schemas.manifest import parse_manifest
 from packprep.schemas.storage import stores
 from packprep.schemas.storage.stores import Store
-from tests.helpers import s3
+from tests.helpers.store_servers import SERVERS, StoreServer, Tap, running
 
 from . import harness
 from .harness import Ended, forked
 
-BUCKET = "s3://bucket"
+BUCKET = "bucket"
 
 
 class RemoteSoak:
     """A server, a tap, and builds of one corpus that differ in their output only."""
 
-    def __init__(self, folder: Path, seed: int, tap: s3.Tap, arguments: list[str]) -> None:
-        self.folder, self.tap, self.arguments = folder, tap, arguments
+    def __init__(
+        self, folder: Path, seed: int, server: StoreServer, tap: Tap, arguments: list[str]
+    ) -> None:
+        self.folder, self.server, self.tap, self.arguments = folder, server, tap, arguments
         self.random = random.Random(seed)
         self.failures = 0
         self.number = 0
@@ -82,7 +84,7 @@ class RemoteSoak:
 
     def new(self) -> str:
         self.number += 1
-        return f"{BUCKET}/{self.folder.name}/out-{self.number}"
+        return f"{self.server.protocol}://{BUCKET}/{self.folder.name}/out-{self.number}"
 
     def kills(self, number: int) -> str:
         """SIGKILL at random pieces from the first shard that is sent on."""
@@ -107,7 +109,7 @@ class RemoteSoak:
         first = next(
             place
             for place, (_, line) in enumerate(requests)
-            if "publication.json" in line and "PUT" in line
+            if "publication.json" in line and line.startswith(("PUT", "POST"))
         )
         hit: Counter[str] = Counter()
         for piece, _ in requests[first:-1]:
@@ -139,7 +141,9 @@ class RemoteSoak:
         self.check_readers(url, what, finished=True)
         left = list(Store(f"{url}.incomplete").list())
         here = [path.name for path in (self.folder / "work").iterdir()]
-        uploads = s3.file_system().list_multipart_uploads("bucket")
+        # The other stores delete unfinished uploads after a week.
+        files = self.server.file_system()
+        uploads = files.list_multipart_uploads(BUCKET) if self.server.is_s3 else []
         if left or here or uploads:
             self.fail(f"{what}: {left}, {here} and {uploads} are left")
 
@@ -177,23 +181,22 @@ class RemoteSoak:
 
 
 def _kind(request: str) -> str:
-    """Kind of a request, in words."""
-    method, path = request.split(" ")[:2] if request else ("", "")
-    if "uploadId" in path or "uploads" in path:
-        return "a part of a shard" if method == "PUT" else "the begin or end of an upload"
-    if ".incomplete/lock" in path:
+    """Kind of a request to any of the stores, in words."""
+    method, path = request.split(" ", 1) if request else ("", "")
+    writes = method == "PUT" or (method == "POST" and "?delete" not in path)
+    if not writes:
+        return "deleting" if method in ("POST", "DELETE") else "looking"
+    if any(key in path for key in ("uploadId=", "uploads", "upload_id=", "comp=block")):
+        part = method == "PUT" or "upload_id=" in path
+        return "a part of a shard" if part else "the begin or end of an upload"
+    if ".incomplete/lock" in path or "clock." in path:
         return "the lock"
     if ".incomplete/publication" in path:
         return "the record"
-    if ".arrow" in path and method == "PUT":
-        return "a shard" if ".incomplete/" in path else "a copy"
-    return (
-        "a small file"
-        if method == "PUT"
-        else "deleting"
-        if method in ("POST", "DELETE")
-        else "looking"
-    )
+    if ".arrow" in path:
+        copied = "rewriteTo" in path or ".incomplete" not in path
+        return "a copy" if copied else "a shard"
+    return "a small file"
 
 
 def large(folder: Path) -> list[str]:
@@ -229,23 +232,24 @@ def large(folder: Path) -> list[str]:
     "--parts", default=20, show_default=True, help="The same of shards that are sent in parts."
 )
 @click.option("--publishing", is_flag=True, help="SIGKILLs at every request that publishes.")
-def main(seed: int, kills: int, parts: int, publishing: bool) -> None:
+@click.option("--store", default="moto", show_default=True, type=click.Choice(list(SERVERS)))
+def main(seed: int, kills: int, parts: int, publishing: bool, store: str) -> None:
     harness.warm()
-    import s3fs  # noqa: F401 - with what a build needs, so that a fork has it
+    server = SERVERS[store]
 
     stores._PART = 5 << 20
     start, failures = time.monotonic(), 0
-    with tempfile.TemporaryDirectory() as name, s3.server() as environment:
-        tap = s3.Tap(environment)
+    with tempfile.TemporaryDirectory() as name, running(store) as environment:
+        tap = Tap(environment)
         with mock.patch.dict(os.environ, tap.environment):
-            s3.file_system().mkdir("bucket")
+            server.file_system().mkdir(BUCKET)  # imports what a build needs, before it is forked
             for number, kind in ((kills, "small"), (parts, "large")):
                 if not number:
                     continue
                 folder = Path(name, kind)
                 (folder / "work").mkdir(parents=True)
                 arguments = large(folder) if kind == "large" else harness.corpus(folder)
-                soak = RemoteSoak(folder, seed, tap, arguments)
+                soak = RemoteSoak(folder, seed, server, tap, arguments)
                 print(f"{kind} shards: {soak.kills(number)}", flush=True)
                 if publishing and kind == "small":
                     print(soak.publishing(), flush=True)

@@ -28,8 +28,9 @@ from packprep.schemas import Manifest, RemoteOutput, canonical_json, read_manife
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.file_lock import Held
-from tests.helpers import command, s3
+from tests.helpers import command
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.store_servers import StoreServer, Tap
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,7 +82,7 @@ def check_there(corpus: dict[str, Any], expected: Manifest) -> None:
         {"materialize": "index"},
     ],
 )
-def test_a_build_in_s3_has_the_bytes_of_one_in_a_directory(
+def test_a_build_in_a_store_has_the_bytes_of_one_in_a_directory(
     corpus: dict[str, Any], options: dict[str, Any]
 ) -> None:
     expected = local(corpus, **options)
@@ -159,7 +160,7 @@ def test_the_same_command_again_does_nothing_and_other_settings_are_refused(
 
 def test_an_output_is_a_folder_that_holds_nothing_else(corpus: dict[str, Any], bucket: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"is a bucket; give a folder in it, such as s3://.*/packed"
+        ConfigError, match=r"is a bucket; give a folder in it, such as [a-z0-9]+://.*/packed"
     ):
         build(BuildConfig(**corpus | {"output": bucket}))
     Store(corpus["output"]).write("thesis.txt", b"mine")
@@ -277,7 +278,7 @@ def test_shards_that_somebody_deletes_before_they_are_published_are_named(
     work.delete([name for name in work.list() if name.endswith(".arrow")])
     with pytest.raises(
         ConfigError,
-        match=r"a shard of .*packed was deleted before it was published .*delete s3://.*packed and",
+        match=r"a shard of .*packed was deleted before it was published .*delete .*://.*packed and",
     ):
         build(BuildConfig(**corpus))
 
@@ -309,7 +310,7 @@ def test_of_two_builds_one_is_refused_and_told_who_is_at_work(
     with open_output(BuildConfig(**corpus)).held(staging):
         with pytest.raises(
             Held,
-            match=rf"data/packed is being built by process {os.getpid()} on .*, which holds s3://",
+            match=rf"data/packed is being built by process {os.getpid()} on .*, which holds [a-z]",
         ):
             build(BuildConfig(**corpus))
         with pytest.raises(Held, match="is being built by"):
@@ -353,18 +354,22 @@ def test_a_working_directory_is_of_one_output(
     stopped(corpus, monkeypatch, "create", 3)
     with pytest.raises(
         ConfigError,
-        match=r"packed.incomplete is an unfinished build of s3://.*/data/packed; choose",
+        match=r"packed.incomplete is an unfinished build of [a-z0-9]+://.*/data/packed; choose",
     ):
         build(BuildConfig(**corpus | {"output": f"{bucket}/packed"}))
 
 
 @pytest.mark.usefixtures("new_clients")
 def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
-    corpus: dict[str, Any], s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    corpus: dict[str, Any],
+    store_server: StoreServer,
+    store_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tap = s3.Tap(s3_server)
-    for name, value in {**tap.environment, "AWS_MAX_ATTEMPTS": "1"}.items():
+    tap = Tap(store_environment)
+    for name, value in tap.environment.items():
         monkeypatch.setenv(name, value)
+    store_server.give_up_at_once(monkeypatch)
     tap.cut_at(60)
     options = [
         f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
@@ -379,7 +384,7 @@ def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
     tap.close()
 
 
-@pytest.mark.usefixtures("new_clients")
+@pytest.mark.usefixtures("new_clients", "s3_store")
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
@@ -413,13 +418,41 @@ def test_an_output_that_cannot_be_is_one_sentence(
     assert not Path(corpus["work_dir"]).exists() or list(Path(corpus["work_dir"]).iterdir()) == []
 
 
+@pytest.mark.parametrize("protocol", ["memory", "sftp", "foo", "simplecache::s3"])
+def test_a_store_that_no_test_has_run_with_is_refused_at_the_start(
+    corpus: dict[str, Any], protocol: str
+) -> None:
+    url = f"{protocol}://bucket/packed"
+    with pytest.raises(
+        ConfigError,
+        match=rf"{url} is in a store that packprep was not tested with, so two builds may mix .* "
+        "add --unproven-store",
+    ):
+        build(BuildConfig(**corpus | {"output": url}))
+    assert not Path(corpus["work_dir"]).exists() or list(Path(corpus["work_dir"]).iterdir()) == []
+
+
+def test_a_store_that_is_not_proven_is_written_to_on_demand(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
+    unproven = corpus | {"output": "memory://bucket/packed", "unproven_store": True}
+    assert build(BuildConfig(**unproven)).data == local(corpus).data
+    assert Store("memory://bucket/packed.incomplete").list() == {}
+    arguments = ["export", tmp_path / "local", "--to", "npy", "-o", "memory://bucket/exported"]
+    refused = command.run(*arguments, "-q")
+    assert (refused.code, "was not tested with" in refused.err) == (2, True), refused
+    assert command.run(*arguments, "-q", "--unproven-store").code == 0
+    assert Store("memory://bucket/exported").find("export.json") is not None
+
+
 def test_a_store_that_no_package_opens_is_one_sentence(corpus: dict[str, Any]) -> None:
     import fsspec
 
+    corpus |= {"unproven_store": True}
     fsspec.register_implementation("nothing", "no_such_package.Files", clobber=True)
     with pytest.raises(
         ConfigError,
-        match=r"needs a package that is not installed: .*; run pip install packprep\[s3\]",
+        match=r"needs a package that is not installed: .*; run pip install the package that fsspec",
     ):
         build(BuildConfig(**corpus | {"output": "nothing://bucket/packed"}))
     with pytest.raises(

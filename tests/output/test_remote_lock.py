@@ -30,7 +30,7 @@ def test_a_second_build_is_refused_with_host_and_pid(work: Store) -> None:
         with (
             pytest.raises(
                 Held,
-                match=rf"^out is being built by {here}, which holds s3://.*/lock.json; wait until",
+                match=rf"^out is being built by {here}, which holds .*/lock.json; wait until",
             ),
             store_locked(work, "out is being built", "two", shared=False),
         ):

@@ -27,9 +27,10 @@ from packprep.sources.formats import raw_files
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.support.errors import InputError
-from tests.helpers import command, s3
+from tests.helpers import command
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
+from tests.helpers.store_servers import StoreServer, Tap
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron
 
 
@@ -251,7 +252,7 @@ def test_a_source_that_is_replaced_under_a_build_is_named(
             "{}/none.jsonl",
             r"none.jsonl: there is no such object and no such folder; check the address",
         ),
-        ("{}/data/*.tsv", r"no file matches s3://.*/data/\*.tsv; check the pattern"),
+        ("{}/data/*.tsv", r"no file matches [a-z0-9]+://.*/data/\*.tsv; check the pattern"),
         ("{}/data/README.md", r"README.md has no known format; expected"),
         ("{}/empty/", r"empty holds no file of a known format; expected"),
         ("{}/empty/a.jsonl", r"empty/a.jsonl is empty; expected at least one document"),
@@ -288,7 +289,8 @@ def test_bad_rows_and_damage_are_named_as_in_files_here(url: str, options: dict[
     Store(url).write("bad/a.jsonl", b'{"text": "good"}\n{"text": 7}\n')
     Store(url).write("bad/b.jsonl.gz", Store(url).read("data/b.jsonl.gz")[:-50])
     with pytest.raises(
-        InputError, match=r"s3://.*/bad/a.jsonl row 1 .line 2.: 'text' is a number, expected text"
+        InputError,
+        match=r"[a-z0-9]+://.*/bad/a.jsonl row 1 .line 2.: 'text' is a number, expected text",
     ):
         build(BuildConfig(sources=(f"{url}/bad/a.jsonl",), output="out", **options))
     with pytest.raises(
@@ -300,17 +302,24 @@ def test_bad_rows_and_damage_are_named_as_in_files_here(url: str, options: dict[
 
 @pytest.mark.usefixtures("new_clients")
 def test_a_network_that_goes_away_while_sources_are_read_ends_a_build_that_goes_on_later(
-    url: str, options: dict[str, Any], s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    url: str,
+    options: dict[str, Any],
+    store_server: StoreServer,
+    store_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tap = s3.Tap(s3_server)
-    for name, value in {**tap.environment, "AWS_MAX_ATTEMPTS": "1"}.items():
+    tap = Tap(store_environment)
+    for name, value in tap.environment.items():
         monkeypatch.setenv(name, value)
+    store_server.give_up_at_once(monkeypatch)
     arguments = ["build", f"{url}/data", "-o", "out", "-q"]
     arguments += [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
     tap.cut_at(50)
     ended = command.run(*arguments)
     assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1), ended
-    assert re.search(r"s3://.*: the store says: .*so run the same command to resume", ended.err)
+    assert re.search(
+        r"[a-z0-9]+://.*: the store says: .*so run the same command to resume", ended.err
+    )
     tap.cut = False
     assert command.run(*arguments).code == 0
     tap.close()

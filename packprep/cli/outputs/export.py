@@ -59,6 +59,11 @@ _FORMATS = (
     shell_complete=of_paths("dir"),
     help="Directory in which an export to a store is made before it is sent.  [default: here]",
 )
+@click.option(
+    "--unproven-store",
+    is_flag=True,
+    help="Write to a store that the tests of packprep have not run with.",
+)
 @STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print export.json.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
@@ -69,6 +74,7 @@ def command(
     epoch: int | None,
     unshared: bool,
     work_dir: str | None,
+    unproven_store: bool,
     store: str | None,
     as_json: bool,
     quiet: bool,
@@ -106,6 +112,7 @@ def command(
             epoch=epoch,
             unshared=unshared,
             work_dir=work_dir,
+            unproven_store=unproven_store,
             progress=progress,
         )
     if as_json:

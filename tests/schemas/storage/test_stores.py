@@ -1,18 +1,23 @@
 import errno
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import pytest
 
 from packprep.schemas import StoreError
+from packprep.schemas.storage import stores
 from packprep.schemas.storage.stores import Store, Stored, is_url
 
 
-@pytest.fixture(params=["s3", "memory"])
+@pytest.fixture(params=["server", "memory"])
 def folder(request: pytest.FixtureRequest) -> Store:
-    """A folder of an S3 server, and one of a store that is none."""
-    if request.param == "s3":
+    """A folder of a server, and one of a store without one."""
+    if request.param == "server":
         return Store(f"{request.getfixturevalue('bucket')}/folder")
     return Store(f"memory://{abs(hash(request.node.nodeid))}/folder")
 
@@ -25,24 +30,46 @@ def test_only_one_of_several_creates_an_object(folder: Store) -> None:
     assert folder.create("a", b"third")
 
 
-def test_a_conflict_with_others_that_create_the_same_object_is_retried(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
+def test_of_many_that_create_an_object_at_once_one_wins(bucket: str) -> None:
+    folder, together = Store(bucket), threading.Barrier(8)
+
+    def create(number: int) -> bool:
+        together.wait()
+        return folder.create("a", str(number).encode())
+
+    for _ in range(10):
+        with ThreadPoolExecutor(8) as pool:
+            created = list(pool.map(create, range(8)))
+        assert created.count(True) == 1
+        assert folder.read("a") == str(created.index(True)).encode()
+        folder.delete(["a"])
+
+
+class _RefusedError(Exception):
+    """An error of botocore, with the status of its answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+@pytest.mark.parametrize(("status", "created", "asked"), [(409, True, 2), (412, False, 1)])
+def test_a_create_that_conflicts_is_retried_and_one_that_is_refused_without_a_word_is_not(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, status: int, created: bool, asked: int
 ) -> None:
+    """Ceph gives no message with 412, by which s3fs would know that the object exists."""
     folder = Store(bucket)
     real, calls = folder._fs.pipe_file, [0]
 
-    def conflict(*given: Any, **more: Any) -> Any:
+    def refuses(*given: Any, **more: Any) -> Any:
         calls[0] += 1
         if calls[0] == 1:
-            raise OSError(
-                errno.EIO, "The conditional request cannot succeed due to a conflicting operation"
-            )
+            raise OSError(errno.EINVAL, None) from _RefusedError(status)
         return real(*given, **more)
 
-    monkeypatch.setattr(folder._fs, "pipe_file", conflict)
-    assert folder.create("a", b"")
-    assert calls == [2]
-    assert not folder.create("a", b"")
+    monkeypatch.setattr(folder._fs, "pipe_file", refuses)
+    assert folder.create("a", b"") is created
+    assert calls == [asked]
 
 
 def test_objects_are_listed_by_name_with_their_sizes(folder: Store) -> None:
@@ -122,21 +149,21 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(bucket: str) ->
     assert (error.value.errno, error.value.filename) == (errno.EBUSY, f"{bucket}/a")
 
 
-def test_parts_sent_by_a_killed_process_are_deleted(bucket: str, store: Any) -> None:
+def test_parts_sent_by_a_killed_process_are_deleted(bucket: str, s3_store: Any) -> None:
     name = bucket.removeprefix("s3://")
     for key in ("out/a/x", "out/b/x"):
-        file = store.open(f"{name}/{key}", "wb", block_size=5 << 20)
+        file = s3_store.open(f"{name}/{key}", "wb", block_size=5 << 20)
         file.write(bytes(12 << 20))
         file.closed = True  # the upload is never completed
     Store(f"{bucket}/out").forget_uploads("a")
-    assert [upload["Key"] for upload in store.list_multipart_uploads(name)] == ["out/b/x"]
+    assert [upload["Key"] for upload in s3_store.list_multipart_uploads(name)] == ["out/b/x"]
     Store(f"{bucket}/out").forget_uploads("")
-    assert store.list_multipart_uploads(name) == []
+    assert s3_store.list_multipart_uploads(name) == []
 
 
 @pytest.mark.usefixtures("new_clients")
 def test_an_error_of_a_store_has_its_address(
-    bucket: str, store: Any, monkeypatch: pytest.MonkeyPatch
+    bucket: str, s3_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for asking in (
         lambda: Store("s3://nobody-has-this/x").read("a"),
@@ -151,13 +178,13 @@ def test_an_error_of_a_store_has_its_address(
         Store("foo://bucket/x")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    store.clear_instance_cache()
+    s3_store.clear_instance_cache()
     with pytest.raises(StoreError, match="Could not connect to the endpoint URL") as error:
         Store(f"{bucket}/x").write("a", b"")
     assert (error.value.errno, error.value.filename) == (errno.EIO, f"{bucket}/x/a")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    store.clear_instance_cache()
+    s3_store.clear_instance_cache()
     with pytest.raises(StoreError, match="Unable to locate credentials") as error:
         Store(f"{bucket}/x").write("a", b"")
     assert error.value.errno == errno.EACCES
@@ -176,15 +203,52 @@ def test_a_forked_process_has_its_own_client(bucket: str) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "package"),
+    [("gs", r"packprep\[gcs\]"), ("nothing", "the package that fsspec names")],
+)
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, package: str
+) -> None:
     import fsspec
 
-    fsspec.register_implementation("nothing", "no_such_package.Files", clobber=True)
+    def missing(url: str, **options: Any) -> Any:
+        raise ImportError(f"install the package of {url}")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
     with pytest.raises(
         ImportError,
-        match=r"nothing://bucket/x needs a package that is not installed: .*packprep\[s3\]",
+        match=rf"{protocol}://bucket/x needs a package that is not installed: .*install {package}",
     ):
-        Store("nothing://bucket/x")
+        Store(f"{protocol}://bucket/x")
+
+
+def test_a_copy_that_azure_has_only_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator copies at once, so this is a client that answers like Azure."""
+    folder, answers = Store("memory://azure/folder"), ["pending", "pending", "success", "failed"]
+
+    class Client:
+        async def __aenter__(self) -> "Client":
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            pass
+
+        async def get_blob_properties(self) -> Any:
+            return SimpleNamespace(copy=SimpleNamespace(status=answers.pop(0)))
+
+    files = SimpleNamespace(
+        cp_file=lambda source, to: None,
+        split_path=lambda path: (*path.split("/", 1), None),
+        service_client=SimpleNamespace(get_blob_client=lambda container, blob: Client()),
+        loop=fsspec.asyn.get_loop(),
+    )
+    monkeypatch.setattr(folder, "_files", files)
+    monkeypatch.setattr(stores, "_POLL", 0)
+    folder.copy_to("a", folder, "b")
+    assert answers == ["failed"]
+    with pytest.raises(StoreError, match="folder/b ended with status failed"):
+        folder.copy_to("a", folder, "b")
 
 
 def test_a_url_is_text_with_a_protocol() -> None:
