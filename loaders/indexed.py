@@ -133,12 +133,42 @@ class IndexShard(MappedShard):
         return rows, pack - self._starts[number]
 
 
+# Functions of numba, set by `compiled_copy`. Globals, because numba keeps what it compiled by the
+# values that a closure holds, and these are others in each process.
+_carray: Any = None
+_pointer: Any = None
+
+
+def _copy_all(
+    runs: Any, like: Any, first: Any, last: Any, before: Any, after: Any, out: Any
+) -> None:
+    """`copy_runs`, for numba. runs: `TokenRuns.packed`. like: empty, of the type of the values."""
+    cursor = 0
+    for run in range(first, last):
+        address, length = runs[4 * run], runs[4 * run + 1]
+        bos, padded = runs[4 * run + 2], runs[4 * run + 3]
+        end = cursor + padded
+        if bos != 0:
+            out[cursor] = before
+            cursor += 1
+        if length > 0:
+            values = _carray(_pointer(address), length, like.dtype)
+            part = out[cursor : cursor + length]  # from 0 on, so that the loop is vectorised
+            for place in range(length):
+                part[place] = values[place]
+            cursor += length
+        for rest in range(cursor, end):
+            out[rest] = after
+        cursor = end
+
+
 @lru_cache(maxsize=1)
 def compiled_copy() -> Copy | None:
     """`copy_runs`, compiled; None if numba is not installed.
 
     It is compiled when it is first called with values of a type, and kept on disk.
     """
+    global _carray, _pointer
     try:
         from numba import carray, njit, types
         from numba.core import cgutils
@@ -153,33 +183,13 @@ def compiled_copy() -> Copy | None:
 
         return types.voidptr(address), codegen
 
-    def copy_all(
-        runs: Any, like: Any, first: Any, last: Any, before: Any, after: Any, out: Any
-    ) -> None:
-        cursor = 0
-        for run in range(first, last):
-            address, length = runs[4 * run], runs[4 * run + 1]
-            bos, padded = runs[4 * run + 2], runs[4 * run + 3]
-            end = cursor + padded
-            if bos != 0:
-                out[cursor] = before
-                cursor += 1
-            if length > 0:
-                values = carray(pointer(address), length, like.dtype)
-                part = out[cursor : cursor + length]  # from 0 on, so that the loop is vectorised
-                for place in range(length):
-                    part[place] = values[place]
-                cursor += length
-            for rest in range(cursor, end):
-                out[rest] = after
-            cursor = end
-
+    _carray, _pointer = carray, pointer
     with warnings.catch_warnings():  # where no folder can keep it, it is compiled each time
         warnings.simplefilter("ignore")
         try:
-            compiled = njit(nogil=True, cache=True)(copy_all)
+            compiled = njit(nogil=True, cache=True)(_copy_all)
         except RuntimeError:
-            compiled = njit(nogil=True)(copy_all)
+            compiled = njit(nogil=True)(_copy_all)
 
     def copy(
         runs: TokenRuns, first: int, last: int, before: int, after: int, out: NDArray[Any]
