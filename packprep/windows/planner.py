@@ -201,6 +201,8 @@ def plan_segments(
         cost=config.cost(),
         repack=config.repack,
     )
+    if cut.trees is not None and config.pair_columns and config.group_prefix is not None:
+        _check_sides(plan, cut.trees, documents)
     return segments, account, plan
 
 
@@ -237,14 +239,33 @@ def _interleaved(plan: PackPlan, entries: Int64, count: int) -> PackPlan:
 
 def _check_pairs(plan: PackPlan, segments: Segments) -> None:
     """Raise ConfigError if the user's packer puts the sides of a pair into different packs."""
-    pack = np.empty(len(segments), np.int64)
-    pack[plan.order] = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
+    pack = _pack_of(plan)
     apart = np.flatnonzero(pack[::2] != pack[1::2])
     if len(apart):
         raise ConfigError(
             f"the planner puts segments {2 * apart[0]} and {2 * apart[0] + 1} of a pair into two "
             "packs; expected the same pack"
         )
+
+
+def _check_sides(plan: PackPlan, trees: Trees, documents: Documents) -> None:
+    """Raise ConfigError if the sides of a pair are in trees of a group that are in two packs."""
+    order = np.argsort(trees.rows.document, kind="stable")
+    pack, document = _pack_of(plan)[trees.last][order], trees.rows.document[order]
+    apart = np.flatnonzero((document[1:] == document[:-1]) & (pack[1:] != pack[:-1]))
+    if len(apart):
+        row = int(documents.id[document[apart[0]]])
+        raise ConfigError(
+            f"the sides of the pair in row {row:,} share too little with each other, or with too "
+            "many rows of their group, to stay in one pack; leave out --group-prefix"
+        )
+
+
+def _pack_of(plan: PackPlan) -> Int64:
+    """Pack of each segment, [segments]."""
+    pack = np.full(len(plan.lengths), -1)
+    pack[plan.order] = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
+    return pack
 
 
 def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:

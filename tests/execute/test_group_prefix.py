@@ -168,6 +168,28 @@ def test_all_rows_of_a_group_are_held_out_or_none(tmp_path: Path, mix: dict[str,
     assert len(splits["train"] | splits["validation"]) == 40
 
 
+def pairs(prompt: list[int], apart: list[int]) -> list[dict[str, Any]]:
+    """Pairs of a group whose sides begin with the prompt, and one whose sides have nothing."""
+    return [
+        {"chosen": [*prompt, n, n], "rejected": [*prompt, n, 90 + n], "prompt": "p"}
+        for n in range(5)
+    ] + [{"chosen": apart, "rejected": [99, *apart], "prompt": "p"}]
+
+
+def test_sides_of_pairs_of_a_group_are_in_one_pack_or_a_sentence(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"pair_columns": ("chosen", "rejected"), "overflow": "drop"}
+    options["input_ids_column"] = "auto"
+    prompt = list(range(20))
+    output = build_ids(tmp_path, [pairs(prompt, prompt)[:5]], **options)
+    assert report_of(output)["tokens"]["shared"] == 9 * 20 + 5  # the sides share one more
+    pattern = "the sides of the pair in row 5 share too little .* leave out --group-prefix"
+    rows = pairs(prompt, [5] * 24)
+    with pytest.raises(ConfigError, match=pattern):
+        build_ids(tmp_path, [rows], **options, overwrite=True)
+    output = build_ids(tmp_path, [rows], **options, overwrite=True, group_prefix=None)
+    assert verify(output).sound
+
+
 def test_prompts_of_conversations_are_shared(tmp_path: Path) -> None:
     side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     tokenizer = save_tokenizer(tmp_path / "tokenizer", config=side)
