@@ -344,7 +344,7 @@ class OptionFields:
         "rows",
         "Packing",
         "share-prefixes: rows with the same value in this column share prefixes too, such as "
-        "several answers to one prompt. Values are compared as text. --holdout draws whole groups.",
+        "several answers to one prompt, and are held out together. Values are compared as text.",
         "COLUMN",
         added=True,
     )

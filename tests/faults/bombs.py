@@ -7,7 +7,6 @@ JSON for each, [name, exit code, message], and at last the bytes of memory that 
 import gzip
 import io
 import json
-import resource
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from packprep.support.memory import peak
 from tests.helpers.command import Result, run
 from tests.helpers.corpus import save_tokenizer
 from tests.helpers.foreign_packs import write_preset
@@ -117,7 +117,7 @@ def main(folder: Path) -> None:
     for name, command in _commands(folder).items():
         done = command()
         print(json.dumps([name, done.code, (done.err or done.out).replace(f"{folder}/", "")]))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    print(peak())
 
 
 if __name__ == "__main__":

@@ -47,7 +47,15 @@ def test_every_script_that_is_named_is_there() -> None:
 def test_the_top_holds_commands_and_what_they_read() -> None:
     top = {path.name for path in (ROOT / "scripts").iterdir() if path.name != "__pycache__"}
     assert top == {
-        *("check", "check_datasets_versions", "check_trainers", "demo", "gate", "install"),
+        *(
+            "check",
+            "check_datasets_versions",
+            "check_stores",
+            "check_trainers",
+            "demo",
+            "gate",
+            "install",
+        ),
         *("fuzz", "soak", "test", "constraints.txt"),
         *("audit", "check_lowest", "lock", "lock.txt", "lock-build.txt", "release"),
         *("demo_baseline.json", "demo_show.py"),

@@ -105,6 +105,7 @@ def test_only_pointers_create_addresses_and_only_kernels_receive_them() -> None:
         "labels.py": {"address"},  # its kernels take arrays of addresses
         "memory.py": {"address"},  # of mapped files
         "merge.py": {"address"},  # so do the kernels of tries
+        "trees.py": {"address"},
         "weights.py": {"address"},
         "index_shards.py": {"address"},  # of the runs of an index
     }
