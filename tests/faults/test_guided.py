@@ -81,6 +81,10 @@ def test_what_once_raised_another_error_is_refused(name: str, data: bytes, tmp_p
     assert not check(name, data, tmp_path / "x")
 
 
+def test_samples_at_a_path_of_endless_length_are_not_here(tmp_path: Path) -> None:
+    assert check("export", joined(b"\x3c", b'["%s"]' % (b"x" * 300)), tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     "data",
     [

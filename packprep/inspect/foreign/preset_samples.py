@@ -4,6 +4,7 @@ A line is a JSON object with `input_ids` and `labels`, as `packprep export --to 
 Lines with text are tokenized by XTuner when training begins, so nothing is known of them here.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,9 @@ def check_sample_files(
     name: of the folder, with a slash, or empty. samples: int64 [segments, 6], see preset_packs.py.
     """
     for number, path in enumerate(paths):
-        file = next(
-            (file for file in (Path(path), folder / Path(path).name) if file.is_file()), None
-        )
+        places = (Path(path), folder / Path(path).name)
+        # Path.is_file raises OSError for a name that is longer than file systems allow.
+        file = next((file for file in places if os.path.isfile(file)), None)  # noqa: PTH113
         if file is None:
             result.say(f"samples of files that are not here, such as {path}")
             continue
