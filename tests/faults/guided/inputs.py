@@ -312,6 +312,11 @@ def _check_tokens(data: bytes, folder: Path) -> bool:
     mask = "mask" if files[3] and name != "x.bin" else None
     rows = rows_read(path, input_ids_column="input_ids", loss_mask_column=mask)
     documents = expected(files[0], files[1])
+    if name == "x.npy" and files[2]:  # the offsets are those of packs of these documents
+        tokens = [token for document in documents for token in document]
+        lines = gzip.decompress(files[2]).decode().splitlines()
+        spans = [map(int, line.split(",")[:2]) for line in lines]
+        documents = [tokens[start:end] for start, end in spans]
     assert len(rows) == len(documents)
     for number, (row, document) in enumerate(zip(rows, documents, strict=True)):
         ids = row["ids"]
