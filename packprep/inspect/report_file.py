@@ -36,7 +36,16 @@ def find_report(output: Output, manifest: Manifest) -> Report | None:
     Raises FormatError if the file has changed.
     """
     entries = [entry for entry in manifest.all_files if entry.path == NAME]
-    return _read(check_file(output, entries[0], "sha256"), f"a {NAME}") if entries else None
+    if not entries:
+        return None
+    path = check_file(output, entries[0], "sha256")
+    report, sources = _read(path, f"a {NAME}"), manifest.data["sources"]
+    if len(report["sources"]) < len(sources):
+        raise InputError(
+            f"{path} has {len(report['sources'])} sources; expected the {len(sources)} of the "
+            f"{MANIFEST}"
+        )
+    return report
 
 
 def _read(path: Path, expected: str) -> Report:

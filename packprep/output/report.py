@@ -477,7 +477,7 @@ def table(report: Report) -> list[tuple[str, str]]:
                 f"{least['bias']:.2f} to {most['bias']:.2f}",
             )
         )
-    if "loss_tokens" in report:
+    if "loss_tokens" in report and "loss_utilization" in report:
         rows.append(
             (
                 "tokens trained",
