@@ -461,8 +461,8 @@ def _field(table: Any, key: str, kind: type, where: str) -> Any:
 
 def _counts(table: Any, keys: tuple[str, ...], where: str) -> None:
     for key in keys:
-        if _field(table, key, int, where) < 0:
-            raise FormatError(f"{where} has {key} = {table[key]}; expected 0 or more")
+        if not 0 <= _field(table, key, int, where) < 1 << 63:
+            raise FormatError(f"{where} has {key} = {table[key]}; expected 0 to 2**63 - 1")
 
 
 def _keys(table: dict[str, Any], keys: tuple[str, ...], where: str) -> None:

@@ -109,3 +109,10 @@ def test_an_index_with_ids_or_counts_of_another_type_is_refused(
     manifest["data"]["index"][key] = value
     data = joined(b"\x0b", json.dumps(manifest).encode())
     assert not check("manifest", data, tmp_path / "x")
+
+
+def test_a_manifest_with_a_number_larger_than_numpy_has_is_refused(tmp_path: Path) -> None:
+    manifest = json.loads((sound_outputs() / "index" / "manifest.json").read_bytes())
+    manifest["data"]["sources"][0]["first_document"] = 1 << 63
+    data = joined(b"\x0b", json.dumps(manifest).encode())
+    assert not check("manifest", data, tmp_path / "x")

@@ -161,7 +161,7 @@ FORM = [
     (at("data", "columns", 0, "extra", value=1), "expected name, kind and dtype"),
     (at("data", "max_length", value=0), "max_length 0; expected 1 or more"),
     (at("data", "vocab_size", value="32"), "vocab_size = '32'; expected int"),
-    (at("data", "sources", 0, "documents", value=-1), "documents = -1; expected 0 or more"),
+    (at("data", "sources", 0, "documents", value=-1), "documents = -1; expected 0 to 2"),
     (at("data", "sources", 0, "sha256", value="0"), "sha256 '0'; expected 64"),
     (at("data", "splits", "train", "rows", value=1), "split train has the keys"),
     (at("data", "files", 0, "sha256", value="A" * 64), "expected 64 lower-case hex"),
