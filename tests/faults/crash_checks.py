@@ -193,7 +193,7 @@ def _data(output: Path) -> object:
 
 @dataclass
 class Found:
-    """What was found in states of a command. forgotten: bad states by pattern, see `explore`."""
+    """Findings in states of a command. forgotten: bad states by pattern, see `explore`."""
 
     name: str
     by_model: Counter[str] = field(default_factory=Counter)

@@ -65,7 +65,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
 
 @dataclass(frozen=True)
 class CrashState:
-    """What is on the disk after a power cut.
+    """Contents of the disk after a power cut.
 
     steps: steps that the command had done; of: how many it does. A command that had done all of
     them was over.
@@ -252,7 +252,7 @@ class _Cut:
                 put(content, offset, self._never_written(offset, len(data)))
 
     def _never_written(self, offset: int, size: int) -> bytes:
-        """What a block that did not reach the disk reads as."""
+        """Bytes that a block reads as if it did not reach the disk."""
         if self._model.stale and offset % BLOCK == 0 and self._blocks and self._draw.random() < 0.5:
             return self._draw.choice(self._blocks)[:size].ljust(size, b"\0")
         return bytes(size)

@@ -112,7 +112,7 @@ def warm() -> None:
 
 
 class Armed(Protocol):
-    """What a preloaded library does in a forked build."""
+    """Work of a preloaded library in a forked build."""
 
     def arm(self) -> Any:
         """Arm it in this process. Returns the library if it counts calls, else None."""

@@ -65,7 +65,7 @@ REPLACE = (CREATE, WRITE, RENAME)
 
 
 def contents(model: str, name: str, *steps: Step) -> set[bytes | None]:
-    """What a file has after a power cut behind all steps; None if it is not there."""
+    """Content of a file after a power cut behind all steps; None if it is not there."""
     return {files.get(name) for files in states(model, *steps, over=True)}
 
 
