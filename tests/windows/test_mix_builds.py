@@ -432,38 +432,15 @@ def test_weights_on_the_command_line_mix_the_sources_in_their_order(
     write_jsonl(tmp_path / "a.jsonl", texts(150, seed=1))
     write_jsonl(tmp_path / "b.jsonl", texts(150, seed=2))
     save_tokenizer(tmp_path / "t")
-    result = run(
-        "build",
-        "a.jsonl",
-        "b.jsonl",
-        "--weights",
-        "3,1",
-        "-o",
-        "out",
-        "--tokenizer",
-        "t",
-        "--max-length",
-        64,
-    )
+    mixed = ("build", "a.jsonl", "b.jsonl", "--weights", "3,1", "--tokenizer", "t")
+    result = run(*mixed, "-o", "out", "--max-length", 64)
     assert result.code == 0, result
     assert "the mix is as large as a.jsonl allows: its " in result.err
     lines = dict(line.split("  ", 1) for line in result.out.splitlines()[1:])
     assert lines["mix, a.jsonl"].strip().startswith("75.0")
     assert lines["mix, b.jsonl"].strip().startswith(("25.0", "24.9"))
     assert "of those drawn" in lines["tokens lost"]
-    dry = run(
-        "build",
-        "a.jsonl",
-        "b.jsonl",
-        "--weights",
-        "3,1",
-        "-o",
-        "dry",
-        "--tokenizer",
-        "t",
-        "--dry-run",
-        "--json",
-    )
+    dry = run(*mixed, "-o", "dry", "--dry-run", "--json")
     predicted, report = json.loads(dry.out)["mix"], read_report(tmp_path / "out")["mix"]["sources"]
     assert list(predicted) == ["a.jsonl", "b.jsonl"]
     for source in report:
