@@ -35,14 +35,18 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
             | {"prompt": group}
             for n in range(3)
         ]
+    return built(folder, rows, vocab_size=100, max_length=256)
+
+
+def built(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
+    """A sound output with trees of these rows of token ids."""
     config = BuildConfig(
         sources=(str(write_jsonl(folder / "a.jsonl", rows)),),
         output=str(folder / "out"),
         input_ids_column="ids",
-        vocab_size=100,
-        max_length=256,
         share_prefixes=True,
         group_prefix="prompt",
+        **options,
     )
     build(config)
     assert verify(folder / "out", level="full").sound
@@ -151,20 +155,8 @@ def test_a_planted_parent_is_always_found(
                 tokens, groups, masks or [[True] * len(ids) for ids in tokens], strict=True
             )
         ]
-        config = BuildConfig(
-            sources=(str(write_jsonl(folder / "a.jsonl", rows)),),
-            output=str(folder / "out"),
-            input_ids_column="ids",
-            loss_mask_column="mask",
-            vocab_size=4,
-            min_loss_tokens=0,
-            share_prefixes=True,
-            group_prefix="prompt",
-            **options,
-        )
-        build(config)
-        assert verify(folder / "out", level="full").sound
-        packs = packs_of(folder / "out")
+        masked = {"loss_mask_column": "mask", "min_loss_tokens": 0, "vocab_size": 4}
+        packs = packs_of(built(folder, rows, **masked, **options))
         wrong = [
             (pack, segment, parent)
             for pack, columns in enumerate(packs)
