@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.packing.account import Sums
-from packprep.packing.strategies import STRATEGIES
+from packprep.packing.strategies import ONE_BY_ONE, STRATEGIES
 from packprep.schemas import check_batch, check_ledger
 from packprep.windows.placement import Packs
 from packprep.windows.planner import WindowPlan, account_by_source, plan_window, resized
@@ -60,7 +60,7 @@ def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
         order=draw(st.sampled_from(["shuffle", "input", "length", "balanced"])),
         seed=draw(st.integers(0, 3)),
         balance_ranks=2,
-        shuffle_documents=draw(st.booleans()) if strategy in ("greedy", "stream") else False,
+        shuffle_documents=draw(st.booleans()) if strategy in ONE_BY_ONE else False,
         **options,
     )
 

@@ -369,7 +369,7 @@ class OptionFields:
         False,
         "plan",
         "Packing",
-        "strategy stream or greedy: take documents in a seeded random order.",
+        "strategy stream, greedy or first_fit_input: take documents in a seeded random order.",
     )
 
     epochs: int = option(

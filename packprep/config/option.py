@@ -25,7 +25,15 @@ TRAIN_FIELDS = ("content", "reasoning", "tool_calls")  # of a message of the ass
 Stage = Literal["read", "rows", "tokens", "segments", "plan", "order", "output", "run", "once"]
 
 StrategyName = Literal[
-    "best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped", "balanced"
+    "best_fit",
+    "first_fit",
+    "knapsack",
+    "optimal",
+    "stream",
+    "greedy",
+    "first_fit_input",
+    "wrapped",
+    "balanced",
 ]
 """packing/strategies.py has a function for each but wrapped, which cuts documents."""
 STRATEGY_NAMES: tuple[StrategyName, ...] = get_args(StrategyName)

@@ -53,14 +53,15 @@ def pack_lengths(
 
     lengths: integers [documents], tokens, each in 1..max_length; at most 2**31 - 1 documents.
     max_length: 1..2**24. strategy: greedy (input order, a new pack when the next document doesn't
-    fit), first_fit (decreasing), knapsack (first_fit, filled pack by pack: the same packs),
-    best_fit (decreasing), optimal (perfect fills; never more packs than best_fit), stream (input
-    order, each pack closed by documents that fit exactly), balanced (num_packs packs, as even as
-    possible). order: order of the packs: shuffle, input (by first document), length (longest
-    document first), or balanced (balance_ranks consecutive packs cost about the same: a * tokens +
-    b * sum(length**2) for cost = (a, b)). Inside a pack, documents are in input order. Documents of
-    equal length are dealt in a seeded shuffle, or with order="input" in input order.
-    shuffle_documents: greedy and stream take documents in a seeded shuffle instead of input order.
+    fit), first_fit_input (input order, the first pack with room), first_fit (decreasing), knapsack
+    (first_fit, filled pack by pack: the same packs), best_fit (decreasing), optimal (perfect fills;
+    never more packs than best_fit), stream (input order, each pack closed by documents that fit
+    exactly), balanced (num_packs packs, as even as possible). order: order of the packs: shuffle,
+    input (by first document), length (longest document first), or balanced (balance_ranks
+    consecutive packs cost about the same: a * tokens + b * sum(length**2) for cost = (a, b)).
+    Inside a pack, documents are in input order. Documents of equal length are dealt in a seeded
+    shuffle, or with order="input" in input order. shuffle_documents: greedy, first_fit_input and
+    stream take documents in a seeded shuffle instead of input order.
     groups: integers [documents]; documents of different groups never share a pack. atoms: integers
     [documents], never decreasing; documents of one atom always share a pack.
     max_segments_per_pack: maximum documents in a pack; if packs are not full because of it,

@@ -23,6 +23,7 @@ from packprep.packing.kernels.deal import queue_by_key
 from packprep.packing.kernels.stream import best_fit_online, sort_packs
 from packprep.packing.strategies import (
     NO_LIMIT,
+    ONE_BY_ONE,
     STRATEGIES,
     ItemPlanner,
     Items,
@@ -43,7 +44,7 @@ def repacking(strategy: str) -> ItemPlanner:
         # Strategies that go through documents one by one read them in a seeded order.
         items = replace(items, shuffle_documents=True)
         order, offsets = STRATEGIES[strategy](items)
-        if strategy in ("stream", "greedy"):
+        if strategy in ONE_BY_ONE:
             return order, offsets
         if strategy != "balanced":  # which is chosen for packs as even as possible
             packs = offsets.size - 1

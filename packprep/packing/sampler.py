@@ -31,7 +31,8 @@ class MultipackSampler:
     lengths: integers [documents], tokens, each in 1..max_length. max_length: tokens per pack.
     batch_size: packs per batch and rank. strategy: see pack_lengths; documents are taken in a new
     seeded order every epoch. group_size: pack this many documents at a time, drawn at random, or
-    all (None). sequential: next fit in input order, no shuffling. drop_last: drop packs that do not
+    all (None). sequential: first fit in input order, no
+    shuffling, rank r takes every world_size-th pack. drop_last: drop packs that do not
     fill a batch for every rank; False repeats the first packs of the epoch instead. order,
     balance_ranks, cost, num_packs: see pack_lengths; order is by default shuffle, or input if
     sequential, and balance_ranks is by default world_size. With order="balanced", ranks get packs
@@ -111,7 +112,7 @@ class MultipackSampler:
         return pack_lengths(
             self.lengths,
             self.max_length,
-            "greedy" if self.sequential else self.strategy,
+            "first_fit_input" if self.sequential else self.strategy,
             seed,
             order=self.order,
             shuffle_documents=not self.sequential,

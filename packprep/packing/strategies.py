@@ -18,7 +18,13 @@ from packprep.packing.kernels.deal import by_pack, deal, queue_by_key
 from packprep.packing.kernels.fit import Patterns, best_fit_patterns, first_fit_patterns
 from packprep.packing.kernels.optimal import perfect_fill_patterns
 from packprep.packing.kernels.spread import emptiest_first_patterns
-from packprep.packing.kernels.stream import best_fit_online, next_fit, sort_packs, stream_packs
+from packprep.packing.kernels.stream import (
+    best_fit_online,
+    first_fit_online,
+    next_fit,
+    sort_packs,
+    stream_packs,
+)
 from packprep.support.arrays import Int32, Int64
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
@@ -200,6 +206,10 @@ def _greedy(items: Items) -> PackedItems:
     return next_fit(items.lengths, _or_none(items.weights), items.max_length, items.slots)
 
 
+def _first_fit_input(items: Items) -> PackedItems:
+    return first_fit_online(items.lengths, _or_none(items.weights), items.max_length, items.slots)
+
+
 def _stream(items: Items) -> PackedItems:
     if items.weights is not None:
         return _greedy(items)  # stream_packs looks up documents by length only
@@ -293,8 +303,12 @@ STRATEGIES: dict[str, ItemPlanner] = {
     "optimal": _by_counts(_optimal),
     "stream": _by_items(_stream),
     "greedy": _by_items(_greedy),
+    "first_fit_input": _by_items(_first_fit_input),
     "balanced": _by_items(_balanced),
 }
+
+ONE_BY_ONE = ("stream", "greedy", "first_fit_input")
+"""Strategies that take documents in input order, or in a seeded one."""
 
 
 def arranged_packs(order: Int64, offsets: Int64, items: Items) -> PackedItems:

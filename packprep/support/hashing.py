@@ -29,7 +29,7 @@ class Purpose(enum.IntEnum):
     WINDOW = 4  # [window, split]: the seed that a window is planned with
     GROUP = 5  # [group]: the seed that a group of documents is planned with
     EQUAL_LENGTHS = 6  # places of the documents of one length
-    DOCUMENT_ORDER = 7  # order in which greedy and stream take documents
+    DOCUMENT_ORDER = 7  # order in which strategies take documents one by one
     PACK_ORDER = 8  # order shuffle: of packs
     STEP_ORDER = 9  # order balanced: of the steps, one pack a rank
     EPOCH = 10  # [epoch]: the seed that MultipackSampler packs an epoch with

@@ -9,17 +9,9 @@ from pathlib import Path
 import pytest
 
 from packprep.cli.main import COMMANDS
+from packprep.config.option import STRATEGY_NAMES
 
-STRATEGIES = [
-    "best_fit",
-    "first_fit",
-    "knapsack",
-    "optimal",
-    "stream",
-    "greedy",
-    "wrapped",
-    "balanced",
-]
+STRATEGIES = list(STRATEGY_NAMES)
 
 
 def packprep(**environment: str) -> str:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
+from packprep.config.option import STRATEGY_NAMES
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
@@ -70,7 +71,7 @@ def files(draw: st.DrawFn) -> tuple[str, str, list[str | int]]:
 @st.composite
 def options(draw: st.DrawFn) -> dict[str, Any]:
     """Options of a build that can be together."""
-    strategies = ["best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "wrapped"]
+    strategies = [name for name in STRATEGY_NAMES if name != "balanced"]
     chosen: dict[str, Any] = {
         "max_length": draw(st.sampled_from([4, 8, 16, 64, 4096])),
         "strategy": draw(st.sampled_from(strategies)),

@@ -24,12 +24,14 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda document: -lengths[document])
 
 
-def first_fit(lengths: Sequence[int], capacity: int) -> list[Pack]:
-    """First fit decreasing: longest first, each document into the first pack that has room."""
+def first_fit(
+    lengths: Sequence[int], capacity: int, slots: int = 2**31, decreasing: bool = True
+) -> list[Pack]:
+    """First fit: each document into the first pack that has room, longest first or in order."""
     packs: list[Pack] = []
-    for document in longest_first(lengths):
+    for document in longest_first(lengths) if decreasing else range(len(lengths)):
         for pack in packs:
-            if fill(pack, lengths) + lengths[document] <= capacity:
+            if fill(pack, lengths) + lengths[document] <= capacity and len(pack) < slots:
                 pack.append(document)
                 break
         else:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from packprep import build
+from packprep.config.option import STRATEGY_NAMES
 from packprep.execute.merge import merge
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
@@ -83,16 +84,7 @@ def test_a_clean_output_is_sound_and_everything_was_looked_at(built: Path) -> No
 
 # Every option that shapes packs; a combination that a build refuses is left out.
 SWEEP: dict[str, list[Any]] = {
-    "strategy": [
-        "best_fit",
-        "first_fit",
-        "knapsack",
-        "optimal",
-        "stream",
-        "greedy",
-        "wrapped",
-        "balanced",
-    ],
+    "strategy": list(STRATEGY_NAMES),
     "overflow": ["split", "split", "truncate", "drop"],
     "stride": [0, 0, 5],
     "continuation_bos": [False, True],

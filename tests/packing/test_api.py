@@ -73,14 +73,52 @@ def test_first_fit_and_knapsack_have_the_contents_of_both_reference_packers(
 
 @settings(max_examples=1000)
 @given(instances(), st.integers(1, 6))
-def test_greedy_and_stream_make_the_packs_of_their_references(
+def test_strategies_in_input_order_make_the_packs_of_their_references(
     instance: tuple[list[int], int], slots: int
 ) -> None:
     lengths, capacity = instance
     greedy = pack_lengths(lengths, capacity, "greedy", order="input", max_segments_per_pack=slots)
     assert packs_of(greedy) == reference.greedy(lengths, capacity, slots)
+    first = pack_lengths(
+        lengths, capacity, "first_fit_input", order="input", max_segments_per_pack=slots
+    )
+    assert packs_of(first) == reference.first_fit(lengths, capacity, slots, decreasing=False)
     stream = pack_lengths(lengths, capacity, "stream", order="input", max_segments_per_pack=slots)
     assert packs_of(stream) == sorted(reference.stream(lengths, capacity, slots))
+
+
+@settings(max_examples=300)
+@given(instances(), st.integers(2, 6), st.lists(st.integers(1, 3), min_size=40, max_size=40))
+def test_first_fit_in_input_order_takes_atoms_where_tokens_and_segments_fit(
+    instance: tuple[list[int], int], slots: int, sizes: list[int]
+) -> None:
+    """Each atom is `sizes` documents of 1 token, the last with the rest of its tokens."""
+    totals, capacity = instance
+    sizes = [min(total, size, slots) for total, size in zip(totals, sizes, strict=False)]
+    lengths = [
+        n
+        for total, size in zip(totals, sizes, strict=True)
+        for n in [1] * (size - 1) + [total - size + 1]
+    ]
+    atoms = np.repeat(np.arange(len(totals)), sizes)
+    plan = pack_lengths(
+        lengths,
+        capacity,
+        "first_fit_input",
+        order="input",
+        atoms=atoms,
+        max_segments_per_pack=slots,
+    )
+    packs: list[list[int]] = []
+    for atom, (total, size) in enumerate(zip(totals, sizes, strict=True)):
+        for pack in packs:
+            tokens, segments = sum(totals[a] for a in pack), sum(sizes[a] for a in pack)
+            if tokens + total <= capacity and segments + size <= slots:
+                pack.append(atom)
+                break
+        else:
+            packs.append([atom])
+    assert [list(dict.fromkeys(atoms[pack].tolist())) for pack in packs_of(plan)] == packs
 
 
 @settings(max_examples=300)
@@ -263,6 +301,7 @@ DIGESTS = {
     "optimal": "20d47605",
     "stream": "cc0874dd",
     "greedy": "d7771d32",
+    "first_fit_input": "be6d1150",
     "balanced": "ada91431",
 }
 

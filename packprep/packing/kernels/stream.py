@@ -1,11 +1,11 @@
 """Strategies that take documents in input order.
 
-Next fit, best fit, and a stream that fills the end of each pack exactly.
+Next fit, first fit, best fit, and a stream that fills the end of each pack exactly.
 """
 
 import numpy as np
 
-from packprep.packing.kernels.common import bitmap, next_set, put_bit
+from packprep.packing.kernels.common import bitmap, larger, next_set, put_bit
 from packprep.packing.kernels.compiled import Out, kernel
 from packprep.packing.kernels.deal import by_pack, queue_by_key, sort_long_packs
 from packprep.support.arrays import Bools, Int32, Int64, UInt64
@@ -37,6 +37,71 @@ def _next_fit(
         room -= lengths[i]
         free -= weight
     offsets[packs] = lengths.size
+    return packs
+
+
+def first_fit_online(
+    lengths: Int32, weights: Int32, capacity: int, slots: int
+) -> tuple[Int64, Int64]:
+    """Order and offsets of first fit in input order.
+
+    Each document goes into the first pack with room, else into a new one. weights: [documents], or
+    empty if each is 1. O(documents log packs), by a tree of the rooms of all packs (Johnson, 1974).
+    Example: lengths=[5, 6, 2, 3], capacity=8 -> packs [0, 2], [1] and [3].
+    """
+    # The first document of a pack fitted nowhere before, so two packs in a row hold more tokens
+    # than one has room for, or more segments.
+    tokens, segments = int(lengths.sum(dtype=np.int64)), lengths.size
+    if weights.size:
+        segments = int(weights.sum(dtype=np.int64))
+    most = min(lengths.size, 2 * (tokens // capacity + segments // slots) + 1)
+    leaves = 1 << max(0, most - 1).bit_length()
+    room = np.full(2 * leaves, capacity, np.int32)
+    free, pack_of = np.full(leaves, slots, np.int32), np.empty(lengths.size, np.int32)
+    packs = _first_fit_online(lengths, weights, leaves, room, free, pack_of)
+    return by_pack(pack_of, packs)
+
+
+@kernel
+def _first_fit_online(
+    lengths: Int32,
+    weights: Int32,
+    leaves: int,
+    room: Out[Int32],
+    free: Out[Int32],
+    pack_of: Out[Int32],
+) -> int:
+    """Fill pack_of; return the number of packs.
+
+    room: [2 * leaves], a heap. room[leaves + p] is the room of pack p, that of a pack without
+    documents too; room[n] is the larger of room[2 * n] and room[2 * n + 1]. free: [leaves], slots
+    left of each pack.
+    """
+    packs = 0
+    for i in range(lengths.size):
+        length, weight = lengths[i], weights[i] if weights.size else 1
+        node = 1
+        while True:
+            while node < leaves:  # down, to the first pack below with enough room
+                node *= 2
+                if room[node] < length:
+                    node += 1
+            if free[node - leaves] >= weight:
+                break
+            while True:  # up, to the next packs on the right where one has enough room
+                while node & 1:
+                    node >>= 1
+                node += 1
+                if room[node] >= length:
+                    break
+        pack = node - leaves
+        packs = larger(packs, pack + 1)
+        pack_of[i] = pack
+        free[pack] -= weight
+        room[node] = 0 if free[pack] == 0 else room[node] - length
+        while node > 1:
+            node >>= 1
+            room[node] = larger(room[2 * node], room[2 * node + 1])
     return packs
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packprep.config.option import STRATEGY_NAMES
 from packprep.inspect.report_file import read_report
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
@@ -77,16 +78,7 @@ def test_json_has_the_same_and_steps(here: Path) -> None:
         "-q",
     )
     found = json.loads(result.out)
-    assert [plan["strategy"] for plan in found["plans"]] == [
-        "best_fit",
-        "first_fit",
-        "knapsack",
-        "optimal",
-        "stream",
-        "greedy",
-        "wrapped",
-        "balanced",
-    ]
+    assert [plan["strategy"] for plan in found["plans"]] == list(STRATEGY_NAMES)
     assert all(plan["steps_per_epoch"] == plan["packs"] // 4 for plan in found["plans"])
     assert set(found["best"]) == {"padding", "loss", "cuts", "bias", "straggler", "bytes"}
     assert found["notes"][0].startswith("build s: no tokenizing, because the tokens exist")
