@@ -14,7 +14,9 @@ def start() -> None:
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)
     from packprep.cli.main import main
+    from packprep.cli.streams import outlive_readers
 
+    outlive_readers()
     main()
 
 

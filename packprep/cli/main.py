@@ -43,6 +43,17 @@ COMMANDS = {
 """Each command with its line in `packprep --help`, in the order of use."""
 _FROM_OUTPUTS = ("merge", "reshard", "materialize", "export", "rename", "push", "card")
 """Those in `outputs/`: they make something of finished outputs."""
+_ELSEWHERE = {
+    "convert": "export",
+    "inspect": "show",
+    "pack": "build",
+    "prepare": "build",
+    "preprocess": "build",
+    "tokenize": "build",
+    "upload": "push",
+    "validate": "verify",
+}
+"""Words for a command in other tools, and the command."""
 
 
 def module_of(command: str) -> str:
@@ -62,9 +73,9 @@ class _Commands(click.Group):
             if not context.resilient_parsing and not name.startswith("-"):
                 from packprep.support.errors import nearest
 
-                raise click.UsageError(
-                    f"No such command {name!r}{nearest(name, COMMANDS)}", context
-                )
+                here = _ELSEWHERE.get(name)
+                end = f"; did you mean {here!r}?" if here else nearest(name, COMMANDS)
+                raise click.UsageError(f"No such command {name!r}{end}", context)
             return None
         command: click.Command = importlib.import_module(module_of(name)).command
         return command

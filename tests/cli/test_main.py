@@ -105,6 +105,14 @@ def test_packprep_alone_prints_its_help() -> None:
             ["biuld", "a.jsonl"],
             "no such command 'biuld'; did you mean 'build'? see packprep --help",
         ),
+        (
+            ["pack", "a.jsonl"],
+            "no such command 'pack'; did you mean 'build'? see packprep --help",
+        ),
+        (
+            ["inspect", "packed"],
+            "no such command 'inspect'; did you mean 'show'? see packprep --help",
+        ),
         (["--versin"], "no such option '--versin'; did you mean '--version'? see packprep --help"),
         (
             ["build", "--max-lenght", "4"],

@@ -239,7 +239,9 @@ def _begin(name: str, *arguments: str) -> None:
         sys.orig_argv[1:1] = ["-m", "packprep"]
         sys.argv = ["packprep", *arguments]
         from packprep.cli.main import main
+        from packprep.cli.streams import outlive_readers
 
+        outlive_readers()
         main()
     elif arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]

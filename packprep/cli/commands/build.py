@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, UnionType
 from typing import Any, Literal, get_args, get_origin
@@ -243,7 +243,8 @@ def _stop_at_once(close: Callable[[], None]) -> Iterator[None]:
 
     def stop(number: int, _: FrameType | None) -> None:
         close()
-        os.write(2, f"packprep: {stopped()}\n".encode())
+        with suppress(OSError):  # nobody may read it
+            os.write(2, f"packprep: {stopped()}\n".encode())
         os._exit(130 if number == signal.SIGINT else 3)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
