@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from packprep.schemas.boundaries import check_boundaries
+from packprep.schemas.boundaries import BoundaryKind, boundaries_of, check_boundaries
 from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.errors import FormatError
 
@@ -16,17 +16,111 @@ from .trees import refuse_trees
 Rows = Sequence[Mapping[str, Any]]
 
 
-def batch_from_rows(rows: Rows) -> PackedBatch:
+def batch_from_rows(
+    rows: Rows,
+    *,
+    boundaries: BoundaryKind | None = None,
+    token: int | None = None,
+    pad_token: int | None = None,
+) -> PackedBatch:
     """Batch of the packs of these rows, as PackedLoader makes it with labels="hf".
 
     rows: dicts with tokens and cu_seqlens, or TRL's input_ids and seq_lengths; optional are labels,
     document_ids, segment_lengths, pair_ids, pair_sides and turn_ids. Values are lists, arrays or
     tensors.
+
+    boundaries: how rows that another tool packed mark their documents; None if they have
+    cu_seqlens or seq_lengths. "eos": each ends with `token`; a run of them gives documents of one
+    token. "bos": each begins with it. "positions": position_ids are 0 at the first token of each.
+    pad_token: the id that fills such rows at their end, for no loss; an attention_mask of the row
+    says so too. Positions restart in every segment, in padding too.
+
     FormatError if the boundaries of a row do not fit its tokens.
     """
     if not rows:
         raise ValueError("the batch has no rows; expected one or more")
     refuse_trees(any("segment_parents" in row for row in rows), "a batch of rows")
+    if boundaries is not None:
+        rows = [
+            _bounded(row, boundaries, token, pad_token, f"row {number} of the batch")
+            for number, row in enumerate(rows)
+        ]
+    elif token is not None or pad_token is not None:
+        raise ValueError(
+            f"token is {token} and pad_token is {pad_token} without boundaries; pass "
+            "boundaries='eos', 'bos' or 'positions'"
+        )
+    batch = _joined_rows(rows)
+    if boundaries is not None and batch.num_real_tokens == len(batch):
+        batch.segment_lengths = None
+    return batch
+
+
+def _bounded(
+    row: Mapping[str, Any],
+    kind: BoundaryKind,
+    token: int | None,
+    pad_token: int | None,
+    where: str,
+) -> Mapping[str, Any]:
+    """The row with cu_seqlens from its ids, and with labels and segment_lengths without padding."""
+    tokens = row_tokens(row)
+    positions = None
+    if kind == "positions":
+        if "position_ids" not in row:
+            raise FormatError(
+                f"{where} has the columns {', '.join(row)}; expected position_ids among them"
+            )
+        positions = np.asarray(row["position_ids"], np.int64)
+        if len(positions) != len(tokens):
+            raise FormatError(
+                f"{where} has {len(positions)} position_ids for {len(tokens)} tokens; expected one "
+                "per token"
+            )
+    cu_seqlens = boundaries_of(tokens if positions is None else positions, kind, token)
+    real = _real_tokens(row, tokens, token if kind == "eos" else None, pad_token, where)
+    starts = cu_seqlens[:-1]
+    if positions is not None and (late := positions[starts] * (starts < real)).any():
+        place = int(starts[np.flatnonzero(late)[0]])
+        raise FormatError(
+            f"{where} has position {positions[place]} at token {place}, where positions do not "
+            "continue; expected 0, the first of a document"
+        )
+    labels = np.array(row.get("labels", tokens), np.int64)
+    labels[real:] = NO_LOSS
+    return {
+        "tokens": tokens,
+        "cu_seqlens": cu_seqlens,
+        "labels": labels,
+        "segment_lengths": np.clip(real - starts, 0, np.diff(cu_seqlens)),
+    }
+
+
+def _real_tokens(
+    row: Mapping[str, Any], tokens: Any, end: int | None, pad_token: int | None, where: str
+) -> int:
+    """Tokens before the padding at the end of the row.
+
+    end: the id that ends documents. If that is the padding too, the last document keeps one.
+    """
+    real = len(tokens)
+    if "attention_mask" in row:
+        mask = np.asarray(row["attention_mask"])
+        real = int((mask != 0).sum())
+        if len(mask) != len(tokens) or not mask[:real].all():
+            raise FormatError(
+                f"{where} has an attention_mask of {len(mask)} values, {real} of them not 0, for "
+                f"{len(tokens)} tokens; expected one per token, and 0 only at the end of the row"
+            )
+    if pad_token is None:
+        return real
+    others = np.flatnonzero(tokens[:real] != pad_token)
+    last = int(others[-1]) + 1 if len(others) else 0
+    return min(last + (pad_token == end and last > 0), real)
+
+
+def _joined_rows(rows: Rows) -> PackedBatch:
+    """The batch of rows that have boundaries."""
     boundaries, total = [np.zeros(1, np.int32)], 0
     for number, row in enumerate(rows):
         tokens, cu_seqlens = row_tokens(row), row_boundaries(row)

@@ -1,7 +1,7 @@
 """Boundaries of packs: cu_seqlens, and lists as long as their kind says."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,40 @@ from .columns import Column
 from .errors import FormatError
 from .findings import Finding, Findings
 from .views import ListView
+
+BoundaryKind = Literal["eos", "bos", "positions"]
+
+
+def boundaries_of(
+    values: NDArray[Any], kind: BoundaryKind, token: int | None = None
+) -> NDArray[np.int32]:
+    """Boundaries of a row that another tool packed, from its ids: cu_seqlens, int32 [segments + 1].
+
+    values: token ids [tokens]; for kind "positions" the position ids. "eos": a segment ends with
+    each `token`, so that a run of them gives segments of one token, and what follows the last is a
+    segment too. "bos": a segment begins with each `token`. "positions": a segment begins at each
+    position that is not the one before it plus 1. A row always begins a segment.
+
+    Example: [5, 2, 2, 7] with "eos" and token 2 -> [0, 2, 3, 4]
+    """
+    if kind not in get_args(BoundaryKind):
+        raise ValueError(
+            f"boundaries is {kind!r}; expected one of {', '.join(get_args(BoundaryKind))}"
+        )
+    if (kind == "positions") != (token is None):
+        raise ValueError(
+            f"boundaries is {kind!r} and token is {token}; "
+            + ("positions need no token" if token is not None else f"pass the id of {kind.upper()}")
+        )
+    begins = np.zeros(len(values), np.bool_)
+    if kind == "positions":
+        begins[1:] = values[1:] != values[:-1] + 1
+    elif kind == "bos":
+        begins = values == token
+    else:
+        begins[1:] = values[:-1] == token
+    begins[:1] = False
+    return np.concatenate([[0], np.flatnonzero(begins), [len(values)]]).astype(np.int32)
 
 
 def check_boundaries(cu_seqlens: NDArray[np.int32], length: int, where: str) -> None:
