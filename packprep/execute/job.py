@@ -23,7 +23,7 @@ from packprep.schemas.canonical import canonical_json
 from packprep.schemas.index_table import TOKENS
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import write_file
-from packprep.sources.source import Source
+from packprep.sources.source import FileState, Source
 from packprep.tokens.store import tokens_key
 from packprep.windows.planner import Planner
 
@@ -117,7 +117,14 @@ def load_job(staging: Path) -> tuple[Job, Any]:
 
         tokenizer = with_template(tokenizer, ChatTemplate.from_dict(facts["template"]))
     sources = [
-        Source(**source | {"path": _path_or_url(source["path"])}) for source in facts["sources"]
+        Source(
+            **source
+            | {
+                "path": _path_or_url(source["path"]),
+                "files": tuple(FileState(*state)._replace(inode=None) for state in source["files"]),
+            }
+        )
+        for source in facts["sources"]
     ]
     job = Job(
         config=BuildConfig(**facts["config"]), staging=staging, tokenizer=tokenizer, sources=sources

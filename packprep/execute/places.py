@@ -30,7 +30,7 @@ from packprep.schemas.storage.writing import write_file
 from packprep.sources.carried import RowShape
 from packprep.sources.position import Extent
 from packprep.sources.reading import BEGIN, RowPlace, read_rows
-from packprep.sources.source import Source
+from packprep.sources.source import Source, check_unchanged
 from packprep.sources.units import Start, clipped, cut_rows, row_bytes
 from packprep.support.arrays import Int64
 from packprep.tokens.store import file_name
@@ -127,6 +127,7 @@ def measure_source(job: Job, source: int, shape: RowShape) -> None:
         table = table.replace_schema_metadata({_BEGINS: begins})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
+    check_unchanged([job.sources[source]])
     (job.staging / SIZES).mkdir(exist_ok=True)
     content: Any = sink.getvalue()  # a buffer, which is written without a copy
     write_file(job.staging / SIZES / f"{source:06d}.arrow", content)

@@ -23,6 +23,7 @@ from packprep.execute.window_files import Windows, check_windows
 from packprep.schemas.storage.running import window_at
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import row_shape
+from packprep.sources.source import check_unchanged
 from packprep.sources.units import Slice, bad_row, read_slices
 from packprep.tokens.store import TokenFile, file_name, read_token_receipt
 from packprep.tokens.token_files import BASE_MEMORY, DocumentError, seal, tokenize
@@ -105,6 +106,7 @@ class Shares:
         if self.job.config.tokens_to_read is None and all(
             place.receipt in receipts for place in self.places.slices
         ):
+            check_unchanged(self.job.sources)
             seal(self.job.tokens, self.places.slices)
 
     def text_bytes(self, run: Run) -> int:
@@ -135,6 +137,7 @@ class Shares:
                     report,
                     (),
                     self.elsewhere,
+                    self.job.sources,
                 )
         except DocumentError as error:
             raise bad_row(self.job.sources[error.source], error.row, error.detail) from None

@@ -37,6 +37,7 @@ from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import read_rows, row_shape
+from packprep.sources.source import check_unchanged
 from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
 from packprep.support.clock import START, StageClock
 from packprep.support.errors import (
@@ -107,6 +108,7 @@ class Stages:
             layout, numbers = windows.layout, [shard.window for shard in shards]
             ids = layout.bos_id, layout.pad_id
             index = index_table(layout.index, files, windows.windows, numbers, job.tokens, ids)
+        check_unchanged(job.sources)
         return sign(
             job.staging,
             inputs,
@@ -212,9 +214,11 @@ class Stages:
                         report,
                         finished,
                         elsewhere,
+                        sources,
                     )
             except DocumentError as error:
                 raise bad_row(sources[error.source], error.row, error.detail) from None
+        check_unchanged(sources)
         seal(directory, files)
         if (choice := engine.result()) is not None:
             self.gate = choice.gate

@@ -95,7 +95,12 @@ class _Tasks:
         with quiet_datasets():
             return asdict(
                 tokenize_slice(
-                    piece, self.job.tokens, self.engine, self.job.tokenizer, self.job.config
+                    piece,
+                    self.job.tokens,
+                    self.engine,
+                    self.job.tokenizer,
+                    self.job.config,
+                    sources=self.job.sources,
                 )
             )
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.schemas.storage.writing import write_file
+from packprep.sources.source import file_state
 from packprep.support.limits import usable_cores
 from packprep.support.progress import Progress
 
@@ -107,14 +108,14 @@ class _Known:
                 write_file(self._path, canonical_json(self.digests))
 
 
-_known: _Known | None = None  # by path, size and time of change; None: digests are not kept
+_known: _Known | None = None  # by state or version of a file; None: digests are not kept
 
 
 @contextmanager
 def remembered(path: Path) -> Iterator[None]:
     """Keep digests of files in `path`, for other processes and for a resumed build.
 
-    A file is the same while its size and time of change, or its version in a store, are.
+    A file is the same while its `FileState`, or its version in a store, is.
     """
     global _known
     _known = _Known(path)
@@ -136,13 +137,14 @@ def remember(key: str, digest: str) -> None:
 
 def remembered_digest(path: Path) -> str:
     """sha256 of a file."""
-    facts = path.stat()
-    key = f"{path} {facts.st_size} {facts.st_mtime_ns}"
+    state = file_state(path)
+    key = " ".join(map(str, state))
     if (known := known_digest(key)) is not None:
         return known
     with path.open("rb", buffering=0) as file:
-        digest = digest_of_stream(file, facts.st_size)
-    remember(key, digest)
+        digest = digest_of_stream(file, state.bytes)
+    if state.change() is None:
+        remember(key, digest)
     return digest
 
 

@@ -39,13 +39,16 @@ _UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 30, 100
 def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
     """Turn errors of a format's reader into a sentence with the file's name.
 
-    read: number of rows read so far, in a sequence of one.
+    read: number of rows read so far, in a sequence of one. A file that has changed since it was
+    hashed may have any fault: the error says that it has changed.
     """
     try:
         yield
-    except (InputError, FormatError):
-        raise
     except Exception as error:
+        if (changed := source.changed()) is not None:
+            raise changed from None
+        if isinstance(error, InputError | FormatError):
+            raise
         if isinstance(refused := system_error(error), StoreError):
             if refused.errno == errno.EBUSY:
                 raise InputError(

@@ -77,8 +77,8 @@ def read_rows(
                 continue
             table = table.slice(skipped)
             yield as_rows(table, config, shape, chats, is_utf8=source.format.finds_bad_utf8)
-    if not read[0]:
-        raise InputError(f"{source.name} holds no rows; expected at least one document")
+        if not read[0]:
+            raise InputError(f"{source.name} holds no rows; expected at least one document")
 
 
 def row_shape(

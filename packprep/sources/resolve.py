@@ -30,11 +30,13 @@ from packprep.sources.formats.jsonl import JSON
 from packprep.sources.formats.raw_files import suffixes
 from packprep.sources.formats.registry import FORMATS, format_of, known_endings
 from packprep.sources.remote import expand_url
-from packprep.sources.source import STDIN, Source
+from packprep.sources.source import STDIN, Source, file_state
 from packprep.sources.token_files.names import is_file, token_sources, tokens_name
 from packprep.support.errors import InputError, system_error
 from packprep.support.progress import Progress, Silent
 from packprep.support.redact import redacted
+
+_DESCRIBE = ("state.json", "dataset_info.json")  # beside the data files of a saved dataset
 
 
 def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
@@ -210,7 +212,23 @@ def _file(path: Path) -> Source:
     if format_.beside is not None:
         files += [Path(name) for name in format_.beside(str(path), is_file)]
         size = sum(file.stat().st_size for file in files)
-    return Source(redacted(str(path)), format_.name, path, size, digest_of_files(files))
+    return _digested(redacted(str(path)), format_, path, size, files)
+
+
+def _digested(
+    name: str,
+    format_: Format,
+    path: Path | None,
+    size: int,
+    files: Sequence[Path],
+    described_by: Sequence[Path] = (),
+) -> Source:
+    """The source of these files, with their digest.
+
+    described_by: files that say how the others are read.
+    """
+    states = tuple(map(file_state, [*files, *described_by]))  # before a byte is read
+    return Source(name, format_.name, path, size, digest_of_files(files), files=states)
 
 
 def _check_file(path: Path) -> tuple[Format, int]:
@@ -315,7 +333,8 @@ def _saved(path: Path, config: BuildConfig) -> Source:
             for entry in state["_data_files"]
         ]
         size = sum(file.stat().st_size for file in files)
-        return Source(redacted(str(path)), SAVED.name, folder, size, digest_of_files(files))
+        described_by = [folder / name for name in _DESCRIBE if (folder / name).exists()]
+        return _digested(redacted(str(path)), SAVED, folder, size, files, described_by)
     except OSError as error:
         raise InputError(
             f"{path} is incomplete: {error.filename} cannot be read: {error.strerror}"
@@ -333,13 +352,8 @@ def _saved(path: Path, config: BuildConfig) -> Source:
 def _hub(name: str, config: BuildConfig) -> Source:
     dataset = open_hub(name, config)
     files = [Path(file["filename"]) for file in dataset.cache_files]
-    return Source(
-        redacted(name),
-        HUB.name,
-        None,
-        sum(file.stat().st_size for file in files),
-        digest_of_files(files),
-    )
+    size = sum(file.stat().st_size for file in files)
+    return _digested(redacted(name), HUB, None, size, files)
 
 
 def _spool_stdin(scratch: Path) -> Source:
@@ -350,4 +364,4 @@ def _spool_stdin(scratch: Path) -> Source:
             file.write(block)
     if path.stat().st_size == 0:
         raise InputError("standard input is empty; expected JSON lines")
-    return Source(STDIN, JSON.name, path, path.stat().st_size, digest_of_files([path]))
+    return _digested(STDIN, JSON, path, path.stat().st_size, [path])

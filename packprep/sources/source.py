@@ -1,18 +1,54 @@
 """One source of a build, found and digested.
 
-A file, a saved dataset or a hub dataset, and how its rows are read.
+A file, a saved dataset or a hub dataset, and how its rows are read. The digest is of its files as
+they were before they were read for it: rows that are read later count only while the files are the
+same.
 """
 
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
 from packprep.sources.formats.registry import FORMATS
+from packprep.sources.token_files.names import is_file
+from packprep.support.errors import InputError
+from packprep.support.redact import redacted
 
 STDIN = "standard input"  # its name as a source
+
+
+class FileState(NamedTuple):
+    """A local file as it was at one time.
+
+    inode: None if another process noted it, perhaps on a machine that has other numbers.
+    """
+
+    path: str
+    bytes: int
+    mtime_ns: int
+    inode: int | None
+
+    def change(self) -> str | None:
+        """Difference between the file and this state, in words; None if there is none."""
+        try:
+            now = file_state(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return "is gone"
+        if now.bytes != self.bytes:
+            return f"had {self.bytes:,} bytes, now {now.bytes:,}"
+        if self.inode not in (None, now.inode):
+            return "was replaced by another file"
+        return None if now.mtime_ns == self.mtime_ns else "was written to"
+
+
+def file_state(path: str | Path) -> FileState:
+    """The state of a file now."""
+    facts = Path(path).stat()
+    return FileState(str(path), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
 
 @dataclass(frozen=True)
@@ -20,6 +56,7 @@ class Source:
     """One input file, saved dataset or hub dataset.
 
     entry: number of its entry of `sources`. reading: the options of that entry for reading rows.
+    files: states of its local files, noted before their digest was computed.
     """
 
     name: str  # in messages, report and manifest: redacted
@@ -30,6 +67,7 @@ class Source:
     entry: int = 0
     reading: dict[str, Any] = field(default_factory=dict)
     version: str = ""  # of an object in a store
+    files: tuple[FileState, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Facts that decide the documents of the source."""
@@ -71,3 +109,28 @@ class Source:
     def raw(self) -> io.BufferedReader:
         """Its bytes, still compressed."""
         return opened(str(self.path), self.version)
+
+    def changed(self) -> InputError | None:
+        """The error about local files that are not those of its digest; None if they are."""
+        for state in self.files:
+            if (change := state.change()) is not None:
+                return self._changed(state.path, change)
+        if self.files and self.format.beside is not None:
+            for name in self.format.beside(str(self.path), is_file):
+                if name not in {state.path for state in self.files}:
+                    return self._changed(name, "is new")
+        return None
+
+    def _changed(self, path: str, change: str) -> InputError:
+        file = "it" if path == str(self.path) else redacted(path)
+        return InputError(
+            f"{self.name} has changed since the build began ({file} {change}); put new rows into a "
+            "file of another name, or build again from the start"
+        )
+
+
+def check_unchanged(sources: Iterable[Source]) -> None:
+    """Raise InputError for the first source whose local files are not those of its digest."""
+    for source in sources:
+        if (changed := source.changed()) is not None:
+            raise changed

@@ -196,7 +196,9 @@ def _stop_at_problem(source: Source, table: pa.Table, first_row: int) -> None:
 
 
 def bad_row(source: Source, row: int, detail: str) -> InputError:
-    """The error about a row that cannot be used."""
+    """The error about a row that cannot be used, or about its source if that has changed."""
+    if (changed := source.changed()) is not None:
+        return changed
     line = source.line_of_row(row)
     place = f"{source.name} row {row}" + (f" (line {line})" if line else "")
     return InputError(f"{place}: {detail}; fix it, or skip such rows with --on-error skip")

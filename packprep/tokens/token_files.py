@@ -36,6 +36,7 @@ from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import canonical_json, file_xxh3
 from packprep.schemas.storage.writing import sync_directory, temporary_name, write_file
 from packprep.sources.position import Extent
+from packprep.sources.source import Source, check_unchanged
 from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
@@ -76,6 +77,7 @@ def tokenize(
     report: Callable[[TokenFile], None],
     before: Sequence[TokenFile] = (),
     elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None,
+    sources: Sequence[Source] = (),
 ) -> list[TokenFile]:
     """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow.
 
@@ -83,6 +85,7 @@ def tokenize(
 
     before: existing token files of the input before `slices`. report: called with each new file, in
     order. elsewhere: makes a token file in another process instead of a thread of this one.
+    sources: those that the parts of a slice name; one that has changed is an InputError.
     """
     directory.mkdir(parents=True, exist_ok=True)
     done: list[TokenFile] = []
@@ -116,7 +119,7 @@ def tokenize(
             return file
         if elsewhere is not None:
             return elsewhere(piece, stop)
-        return tokenize_slice(piece, directory, engine(), tokenizer, config, stop)
+        return tokenize_slice(piece, directory, engine(), tokenizer, config, stop, sources)
 
     for file in before:
         take(file)
@@ -188,13 +191,14 @@ def tokenize_slice(
     tokenizer: Tokenizer,
     config: BuildConfig,
     stop: threading.Event | None = None,
+    sources: Sequence[Source] = (),
 ) -> TokenFile:
     """Write the token file of a slice and its receipt.
 
     The file gets its name only when it is complete.
 
     engine: None where rows are token ids. stop: another thread sets it to end the work within a
-    batch, by CancelledError, so that Ctrl-C need not wait.
+    batch, by CancelledError, so that Ctrl-C need not wait. sources: see `tokenize`.
     """
     import datasets
 
@@ -253,6 +257,11 @@ def tokenize_slice(
         bytes=temporary.stat().st_size,
         xxh3=file_xxh3(temporary),
     )
+    try:  # now, because rows of a mapped file are read when they are encoded
+        check_unchanged(sources[part.source] for part in (parts if sources else ()))
+    except InputError:
+        temporary.unlink()
+        raise
     # Neither is synced to disk: after a power cut, a file without its receipt, or with a damaged
     # one, is made again. Syncing the receipt would make the disk write the tokens at once.
     temporary.replace(path)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from packprep.sources.formats.gzip_reader import GzipReader
 from packprep.sources.formats.raw_files import decompressed
 from packprep.sources.resolve import resolve
-from packprep.sources.source import Source
+from packprep.sources.source import Source, file_state
 from packprep.support.errors import InputError
 from tests.helpers.corpus import write_jsonl
 from tests.helpers.files import PACK, config
@@ -46,10 +46,9 @@ def make(*paths: str) -> None:
 
 def test_a_file_is_known_by_its_suffix_and_its_digest(here: Path) -> None:
     make("a.jsonl")
+    digest = hashlib.sha256(b'{"text": "a"}\n').hexdigest()
     assert resolved("a.jsonl") == [
-        Source(
-            "a.jsonl", "json", Path("a.jsonl"), 14, hashlib.sha256(b'{"text": "a"}\n').hexdigest()
-        )
+        Source("a.jsonl", "json", Path("a.jsonl"), 14, digest, files=(file_state("a.jsonl"),))
     ]
 
 

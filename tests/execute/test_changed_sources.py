@@ -1,0 +1,324 @@
+"""A source that changes during a build is an error, and neither output nor store has its rows."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+
+from packprep import build
+from packprep.chat.build_tokenizer import load_build_tokenizer
+from packprep.execute import pipeline, places, stages
+from packprep.execute.job import Job, load_job
+from packprep.execute.pipeline import build_share
+from packprep.execute.ray_tasks import do
+from packprep.execute.shares import Shares
+from packprep.inspect.verify import verify
+from packprep.output.staging import JOB, staging_path
+from packprep.sources.resolve import resolve
+from packprep.sources.source import FileState
+from packprep.support.errors import InputError
+from tests.helpers.corpus import save_tokenizer
+from tests.helpers.files import PACK, config
+from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
+
+VOCABULARY = 320
+IDS = [[row + 2, row + 3, row + 4] for row in range(60)]
+TEXTS = [f"document number {row} is short" for row in range(60)]
+OLD = 1_600_000_000_000_000_000  # ns, when all files of a source are written
+
+
+def _jsonl(folder: Path, ending: str = "") -> Path:
+    path = folder / f"s.jsonl{ending}"
+    path.write_bytes(PACK[ending](b"".join(json.dumps({"ids": r}).encode() + b"\n" for r in IDS)))
+    return path
+
+
+def _table() -> pa.Table:
+    return pa.table({"ids": pa.array(IDS, pa.list_(pa.int32()))})
+
+
+def _parquet(folder: Path) -> Path:
+    pq.write_table(_table(), folder / "s.parquet", row_group_size=20)
+    return folder / "s.parquet"
+
+
+def _arrow(folder: Path) -> Path:
+    table = _table()
+    with pa.OSFile(str(folder / "s.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as w:
+        w.write_table(table, max_chunksize=20)
+    return folder / "s.arrow"
+
+
+def _saved(folder: Path) -> Path:
+    Dataset(_table()).save_to_disk(folder / "saved")
+    return folder / "saved"
+
+
+def _lines(folder: Path, name: str, first: str = "") -> Path:
+    (folder / name).write_text(first + "".join(f"{text}\n" for text in TEXTS))
+    return folder / name
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of source.
+
+    make: writes one into a folder, and returns its path. holds: the options of a build of its rows.
+    """
+
+    make: Callable[[Path], Path]
+    holds: str = "ids"
+
+
+KINDS = {
+    "jsonl": Kind(_jsonl),
+    "jsonl.gz": Kind(partial(_jsonl, ending=".gz")),
+    "parquet": Kind(_parquet),
+    "arrow": Kind(_arrow),
+    "saved": Kind(_saved),
+    "megatron": Kind(lambda folder: write_megatron(folder, IDS), "tokens"),
+    "npy": Kind(lambda folder: write_npy(folder, IDS), "tokens"),
+    "dolma": Kind(lambda folder: write_dolma(folder, IDS), "tokens"),
+    "datatrove": Kind(lambda folder: write_datatrove(folder, IDS), "tokens"),
+    "txt": Kind(lambda folder: _lines(folder, "s.txt"), "text"),
+    "csv": Kind(lambda folder: _lines(folder, "s.csv", "text\n"), "text"),
+}
+HOLDS: dict[str, dict[str, Any]] = {
+    "ids": {"vocab_size": VOCABULARY, "input_ids_column": "ids", "unit_size": 200},
+    "tokens": {"vocab_size": VOCABULARY, "unit_size": 200},
+    "text": {"engine": "hf", "unit_size": 400},
+}
+
+
+def _edit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+def _grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\n")
+
+
+def _replace(path: Path) -> None:
+    """Put another file of the same size and time at its place."""
+    facts, other = path.stat(), path.with_name("other")
+    shutil.copyfile(path, other)
+    _edit(other)
+    os.utime(other, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    other.replace(path)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "edited": (_edit, "was written to"),
+    "grown": (_grow, "had 1,"),
+    "replaced": (_replace, "was replaced by another file"),
+    "gone": (Path.unlink, "is gone"),
+}
+
+
+def _after(place: Any, name: str, change: Callable[[], object]) -> Any:
+    """The function, which also makes the change once, when it returns or has given its first."""
+    real = getattr(place, name)
+    done: list[bool] = []
+
+    def changing(*arguments: Any, **options: Any) -> Any:
+        result = real(*arguments, **options)
+        if name == "read_slices":
+            return slices(result)
+        once()
+        return result
+
+    def once() -> None:
+        if not done:
+            done.append(True)
+            change()
+
+    def slices(result: Iterator[Any]) -> Iterator[Any]:
+        yield next(result)
+        once()
+        yield from result
+
+    return changing
+
+
+MOMENTS: dict[str, tuple[Any, str]] = {
+    "hashed": (pipeline, "resolve"),
+    "read": (stages, "read_slices"),
+    "written": (stages, "write_report"),
+}
+
+
+class Sources:
+    """A source in a folder, and builds of it that share a token store."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder, self.kind = folder, KINDS[kind]
+        (folder / "data").mkdir()
+        self.path = self.kind.make(folder / "data")
+        self.files = sorted(path for path in (folder / "data").rglob("*") if path.is_file())
+        for file in self.files:
+            os.utime(file, ns=(OLD, OLD))
+        self.right = {file: file.read_bytes() for file in self.files}
+        self.options = HOLDS[self.kind.holds] | {"sources": [str(self.path)], "num_proc": 1}
+        if self.kind.holds == "text":
+            self.options["tokenizer"] = str(save_tokenizer(folder / "tokenizer"))
+
+    def build(self, output: str, **options: Any) -> Any:
+        named = {"output": str(self.folder / output), "max_length": 16}
+        return build(config(**self.options | named | options)).data
+
+    def changes(
+        self, change: Callable[[Path], object], file: Path, moment: str, **options: Any
+    ) -> str:
+        """The error of a build during which a file changes. Nothing wrong is left behind."""
+        place, name = MOMENTS[moment]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, name, _after(place, name, lambda: change(file)))
+            with pytest.raises(InputError) as error:
+                self.build("out", **options)
+        assert not (self.folder / "out").exists()
+        return str(error.value)
+
+    def restore(self) -> None:
+        for file, content in self.right.items():
+            file.write_bytes(content)
+
+    def check_store(self) -> None:
+        """The right files make the right output again, also from the store."""
+        self.restore()
+        store = str(self.folder / "store")
+        assert self.build("fresh") == self.build("after", keep_tokens=store)
+        assert verify(self.folder / "after", level="full").sound
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_source_of_any_kind_that_changes_at_any_time_is_an_error(
+    tmp_path: Path, kind: str, moment: str
+) -> None:
+    sources = Sources(tmp_path, kind)
+    largest = max(sources.files, key=lambda file: file.stat().st_size)
+    error = sources.changes(_edit, largest, moment, keep_tokens=str(tmp_path / "store"))
+    assert error.startswith(f"{sources.path} has changed since the build began (")
+    assert error.endswith(
+        "was written to); put new rows into a file of another name, or build again from the start"
+    )
+    sources.check_store()
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_change_of_a_file_is_noticed(tmp_path: Path, change: str, moment: str) -> None:
+    sources = Sources(tmp_path, "jsonl")
+    make, words = CHANGES[change]
+    error = sources.changes(make, sources.path, moment)
+    assert error.startswith(f"{sources.path} has changed since the build began (it {words}")
+
+
+@pytest.mark.parametrize("kind", ["saved", "megatron", "npy", "dolma", "datatrove"])
+def test_every_file_of_a_source_is_watched(tmp_path: Path, kind: str) -> None:
+    sources = Sources(tmp_path, kind)
+    for file in sources.files:
+        error = sources.changes(_edit, file, "hashed")
+        file_of_it = "it" if file == sources.path else str(file)
+        assert f"({file_of_it} was written to)" in error, file
+        sources.restore()
+
+
+def test_a_mask_that_appears_beside_a_token_file_is_noticed(tmp_path: Path) -> None:
+    sources = Sources(tmp_path, "datatrove")
+    mask = sources.path.with_name(f"{sources.path.name}.loss")
+    error = sources.changes(lambda path: path.write_bytes(bytes(180)), mask, "hashed")
+    assert f"({mask} is new)" in error
+
+
+def test_a_change_is_noticed_although_its_bad_row_would_be_skipped(tmp_path: Path) -> None:
+    sources = Sources(tmp_path, "jsonl")
+    error = sources.changes(_grow, sources.path, "read", on_error="skip")
+    assert "has changed since the build began" in error
+
+
+def test_a_change_is_named_instead_of_the_fault_that_it_makes(tmp_path: Path) -> None:
+    sources = Sources(tmp_path, "jsonl")
+    error = sources.changes(lambda path: path.write_bytes(b"{"), sources.path, "hashed")
+    assert "(it had 1," in error
+
+
+def test_worker_processes_notice_it(tmp_path: Path) -> None:
+    sources = Sources(tmp_path, "txt")
+    store = str(tmp_path / "store")
+    error = sources.changes(_edit, sources.path, "hashed", isolate=True, keep_tokens=store)
+    assert "(it was written to)" in error
+    sources.check_store()
+
+
+@pytest.mark.parametrize("moment", ["measured", "tokenized"])
+def test_tasks_of_an_array_notice_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    sources = Sources(tmp_path, "jsonl")
+    asked = {"output": str(tmp_path / "out"), "max_length": 16}
+    options = config(**sources.options | asked, executor="array", num_tasks=2, task_index="0")
+    place, name = {
+        "measured": (places, "row_bytes"),
+        "tokenized": (places, "cut_rows"),
+    }[moment]
+    monkeypatch.setattr(place, name, _after(place, name, lambda: _edit(sources.path)))
+    with pytest.raises(InputError, match=r"s.jsonl has changed since .* \(it was written to\)"):
+        build_share(options)
+    staging = staging_path(tmp_path / "out")
+    assert [*staging.glob("tokens/*")] == []
+    assert moment == "tokenized" or [*staging.glob("sizes/*")] == []
+
+
+@pytest.mark.parametrize("task", [("measure", [0]), ("tokenize", [0, 2])])
+def test_tasks_of_ray_notice_it(tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sources = Sources(tmp_path, "jsonl")
+    options = config(**sources.options, output=str(tmp_path / "out"))
+    staging = tmp_path / "out.incomplete"
+    staging.mkdir()
+    found = resolve(options, tmp_path)
+    job = Job(
+        config=options,
+        staging=staging,
+        tokenizer=load_build_tokenizer(options),
+        sources=found,
+    )
+    job.save({})
+    if task[0] == "tokenize":
+        Shares(job, 1, lambda: None).measure(0)
+    _edit(sources.path)
+    answer = do(str(tmp_path), str(staging), f"then {task}", task)
+    assert "has changed since the build began (it was written to)" in answer["input_error"]
+    assert [*staging.glob("tokens/*")] == []
+    assert (staging / JOB).exists()
+
+
+def test_a_process_elsewhere_does_not_compare_inodes(tmp_path: Path) -> None:
+    sources = Sources(tmp_path, "jsonl")
+    options = config(**sources.options, output=str(tmp_path / "out"))
+    tokenizer = load_build_tokenizer(options)
+    found = resolve(options, tmp_path)
+    staging = tmp_path / "out.incomplete"
+    staging.mkdir()
+    Job(config=options, staging=staging, tokenizer=tokenizer, sources=found).save({})
+    loaded, _ = load_job(staging)
+    assert loaded.sources[0].files == (
+        FileState(str(sources.path), sources.path.stat().st_size, OLD, None),
+    )
+    _replace(sources.path)
+    assert loaded.sources[0].changed() is None
+    assert found[0].changed() is not None
