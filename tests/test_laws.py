@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -259,6 +260,34 @@ def test_groups_never_share_a_pack(rows: list[tuple[int, int]], strategy: str) -
     *_, table = packed(config, [text for text, _ in rows], groups=groups)
     for row in table.to_pylist():
         assert len({groups[document] for document in row["document_ids"]}) == 1
+
+
+@given(configs(), st.lists(st.integers(0, 40), max_size=12), st.integers(0, 16))
+def test_packs_with_few_tokens_are_dropped_and_counted_by_their_own_reason(
+    config: BuildConfig, texts: list[int], least: int
+) -> None:
+    """The others are those of a build that keeps all, in the same order."""
+    everything, all_packs, *_ = packed(config, texts)
+    config = replace(config, min_pack_tokens=min(least, config.max_length))
+    plan, packs, _, policy, _ = packed(config, texts)
+
+    def tokens(one: Packs, pack: int) -> int:
+        of_pack = one.order[one.offsets[pack] : one.offsets[pack + 1]]
+        return int(one.segments.lengths[of_pack].sum())
+
+    def contents(one: Packs, chosen: list[int]) -> list[list[int]]:
+        return [one.order[one.offsets[p] : one.offsets[p + 1]].tolist() for p in chosen]
+
+    enough = [p for p in range(len(all_packs)) if tokens(all_packs, p) >= config.min_pack_tokens]
+    kept, expected = contents(packs, list(range(len(packs)))), contents(all_packs, enough)
+    if config.order == "balanced":  # ordered again, so that ranks have packs of equal cost
+        kept, expected = sorted(kept), sorted(expected)
+    assert kept == expected
+    assert (plan.planned, plan.bound) == (len(all_packs), everything.bound)
+    [counts, _] = account_by_source(plan, policy, 1, packs)
+    small = sum(tokens(all_packs, p) for p in range(len(all_packs)) if p not in enough)
+    assert counts.dropped["small_pack"] == small
+    check_ledger(counts.ledger)
 
 
 @given(st.lists(st.integers(1, 9), min_size=4, max_size=12), st.integers(-2, 3))

@@ -80,6 +80,7 @@ def _check_ranges(config: Options) -> None:
         "max_turns": 1,
         "min_shared": 1,
         "min_loss_tokens": 0,
+        "min_pack_tokens": 0,
         "vocab_size": 1,
         "shard_size": 1,
         "unit_size": 1,
@@ -369,6 +370,13 @@ def _check_packing(config: Options) -> None:
         raise ConfigError(
             f"group_prefix {config.group_prefix} is for rows that share prefixes; give "
             "--share-prefixes too"
+        )
+    phases = config.phase_list() if config.min_pack_tokens else ()
+    shortest = min([config.max_length, *(phase.max_length for phase in phases)])
+    if config.min_pack_tokens > shortest:
+        raise ConfigError(
+            f"min_pack_tokens {config.min_pack_tokens:,} is more than max_length {shortest:,}; "
+            "every pack would be dropped"
         )
     if config.num_packs is not None and config.strategy != "balanced":
         raise ConfigError(f"num_packs is for strategy balanced, not {config.strategy}")

@@ -321,6 +321,13 @@ class OptionFields:
     max_len: int | None = option(
         None, "segments", "Packing", "Drop documents with more text tokens."
     )
+    min_pack_tokens: int = option(
+        0,
+        "plan",
+        "Packing",
+        "Drop packs with fewer tokens, padding not counted; max_length/64 to /16 is usual.",
+        added=0,
+    )
     window: int = option(
         "4GB",
         "output",

@@ -118,7 +118,7 @@ class Account:
                 "segments": len(written.order),
                 "tokens": int(written.lengths.sum()),
                 "bound": plan.bound,
-                "gap": Sums(planned=len(plan.packs), bound=plan.bound).gap,
+                "gap": Sums(planned=plan.planned, bound=plan.bound).gap,
                 "bias": plan.bias,
                 "straggler": plan.straggler,
             }

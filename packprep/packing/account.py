@@ -30,6 +30,7 @@ class Dropped(StrEnum):
     OVERFLOW = "overflow", "whole documents", "longer than a pack"
     SHORT_TAIL = "short_tail", "tails", "short last pieces"
     FEW_LOSS_TOKENS = "few_loss_tokens", "any part", "few loss tokens"
+    SMALL_PACK = "small_pack", "any part", "packs with few tokens"
     REMAINDER = "remainder", "any part", "left-over packs"
     NOT_DRAWN = "not_drawn", "whole documents", "not drawn"
 
@@ -54,8 +55,8 @@ class Sums:
     if rows have none. trained_tokens: tokens in packs of the training split. repeated_documents,
     repeated_tokens: extra copies that a mix draws. max_length: tokens a pack can hold; 0 if packs
     are not counted. shorter: places that packs of phases with a smaller max_length lack. planned:
-    packs before remainders were dropped or filled. bound: lower bound on the packs of any plan.
-    bias, straggler: a weighted term for each window; see `mean_bias`.
+    packs before small ones were dropped, and remainders dropped or filled. bound: lower bound on
+    the packs of any plan. bias, straggler: a weighted term for each window; see `mean_bias`.
     """
 
     tokens_in: int = 0

@@ -24,7 +24,7 @@ from packprep.windows.cut import cut_segments
 from packprep.windows.planner import CutWindow
 
 _MOST_EVENED = 250_000  # segments
-# Options that another plan repeats. Filters and cuts of text were applied by the build, and
+# Options that another plan repeats. Filters, and cuts of text, were applied by the build, and
 # num_packs belongs to one strategy.
 _KEPT = options_in("segments", "plan", "order") - {
     "max_length",
@@ -32,6 +32,7 @@ _KEPT = options_in("segments", "plan", "order") - {
     "min_len",
     "max_len",
     "min_loss_tokens",
+    "min_pack_tokens",
     "train_overlap",
     "truncation_side",
     "num_packs",

@@ -13,7 +13,7 @@ from packprep.packing.kernels.gather import Pointers
 from packprep.packing.plan import PackPlan
 from packprep.windows.documents import Documents
 from packprep.windows.placement import Packs
-from packprep.windows.planner import CutWindow, plan_segments, resized, window_seed
+from packprep.windows.planner import CutWindow, packs_of, plan_segments, resized, window_seed
 from packprep.windows.segments import DocumentAccount
 
 
@@ -56,14 +56,7 @@ def plan_cut(
     """Plan segments that several strategies share. bound: None until a plan computes it."""
     seed = window_seed(config, window.number, int(window.split == "validation"))
     segments, account, plan = plan_segments(window.documents, cut, config, seed)
-    packs = Packs(
-        documents=window.documents,
-        segments=segments,
-        padded=plan.lengths,
-        order=plan.order,
-        offsets=plan.offsets,
-        trees=cut.trees,
-    )
+    packs = packs_of(window.documents, segments, plan, cut.trees, config, seed)
     return Planned(packs, plan, account, plan.bound if bound is None else bound)
 
 
@@ -80,18 +73,19 @@ class Planned:
         """Sums of the window, as in a build. change: packs to add, or to drop if below 0."""
         written, account = resized(self.packs, change, config), self.account
         lengths, padded = written.segments.lengths, written.padded
-        real = (
-            written.order[written.order >= 0] if change else slice(None)
-        )  # without a change, all segments
-        kept, fillers = (
-            int(lengths[real].sum(dtype=np.int64)),
-            int((written.order < 0).sum()) if change else 0,
-        )
-        stored = int(padded[real].sum(dtype=np.int64)) + fillers
+        small = 0
+        if len(self.packs) < self.plan.num_packs:
+            small = _sum(lengths) - _sum(lengths[self.packs.order])
+        all_segments = not change and not small
+        real = slice(None) if all_segments else written.order[written.order >= 0]
+        kept = _sum(lengths[real])
+        fillers = 0 if all_segments else int((written.order < 0).sum())
+        stored = _sum(padded[real]) + fillers
         dropped = Counter[str](
             {Dropped(reason): _sum(counts) for reason, counts in account.dropped.items()}
         )
-        dropped[Dropped.REMAINDER] = _sum(lengths) - kept
+        dropped[Dropped.SMALL_PACK] = small
+        dropped[Dropped.REMAINDER] = _sum(lengths) - small - kept
         packs, segments = len(written), len(written.order)
         return Sums(
             tokens_in=_sum(written.documents.length),
@@ -105,7 +99,7 @@ class Planned:
             segments=segments,
             max_length=config.max_length,
             packs=packs,
-            planned=len(self.packs),
+            planned=self.plan.num_packs,
             bound=self.bound,
             bias=[self.plan.bias * segments],
             straggler=[self.plan.straggler(config.balance_ranks, config.cost()) * packs],

@@ -5,7 +5,7 @@ No token is copied.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,12 @@ Planner = Callable[[NDArray[np.int32], int], PackPlan]
 class WindowPlan:
     """Packs of one window and split, their account and their figures.
 
-    trained: tokens of each segment with a label, [segments]; None if all tokens are trained.
+    packs: without those that min_pack_tokens drops. planned: packs with them. trained: tokens of
+    each segment with a label, [segments]; None if all tokens are trained.
     """
 
     packs: Packs
+    planned: int
     account: DocumentAccount
     trained: NDArray[np.int32] | None
     bound: int
@@ -76,14 +78,8 @@ def plan_window(
     if cut.trees is None and (labels := documents.labels) is not None:
         trained = segments.trained(labels, config)
     return WindowPlan(
-        packs=Packs(
-            documents=documents,
-            segments=segments,
-            padded=plan.lengths,
-            order=plan.order,
-            offsets=plan.offsets,
-            trees=cut.trees,
-        ),
+        packs=packs_of(documents, segments, plan, cut.trees, config, seed),
+        planned=plan.num_packs,
         account=account,
         trained=trained,
         bound=plan.bound,
@@ -128,8 +124,8 @@ def packed_tokens(
 ) -> NDArray[np.int64]:
     """Tokens that each document has in packs, filler not counted, [documents].
 
-    Packs that are dropped later, as a remainder or by strategy wrapped, still count: they depend on
-    all documents. May raise TooLongError with overflow error.
+    Packs that are dropped later, as a remainder, as small ones or by strategy wrapped, still count:
+    they depend on all documents. May raise TooLongError with overflow error.
     """
     segments, _ = cut_documents(documents, tokenizer, config)
     return np.bincount(
@@ -204,6 +200,47 @@ def plan_segments(
     if cut.trees is not None and config.pair_columns and config.group_prefix is not None:
         _check_sides(plan, cut.trees, documents)
     return segments, account, plan
+
+
+def packs_of(
+    documents: Documents,
+    segments: Segments,
+    plan: PackPlan,
+    trees: Trees | None,
+    config: BuildConfig,
+    seed: int,
+) -> Packs:
+    """Packs of a plan, without those that hold fewer than `min_pack_tokens` tokens.
+
+    Padding does not count. seed: of the window, to order the packs again if order is balanced.
+    """
+    packs = Packs(
+        documents=documents,
+        segments=segments,
+        padded=plan.lengths,
+        order=plan.order,
+        offsets=plan.offsets,
+        trees=trees,
+    )
+    if not (config.min_pack_tokens and len(packs)):
+        return packs
+    tokens = np.add.reduceat(segments.lengths[plan.order], plan.offsets[:-1], dtype=np.int64)
+    enough = np.flatnonzero(tokens >= config.min_pack_tokens)
+    if len(enough) == len(packs):
+        return packs
+    packs = packs.take(enough)
+    if config.order != "balanced":
+        return packs
+    order, offsets = orders.arranged(
+        packs.order,
+        packs.offsets,
+        packs.padded,
+        config.order,
+        seed,
+        config.balance_ranks,
+        config.cost(),
+    )
+    return replace(packs, order=order, offsets=offsets)
 
 
 def window_seed(config: BuildConfig, window: int, split: int) -> int:
@@ -331,7 +368,11 @@ def account_by_source(
         Dropped(reason): by_source(documents.source, lost)
         for reason, lost in account.dropped.items()
     }
-    dropped[Dropped.REMAINDER] = by_source(of_segment, np.where(in_shards, 0, segments.lengths))
+    planned = np.zeros(len(segments), np.bool_)
+    planned[plan.packs.order] = True
+    dropped[Dropped.SMALL_PACK] = by_source(of_segment, np.where(planned, 0, segments.lengths))
+    left_over = np.where(planned & ~in_shards, segments.lengths, 0)
+    dropped[Dropped.REMAINDER] = by_source(of_segment, left_over)
     dropped_documents = {
         Dropped(reason): by_source(documents.source, lost > 0)
         for reason, lost in account.dropped.items()

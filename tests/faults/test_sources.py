@@ -279,7 +279,8 @@ def test_no_document_left_by_the_filters_says_so(
     tmp_path: Path, folder: Path, options: tuple[object, ...]
 ) -> None:
     assert refused(tmp_path, folder, *options) == (
-        "no document is left for the split train; see min_len, max_len, overflow and holdout"
+        "no document is left for the split train; see min_len, max_len, min_pack_tokens, "
+        "overflow and holdout"
     )
 
 

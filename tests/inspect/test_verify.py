@@ -86,6 +86,7 @@ def test_a_clean_output_is_sound_and_everything_was_looked_at(built: Path) -> No
 SWEEP: dict[str, list[Any]] = {
     "strategy": list(STRATEGY_NAMES),
     "overflow": ["split", "split", "truncate", "drop"],
+    "min_pack_tokens": [0, 0, 12],
     "stride": [0, 0, 5],
     "continuation_bos": [False, True],
     "truncation_side": ["right", "left"],

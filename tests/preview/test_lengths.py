@@ -77,6 +77,8 @@ def built(options: dict[str, Any]) -> dict[str, Any]:
         {"packs_multiple_of": 16, "remainder": "fill", "pad_segment_to_multiple": 8},
         {"max_segments_per_pack": 2, "limit": 120, "bos": "none"},
         {"max_tokens": 3_000},
+        {"min_pack_tokens": 60, "strategy": "greedy", "pad_segment_to_multiple": 8},
+        {"min_pack_tokens": 60, "packs_multiple_of": 16, "order": "balanced", "strategy": "greedy"},
     ],
     ids=lambda more: ", ".join(more) or "plain",
 )
