@@ -6,6 +6,7 @@ a FormatError: of a short read, or of a size or time that changed since the file
 
 import os
 import struct
+import weakref
 from bisect import bisect_right
 from contextlib import suppress
 from itertools import accumulate
@@ -27,20 +28,22 @@ class SteadyFile:
 
     state: size and time of change when it was first opened; by default now. A file that is deleted
     stays readable.
+
+    It has no __del__: another thread could take a new reference from a weak one while that closes
+    the file, and read from a number that is closed, or is another file by then. A finalizer runs
+    when weak references give nothing any more.
     """
 
     def __init__(self, path: Path, state: tuple[int, int] | None = None) -> None:
-        self.path, self._handle = path, -1
+        self.path = path
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise self._failed(error) from None
+        # Not at exit: threads that read ahead still run then.
+        weakref.finalize(self, os.close, self._handle).atexit = False
         self.state = state or _state(os.fstat(self._handle))
         self.check()
-
-    def __del__(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
 
     def read(
         self, offset: int, size: int, *, gap: slice = slice(0, 0), checked: bool = True

@@ -22,7 +22,7 @@ from packprep.schemas.files import shard_name
 from packprep.schemas.storage import steady
 from packprep.schemas.storage.read_cache import ReadCache
 from packprep.schemas.storage.steady import SteadyFile, StreamIndex
-from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.corpus import ROOT, save_tokenizer, texts, write_jsonl
 from tests.helpers.tiny_shards import COMPACT, GOLDEN, PLAIN, write_output
 from tests.helpers.trees import tree_output
 
@@ -240,6 +240,35 @@ def test_files_are_closed_when_their_packs_are_dropped(out: Path) -> None:
     shards = PackedShards(out, mmap=False, cache_size=1)
     assert handles() == 0
     assert [len(pack.tokens) > 0 and handles() for pack in shards] == [1] * 40
+
+
+def test_a_file_that_is_being_closed_is_not_read_by_another_thread(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last packs of a shard are dropped, and another thread wants packs of it right then."""
+    close, wanted, late = os.close, dict[int, Any](), list[Any]()
+
+    def close_while_another_reads(handle: int) -> None:
+        if (shard := wanted.pop(handle, None)) is not None:
+            late.append(shard._open())
+        close(handle)
+
+    monkeypatch.setattr(os, "close", close_while_another_reads)
+    shards = PackedShards(out, mmap=False, cache_size=1)
+    expected, shard = shards[0].tokens.tolist(), shards._shards[0]
+    wanted[shard._open()._handle] = shard  # type: ignore[attr-defined]
+    shards[8]  # another shard: nothing of the first is kept
+    [file] = late
+    assert len(file.read(0, 8)) == 8
+    file.check()
+    assert shards[0].tokens.tolist() == expected
+
+
+def test_nothing_is_closed_by_del_while_weak_references_still_give_it() -> None:
+    """`weakref.finalize` closes after the last reference, `__del__` before."""
+    modules = [file for room in ("loaders", "schemas") for file in (ROOT / room).rglob("*.py")]
+    assert len(modules) > 50
+    assert [str(file) for file in modules if "def __del__" in file.read_text()] == []
 
 
 def test_what_cannot_be_read_so_is_refused(tmp_path: Path) -> None:
