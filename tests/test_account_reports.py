@@ -38,8 +38,8 @@ BUILDS: dict[str, dict[str, Any]] = {
     "pieces": {
         "stride": 8,
         "continuation_bos": True,
-        "min_len": 3,
-        "max_len": 250,
+        "min_document_tokens": 3,
+        "max_document_tokens": 250,
         "holdout": 0.3,
         "packs_multiple_of": 2,
         "unit_size": 4000,

@@ -14,7 +14,7 @@ from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
 from packprep.config.phases import LENGTHS, Phase
-from packprep.config.spellings import option_here
+from packprep.config.spellings import option_here, recorded_name, with_new_names
 from packprep.config.token_sources import IDS_COLUMN, names_token_files
 from packprep.config.values import parse_size as parse_size
 from packprep.config.values import value_of
@@ -38,7 +38,7 @@ class BuildConfig(Options):
             for name in options:
                 if option := option_here(name):
                     raise ConfigError(f"{name} is called {option} here")
-            super().__init__(**options)
+            super().__init__(**with_new_names(options))
 
     def __post_init__(self) -> None:
         for spec in fields(self):
@@ -110,13 +110,13 @@ class BuildConfig(Options):
         )
 
     def identity(self) -> dict[str, Any]:
-        """The options that decide the bytes of the output.
+        """The options that decide the bytes of the output, by their names in manifests.
 
         Sources and tokenizer are not among them: their digests are recorded instead. Nor are added
         options with the value of builds before them, see `option`.
         """
         return {
-            spec.name: list(value) if isinstance(value, tuple) else value
+            recorded_name(spec.name): list(value) if isinstance(value, tuple) else value
             for spec in fields(self)
             if spec.metadata["identity"]
             and (value := getattr(self, spec.name)) != (spec.metadata["added"] or _RECORDED)
@@ -140,10 +140,12 @@ def _written_out(
 
 
 def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return `options` unchanged. An unknown name raises ConfigError with the name to use.
+    """Return `options` with new names for earlier ones.
 
-    where: the file, for the error. extra: names allowed besides the fields of BuildConfig.
+    An unknown name raises ConfigError with the name to use. where: the file, for the error.
+    extra: names allowed besides the fields of BuildConfig.
     """
+    options = with_new_names(options, f"{where}: ")
     known = [*(spec.name for spec in fields(BuildConfig)), *extra]
     for key in options:
         if key not in known:

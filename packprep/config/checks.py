@@ -68,8 +68,8 @@ def _check_ranges(config: Options) -> None:
     least = {
         "max_length": 2,
         "stride": 0,
-        "min_len": 0,
-        "max_len": 0,
+        "min_document_tokens": 0,
+        "max_document_tokens": 0,
         "limit": 1,
         "max_tokens": 1,
         "num_proc": 1,
@@ -380,10 +380,13 @@ def _check_packing(config: Options) -> None:
         )
     if config.num_packs is not None and config.strategy != "balanced":
         raise ConfigError(f"num_packs is for strategy balanced, not {config.strategy}")
-    if config.max_len is not None and config.max_len < config.min_len:
+    if (
+        config.max_document_tokens is not None
+        and config.max_document_tokens < config.min_document_tokens
+    ):
         raise ConfigError(
-            f"max_len {config.max_len:,} is less than min_len {config.min_len:,}; every "
-            "document would be dropped"
+            f"max_document_tokens {config.max_document_tokens:,} is less than min_document_tokens "
+            f"{config.min_document_tokens:,}; every document would be dropped"
         )
 
 

@@ -317,8 +317,10 @@ class OptionFields:
         "Packing",
         "Drop segments (wrapped: also packs) with fewer trained tokens, if rows have labels.",
     )
-    min_len: int = option(1, "segments", "Packing", "Drop documents with fewer text tokens.")
-    max_len: int | None = option(
+    min_document_tokens: int = option(
+        1, "segments", "Packing", "Drop documents with fewer text tokens."
+    )
+    max_document_tokens: int | None = option(
         None, "segments", "Packing", "Drop documents with more text tokens."
     )
     min_pack_tokens: int = option(

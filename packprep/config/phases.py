@@ -7,9 +7,9 @@
 
 `tokens` is a share of max_tokens, or of the largest total that all phases can supply, or a number.
 All but `tokens` may be left out: weights are those of the sources, and the rest is that of the
-build. With min_len and max_len a phase takes documents of these lengths only, and leaves the others
-for other phases. `{by_length: [512, 2048], mixed: 40%}` is short for a phase for each class of
-lengths, in turn, and one of all lengths.
+build. With min_document_tokens and max_document_tokens a phase takes documents of these lengths
+only, and leaves the others for other phases. `{by_length: [512, 2048], mixed: 40%}` is short for a
+phase for each class of lengths, in turn, and one of all lengths.
 """
 
 import math
@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from packprep.config.spellings import recorded_name, with_new_names
 from packprep.support.errors import ConfigError, brief, nearest
 
 if TYPE_CHECKING:
     from packprep.config.fields import OptionFields
 
 _MOST = 32
-LENGTHS = ("max_length", "min_len", "max_len")
+LENGTHS = ("max_length", "min_document_tokens", "max_document_tokens")
 _KEYS = ("tokens", "weights", *LENGTHS)
 _PRESET = ("by_length", "mixed")
 _EXAMPLE = "expected a list of tables such as {tokens: 80%, weights: [70, 30], max_length: 4096}"
@@ -42,8 +43,8 @@ class Phase:
     share: Fraction | None
     shares: tuple[Fraction, ...] | None
     max_length: int
-    min_len: int
-    max_len: int | None
+    min_document_tokens: int
+    max_document_tokens: int | None
 
     def as_dict(self) -> dict[str, Any]:
         """The phase as JSON values, for the identity of an output.
@@ -54,8 +55,12 @@ class Phase:
             **({"share": float(self.share or 0)} if self.tokens is None else {}),
             **({} if self.tokens is None else {"tokens": self.tokens}),
             "shares": None if self.shares is None else [float(share) for share in self.shares],
-            **{name: getattr(self, name) for name in LENGTHS},
+            **self.lengths(),
         }
+
+    def lengths(self) -> dict[str, int | None]:
+        """Values of `LENGTHS`, by their names in manifests and reports."""
+        return {recorded_name(name): getattr(self, name) for name in LENGTHS}
 
 
 def phase_tables(value: Any) -> tuple[dict[str, Any], ...]:
@@ -66,7 +71,10 @@ def phase_tables(value: Any) -> tuple[dict[str, Any], ...]:
         raise ConfigError(f"phases is {brief(value)}, {_EXAMPLE}")
     if len(value) > _MOST:
         raise ConfigError(f"phases has {len(value)} entries, expected at most {_MOST}")
-    return tuple({str(key).replace("-", "_"): each[key] for key in each} for each in value)
+    return tuple(
+        with_new_names({str(key).replace("-", "_"): each[key] for key in each}, f"phase {number}: ")
+        for number, each in enumerate(value, 1)
+    )
 
 
 def checked_phases(
@@ -144,8 +152,8 @@ def _by_length(preset: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     starts = [None, *(end + 1 for end in ends)]
     classes = [
         {"tokens": each}
-        | ({} if start is None else {"min_len": start})
-        | ({} if end is None else {"max_len": end})
+        | ({} if start is None else {"min_document_tokens": start})
+        | ({} if end is None else {"max_document_tokens": end})
         for start, end in zip(starts, [*ends, None], strict=True)
     ]
     return (*classes, {"tokens": f"{100 * mixed}%"})

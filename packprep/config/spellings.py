@@ -1,8 +1,14 @@
-"""Names of options in other tools, and their names here.
+"""Names of options in other tools and in earlier versions, and their names here.
 
-From the options of Axolotl, LLaMA-Factory, Megatron-LM, ms-swift, torchtitan, torchtune,
-transformers' examples and TRL that prepare data.
+Those of other tools are from the options of Axolotl, LLaMA-Factory, Megatron-LM, ms-swift,
+torchtitan, torchtune, transformers' examples and TRL that prepare data.
 """
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from packprep.support.errors import ConfigError
 
 SPELLINGS = {
     "append_bos": "bos",
@@ -77,6 +83,36 @@ SPELLINGS = {
     "workers": "num_proc",
 }
 """Name in another tool -> option of `packprep build`."""
+
+
+RENAMED = {"min_len": "min_document_tokens", "max_len": "max_document_tokens"}
+"""Earlier name of an option -> its name. Manifests and reports keep the earlier name."""
+_RECORDED = {name: earlier for earlier, name in RENAMED.items()}
+
+
+def recorded_name(option: str) -> str:
+    """Name of an option in manifests and reports."""
+    return _RECORDED.get(option, option)
+
+
+def with_new_names(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Return options with new names for earlier ones, each of which is a line on standard error.
+
+    where: the file or place that has the options. Raises ConfigError for an option with both names.
+    """
+    renamed = {}
+    for key, value in options.items():
+        if name := RENAMED.get(key):
+            if name in options:
+                raise ConfigError(f"{where}{key} and {name} are one option; leave out {key}")
+            note_new_name(where + key, name)
+        renamed[name or key] = value
+    return renamed
+
+
+def note_new_name(earlier: str, name: str) -> None:
+    """Print the line that names the new spelling of an option."""
+    print(f"packprep: {earlier} is called {name} now", file=sys.stderr)
 
 
 def option_here(name: str) -> str | None:

@@ -353,15 +353,17 @@ class Stages:
                     )
                 raise InputError(
                     f"no document is left for the split {split}{_skipped(windows.files)}; "
-                    "see min_len, max_len, min_pack_tokens, overflow and holdout"
+                    "see min_document_tokens, max_document_tokens, min_pack_tokens, overflow "
+                    "and holdout"
                 )
         if self.job.config.group_prefix is not None:
             account.groups_apart = windows.groups_apart(self.job.splits)
         for number, phase in enumerate(account.phases, 1):
             if not any(window["packs"] for window in phase.account.windows):
                 raise InputError(
-                    f"phase {number} has no packs; give it more tokens, or see min_len, max_len, "
-                    "min_pack_tokens, overflow and packs_multiple_of"
+                    f"phase {number} has no packs; give it more tokens, or see "
+                    "min_document_tokens, max_document_tokens, min_pack_tokens, "
+                    "overflow and packs_multiple_of"
                 )
         if reused and not EXECUTORS[self.job.config.executor].many_processes:
             self.progress.say(

@@ -20,8 +20,8 @@ _TAILS = tuple(
 # those that all of its parts agree on.
 _CUTTING = options_in("segments") - {
     "max_length",
-    "min_len",
-    "max_len",
+    "min_document_tokens",
+    "max_document_tokens",
     "min_loss_tokens",
     "train_overlap",
 }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from packprep.chat.build_tokenizer import with_template
 from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
+from packprep.config.spellings import RENAMED, recorded_name
 from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
@@ -33,7 +34,7 @@ from packprep.tokens.encode import cut_text, encode_table
 
 # Options that decide which tokens of a text are in packs. A merged output keeps only those that all
 # of its parts agree on.
-SHAPING = options_in("rows", "tokens", "segments")
+SHAPING = frozenset(map(recorded_name, options_in("rows", "tokens", "segments")))
 
 
 def recorded_config(manifest: Manifest) -> BuildConfig:
@@ -43,7 +44,7 @@ def recorded_config(manifest: Manifest) -> BuildConfig:
     """
     options = dict(manifest.data["inputs"]["options"])
     options.pop("planner", None)
-    known = {field.name for field in fields(BuildConfig)}
+    known = {recorded_name(field.name) for field in fields(BuildConfig)}
     if unknown := sorted(set(options) - known):
         raise ConfigError(
             f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
@@ -55,6 +56,7 @@ def recorded_config(manifest: Manifest) -> BuildConfig:
         for key in ("name", "split", "revision", "tokenizer_revision")
         if arguments.get(key)
     }
+    options = {RENAMED.get(key, key): value for key, value in options.items()}
     return BuildConfig(**options | more | {"group_column": None, "group_prefix": None})
 
 

@@ -181,7 +181,9 @@ def _compare(
         if piece.start > reached and not policy.any_part_may_lack:
             break
         reached = max(reached, stop)
-    tail_may_lack = end - reached < config.min_len and Dropped.SHORT_TAIL in policy.dropped
+    tail_may_lack = (
+        end - reached < config.min_document_tokens and Dropped.SHORT_TAIL in policy.dropped
+    )
     if reached < end and not tail_may_lack and not policy.any_part_may_lack:
         what = (
             f"{row}: tokens {reached:,} to {end - 1:,} are in no pack"
@@ -251,8 +253,8 @@ def _two_parts(piece: Int32, ids: Int32) -> bool:
 def _kept(length: int, config: BuildConfig, policy: Policy) -> tuple[int, int]:
     """Range [begin, end) of the tokens in packs, for a document of this length."""
     ends = (policy.bos is not None) + (policy.eos is not None)
-    too_short = length < config.min_len + ends
-    too_long = config.max_len is not None and length > config.max_len + ends
+    too_short = length < config.min_document_tokens + ends
+    too_long = config.max_document_tokens is not None and length > config.max_document_tokens + ends
     over = length > config.max_length
     if not length or too_short or too_long or (over and config.overflow == "drop"):
         return 0, 0

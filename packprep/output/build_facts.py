@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
+from packprep.config.spellings import RENAMED
 from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.support.hashing import stream_samples
 
@@ -70,7 +71,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
         changed.append(f"packprep draws other random bits now: {', '.join(redefined)}")
     was, now = old["inputs"], new["inputs"]
     changed += [
-        f"{key} was {before!r}, now {after!r}"
+        f"{RENAMED.get(key, key)} was {before!r}, now {after!r}"
         for key in sorted({*was["options"], *now["options"]})
         if (before := was["options"].get(key, _ADDED.get(key)))
         != (after := now["options"].get(key, _ADDED.get(key)))

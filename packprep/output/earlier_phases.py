@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
+from packprep.config.spellings import RENAMED
 from packprep.output.build_facts import difference
 from packprep.output.shard_folder import link_file
 from packprep.output.shard_writer import ShardFile, receipt_like
@@ -91,7 +92,7 @@ def earlier_phases(config: BuildConfig, inputs: Mapping[str, Any]) -> EarlierPha
         old = {**was["phases"][number], "tokens": asked[number]["tokens"]}
         old.pop("share", None)
         changed = [
-            f"{key} was {old.get(key)!r}, now {phase.get(key)!r}"
+            f"{RENAMED.get(key, key)} was {old.get(key)!r}, now {phase.get(key)!r}"
             for key in sorted({*old, *phase})
             if old.get(key) != phase.get(key)
         ]

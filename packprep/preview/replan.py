@@ -29,8 +29,8 @@ _MOST_EVENED = 250_000  # segments
 _KEPT = options_in("segments", "plan", "order") - {
     "max_length",
     "strategy",
-    "min_len",
-    "max_len",
+    "min_document_tokens",
+    "max_document_tokens",
     "min_loss_tokens",
     "min_pack_tokens",
     "train_overlap",
@@ -82,7 +82,7 @@ def replan(
                 in_phase[key] = _config(options, packs.longest, name)
             if (config := in_phase[key]) is None:
                 continue
-            # 0 ends: they matter only for min_len, and documents that were too short are gone.
+            # 0 ends: they matter only for min_document_tokens, and too short documents are gone.
             segments, account = cut_segments(lengths, 0, config, has_bos=True)
             plan = plan_cut(CutWindow(segments=segments, account=account), window, config)
             planned = plan.sums(config)

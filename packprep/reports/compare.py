@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from packprep.config.spellings import RENAMED
 from packprep.reports.figures import figure_of, figures, rule_of
 from packprep.schemas.manifest import Output, read_manifest
 
@@ -61,7 +62,9 @@ def options_of(path: Output) -> dict[str, str]:
     if isinstance(path, Path) and not path.is_dir():
         return {}
     inputs = read_manifest(path).data["inputs"]
-    options = {key: str(value) for key, value in inputs.get("options", {}).items()}
+    options = {
+        RENAMED.get(key, key): str(value) for key, value in inputs.get("options", {}).items()
+    }
     digests = [str(source.get("sha256", ""))[:12] for source in inputs.get("sources", [])]
     return options | {
         "tokenizer": str(inputs.get("tokenizer", {}).get("sha256", ""))[:12],

@@ -36,10 +36,10 @@ def cut_segments(
     where packs end. Raises TooLongError for a document longer than max_length with overflow error.
     """
     nothing = np.zeros(len(lengths), np.int32)
-    short = (lengths > 0) & (lengths < config.min_len + ends)
+    short = (lengths > 0) & (lengths < config.min_document_tokens + ends)
     long = (
-        lengths > config.max_len + ends
-        if config.max_len is not None
+        lengths > config.max_document_tokens + ends
+        if config.max_document_tokens is not None
         else np.zeros(len(lengths), np.bool_)
     )
     over = (lengths > config.max_length) & ~short & ~long
@@ -178,7 +178,7 @@ def _split(
     start = np.where(number > 0, config.max_length - config.stride + (number - 1) * step, 0)
     count = np.minimum(lengths[document] - start, np.where(number > 0, later, config.max_length))
     new = np.where(number > 0, count - config.stride, count)
-    tail = (number > 0) & (number == pieces[document] - 1) & (new < config.min_len)
+    tail = (number > 0) & (number == pieces[document] - 1) & (new < config.min_document_tokens)
     if tail.any():
         dropped = dropped | {Dropped.SHORT_TAIL: _sum(document[tail], new[tail], len(lengths))}
     more = (number > 0) & ~tail

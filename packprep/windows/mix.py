@@ -144,7 +144,7 @@ class Mix:
                 "shares": [float(share) for share in phase.shares]
                 if phase.shares
                 else [amount / (sum(wanted[:count]) or 1) for amount in wanted[:count]],
-                **{name: getattr(phase, name) for name in ("max_length", "min_len", "max_len")},
+                **phase.lengths(),
             }
             for phase, tokens, wanted in zip(
                 self.cells.phases, self.cells.asked, self.cells.wanted, strict=False

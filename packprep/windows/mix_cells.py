@@ -95,13 +95,16 @@ class Cells:
         )
         sizes: dict[Any, Int64] = {}
         for config in self.configs:
-            key = (config.max_length, config.min_len, config.max_len)
+            key = (config.max_length, config.min_document_tokens, config.max_document_tokens)
             if key not in sizes:
                 sizes[key] = self._measure(documents, config)
         return MeasuredFile(
             documents=documents,
             sizes=np.stack(
-                [sizes[each.max_length, each.min_len, each.max_len] for each in self.configs]
+                [
+                    sizes[each.max_length, each.min_document_tokens, each.max_document_tokens]
+                    for each in self.configs
+                ]
             ),
             cell=validation * len(self.entries) + self.entry_of_source[documents.source],
             hashed=hashes(self._config.seed, documents.id),
@@ -258,7 +261,8 @@ class Cells:
                 )
         if not sum(wanted):
             raise InputError(
-                f"phase {number + 1} has no tokens; give it more, or change its min_len and max_len"
+                f"phase {number + 1} has no tokens; give it more, or change its "
+                "min_document_tokens and max_document_tokens"
             )
         most_epochs = max(Fraction(1), *(entry.max_epochs for entry in self.entries))
         for cell, pool in enumerate(pools[count:]):

@@ -31,9 +31,9 @@ def cut_pairs(
     """
     sides = np.stack([split, lengths - split], axis=1).astype(np.int64)
     nonempty = lengths > 0
-    least = np.maximum(config.min_len + ends, 1)
+    least = np.maximum(config.min_document_tokens + ends, 1)
     short = nonempty & (sides < least).any(axis=1)
-    most = config.max_len + ends if config.max_len is not None else 2**31
+    most = config.max_document_tokens + ends if config.max_document_tokens is not None else 2**31
     long = nonempty & ~short & (sides > most).any(axis=1)
     over = nonempty & ~short & ~long & (_padded(sides, config).sum(axis=1) > config.max_length)
     if config.overflow == "error" and over.any():

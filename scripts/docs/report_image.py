@@ -32,7 +32,14 @@ def main(width: int, height: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _packprep(folder, "sample", "data")
         sources = ["data/code.jsonl", "data/prose.jsonl"]
-        options = ["--tokenizer", "data/tokenizer", "--max-length", "4096", "--min-len", "200"]
+        options = [
+            "--tokenizer",
+            "data/tokenizer",
+            "--max-length",
+            "4096",
+            "--min-document-tokens",
+            "200",
+        ]
         options += ["--overflow", "truncate"]
         _packprep(folder, "build", *sources, "-o", "packed", *options)
         _packprep(folder, "report", "packed", "-o", "report.html")

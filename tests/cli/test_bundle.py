@@ -36,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_jsonl(folder / "a.jsonl", rows)
         save_tokenizer(folder / "tok")
         assert run("build", "a.jsonl", "-o", "out", "--tokenizer", "tok").code == 0
-        options = ["--tokenizer", "tok", "--min-len", "100000"]
+        options = ["--tokenizer", "tok", "--min-document-tokens", "100000"]
         assert run("build", "a.jsonl", "-o", "next", *options).code == 2
         Path("next.incomplete").rename("out.incomplete")
     return folder

@@ -371,7 +371,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "shard_size": "3MB",
         "holdout": 0.5,
         "verify_engine": 0.5,
-        "min_len": 2,
+        "min_document_tokens": 2,
         "pad_segment_to_multiple": 8,
         "weights": "50",
         "phases": '[{"tokens": 50, "max_length": 32}]',
@@ -673,3 +673,30 @@ def test_the_cursor_of_a_terminal_is_restored(here: Path) -> None:
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
     assert b"utilization" in out
     assert b"\x1b" not in out
+
+
+@pytest.mark.parametrize("flag", ["--max-len", "--min-len"])
+def test_an_output_of_an_earlier_flag_is_done_already_with_the_new_one(
+    here: Path, flag: str
+) -> None:
+    """The identity of an output does not change with the names of its options."""
+    name = flag.replace("-len", "-document-tokens")
+    arguments = ["build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--max-length", "64"]
+    first = run(*arguments, f"{flag}=20", "-q")
+    assert (first.code, first.err) == (0, f"packprep: {flag} is called {name} now\n")
+    recorded = options_of()
+    assert recorded[flag[2:].replace("-", "_")] == 20
+    made = (here / "out" / "manifest.json").read_bytes()
+    assert run(*arguments, name, 20, "-q").code == 0
+    written = (here / "out" / "build.yaml").read_text()
+    assert name[2:].replace("-", "_") + ": 20\n" in written
+    (here / "earlier.yaml").write_text(written.replace("_document_tokens", "_len"))
+    assert run("build", "-c", "earlier.yaml", "-q").code == 0
+    assert (here / "out" / "manifest.json").read_bytes() == made, "nothing was built again"
+    other = run(*arguments, name, 21, "-q")
+    assert other.code == 2
+    assert f"{name[2:].replace('-', '_')} was 20, now 21" in other.err
+    assert run("verify", "out", "--level", "full").code == 0
+    assert run("plan", "a.jsonl", "--tokenizer", "tok", flag, 20).err.endswith(
+        f"packprep: {flag} is called {name} now\n"
+    )

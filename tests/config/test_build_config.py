@@ -78,8 +78,9 @@ from tests.helpers.files import config
             "text_column and text_template both say what the text is; give one of them",
         ),
         (
-            {"min_len": 9, "max_len": 8},
-            "max_len 8 is less than min_len 9; every document would be dropped",
+            {"min_document_tokens": 9, "max_document_tokens": 8},
+            "max_document_tokens 8 is less than min_document_tokens 9; every document would be "
+            "dropped",
         ),
         ({"num_packs": 4}, "num_packs is for strategy balanced, not best_fit"),
         (

@@ -21,9 +21,9 @@ def phased(phases: Any, **options: Any) -> Any:
 
 
 def test_a_phase_has_the_lengths_of_the_build_unless_it_has_its_own() -> None:
-    settings = phased(THREE, min_len=3)
+    settings = phased(THREE, min_document_tokens=3)
     assert [phase.max_length for phase in settings.phase_list()] == [64, 128, 512]
-    assert [phase.min_len for phase in settings.phase_list()] == [3, 3, 3]
+    assert [phase.min_document_tokens for phase in settings.phase_list()] == [3, 3, 3]
     assert settings.max_length == 512
     assert [settings.in_phase(phase).max_length for phase in settings.phase_list()] == [
         64,
@@ -69,9 +69,9 @@ def test_the_command_line_and_a_yaml_file_give_the_same_phases(tmp_path: Path) -
 
 def test_classes_of_lengths_come_first_and_all_lengths_last() -> None:
     assert phase_tables({"by_length": [512, 2048], "mixed": "40%"}) == (
-        {"tokens": "20%", "max_len": 512},
-        {"tokens": "20%", "min_len": 513, "max_len": 2048},
-        {"tokens": "20%", "min_len": 2049},
+        {"tokens": "20%", "max_document_tokens": 512},
+        {"tokens": "20%", "min_document_tokens": 513, "max_document_tokens": 2048},
+        {"tokens": "20%", "min_document_tokens": 2049},
         {"tokens": "40%"},
     )
     thirds = phased({"by_length": [10, 20]}).phase_list()

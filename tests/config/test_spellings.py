@@ -1,12 +1,13 @@
 from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from packprep import BuildConfig, TokenizeAndPack
 from packprep.config.options import Options
-from packprep.config.spellings import SPELLINGS
+from packprep.config.spellings import RENAMED, SPELLINGS
 from packprep.config.yaml_file import from_yaml
 from packprep.support.errors import ConfigError
 
@@ -40,3 +41,35 @@ def test_the_signature_of_build_config_still_lists_the_options() -> None:
     assert signature(BuildConfig) == signature(Options)
     assert set(signature(BuildConfig).parameters) == OPTIONS
     assert replace(BuildConfig(), max_length=128).max_length == 128
+
+
+@pytest.mark.parametrize(("earlier", "name"), RENAMED.items())
+def test_an_earlier_name_is_accepted_in_yaml_and_python_with_a_line_that_names_the_new_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], earlier: str, name: str
+) -> None:
+    new: dict[str, Any] = {name: 7}
+    old: dict[str, Any] = {earlier: 7}
+    expected = BuildConfig(**new)
+    assert BuildConfig(**old) == expected
+    assert capsys.readouterr() == ("", f"packprep: {earlier} is called {name} now\n")
+    path = tmp_path / "build.yaml"
+    path.write_text(f"{earlier.replace('_', '-')}: 7\n")
+    assert BuildConfig(**from_yaml(path)) == expected
+    assert capsys.readouterr() == ("", f"packprep: {path}: {earlier} is called {name} now\n")
+    phases = ({"tokens": 50, earlier: 7}, {"tokens": 50})
+    config = BuildConfig(sources=("a.jsonl",), phases=phases)
+    assert capsys.readouterr() == ("", f"packprep: phase 1: {earlier} is called {name} now\n")
+    assert getattr(config.phase_list()[0], name) == 7
+    assert replace(config, max_tokens=None) == config
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match=rf"^{earlier} and {name} are one option; leave out"):
+        BuildConfig(**old, **new)
+
+
+def test_manifests_and_reports_keep_the_earlier_names() -> None:
+    identity = BuildConfig(min_document_tokens=3, max_document_tokens=9).identity()
+    assert (identity["min_len"], identity["max_len"]) == (3, 9)
+    assert not identity.keys() & set(RENAMED.values())
+    phases = ({"tokens": 50, "min_document_tokens": 3},)
+    [phase] = BuildConfig(sources=("a.jsonl",), phases=phases).phase_list()
+    assert phase.as_dict().keys() >= set(RENAMED)

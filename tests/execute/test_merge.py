@@ -27,7 +27,7 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json
 def built(folder: Path, name: str, documents: list[str], **options: Any) -> Path:
     source = write_jsonl(folder / f"{name}.jsonl", documents)
     tokenizer = save_tokenizer(folder / "tok")
-    settings = {"max_length": 64, "overflow": "truncate", "min_len": 30} | options
+    settings = {"max_length": 64, "overflow": "truncate", "min_document_tokens": 30} | options
     build(config(sources=[source], output=folder / name, tokenizer=tokenizer, **settings))
     return folder / name
 

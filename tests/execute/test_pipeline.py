@@ -140,7 +140,7 @@ def test_build_yaml_says_what_no_file_can_hold(corpus: dict[str, Any]) -> None:
 
 
 def test_the_ledger_balances_for_each_source(corpus: dict[str, Any]) -> None:
-    build(BuildConfig(**corpus, stride=8, min_len=20, max_len=200))
+    build(BuildConfig(**corpus, stride=8, min_document_tokens=20, max_document_tokens=200))
     report = read_report(Path(corpus["output"]))
     for table in [report, *report["sources"]]:
         tokens = table["tokens"]
@@ -360,7 +360,7 @@ def test_skipped_rows_keep_their_number_and_are_counted_by_source(
 
 def test_nothing_left_after_filters_is_an_error_and_no_output(corpus: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="no document is left"):
-        build(BuildConfig(**corpus, min_len=10_000))
+        build(BuildConfig(**corpus, min_document_tokens=10_000))
     assert not Path(corpus["output"]).exists()
 
 

@@ -77,8 +77,8 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
         "strategy": draw(st.sampled_from(strategies)),
         "overflow": draw(st.sampled_from(["split", "truncate", "drop"])),
         "order": draw(st.sampled_from(["shuffle", "input", "length", "balanced"])),
-        "min_len": draw(st.sampled_from([0, 1, 1, 5])),
-        "max_len": draw(st.sampled_from([None, None, 50])),
+        "min_document_tokens": draw(st.sampled_from([0, 1, 1, 5])),
+        "max_document_tokens": draw(st.sampled_from([None, None, 50])),
         "seed": draw(st.integers(0, 3)),
         "unit_size": draw(st.sampled_from([20, 200, 64_000_000])),
         "window": draw(st.sampled_from([50, 500, 4_000_000_000])),
@@ -138,7 +138,9 @@ def check_build(
         assert no_column or any(words in str(error) for words in known), error
         assert not (folder / "out").exists()
         filtered = (
-            chosen["overflow"] == "drop" or chosen["min_len"] > 1 or chosen["max_len"] is not None
+            chosen["overflow"] == "drop"
+            or chosen["min_document_tokens"] > 1
+            or chosen["max_document_tokens"] is not None
         )
         assert filtered or chosen["packs_multiple_of"] > 1 or not any(expected), (
             "something was left"

@@ -270,17 +270,17 @@ def test_a_document_too_long_names_its_file_and_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--min-len", 9_000),
-        ("--max-len", 0, "--min-len", 0),
-        ("--overflow", "drop", "--min-len", 65),
+        ("--min-document-tokens", 9_000),
+        ("--max-document-tokens", 0, "--min-document-tokens", 0),
+        ("--overflow", "drop", "--min-document-tokens", 65),
     ],
 )
 def test_no_document_left_by_the_filters_says_so(
     tmp_path: Path, folder: Path, options: tuple[object, ...]
 ) -> None:
     assert refused(tmp_path, folder, *options) == (
-        "no document is left for the split train; see min_len, max_len, min_pack_tokens, "
-        "overflow and holdout"
+        "no document is left for the split train; see min_document_tokens, "
+        "max_document_tokens, min_pack_tokens, overflow and holdout"
     )
 
 

@@ -89,9 +89,9 @@ def _cut(
     if length == 0:
         return Cut()
     text = length - ends
-    if text < config.min_len:
+    if text < config.min_document_tokens:
         return Cut(dropped={"too_short": length})
-    if config.max_len is not None and text > config.max_len:
+    if config.max_document_tokens is not None and text > config.max_document_tokens:
         return Cut(dropped={"too_long": length})
     if length <= config.max_length:
         return Cut(pieces=[([*range(length)], False)])
@@ -117,7 +117,7 @@ def _split(length: int, config: BuildConfig, *, bos: bool) -> Cut:
         start = covered - config.stride
         end = min(start + config.max_length - bos, length)
         new = end - covered
-        if end == length and new < config.min_len:
+        if end == length and new < config.min_document_tokens:
             cut.dropped = {"short_tail": new}
             break
         cut.pieces.append(([*range(start, end)], bos))

@@ -68,8 +68,13 @@ def built(options: dict[str, Any]) -> dict[str, Any]:
     [
         {},
         {"strategy": "wrapped"},
-        {"strategy": "stream", "overflow": "truncate", "truncation_side": "left", "min_len": 5},
-        {"strategy": "greedy", "overflow": "drop", "order": "input", "max_len": 200},
+        {
+            "strategy": "stream",
+            "overflow": "truncate",
+            "truncation_side": "left",
+            "min_document_tokens": 5,
+        },
+        {"strategy": "greedy", "overflow": "drop", "order": "input", "max_document_tokens": 200},
         {"strategy": "balanced", "window": "1GB"},
         {"stride": 8, "continuation_bos": True, "seed": 3, "order": "balanced"},
         {"holdout": 0.3, "strategy": "optimal"},

@@ -16,8 +16,8 @@ def built(folder: Path, files: int = 2, **more: Any) -> Path:
     """An output of `files` sources whose tokens meet every fate."""
     parts = {f"part{number}.jsonl": texts(60 + 10 * number, seed=number) for number in range(files)}
     fates = {
-        "min_len": 20,
-        "max_len": 200,
+        "min_document_tokens": 20,
+        "max_document_tokens": 200,
         "stride": 8,
         "packs_multiple_of": 16,
         "remainder": "fill",

@@ -257,8 +257,8 @@ def test_the_page_names_what_needs_attention(tmp_path: Path) -> None:
 
 
 WHOLE: dict[str, Any] = {
-    "min_len": 1,
-    "max_len": None,
+    "min_document_tokens": 1,
+    "max_document_tokens": None,
     "stride": 0,
     "packs_multiple_of": 1,
     "pad_segment_to_multiple": 1,

@@ -81,14 +81,16 @@ def test_error_names_the_first_document_over_max_length() -> None:
 
 
 def test_min_len_and_max_len_count_text_tokens_without_bos_and_eos() -> None:
-    segments, account = cut([4, 5, 8, 9], ends=2, max_length=16, min_len=3, max_len=6)
+    segments, account = cut(
+        [4, 5, 8, 9], ends=2, max_length=16, min_document_tokens=3, max_document_tokens=6
+    )
     assert pieces(segments) == [(1, 0, 5), (2, 0, 8)]
     assert account.dropped[Dropped.TOO_SHORT].tolist() == [4, 0, 0, 0]
     assert account.dropped[Dropped.TOO_LONG].tolist() == [0, 0, 0, 9]
 
 
 def test_a_last_piece_with_too_few_new_tokens_is_dropped_as_short_tail() -> None:
-    segments, account = cut([8], stride=1, min_len=2)
+    segments, account = cut([8], stride=1, min_document_tokens=2)
     assert pieces(segments) == [(0, 0, 4), (0, 3, 4)]
     assert account.dropped[Dropped.SHORT_TAIL].tolist() == [1]
 
@@ -127,9 +129,13 @@ def configs(draw: st.DrawFn) -> BuildConfig:
             options["input_ids_column"] = "ids"
     options["min_loss_tokens"] = draw(st.integers(0, 3))
     options["input_ids_column"] = "ids"
-    min_len = draw(st.integers(0, 4))
-    max_len = draw(st.none() | st.integers(min_len, 30))
-    options |= {"overflow": overflow, "min_len": min_len, "max_len": max_len}
+    min_document_tokens = draw(st.integers(0, 4))
+    max_document_tokens = draw(st.none() | st.integers(min_document_tokens, 30))
+    options |= {
+        "overflow": overflow,
+        "min_document_tokens": min_document_tokens,
+        "max_document_tokens": max_document_tokens,
+    }
     return BuildConfig(max_length=max_length, **options)  # type: ignore[arg-type]
 
 

@@ -329,7 +329,7 @@ def test_the_limit_of_a_source_counts_rows_of_all_its_files(three: dict[str, Any
         {"strategy": "wrapped"},
         {"strategy": "balanced", "window": "1GB"},
         {"overflow": "truncate"},
-        {"overflow": "drop", "min_len": 5},
+        {"overflow": "drop", "min_document_tokens": 5},
         {"stride": 8, "pad_segment_to_multiple": 4},
     ],
     ids=str,

@@ -51,7 +51,9 @@ def cases(draw: st.DrawFn, *, fixed: bool = False) -> tuple[BuildConfig, Units]:
         }
         if weighted:
             phase["weights"] = draw(st.sampled_from([[1, 1], [3, 1], [1, 9], [0, 1]]))
-        phase |= draw(st.sampled_from([{}, {}, {"max_len": 12}, {"min_len": 10}]))
+        phase |= draw(
+            st.sampled_from([{}, {}, {"max_document_tokens": 12}, {"min_document_tokens": 10}])
+        )
         phases.append(phase)
     return (
         config(
@@ -116,7 +118,9 @@ def test_no_document_is_used_more_often_than_max_epochs_and_the_account_closes(
     for asked, each in zip(options.phase_list(), copies["train"], strict=True):
         for document in each:
             tokens = lengths[document]
-            in_class = asked.min_len <= tokens - 2 <= (asked.max_len or tokens)
+            in_class = (
+                asked.min_document_tokens <= tokens - 2 <= (asked.max_document_tokens or tokens)
+            )
             assert in_class or not mix_has_tokens(options, tokens), "of the class of its phase"
 
 
@@ -124,7 +128,7 @@ def mix_has_tokens(options: BuildConfig, tokens: int) -> bool:
     """True if some phase has tokens of a document; others are counted in the first one."""
     return any(
         tokens
-        and phase.min_len <= tokens - 2 <= (phase.max_len or tokens)
+        and phase.min_document_tokens <= tokens - 2 <= (phase.max_document_tokens or tokens)
         and (options.overflow != "drop" or tokens <= phase.max_length)
         for phase in options.phase_list()
     )
@@ -206,7 +210,7 @@ def phase(share: str, shares: list[str] | None, **lengths: Any) -> Phase:
         tokens=None,
         share=Fraction(share),
         shares=None if shares is None else tuple(map(Fraction, shares)),
-        **({"max_length": 8, "min_len": 1, "max_len": None} | lengths),
+        **({"max_length": 8, "min_document_tokens": 1, "max_document_tokens": None} | lengths),
     )
 
 
@@ -221,7 +225,7 @@ def test_the_largest_total_uses_up_the_scarcest_source() -> None:
 
 def test_the_largest_total_keeps_documents_for_the_phase_that_needs_them() -> None:
     # 300 short tokens only for phase 1, 100 long ones only for phase 2.
-    phases = [phase("1/2", None, max_len=5), phase("1/2", None, min_len=6)]
+    phases = [phase("1/2", None, max_document_tokens=5), phase("1/2", None, min_document_tokens=6)]
     tokens = {(0, 1): [300, 0], (0, 2): [0, 100]}
     assert largest_total(phases, [Fraction(1)], tokens) == (200, (1, 0))
 
@@ -240,7 +244,7 @@ def test_the_largest_total_keeps_documents_for_the_phase_that_needs_them() -> No
             "repeat them, or ask for fewer",
         ),
         (
-            [{"tokens": "50%"}, {"tokens": "50%", "weights": [1, 1], "min_len": 40}],
+            [{"tokens": "50%"}, {"tokens": "50%", "weights": [1, 1], "min_document_tokens": 40}],
             "the source 0 has no tokens for phase 2; fix it, or give it the weight 0 there",
         ),
     ],

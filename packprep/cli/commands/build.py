@@ -16,6 +16,7 @@ from packprep.cli.completion import of_names, of_paths
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_report, print_table, stopped
 from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
+from packprep.config.spellings import RENAMED, note_new_name
 from packprep.config.yaml_file import DEFAULT_FILE, from_yaml
 from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError
@@ -31,7 +32,10 @@ _RUN = ("dry_run", "json", "quiet")  # options of the command, not of BuildConfi
 
 
 class Grouped(click.Command):
-    """A command whose options are listed under headings, in the order of `_HEADINGS`."""
+    """A command with options of a build, listed under headings in the order of `_HEADINGS`."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(context, list(_with_new_flags(args)))
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
@@ -45,6 +49,20 @@ class Grouped(click.Command):
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records, col_max=36)
+
+
+def _with_new_flags(arguments: Sequence[str]) -> Iterator[str]:
+    """Replace earlier names of options, each of which is a line on standard error."""
+    flags = {_flag(earlier): _flag(name) for earlier, name in RENAMED.items()}
+    for argument in arguments:
+        typed, equals, value = argument.partition("=")
+        if typed in flags:
+            note_new_name(typed, flags[typed])
+        yield flags.get(typed, typed) + equals + value
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
 
 
 class _Option(click.Option):
@@ -62,7 +80,7 @@ class _Option(click.Option):
 
 def _make_option(field: "dataclasses.Field[Any]") -> _Option:
     """The command-line option of a field of BuildConfig."""
-    flag = "--" + field.name.replace("_", "-")
+    flag = _flag(field.name)
     names = [*([_SHORT[field.name]] if field.name in _SHORT else []), flag, field.name]
     text, metavar = str(field.metadata["help"]), str(field.metadata["metavar"])
     settings: dict[str, Any] = {}

@@ -69,7 +69,7 @@ REGRESSIONS: dict[str, tuple[list[Any], str]] = {
     "a strategy that pads": (["--strategy", "greedy"], "utilization"),
     "documents cut off": (["--overflow", "truncate"], "tokens.truncated"),
     "documents dropped": (["--overflow", "drop"], "tokens.dropped.overflow"),
-    "short documents dropped": (["--min-len", "20"], "tokens.dropped.too_short"),
+    "short documents dropped": (["--min-document-tokens", "20"], "tokens.dropped.too_short"),
     "no BOS": (["--bos", "none"], "bos_rate"),
     "no EOS": (["--eos", "none"], "eos_rate"),
     "text cut before it is tokenized": (["--truncate-at", "token"], "documents.cut_characters"),

@@ -306,7 +306,8 @@ def many(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"holdout": 0.2}, {"weights": "50,30,20"}, {"limit": 300}, {"min_len": 3}]
+    "options",
+    [{}, {"holdout": 0.2}, {"weights": "50,30,20"}, {"limit": 300}, {"min_document_tokens": 3}],
 )
 def test_tasks_of_an_array_make_the_bytes_of_one_process(
     many: dict[str, Any], tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
