@@ -3,6 +3,7 @@
 from packprep.output.report import left_out_sentence
 from packprep.packing.account import Sums
 from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent
+from packprep.reports.utilization import causes, fewest_tokens, small_packs
 from packprep.schemas.report import Ledger
 
 _MUCH_LOST = 0.01  # share of the tokens
@@ -101,6 +102,25 @@ def _state(value: float, good: float, fair: float) -> str:
     return "good" if value >= good else "warn" if value >= fair else "bad"
 
 
+def _not_full(facts: Facts) -> list[str]:
+    """Sentences on packs that are not full."""
+    report, options = facts.report, facts.options
+    reasons = causes(
+        report["utilization"],
+        packs=report["packs"],
+        gap_share=report["gap_share"],
+        max_length=facts.manifest.max_length,
+        strategy=options.get("strategy", ""),
+        max_segments_per_pack=options.get("max_segments_per_pack"),
+        grouped=options.get("group_column") is not None,
+    )
+    filled = f"Packs are filled to {percent(report['utilization'])} only"
+    sentences = [f"{filled}: {reason}" for reason in reasons]
+    fill, (least, _) = facts.measured.fill, fewest_tokens(facts.manifest.max_length)
+    small = int(fill.counts[(fill.values > 0) & (fill.values < least)].sum())
+    return sentences + ([small_packs(small, facts.manifest.max_length)] if small else [])
+
+
 def findings(facts: Facts) -> list[dict[str, str]]:
     """Findings for the reader, worst first.
 
@@ -157,6 +177,7 @@ def findings(facts: Facts) -> list[dict[str, str]]:
                 "multiple of --packs-multiple-of.",
             )
         )
+    sentences += [("warn", f"{sentence}.") for sentence in _not_full(facts)]
     ours = next(
         (
             outcome

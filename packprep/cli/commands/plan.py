@@ -147,7 +147,7 @@ def command(
         raise ConfigError(
             f"nothing can be planned: {rows[0].problem}; choose another --overflow or --strategy"
         )
-    notes = _notes(measured, rate, refused, fitting)
+    notes = _notes(measured, rate, refused, fitting) + _advice(rows, base)
     if run["json"]:
         click.echo(json.dumps(_as_json(measured, rows, rate, notes, global_batch_size), indent=2))
         return
@@ -211,6 +211,30 @@ def _notes(
             f"no document is longer than {names} tokens: every overflow gives the same plan there"
         )
     return notes + [f"left out: {reason}" for reason in refused]
+
+
+def _advice(rows: Sequence["Row"], base: BuildConfig) -> list[str]:
+    """Notes on plans whose packs are not full, and on min_pack_tokens; each cause once."""
+    from packprep.reports.utilization import causes, outside_range
+
+    notes = [
+        f"{row.max_length:,} {row.strategy} {row.overflow}: packs are filled to "
+        f"{row.utilization:.0%} only: {reason}"
+        for row in rows
+        if not row.problem
+        for reason in causes(
+            row.utilization,
+            packs=row.packs,
+            gap_share=row.gap_share,
+            max_length=row.max_length,
+            strategy=row.strategy,
+            max_segments_per_pack=base.max_segments_per_pack,
+            grouped=base.group_column is not None,
+        )
+    ]
+    lengths = dict.fromkeys(row.max_length for row in rows)
+    ranges = (outside_range(base.min_pack_tokens, length) for length in lengths)
+    return notes + [note for note in ranges if note is not None]
 
 
 def _as_json(
