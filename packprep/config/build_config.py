@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from packprep.config import checks, mix
 from packprep.config.executors import MERGE as MERGE
+from packprep.config.keywords import unknown_option
 from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
@@ -38,7 +39,12 @@ class BuildConfig(Options):
             for name in options:
                 if option := option_here(name):
                     raise ConfigError(f"{name} is called {option} here")
-            super().__init__(**with_new_names(options))
+            options = with_new_names(options)
+            known = {spec.name for spec in fields(self)}
+            for name in options:
+                if name not in known:
+                    raise unknown_option(name)
+            super().__init__(**options)
 
     def __post_init__(self) -> None:
         for spec in fields(self):

@@ -3,7 +3,9 @@
 The command line, the YAML file and Python read these fields.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Literal
 
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, StrategyName, option
@@ -14,7 +16,7 @@ from packprep.support.limits import usable_cores, usable_memory
 class OptionFields:
     """The fields of `BuildConfig`."""
 
-    sources: tuple[str | dict[str, Any], ...] = (
+    sources: Sequence[str | PathLike[str] | Mapping[str, Any]] = (
         option(  # a dict has options of the source, see mix.py
             (),
             "read",
@@ -97,7 +99,7 @@ class OptionFields:
     response_column: str | None = option(
         None, "rows", "Sources", "Column with the responses to the prompts.", "COLUMN"
     )
-    pair_columns: tuple[str, ...] = option(
+    pair_columns: Sequence[str] = option(
         (),
         "rows",
         "Sources",
@@ -128,7 +130,7 @@ class OptionFields:
         "COLUMN",
         per_source=True,
     )
-    carry: tuple[str, ...] = option(
+    carry: Sequence[str] = option(
         (),
         "rows",
         "Sources",
@@ -155,7 +157,7 @@ class OptionFields:
         "Sources",
         "Stop after the unit of text that reaches N tokens. From a mix, draw N tokens.",
     )
-    weights: tuple[str, ...] = option(
+    weights: Sequence[str | float] = option(
         (),
         "read",
         "Sources",
@@ -171,7 +173,7 @@ class OptionFields:
         "X",
         identity=False,
     )
-    phases: tuple[dict[str, Any], ...] = option(
+    phases: Sequence[Mapping[str, Any]] = option(
         (),
         "read",
         "Sources",
@@ -248,7 +250,7 @@ class OptionFields:
     train_on: Literal["assistant", "last-turn", "all"] = option(
         "assistant", "tokens", "Tokenizer", "Turns of a conversation to train on."
     )
-    train_fields: tuple[str, ...] = option(
+    train_fields: Sequence[str] = option(
         TRAIN_FIELDS,
         "tokens",
         "Tokenizer",
@@ -419,7 +421,7 @@ class OptionFields:
         "packs-multiple-of: drop packs, or fill up with packs of one pad token.",
     )
 
-    columns: tuple[str, ...] = option(
+    columns: Sequence[str] = option(
         COLUMN_CHOICE,
         "output",
         "Output",

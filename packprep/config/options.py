@@ -1,8 +1,9 @@
 """The options of a build, and the values derived from them."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from packprep.config import mix
 from packprep.config.executors import EXECUTORS, MERGE
@@ -70,9 +71,9 @@ class Options(OptionFields):
 
     def entries(self) -> tuple[mix.Entry, ...]:
         """One entry for each source, from `sources` and `weights`."""
-        return mix.entries(
-            self.sources, self.weights, self.max_epochs, PER_SOURCE, phased=bool(self.phases)
-        )
+        sources = cast("Sequence[str | Mapping[str, Any]]", self.sources)  # paths are text here
+        weights = cast("Sequence[str]", self.weights)
+        return mix.entries(sources, weights, self.max_epochs, PER_SOURCE, phased=bool(self.phases))
 
     def phase_list(self) -> tuple[Phase, ...]:
         """One entry for each of `phases`; empty for a build without phases."""

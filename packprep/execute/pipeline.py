@@ -17,6 +17,7 @@ from typing import Any, Final
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.config.executors import EXECUTORS
+from packprep.config.keywords import takes_config
 from packprep.config.mix import as_dicts
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
@@ -83,6 +84,7 @@ RUNNERS: Final[Mapping[str, Runner]] = {
 """By value of the option `executor`; `packprep.config.executors` has the options of each."""
 
 
+@takes_config
 def build(
     config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None
 ) -> Manifest:
@@ -191,6 +193,7 @@ def _system_errors(stages: Stages) -> Iterator[None]:
         raise OSError(cause.errno, os.strerror(cause.errno or 0), path) from None
 
 
+@takes_config
 def build_share(
     config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:

@@ -10,10 +10,10 @@ tokenized. The sample has 8 MB of text and takes some four seconds. `sweep_confi
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,8 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
         else:
             tables = {"prediction": {"from": "no new sources"}}
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
-    options["sources"] = tuple(map(redacted_source, config.sources))
+    names = cast("Sequence[str | Mapping[str, Any]]", config.sources)
+    options["sources"] = tuple(map(redacted_source, names))
     return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables
 
 

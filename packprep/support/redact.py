@@ -6,6 +6,7 @@ the name of every source is redacted here.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -50,11 +51,11 @@ def redacted(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def redacted_source(source: str | dict[str, Any]) -> str | dict[str, Any]:
+def redacted_source(source: str | Mapping[str, Any]) -> str | dict[str, Any]:
     """An entry of `sources` with its paths and its label redacted."""
     if isinstance(source, str):
         return redacted(source)
     paths = source["path"]
     shown = redacted(paths) if isinstance(paths, str) else [redacted(path) for path in paths]
     label = {"label": redacted(source["label"])} if "label" in source else {}
-    return source | {"path": shown} | label
+    return {**source, "path": shown} | label

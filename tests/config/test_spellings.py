@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from packprep import BuildConfig, TokenizeAndPack
+from packprep import BuildConfig, TokenizeAndPack, build
 from packprep.config.options import Options
 from packprep.config.spellings import RENAMED, SPELLINGS
 from packprep.config.yaml_file import from_yaml
@@ -32,9 +32,31 @@ def test_a_name_of_another_tool_is_answered_in_yaml_and_python(tmp_path: Path) -
         BuildConfig(sources=({"path": "b", "text_field": "body"},))
 
 
-def test_any_other_unknown_name_in_python_stays_a_type_error() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
-        BuildConfig(nonsense=1)  # type: ignore[call-arg]
+def test_an_unknown_keyword_names_build_config_and_a_near_option() -> None:
+    for name, sentence in {
+        "nonsense": "BuildConfig has no option 'nonsense'",
+        "max_lenght": "BuildConfig has no option 'max_lenght'; did you mean 'max_length'?",
+        "bos_token": "BuildConfig has no option 'bos_token'; did you mean 'min_loss_tokens'?",
+    }.items():
+        wrong: dict[str, Any] = {name: 1}
+        with pytest.raises(TypeError) as raised:
+            BuildConfig(**wrong)
+        assert str(raised.value) == sentence
+
+
+def test_options_given_to_build_are_answered_with_build_config() -> None:
+    for name, option in {
+        "max_length": "max_length=...",
+        "max_lenght": "max_length=...",
+        "nonsense": "...",
+    }.items():
+        wrong: dict[str, Any] = {name: 1}
+        with pytest.raises(TypeError) as raised:
+            build(BuildConfig(), **wrong)
+        assert str(raised.value) == (
+            f"build has no argument {name!r}; options are those of BuildConfig: "
+            f"build(BuildConfig({option}))"
+        )
 
 
 def test_the_signature_of_build_config_still_lists_the_options() -> None:
