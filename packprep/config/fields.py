@@ -305,7 +305,8 @@ class OptionFields:
         "right",
         "segments",
         "Packing",
-        "End that truncate cuts off. balanced cuts prompt and response in proportion.",
+        "End that truncate cuts off. balanced keeps whole turns, and cuts prompt and response of "
+        "the next one in proportion.",
     )
     continuation_bos: bool = option(
         False, "segments", "Packing", "Start the later pieces of a split document with BOS too."

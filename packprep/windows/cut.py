@@ -89,18 +89,17 @@ def cut_segments(
 def _balanced(
     segments: Segments, lengths: Int32, truncated: Int32, labels: Labels, most: int
 ) -> Segments:
-    """Truncate prompt and response in proportion, each at its end.
+    """Truncate the prompt and the response of the turn that exceeds `most`, each at its end.
 
-    The response begins at the first trained token. A hole at the end of a segment is the same as
-    truncation on the right.
+    Turns before it stay whole, turns after it are cut off, as in `SupervisedDatasetProcessor` of
+    LLaMA-Factory. A response is a run of trained tokens. A hole at the end of a segment is the same
+    as truncation on the right.
     """
-    prompt = labels.first(lengths)[segments.document]
+    begin, answer, end = (each[segments.document] for each in labels.turns_at(lengths, most))
     cut = truncated[segments.document] > 0
-    length = lengths[segments.document]
-    front = np.where(cut, proportional(prompt, length - prompt, most), segments.count).astype(
-        np.int32
-    )
-    return replace(segments, front=front, hole=np.where(cut, prompt - front, 0).astype(np.int32))
+    kept = begin + proportional(answer - begin, end - answer, most - begin)
+    front = np.where(cut, kept, segments.count).astype(np.int32)
+    return replace(segments, front=front, hole=np.where(cut, answer - front, 0).astype(np.int32))
 
 
 def _trainable(

@@ -1,4 +1,4 @@
-"""Trained tokens: count tokens with a loss, and find where the response of a row begins.
+"""Trained tokens: count tokens with a loss, and find the turn in which a row is cut.
 
 The labels of a row come with its tokens: as labels (int32, NO_LOSS where there is no loss) or, four
 times smaller, as a mask (int8, 1 where there is a loss). Without either, every token is trained. A
@@ -78,11 +78,18 @@ class Labels:
         )
         return kept, repeated
 
-    def first(self, lengths: Int32) -> Int32:
-        """Tokens before the first trained one, [documents]; all tokens if none is trained."""
-        firsts = lengths.copy()
-        _first(self.values.address, self.untrained, self._like, firsts)
-        return firsts
+    def turns_at(self, lengths: Int32, most: int) -> tuple[Int32, Int32, Int32]:
+        """First token, first trained token and end of the turn that holds token `most`.
+
+        A turn is a run of tokens without loss, such as a question, and the run of trained tokens
+        after it. lengths: [documents]. Returns [documents] each; for a document of at most `most`
+        tokens its last turn, and for an empty one 0.
+        """
+        begin, answer, end = np.zeros((3, len(lengths)), np.int32)
+        _turns_at(
+            self.values.address, lengths, most, self.untrained, self._like, begin, answer, end
+        )
+        return begin, answer, end
 
     @property
     def _like(self) -> NDArray[Any]:
@@ -131,18 +138,33 @@ def _trainable(
 
 
 @_for_labels_and_masks
-def _first(address: Int64, untrained: int, like: NDArray[Any], firsts: Out[Int32]) -> None:
-    """Lower firsts, which are the lengths of documents; see `Labels.first`."""
+def _turns_at(
+    address: Int64,
+    lengths: Int32,
+    most: int,
+    untrained: int,
+    like: NDArray[Any],
+    begin: Out[Int32],
+    answer: Out[Int32],
+    end: Out[Int32],
+) -> None:
+    """Fill begin, answer and end; see `Labels.turns_at`."""
     for document in range(len(address)):
-        if firsts[document] > 0:
-            values = carray(pointer(address[document]), firsts[document], like.dtype)
-            for place in range(len(values)):
-                if values[place] != untrained:
-                    firsts[document] = place
-                    break
+        length = lengths[document]
+        if length == 0:
+            continue
+        values, place = carray(pointer(address[document]), length, like.dtype), 0
+        while place <= most and place < length:
+            begin[document] = place
+            while place < length and values[place] == untrained:
+                place += 1
+            answer[document] = place
+            while place < length and values[place] != untrained:
+                place += 1
+        end[document] = place
 
 
-def proportional(source: Int32 | Int64, target: Int32 | Int64, most: int) -> Int32:
+def proportional(source: Int32 | Int64, target: Int32 | Int64, most: int | Int32) -> Int32:
     """Tokens kept of each source; the rest of `most` is for the target.
 
     source, target: [rows], tokens of prompts and responses that together are longer than `most`.

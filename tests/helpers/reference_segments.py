@@ -1,5 +1,6 @@
 """Cut a document in plain Python, token by token. packprep.windows.cut must agree."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -103,11 +104,28 @@ def _cut(
         if config.truncation_side == "left":
             kept = [*range(lost, length)]
         elif config.truncation_side == "balanced" and trained is not None:
-            prompt = [*trained, True].index(True) if True in trained else length
-            source, target = infer_seqlen(prompt, length - prompt, config.max_length)
-            kept = [*range(source), *range(prompt, prompt + target)]
+            kept = _whole_turns_then_a_part(trained, config.max_length)
         return Cut(pieces=[(kept, False)], truncated=lost)
     return _split(length, config, bos=config.continuation_bos and has_bos)
+
+
+def _whole_turns_then_a_part(trained: Sequence[bool], most: int) -> list[int]:
+    """Offsets that LLaMA-Factory keeps of a conversation with more than `most` tokens.
+
+    As in `SupervisedDatasetProcessor._encode_data_example` of version 0.9.5.
+    """
+    runs = [[*run] for _, run in itertools.groupby(range(len(trained)), lambda i: trained[i])]
+    if trained[0]:
+        runs.insert(0, [])
+    kept: list[int] = []
+    if len(runs) % 2:
+        runs.append([])
+    for prompt, response in zip(runs[::2], runs[1::2], strict=True):
+        if len(kept) >= most:
+            break
+        source, target = infer_seqlen(len(prompt), len(response), most - len(kept))
+        kept += [*prompt[:source], *response[:target]]
+    return kept
 
 
 def _split(length: int, config: BuildConfig, *, bos: bool) -> Cut:

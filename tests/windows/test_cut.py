@@ -301,6 +301,18 @@ def test_balanced_truncation_keeps_part_of_the_prompt_and_part_of_the_response()
     assert pieces_of(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
 
 
+def test_balanced_truncation_of_a_conversation_cuts_the_turn_that_exceeds_the_pack() -> None:
+    turns = [False] * 3 + [True] * 2 + [False] * 6 + [True] * 6 + [False, True]
+    config = BuildConfig(
+        max_length=11, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
+    )
+    segments, account = cut_segments(
+        np.array([19], np.int32), 0, config, has_bos=False, labels=labels_of([turns], as_mask=True)
+    )
+    assert pieces_of(segments) == [(0, [0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13], False)]
+    assert account.truncated.tolist() == [8]
+
+
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(2, 200))
 def test_proportions_are_those_of_llama_factory(source: int, target: int, most: int) -> None:
     if source + target > most:

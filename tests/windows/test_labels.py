@@ -29,7 +29,20 @@ def test_trained_tokens_are_counted_in_labels_and_in_masks(dtype: Any, values: l
         for column in ([0, 0, 1, 2, 2], [0, 1, 0, 1, 0], [2, 1, 1, 1, -3])
     ]
     assert labels.count(*runs).tolist() == [1, 1, 0, 1, 0]
-    assert labels.first(np.array([2, 1, 2], np.int32)).tolist() == [1, 1, 1]
+
+
+def test_the_turn_that_holds_a_token_is_a_prompt_and_its_response() -> None:
+    labels = labels_of([0, 0, 1, 0, 1, 1, 0, 0, 0, 1], [7, 3], np.int8)
+    lengths = np.array([7, 3], np.int32)
+    found = [[turn.tolist() for turn in labels.turns_at(lengths, most)] for most in (0, 2, 3, 5, 6)]
+    assert [[turn[0] for turn in turns] for turns in found] == [
+        [0, 2, 3],
+        [0, 2, 3],
+        [3, 4, 6],
+        [3, 4, 6],
+        [6, 7, 7],
+    ]
+    assert [turn[1] for turn in found[0]] == [0, 2, 3]
 
 
 @pytest.mark.parametrize(
