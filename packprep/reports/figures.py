@@ -16,7 +16,7 @@ from packprep.packing.account import Dropped
 from packprep.support.errors import ConfigError, nearest
 from packprep.support.problems import BadRow
 
-Better = Literal["higher", "lower", "nearer 0", "as it was", "neither"]
+Better = Literal["higher", "lower", "lower above 1", "nearer 0", "as it was", "neither"]
 
 GROUPS: Mapping[str, type[StrEnum]] = {
     "tokens.dropped": Dropped,
@@ -26,23 +26,31 @@ GROUPS: Mapping[str, type[StrEnum]] = {
 """Tables from reason to count, and their reasons; a missing reason has the count 0."""
 
 
+_SHARES = ("utilization", "share", "_rate")  # ends of names of shares, shown in percent
+
+
 @dataclass(frozen=True)
 class Rule:
     """Rule for the numbers whose name matches `pattern`; * matches anything.
 
     tolerance: how much worse the number may get by default; None: CI checks it only on request.
-    ratio: the number depends on the machine, so only a relative change is meaningful.
+    ratio: the number depends on the machine, so only a relative change is meaningful. relative: the
+    tolerance is a share of the baseline.
     """
 
     pattern: str
     better: Better
     tolerance: float | None = None
     ratio: bool = False
+    relative: bool = False
 
 
 RULES = (
     Rule("utilization", "higher", 0.001),
     Rule("tokens.truncated", "lower", 0),
+    # A mix leaves out what its sources have too much of: more data of them is no loss. Scarce data
+    # are: then shares move, a source is repeated more often, or the mix gets smaller.
+    Rule("tokens.dropped.not_drawn", "lower"),
     Rule("tokens.dropped.*", "lower", 0),
     Rule("documents.skipped.*", "lower", 0),
     Rule("documents.cut_characters", "lower", 0),
@@ -50,6 +58,10 @@ RULES = (
     Rule("left_out.tokens", "lower", 0),
     Rule("bos_rate", "as it was", 0),
     Rule("eos_rate", "as it was", 0),
+    Rule("mix.sources.*.share", "as it was", 0.005),
+    Rule("mix.sources.*.epochs", "lower above 1", 0.01),
+    Rule("mix.sources.*.trained_tokens", "higher", 0.01, relative=True),
+    Rule("phases.*.sources.*.share", "as it was", 0.005),
     Rule("gap_share", "lower", 0.001),
     Rule("straggler", "lower", 0.05),
     Rule("max_length", "as it was", 0),
@@ -144,7 +156,7 @@ def figure_text(name: str, value: float | None) -> str:
     """Format a number: shares in percent, counts with thousands separators."""
     if value is None:
         return "none"
-    if name.endswith(("utilization", "_share", "_rate")):
+    if name.endswith(_SHARES):
         return f"{100 * value:.4f}".rstrip("0").rstrip(".") + "%"
     return (
         f"{value:,}"
@@ -157,7 +169,7 @@ def figure_text(name: str, value: float | None) -> str:
 
 def shown_change(name: str, change: float) -> str:
     """Format a change of a number, with its sign."""
-    if name.endswith(("utilization", "_share", "_rate")):
+    if name.endswith(_SHARES):
         return f"{100 * change:+.4f}".rstrip("0").rstrip(".") + " points"
     return (
         f"{change:+,}"

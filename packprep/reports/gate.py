@@ -7,6 +7,7 @@ Numbers that describe settings must not change.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,7 +112,7 @@ def _tolerance(name: str, change: str, text: str) -> Tolerance:
             f"tolerance {text!r} allows {change!r}, expected a number or a number with %"
         ) from None
     rule = rule_of(name)
-    wrong = {"higher": "+", "lower": "-"}.get(rule.better)
+    wrong = {"higher": "+", "lower": "-", "lower above 1": "-"}.get(rule.better)
     if amount and change[0] == wrong:
         worse, sign = ("falls", "-") if wrong == "+" else ("rises", "+")
         raise ConfigError(
@@ -186,6 +187,9 @@ def _undrawn(name: str, report: Mapping[str, Any]) -> str:
 
 def _sources(verdict: NumberVerdict, report: Mapping[str, Any]) -> tuple[str, ...]:
     """Sources that a failed number comes from, worst first; none if there is only one source."""
+    if of_mix := re.fullmatch(r"(mix|phases\.\d+)\.sources\.(\d+)\..*", verdict.name):
+        mixed = report.get("mix", {}).get("sources", [])
+        return tuple(source["name"] for source in mixed[int(of_mix[2]) :][:1])
     sources = report.get("sources", [])
     if len(sources) < 2 or verdict.baseline is None:
         return ()
@@ -206,11 +210,14 @@ def _compared(
 ) -> NumberVerdict:
     """Compare one number. asked: the tolerance asked for; None for the default."""
     rule, value = rule_of(name), figure_of(name, values)
-    tolerance = asked or Tolerance(rule.tolerance or 0)
+    tolerance = asked or Tolerance(rule.tolerance or 0, rule.relative)
     amount = tolerance.amount * abs(baseline) if tolerance.relative else tolerance.amount
     if rule.better == "nearer 0":
         worse = None if value is None else abs(value) - abs(baseline)
         allowed = f"it may move away from 0 by {_amount(name, tolerance)}"
+    elif rule.better == "lower above 1":
+        worse = None if value is None else max(value, 1) - max(baseline, 1)
+        allowed = f"above 1 it may rise by {_amount(name, tolerance)}"
     elif rule.better in ("higher", "lower"):
         sign = -1 if rule.better == "higher" else 1
         worse = None if value is None else sign * (value - baseline)
@@ -219,9 +226,11 @@ def _compared(
         worse = None if value is None else abs(value - baseline)
         allowed = f"it may change by {_amount(name, tolerance)}"
     if not amount:
-        allowed = {"higher": "it may not fall", "lower": "it may not rise"}.get(
-            rule.better, "it may not change"
-        )
+        allowed = {
+            "higher": "it may not fall",
+            "lower": "it may not rise",
+            "lower above 1": "above 1 it may not rise",
+        }.get(rule.better, "it may not change")
     passed = worse is not None and worse <= amount + _ROUNDING * max(1.0, abs(baseline))
     return NumberVerdict(name=name, baseline=baseline, value=value, allowed=allowed, passed=passed)
 

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packprep import build
+from packprep.inspect.report_file import read_report
 from packprep.reports.figures import figures
 from packprep.reports.gate import (
     NumberVerdict,
@@ -16,6 +19,8 @@ from packprep.reports.gate import (
     write_baseline,
 )
 from packprep.support.errors import ConfigError, InputError
+from tests.helpers.corpus import build_options, texts
+from tests.helpers.files import config
 
 REPORT: dict[str, Any] = {
     "report_version": 1,
@@ -302,6 +307,68 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, content: str | None, mes
         (tmp_path / "b.json").write_text(content)
     with pytest.raises(InputError, match=message):
         read_baseline(tmp_path / "b.json")
+
+
+@pytest.fixture(scope="module")
+def mixes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Reports of a mix of half and half; scarce, plentiful: documents of its sources."""
+
+    def report(scarce: int, plentiful: int, **options: Any) -> dict[str, Any]:
+        rows = {"scarce.jsonl": texts(scarce), "plentiful.jsonl": texts(plentiful, seed=1)}
+        folder = tmp_path_factory.mktemp("mix")
+        build(config(**build_options(folder, rows, weights=(1, 1), order="input", **options)))
+        return dict(read_report(folder / "out"))
+
+    return report
+
+
+SMALL = ("utilization=-0.1", "gap_share=+0.1")  # of some packs the last one is a large part
+
+
+def test_more_data_of_a_plentiful_source_of_a_mix_passes(
+    mixes: Callable[..., dict[str, Any]],
+) -> None:
+    before, more = mixes(100, 300), mixes(100, 600)
+    left_aside = [report["tokens"]["dropped"]["not_drawn"] for report in (before, more)]
+    assert left_aside[0] < left_aside[1]
+    assert failed(more, *SMALL, baseline=figures(before)) == {}
+    assert "it may not rise" in str(
+        failed(more, "tokens.dropped.not_drawn=0", *SMALL, baseline=figures(before))
+    ), "on request it is checked as before"
+
+
+def test_a_source_of_a_mix_that_became_scarce_fails_and_is_named(
+    mixes: Callable[..., dict[str, Any]],
+) -> None:
+    before, less = mixes(100, 300), mixes(80, 300)
+    names = failed(less, *SMALL, baseline=figures(before))
+    assert {f"mix.sources.{number}.trained_tokens" for number in (0, 1)} == {*names}
+    assert names["mix.sources.0.trained_tokens"].endswith("scarce.jsonl)")
+    repeated = {"max_epochs": 9, "max_tokens": 4_000}
+    before, less = mixes(100, 300, **repeated), mixes(40, 300, **repeated)
+    names = failed(less, *SMALL, baseline=figures(before))
+    assert [*names] == ["mix.sources.0.epochs"]
+    assert "; above 1 it may rise by 0.01 (" in names["mix.sources.0.epochs"]
+
+
+def test_shares_of_a_mix_and_of_its_phases_may_not_move() -> None:
+    source = {"name": "a", "share": 0.5, "epochs": 0.3, "trained_tokens": 100}
+    moved = source | {"share": 0.49}
+
+    def mixed(of_mix: dict[str, Any], of_phase: dict[str, Any]) -> dict[str, Any]:
+        return REPORT | {
+            "mix": {"sources": [of_mix]},
+            "phases": [{"sources": [{key: of_phase[key] for key in ("name", "share")}]}],
+        }
+
+    sentences = failed(mixed(moved, moved), baseline=figures(mixed(source, source)))
+    assert sentences == {
+        f"{table}.sources.0.share": f"{table}.sources.0.share was 50% and is 49%, a change of -1 "
+        "points; it may change by 0.5 points (a)"
+        for table in ("mix", "phases.0")
+    }
+    more = mixed(source | {"epochs": 0.9, "trained_tokens": 300}, source)
+    assert failed(more, baseline=figures(mixed(source, source))) == {}
 
 
 def test_a_verdict_knows_its_change() -> None:

@@ -82,8 +82,10 @@ def command(
 
     Without --tolerance, utilization may fall by 0.001, gap_share may rise by 0.001 and straggler
     by 0.05. Lost tokens and rows may not rise, for any reason, nor may text that a chat
-    template leaves out. max_length, straggler_ranks, bos_rate and eos_rate may not change. A
-    GitHub workflow shows the result on the page of the run.
+    template leaves out. max_length, straggler_ranks, bos_rate and eos_rate may not change. In a
+    mix, the share of a source may move by 0.005, its tokens may fall by 1 % and its epochs, above
+    1, rise by 0.01; tokens that are not drawn may rise. A GitHub workflow shows the result on the
+    page of the run.
 
     \b
     Example:
