@@ -201,9 +201,7 @@ def _prediction(
     places = sum(row.packs * row.max_length for row in rows)
     tokens_packed = sum(row.tokens_packed for row in rows)
     prediction = {
-        "from": "the whole input"
-        if is_complete
-        else f"a sample of {text:,} bytes, {text / total['text_bytes']:.2%} of it",
+        "from": "the whole input" if is_complete else _sample_size(text, total["text_bytes"]),
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": round(total["tokens"]),
         "tokens_packed": config.epochs * tokens_packed,
@@ -226,6 +224,13 @@ def _prediction(
             },
         }
     return {"prediction": prediction} | ({"mix": mix} if mix else {})
+
+
+def _sample_size(sampled: int, read: float) -> str:
+    """Text of the sample, and its share of the text that the build reads."""
+    if sampled > read:  # max_tokens ends the build before the end of the sample
+        return f"a sample of {sampled:,} bytes, more than the text_bytes that the build reads"
+    return f"a sample of {sampled:,} bytes, {sampled / read:.2%} of text_bytes"
 
 
 def _phases(

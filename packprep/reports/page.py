@@ -108,12 +108,6 @@ def render(facts: Facts) -> str:
 
 
 def _account(tokens: Ledger) -> dict[str, Any]:
-    put_in = {
-        "tokens of the input": tokens["tokens_in"],
-        "+ repeated where pieces overlap": tokens["overlap"],
-        "+ BOS added to later pieces": tokens["continuation_bos"],
-        "+ padding": tokens["filler"],
-    }
     came_out = {
         "= in the packs": tokens["tokens_packed"],
         "+ shared with another row": tokens.get("shared", 0),
@@ -121,10 +115,20 @@ def _account(tokens: Ledger) -> dict[str, Any]:
     came_out |= {"+ not drawn for the mix": not_drawn(tokens)}
     rows = [
         (what, count)
-        for what, count in (put_in | came_out).items()
+        for what, count in (_put_in(tokens) | came_out).items()
         if count or not what.startswith("+")
     ]
     return {"rows": rows, "sum": Sums.of_ledger(tokens).tokens_put_in}
+
+
+def _put_in(tokens: Ledger) -> dict[str, int]:
+    """The left side of the ledger's equation, in words."""
+    return {
+        "tokens of the input": tokens["tokens_in"],
+        "+ repeated where pieces overlap": tokens["overlap"],
+        "+ BOS added to later pieces": tokens["continuation_bos"],
+        "+ padding": tokens["filler"],
+    }
 
 
 def _undivided(facts: Facts) -> str:
@@ -135,16 +139,18 @@ def _undivided(facts: Facts) -> str:
     links = facts.links()
     if len(facts.names) > 1 or any(link.kind in ("lost", "undrawn") for link in links):
         return ""
-    rows = [
-        (what.removeprefix("+ "), count)
-        for what, count in _account(facts.report["tokens"])["rows"]
-        if what[0] == "+"
-    ]
-    added = ", ".join(f"{count:,} of {what}" for what, count in rows)
+    tokens = facts.report["tokens"]
+    added = ", ".join(
+        f"{count:,} of {what.removeprefix('+ ')}"
+        for what, count in _put_in(tokens).items()
+        if count and what[0] == "+"
+    )
     every = (
-        f"All {facts.report['tokens']['tokens_in']:,} tokens of "
+        f"All {tokens['tokens_in']:,} tokens of "
         f"{''.join(facts.names) or 'the input'} are in the packs"
     )
+    if shared := tokens.get("shared", 0):
+        every += f"; {shared:,} of them are shared with another row and not written again"
     return f"{every}, plus {added}." if added else f"{every}."
 
 

@@ -1,5 +1,6 @@
 import gzip
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,19 @@ def test_max_tokens_is_where_the_prediction_ends(tmp_path: Path) -> None:
         built(tmp_path, path, **options)["tokens_in"], rel=0.25
     )
     assert prediction["tokens_in"] < predicted(tmp_path, path)["tokens_in"] / 2
+
+
+def test_a_sample_is_never_more_than_all_of_what_the_build_reads(tmp_path: Path) -> None:
+    """It is of every source, and max_tokens may end the build before the end of the first."""
+    save_tokenizer(tmp_path / "tokenizer")
+    path = write_jsonl(tmp_path / "a.jsonl", texts(400))
+    limited = predicted(tmp_path, path, max_tokens=500, unit_size=1_000)
+    size = re.fullmatch(
+        r"a sample of ([\d,]+) bytes, more than the text_bytes that the build reads",
+        limited["from"],
+    )
+    assert size is not None
+    assert int(size[1].replace(",", "")) > limited["text_bytes"]
 
 
 def test_a_document_too_long_is_foreseen(tmp_path: Path) -> None:

@@ -192,6 +192,15 @@ def test_the_page_has_a_picture_of_the_tree_that_saves_the_most(of_trees: Facts)
     assert 'class="tree"' not in render(gather(GOLDEN / "v1-rich"))
 
 
+def test_tokens_that_rows_share_are_not_added_to_those_in_the_packs(of_trees: Facts) -> None:
+    tokens = of_trees.report["tokens"]
+    assert tokens["tokens_in"] == tokens["tokens_packed"] + tokens["shared"]
+    assert (
+        f"All {tokens['tokens_in']:,} tokens of a.jsonl are in the packs; {tokens['shared']:,} of "
+        "them are shared with another row and not written again." in Tags(render(of_trees)).text
+    )
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_browser_shows_a_tree_whole(
     browser: Chromium, of_trees: Facts, tmp_path: Path, width: int
