@@ -68,9 +68,16 @@ class BatchView:
 
     @property
     def filler(self) -> NDArray[np.bool_]:
-        """[segments], True for filler; all False without document_ids."""
-        ids = self.columns.get("document_ids")
-        return np.zeros(len(self.starts), np.bool_) if ids is None else ids == FILLER
+        """[segments], True for filler.
+
+        Without document_ids, it is the packs of trees that have no rows; without trees, none.
+        """
+        filler: NDArray[np.bool_] = np.zeros(len(self.starts), np.bool_)
+        if (ids := self.columns.get("document_ids")) is not None:
+            filler = ids == FILLER
+        elif self.pack_rows is not None:
+            filler = np.repeat(np.diff(self.pack_rows) == 0, np.diff(self.pack_segments))
+        return filler
 
     @property
     def real(self) -> NDArray[np.int64]:

@@ -93,26 +93,46 @@ OF_ROWS = {
 """Column of the rows that takes the place of a column of segments, if rows are segments."""
 
 
+def last_segments(view: BatchView) -> _Int64:
+    """Segment at which each row ends, counted over the batch, [rows]."""
+    assert view.pack_rows is not None
+    first = np.repeat(view.pack_segments[:-1], np.diff(view.pack_rows))
+    ends: _Int64 = view.columns["row_segments"] + first
+    return ends
+
+
+def segment_documents(view: BatchView) -> NDArray[np.int64]:
+    """Input row of each segment, -1 for filler: that of the first row through it, [segments]."""
+    if (stored := view.columns.get("document_ids")) is not None:
+        return stored
+    # Rows are in the order of their ends, and depth first: so the first that ends at a segment or
+    # after it goes through it.
+    row = np.searchsorted(last_segments(view), np.arange(len(view.starts)))
+    ids = np.append(view.columns["row_ids"], FILLER)[row]
+    return np.where(view.filler, FILLER, ids)
+
+
 def rows_view(view: BatchView) -> BatchView:
     """The same packs with a segment for each row, as if no prefix were shared.
+
+    document_ids and document_starts are always among its columns.
 
     Each is numbered by the segment at which the row ends. Filler stays. Labels are those of the
     trees: of all rows together.
     """
-    parent, pack_rows = parents_in_batch(view), view.pack_rows
+    parent, last = parents_in_batch(view), last_segments(view)
     assert parent is not None
-    assert pack_rows is not None
-    pack_of = np.repeat(np.arange(len(pack_rows) - 1), np.diff(pack_rows))
-    last = view.columns["row_segments"] + view.pack_segments[pack_of]
     filler = np.flatnonzero(view.filler)
     order = np.argsort(np.append(last, filler), kind="stable")
     ends = np.append(last, filler)[order]  # fillers are behind all rows of their packs
     tokens, boundaries = path_tokens(parent, np.append(view.starts, view.pack_tokens[-1:]), ends)
-    columns: dict[str, NDArray[Any]] = {}
-    for name, values in view.columns.items():
-        if len(values) == int(view.pack_tokens[-1]) and name in ("tokens", "labels"):
-            columns[name] = values[tokens]
-        elif (of_row := OF_ROWS.get(name)) in view.columns:
+    columns = {
+        name: values[tokens]
+        for name, values in view.columns.items()
+        if name in ("tokens", "labels")
+    }
+    for name in dict.fromkeys([*view.columns, "document_ids", "document_starts"]):
+        if (of_row := OF_ROWS.get(name)) in view.columns:
             fill = np.full(len(filler), 0 if name == "document_starts" else FILLER)
             columns[name] = np.append(view.columns[str(of_row)], fill)[order]
     pack_segments = np.searchsorted(ends, view.pack_segments)

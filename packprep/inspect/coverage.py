@@ -31,6 +31,7 @@ from packprep.schemas.columns import FILLER, NO_LOSS, WHOLE_ROW
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.report import Report
+from packprep.schemas.trees import segment_documents
 from packprep.support.arrays import Int64
 
 
@@ -88,8 +89,9 @@ class Coverage:
         self._lacking: Int64 = np.empty(0, np.int64)  # documents whose first piece is missing
         self._lock = threading.Lock()
         names = {column.name for column in manifest.columns}
-        self.knows_documents = {"document_ids", "document_starts"} <= names
-        self.knows_filler = bool({"document_ids", "segment_lengths"} & names)
+        # Rows of trees always have their documents.
+        self.knows_documents = manifest.has_trees or {"document_ids", "document_starts"} <= names
+        self.knows_filler = manifest.has_trees or bool({"document_ids", "segment_lengths"} & names)
 
     def add(
         self, view: BatchView, shard: int, findings: Findings, rows: BatchView | None = None
@@ -119,7 +121,7 @@ class Coverage:
 
     def _add_segments(self, view: BatchView, shard: int, lengths: Int64, real: Int64) -> None:
         """Count segments and their tokens by source."""
-        ids = view.columns["document_ids"]
+        ids = segment_documents(view)
         kept = (ids > FILLER) & (ids < self.sources.total)
         source = self.sources.indices(ids[kept])
         self._count("segments", source)

@@ -113,14 +113,23 @@ def plan_and_layout(
 
 
 def tree_output(
-    path: Path, rows: Rows, ids: Sequence[int], masks: Masks | None = None, **options: Any
+    path: Path,
+    rows: Rows,
+    ids: Sequence[int],
+    masks: Masks | None = None,
+    *,
+    lost_rows: int = 0,
+    **options: Any,
 ) -> Path:
-    """Write an output with the trees of these rows."""
+    """Write an output with the trees of these rows. lost_rows: last packs without their rows."""
     plan, layout, config = plan_and_layout(tree_documents(rows, ids, masks), **options)
     table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
+    packs = table.to_pylist()
+    for pack in packs[len(packs) - lost_rows :]:
+        pack.update({column.name: [] for column in layout.columns if column.kind == "row"})
     write_output(
         path,
-        {"train": [table.to_pylist()]},
+        {"train": [packs]},
         layout.columns,
         max_length=config.max_length,
         vocab_size=layout.vocab_size,
