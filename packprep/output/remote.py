@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,13 @@ class StoreOutput:
 def store_shards(url: str, staging: Path) -> StoreShards:
     """Folder of the shards of a staging directory."""
     return StoreShards(Store(f"{url.rstrip('/')}{SUFFIX}/{_token(staging, url.rstrip('/'))}"))
+
+
+def open_shard(url: str, staging: Path, path: str) -> BufferedReader:
+    """A shard as a file to read, before the output is published. path: its final one."""
+    moves = parse_json((staging / NAMES).read_bytes())
+    working = next(name for name, final in moves.items() if final == path)
+    return store_shards(url, staging).open(Path(working).name)
 
 
 def _token(staging: Path, url: str) -> str:

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -106,6 +107,10 @@ class StoreShards:
         """See `ShardFolder.writing`."""
         with self._store.writing(name) as upload:
             yield upload
+
+    def open(self, name: str) -> BufferedReader:
+        """A shard as a file to read."""
+        return self._store.open(name)
 
     def has(self, name: str, size: int) -> bool:
         """True if there is a file of this name and size."""

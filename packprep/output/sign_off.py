@@ -5,11 +5,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.yaml_file import from_yaml, to_yaml
+from packprep.output.remote import open_shard
 from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
@@ -21,6 +23,7 @@ from packprep.schemas.index_table import IndexTable
 from packprep.schemas.manifest import NEWEST_VERSION, Manifest, Output, format_version
 from packprep.schemas.report import Report
 from packprep.schemas.storage.running import LAYOUT
+from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
     write_dataset_files,
@@ -30,6 +33,7 @@ from packprep.schemas.storage.writing import (
 from packprep.sources.source import Source
 from packprep.support import memory
 from packprep.support.version import __version__
+from packprep.tokens.read_back import read_back
 from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.windows.index_rows import store_facts
 
@@ -191,7 +195,9 @@ def sign(
     index: IndexTable | None = None,
     tokens: Path | None = None,
 ) -> Manifest:
-    """Write the manifest, which completes the output; fails if the ledger does not balance.
+    """Write the manifest, which completes the output.
+
+    Raises FormatError if the ledger does not balance, or if the output cannot be read.
 
     poisoned: quarantine.jsonl, if there is one. index, tokens: table of an index output, and the
     folder of its token files.
@@ -245,7 +251,14 @@ def sign(
             if path is not None
         ],
     }
-    return write_manifest(staging, data, run | facts)
+
+    def opened(path: str) -> BufferedReader:
+        in_store = is_url(config.output)
+        return open_shard(config.output, staging, path) if in_store else (staging / path).open("rb")
+
+    return write_manifest(
+        staging, data, run | facts, lambda manifest: read_back(staging, manifest, opened)
+    )
 
 
 def described(columns: Sequence[Column]) -> list[dict[str, str]]:

@@ -1,8 +1,9 @@
 """One mapped token file: where the values of a document are, without reading them.
 
 A token file is an Arrow stream with a row per document: lists with a value per token, and numbers
-with one per document. Its buffers are found once. Documents are then looked up by whole arrays of
-rows, and only what is looked up is checked.
+with one per document. It may have other columns, such as text; nobody reads them here. The buffers
+of a column are found when its name is first asked for. Documents are then looked up by whole arrays
+of rows, and only what is looked up is checked.
 """
 
 from dataclasses import dataclass
@@ -50,35 +51,29 @@ class TokenFileView:
         self.where = where
         self._memory: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)  # type: ignore[call-overload]
         self._views: dict[np.dtype[Any], NDArray[Any]] = {}
+        self._columns: dict[str, _StoredColumn] = {}
         try:
             with pa.ipc.open_stream(buffer) as stream:
-                schema, batches = stream.schema, [batch for batch in stream if len(batch)]
-            self._columns = {
-                name: self._column(batches, number, schema.field(number).type)
-                for number, name in enumerate(schema.names)
-                if not pa.types.is_string(schema.field(number).type)
-            }
+                self._schema, self._names = stream.schema, stream.schema.names
+                self._batches = [batch for batch in stream if len(batch)]
         except _UNREADABLE as error:
-            if isinstance(error, FormatError):
-                raise
-            raise FormatError(
-                f"{where} is not a token file: {error}; restore it or build again"
-            ) from None
-        self._ends = np.cumsum([len(batch) for batch in batches], dtype=np.int64)
+            raise self._damaged(error) from None
+        self._ends = np.cumsum([len(batch) for batch in self._batches], dtype=np.int64)
         self._starts = np.append(0, self._ends)[:-1]
         if (count := int(self._ends[-1]) if len(self._ends) else 0) != rows:
             raise FormatError(f"{where} has {count} documents; the manifest lists {rows}")
 
+    def _damaged(self, error: Exception) -> FormatError:
+        return FormatError(f"{self.where} is not a token file: {error}; restore it or build again")
+
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(self._columns)
-
-    def is_list(self, name: str) -> bool:
-        """True for a column with a value per token."""
-        return self._columns[name].offsets is not None
+        """All columns, also those of which no values can be looked up."""
+        return frozenset(self._names)
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        return self._columns[name].dtype
+        """Type of the values of a column."""
+        return self._column(name).dtype
 
     def view(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The whole file as values of a type; positions are in it."""
@@ -90,7 +85,8 @@ class TokenFileView:
     def lists(self, name: str, rows: _Int64) -> TokenPlaces:
         """The values per token of documents. FormatError for offsets outside the file."""
         column, batch, row = self._find(name, rows)
-        assert column.offsets is not None
+        if column.offsets is None:
+            raise self._damaged(ValueError(f"{name} has no value per token"))
         offsets = self.view(np.dtype(np.int32))
         place = column.offsets[batch] + row
         first, last = offsets[place].astype(np.int64), offsets[place + 1].astype(np.int64)
@@ -109,15 +105,29 @@ class TokenFileView:
 
     def _find(self, name: str, rows: _Int64) -> tuple[_StoredColumn, _Int64, _Int64]:
         """A column, and the record batch of each document with its row in it."""
-        if (column := self._columns.get(name)) is None:
-            raise FormatError(f"{self.where} has no column {name}; restore the file or build again")
+        column = self._column(name)
         batch = np.searchsorted(self._ends, rows, side="right")
         return column, batch, rows - self._starts[batch]
 
-    def _column(
-        self, batches: list[pa.RecordBatch], number: int, kind: pa.DataType
-    ) -> _StoredColumn:
-        arrays = [batch.column(number) for batch in batches]
+    def _column(self, name: str) -> _StoredColumn:
+        """A column; FormatError if there is none, or if it has no numbers."""
+        if (column := self._columns.get(name)) is None:
+            if name not in self._names:
+                raise FormatError(
+                    f"{self.where} has no column {name}; restore the file or build again"
+                )
+            try:
+                column = self._stored_column(self._names.index(name))
+            except _UNREADABLE as error:
+                raise self._damaged(error) from None
+            self._columns[name] = column
+        return column
+
+    def _stored_column(self, number: int) -> _StoredColumn:
+        arrays, kind = (
+            [batch.column(number) for batch in self._batches],
+            self._schema.field(number).type,
+        )
         if any(array.null_count or array.offset for array in arrays):
             raise ValueError("it has nulls")
         offsets = None

@@ -7,7 +7,7 @@ always complete.
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,22 @@ def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
     )
 
 
-def write_manifest(directory: Path, data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
+def write_manifest(
+    directory: Path,
+    data: Mapping[str, Any],
+    run: Mapping[str, Any],
+    check: Callable[[Manifest], None] | None = None,
+) -> Manifest:
     """Write directory/manifest.json after the checks of `read_manifest`.
 
-    Raises FormatError if they fail.
+    check: called before anything is written, to refuse the manifest. Raises FormatError if the
+    checks fail.
     """
     path = directory / MANIFEST
     rest = {"data": dict(data), "run": dict(run)}
     content = canonical_json(rest | {"sha256": digest_of(rest)})
     manifest = parse_manifest(content, str(path))
+    if check is not None:
+        check(manifest)
     write_file(path, content)
     return manifest

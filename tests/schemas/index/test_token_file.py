@@ -12,7 +12,8 @@ TABLE = pa.table(
     {
         "tokens": pa.array([[5, 6, 7], [], [8], [9, 10]], pa.list_(pa.uint16())),
         "labels": pa.array([[1, 0, 1], [], [1], [0, 0]], pa.list_(pa.int8())),
-        "group": ["a", "b", "a", "b"],
+        "group": pa.array(["a", "b", "a", "b"], pa.large_string()),
+        "note": ["a", None, "a", "b"],
         "quality": pa.array([0.5, 1.5, 2.5, 3.5], pa.float64()),
     }
 )
@@ -21,7 +22,7 @@ TABLE = pa.table(
 @pytest.mark.parametrize("cuts", [(), (2,), (1, 1, 3)])
 def test_documents_are_looked_up_in_any_order(cuts: tuple[int, ...]) -> None:
     view = TokenFileView(token_file(TABLE, cuts), "the file", 4)
-    assert view.names == {"tokens", "labels", "quality"}
+    assert view.names == set(TABLE.column_names)
     rows = np.array([3, 0, 0, 1])
     for name in ("tokens", "labels"):
         places, values = view.lists(name, rows), view.view(view.dtype(name))
@@ -46,7 +47,7 @@ def test_a_file_with_other_documents_is_refused() -> None:
         TokenFileView(pa.py_buffer(b"no Arrow at all"), "the file", 4)
     nulls = pa.table({"tokens": pa.array([[1], None], pa.list_(pa.int32()))})
     with pytest.raises(FormatError) as null:
-        TokenFileView(token_file(nulls), "the file", 2)
+        TokenFileView(token_file(nulls), "the file", 2).lists("tokens", np.array([0]))
     assert str(null.value) == (
         "the file is not a token file: it has nulls; restore it or build again"
     )
@@ -65,4 +66,20 @@ def test_an_offset_outside_the_values_is_refused_when_it_is_used(value: int) -> 
     assert str(outside.value) == (
         "the file column tokens has list offsets outside its values; restore the file or build "
         "again"
+    )
+
+
+@pytest.mark.parametrize("name", ["group", "note"])
+def test_a_column_without_numbers_hinders_nobody_who_does_not_ask_for_it(name: str) -> None:
+    view = TokenFileView(token_file(TABLE, (1,)), "the file", 4)
+    assert view.numbers("quality", np.array([2])).tolist() == [2.5]
+    with pytest.raises(FormatError, match=r"the file is not a token file: .*; restore it"):
+        view.dtype(name)
+
+
+def test_a_column_of_numbers_has_no_value_per_token() -> None:
+    with pytest.raises(FormatError) as numbers:
+        TokenFileView(token_file(TABLE), "the file", 4).lists("quality", np.array([0]))
+    assert str(numbers.value) == (
+        "the file is not a token file: quality has no value per token; restore it or build again"
     )

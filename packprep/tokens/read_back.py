@@ -1,0 +1,49 @@
+"""The last check of a build: its own output is opened and read, as a loader does it.
+
+The writer has checked every pack of shards, but nothing of what an index leads to. So one record
+batch of each shard of an index is gathered and checked; of other outputs, one of each split.
+"""
+
+from collections.abc import Callable
+from io import BufferedReader
+from pathlib import Path
+
+import pyarrow as pa
+
+from packprep.schemas.columns import check_schema
+from packprep.schemas.errors import FormatError
+from packprep.schemas.manifest import FileEntry, Manifest
+from packprep.schemas.validate import check_batch
+from packprep.tokens.index_shards import as_packs
+
+
+def read_back(staging: Path, manifest: Manifest, opened: Callable[[str], BufferedReader]) -> None:
+    """Raise FormatError if packs of an output cannot be read, or break the format.
+
+    staging: directory that has its token files. opened: opens a shard by its path in the output.
+    """
+    packs_of, splits = as_packs(staging, manifest), set()
+    try:
+        for entry in manifest.files:
+            if entry.packs and (manifest.is_index or entry.split not in splits):
+                splits.add(entry.split)
+                with opened(entry.path) as file:
+                    stored = _first_batch(file, manifest, entry)
+                check_batch(
+                    packs_of(entry, stored, 0),
+                    manifest.columns,
+                    max_length=manifest.longest(entry),
+                    vocab_size=manifest.vocab_size,
+                    where=entry.path,
+                )
+    except (FormatError, pa.ArrowException) as error:
+        raise FormatError(
+            f"the output is not signed, because it cannot be read: {error}; build it again with "
+            "--restart, and report it if that fails too"
+        ) from None
+
+
+def _first_batch(file: BufferedReader, manifest: Manifest, entry: FileEntry) -> pa.RecordBatch:
+    with pa.ipc.open_stream(file) as stream:
+        check_schema(stream.schema, manifest.file_columns, entry.path)
+        return stream.read_next_batch()
