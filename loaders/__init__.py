@@ -3,6 +3,7 @@
 from .adapters import (
     Isolation,
     check_trl,
+    guard,
     seen_until,
     to_axolotl,
     to_block_sparse,
@@ -61,6 +62,7 @@ __all__ = [
     "check_trl",
     "context_indices",
     "context_slice",
+    "guard",
     "loss_weights",
     "pair_log_probs",
     "seen_until",

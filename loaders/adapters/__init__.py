@@ -16,6 +16,7 @@ from .boundaries import (
     tree_mask,
 )
 from .forgather import to_forgather
+from .guard import guard
 from .isolation import Isolation, verify_isolation
 from .llama_factory import to_llama_factory
 from .megatron import to_megatron
@@ -28,6 +29,7 @@ from .trl import check_trl, to_trl, to_trl_row
 __all__ = [
     "Isolation",
     "check_trl",
+    "guard",
     "seen_until",
     "to_axolotl",
     "to_block_sparse",

@@ -24,9 +24,9 @@ import yaml
 from packprep.exports.export import export
 from packprep.schemas import STANDARD_COLUMNS
 
-from .recipes import PAGES, RATE, STEPS, TOLERANCE, Losses, llama, loss_alone, tokenizer
+from .recipes import PAGES, RATE, STEPS, TOLERANCE, Losses, loss_alone, tokenizer
 from .tiny_shards import PLAIN, Row, write_output
-from .torch_models import VOCABULARY, documents
+from .torch_models import VOCABULARY, documents, tiny_llama
 
 MAX_LENGTH = 68  # not a multiple of 8, to which LLaMA-Factory pads
 MULTIPLE = 4
@@ -152,7 +152,7 @@ def write_shards(directory: Path, packs: Sequence[list[int]]) -> None:
 
 def alone(shards: Path) -> tuple[Losses, Losses]:
     """Losses of the steps on the documents alone, and of the validation split after each step."""
-    model = llama()
+    model = tiny_llama().train()
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     losses, evaluated = [], []
 
@@ -178,7 +178,7 @@ def yaml_of(trainer: Trainer, shards: Path, folder: Path, settings: Mapping[str,
     exported = folder / "export"
     export(shards, str(exported), trainer.to)
     data = json.loads(json.dumps(dict(trainer.data)).replace("{}", str(exported)))
-    llama().save_pretrained(folder / "model")
+    tiny_llama().save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")
     config |= {trainer.model: str(folder / "model"), "output_dir": str(folder / "out")}
     path = folder / "train.yaml"

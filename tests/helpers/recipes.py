@@ -25,6 +25,7 @@ from packprep.exports.export import export
 from packprep.loaders import (
     PackedLoader,
     PackedShards,
+    guard,
     to_axolotl,
     to_flattening,
     to_forgather,
@@ -135,16 +136,41 @@ def train_alone(logits: Callable[[Any], Any], parameters: Any, shards: Path) -> 
 
 @cache
 def alone(shards: Path) -> Losses:
-    model = llama()
+    model = tiny_llama().train()
     return train_alone(
         lambda ids: model(input_ids=ids, use_cache=False).logits, model.parameters(), shards
     )
 
 
+_guarded = True
+
+
 def llama(use_cache: bool = True, attention: str = "sdpa") -> Any:
+    """The model of a recipe, guarded unless `leaking` runs the recipe."""
     model = tiny_llama(attention).train()
     model.config.use_cache = use_cache
-    return model
+    return guard(model) if _guarded else model
+
+
+def leaking(recipe: "Recipe", shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """Run a recipe without the guard."""
+    global _guarded
+    _guarded = False
+    try:
+        return recipe(shards, folder)
+    finally:
+        _guarded = True
+
+
+def refused(recipe: "Recipe", shards: Path, folder: Path) -> None:
+    """Run a recipe that leaks with the guard, which must refuse it."""
+    try:
+        recipe(shards, folder)
+    except ValueError as error:
+        if "documents" in str(error):
+            return
+        raise
+    raise AssertionError("it trained: the guard raised nothing")
 
 
 @cache
@@ -231,7 +257,7 @@ def page_trainer(
         '"packed"': repr(str(shards)),
         '"packed-hf"': repr(str(shards)),
         '"out"': repr(str(folder)),
-        "model = LlamaForCausalLM(config)": "model = llama(config.use_cache)",
+        "LlamaForCausalLM(config)": "llama(config.use_cache)",
     }
     del pairs['"packed-hf"' if '"packed"' in code else '"packed"']
     if '"model"' in code:
@@ -283,6 +309,31 @@ def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
     )
     trainer.train()
     return trainer.losses, alone(shards)
+
+
+def sft(shards: Path, folder: Path, **settings: Any) -> tuple[Losses, Losses]:
+    """SFTTrainer on rows of load_from_disk as they are, with TRL's collator and these settings."""
+    trl: Any = importlib.import_module("trl")
+    config = trl.SFTConfig(str(folder), bf16=False, **(SETTINGS | settings))
+    trainer = recorded(trl.SFTTrainer)(
+        llama(), config, train_dataset=load_from_disk(str(shards)), processing_class=tokenizer()
+    )
+    trainer.train()
+    return trainer.losses, alone(shards)
+
+
+def with_collator(make: Callable[[Any], Any], shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """Trainer on rows of load_from_disk with a collator of transformers. make: f(transformers)."""
+    transformers: Any = importlib.import_module("transformers")
+    arguments = transformers.TrainingArguments(str(folder), **(SETTINGS | ONE_PACK))
+    trainer = recorded(transformers.Trainer)(
+        llama(),
+        arguments,
+        train_dataset=load_from_disk(str(shards)),
+        data_collator=make(transformers),
+    )
+    trainer.train()
+    return steps(trainer), alone(shards)
 
 
 def with_tokenizer(default: bool, shards: Path, folder: Path) -> tuple[Losses, Losses]:
@@ -392,8 +443,21 @@ RECIPES: dict[str, Recipe] = {
     "axolotl collator on an export": axolotl,
     "torchtune model, to_torchtune": torchtune,
 }
+# Rows of "Settings that leak" of transformers.md and trl.md.
+HF_COLLATORS: dict[str, Callable[[Any], Any]] = {
+    "DataCollatorWithFlattening": lambda hf: hf.DataCollatorWithFlattening(),
+    "DataCollatorForSeq2Seq": lambda hf: hf.DataCollatorForSeq2Seq(tokenizer()),
+    "DataCollatorForLanguageModeling": lambda hf: hf.DataCollatorForLanguageModeling(
+        tokenizer(), mlm=False
+    ),
+}
+TRL_SETTINGS: dict[str, dict[str, Any]] = {
+    "its defaults": {},
+    "max_length=None alone": {"max_length": None},
+    "packing=True": {"packing": True},
+}
 # Recipes that leak: the comparison must see it.
-LEAKS: dict[str, Recipe] = {
+_LEAKING: dict[str, Recipe] = {
     "transformers loop with a mask of ones": partial(
         loop,
         lambda batch: (
@@ -409,6 +473,21 @@ LEAKS: dict[str, Recipe] = {
     ),
     "trl SFTTrainer with padding on rows of to_trl_row": wrong_sft,
     "trl SFTTrainer with padding on names of hf": partial(hf_names, wrong_sft),
+    **{
+        f"transformers Trainer with {name} on names of hf": partial(
+            hf_names, partial(with_collator, make)
+        )
+        for name, make in HF_COLLATORS.items()
+    },
+    **{
+        f"trl SFTTrainer with {name} on names of hf": partial(hf_names, partial(sft, **settings))
+        for name, settings in TRL_SETTINGS.items()
+    },
+}
+LEAKS = {name: partial(leaking, recipe) for name, recipe in _LEAKING.items()}
+# The same recipes with the guard, which stops each.
+REFUSED: dict[str, Callable[[Path, Path], None]] = {
+    f"{name}, guarded": partial(refused, recipe) for name, recipe in _LEAKING.items()
 }
 
 

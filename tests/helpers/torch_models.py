@@ -146,7 +146,11 @@ class FlashStub:
         from packprep.loaders import varlen_attention
 
         cu = torch.tensor([0, q.shape[1]], dtype=torch.int32)
-        return varlen_attention(q[0], k[0], v[0], cu, q.shape[1], causal, scale=softmax_scale)[None]
+        rows = [
+            varlen_attention(*row, cu, q.shape[1], causal, scale=softmax_scale)
+            for row in zip(q, k, v, strict=True)
+        ]
+        return torch.stack(rows)
 
 
 def plain_llama() -> Any:

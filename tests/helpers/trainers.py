@@ -45,6 +45,7 @@ from .recipes import (
     LEAKS,
     PACKS,
     RECIPES,
+    REFUSED,
     SETTINGS,
     TOLERANCE,
     Losses,
@@ -226,7 +227,7 @@ def checks(package: str) -> dict[str, Callable[..., Any]]:
     """The checks of a package, by name."""
     return {
         name: check
-        for name, check in (RECIPES | LEAKS | TRAINERS | CONTRACTS).items()
+        for name, check in (RECIPES | LEAKS | REFUSED | TRAINERS | CONTRACTS).items()
         if name.split()[0] == package
     }
 

@@ -21,7 +21,8 @@ sys.path.insert(0, str(ROOT / "scripts" / "checks"))
 import trainers  # noqa: E402
 
 ROWS = trainers.rows()
-PARTS = (  # of other calls
+PARTS = (  # of other calls, or checks of them
+    "guard",
     "to_seq_idx",
     "to_flex_block_mask",
     "to_block_sparse",

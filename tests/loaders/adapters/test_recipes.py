@@ -3,6 +3,7 @@
 With the installed transformers and TRL.
 """
 
+import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,23 @@ from tests.helpers.torch_models import skip_without
 
 skip_without("torch", "transformers", "trl", "accelerate")
 
-from tests.helpers.recipes import LEAK, LEAKS, RECIPES, TOLERANCE, difference, write_shards  # noqa: E402
+from transformers import TrainingArguments  # noqa: E402
+
+from tests.helpers.recipes import (  # noqa: E402
+    HF_COLLATORS,
+    LEAK,
+    LEAKS,
+    PAGES,
+    RECIPES,
+    REFUSED,
+    SETTINGS,
+    TOLERANCE,
+    TRL_SETTINGS,
+    difference,
+    llama,
+    tokenizer,
+    write_shards,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own making
 
@@ -31,7 +48,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name", [name for name in RECIPES if name.startswith(("transformers ", "trl "))]
 )
-def test_the_first_losses_of_a_recipe_are_those_of_the_documents_alone(
+def test_the_first_losses_of_a_guarded_recipe_are_those_of_the_documents_alone(
     name: str, shards: Path, tmp_path: Path
 ) -> None:
     assert difference(*RECIPES[name](shards, tmp_path / "out")) < TOLERANCE
@@ -40,6 +57,77 @@ def test_the_first_losses_of_a_recipe_are_those_of_the_documents_alone(
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_recipe_made_to_leak_has_other_losses(name: str, shards: Path, tmp_path: Path) -> None:
     assert difference(*LEAKS[name](shards, tmp_path / "out")) > LEAK
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_guard_refuses_a_recipe_made_to_leak(name: str, shards: Path, tmp_path: Path) -> None:
+    REFUSED[name](shards, tmp_path / "out")
+
+
+def rows_of(lengths: list[list[int]]) -> Any:
+    """A dataset of rows that hold documents of these lengths, with the names of hf."""
+    from datasets import Dataset
+
+    rows = [
+        {
+            "input_ids": [5] * sum(row),
+            "labels": [5] * sum(row),
+            "position_ids": [place for length in row for place in range(length)],
+            "seq_lengths": row,
+        }
+        for row in lengths
+    ]
+    return Dataset.from_list(rows)
+
+
+def step_of(trainer: Any, rows: Any, folder: Path, **settings: Any) -> None:
+    """One step of a trainer with a guarded model. settings: of the trainer, but for `args`."""
+    arguments = {**SETTINGS, "num_train_epochs": 1, "per_device_train_batch_size": 1}
+    args = settings.pop("args", TrainingArguments)(str(folder), **arguments)
+    trainer(llama(), args, train_dataset=rows, **settings).train()
+
+
+def test_the_guard_lets_flattened_rows_of_one_document_pass(tmp_path: Path) -> None:
+    from transformers import DataCollatorWithFlattening, Trainer
+
+    class Ours(DataCollatorWithFlattening):  # type: ignore[misc, unused-ignore]
+        """Reads boundaries by itself."""
+
+        def __call__(self, features: Any, **_: Any) -> Any:
+            return to_trl(features)
+
+    step_of(Trainer, rows_of([[6], [9]]), tmp_path, data_collator=DataCollatorWithFlattening())
+    keep = partial(TrainingArguments, remove_unused_columns=False)
+    step_of(Trainer, rows_of([[6], [4, 5]]), tmp_path, data_collator=Ours(), args=keep)
+    with pytest.raises(ValueError, match="row 1 of the dataset holds 2 documents, so they would"):
+        step_of(
+            Trainer,
+            rows_of([[6], [4, 5]]),
+            tmp_path,
+            data_collator=DataCollatorWithFlattening(),
+        )
+
+
+def test_the_guard_lets_trl_pack_rows_that_are_no_packs(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    rows = rows_of([[6], [9]]).remove_columns(["position_ids", "seq_lengths"])
+    packing = partial(trl.SFTConfig, packing=True, max_length=16, bf16=False)
+    step_of(trl.SFTTrainer, rows, tmp_path, args=packing, processing_class=tokenizer())
+
+
+def test_the_pages_list_the_settings_that_leak() -> None:
+    for page, settings in (("transformers.md", HF_COLLATORS), ("trl.md", TRL_SETTINGS)):
+        rows = (PAGES / page).read_text().split("## Settings that leak")[1].split("\n## ")[0]
+        for setting in settings:
+            assert f"| `{setting.partition(' ')[0]}`" in rows or f"| {setting} |" in rows, setting
+
+
+def test_every_script_that_trains_a_model_of_transformers_shows_the_guard() -> None:
+    for page in PAGES.parent.rglob("*.md"):
+        for block in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(), re.DOTALL):
+            trains = "Trainer(" in block or ".backward()" in block
+            if trains and "CausalLM" in block:
+                assert "guard(" in block, (page.name, block[:200])
 
 
 RIGHT = {
