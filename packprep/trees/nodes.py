@@ -4,99 +4,10 @@ Example: rows of 2, 3 and 2 tokens that share 0, 2 and 1 with the row before ->
 row [0, 0, 1, 2], start [0, 1, 2, 1], end [1, 2, 3, 2], parent [-1, 0, 1, 0], last [1, 2, 3].
 """
 
-from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
+from packprep.packing.kernels.compiled import kernel
+from packprep.schemas.plans.nodes import link_nodes, nodes_of_rows, split_rows
 
-from packprep.packing.kernels.compiled import Out, kernel
-from packprep.support.arrays import Int64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nodes:
-    """Nodes of trees in depth-first order; arrays are [nodes], except `last`.
-
-    row: the first row that has these tokens. start, end: they are its tokens start..end - 1.
-    parent: node of the tokens before, -1 at a root. last: [rows], the node at which each row ends.
-    """
-
-    row: Int64
-    start: Int64
-    end: Int64
-    parent: Int64
-    last: Int64
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-
-def tree_nodes(lengths: Int64, shared: Int64) -> Nodes:
-    """Nodes of rows in depth-first order; shared: [rows], tokens shared with the row before."""
-    rows = len(lengths)
-    most = 2 * rows
-    row, start, end, parent = (np.empty(most, np.int64) for _ in range(4))
-    last, path = np.empty(rows, np.int64), np.empty(most + 1, np.int64)
-    first = most - int(_split(lengths, shared, path, row, start, end))
-    nodes = Nodes(
-        row=row[first:], start=start[first:], end=end[first:], parent=parent[first:], last=last
-    )
-    _link(lengths, shared, nodes.row, nodes.start, nodes.end, path, nodes.parent, last)
-    return nodes
-
-
-@kernel
-def _split(
-    lengths: Int64,
-    shared: Int64,
-    parts: Out[Int64],
-    row: Out[Int64],
-    start: Out[Int64],
-    end: Out[Int64],
-) -> int:
-    """Fill row, start and end from behind, and return the number of nodes.
-
-    parts: a stack of the depths at which later rows part from this one, the deepest on top.
-    """
-    place, top = len(row), 0
-    for number in range(len(lengths) - 1, -1, -1):
-        until = lengths[number]
-        while top > 0 and parts[top - 1] > shared[number]:
-            depth = parts[top - 1]
-            top -= 1
-            if depth < until:
-                place -= 1
-                row[place], start[place], end[place] = number, depth, until
-                until = depth
-        if shared[number] < until:
-            place -= 1
-            row[place], start[place], end[place] = number, shared[number], until
-        if shared[number] > 0 and (top == 0 or parts[top - 1] < shared[number]):
-            parts[top] = shared[number]
-            top += 1
-        elif shared[number] == 0:
-            top = 0
-    return len(row) - place
-
-
-@kernel
-def _link(
-    lengths: Int64,
-    shared: Int64,
-    row: Int64,
-    start: Int64,
-    end: Int64,
-    path: Out[Int64],
-    parent: Out[Int64],
-    last: Out[Int64],
-) -> None:
-    """Fill parent and last; see `Nodes`. path: nodes of the latest row, from its root on."""
-    node, top = 0, 0
-    for number in range(len(lengths)):
-        while top > 0 and end[path[top - 1]] > shared[number]:
-            top -= 1
-        while node < len(row) and row[node] == number:
-            parent[node] = path[top - 1] if top > 0 else -1
-            path[top] = node
-            top += 1
-            node += 1
-        last[number] = path[top - 1]
+tree_nodes = partial(nodes_of_rows, split=kernel(split_rows), link=kernel(link_nodes))
+"""`nodes_of_rows`, compiled."""

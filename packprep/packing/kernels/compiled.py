@@ -23,13 +23,9 @@ from numba.extending import register_jitable
 from numpy.typing import DTypeLike
 
 from packprep.packing.kernels.disk_cache import KernelCache, can_keep
+from packprep.schemas.plans.arrays import Out as Out
 
 F = TypeVar("F", bound=Callable[..., Any])
-_Array = TypeVar("_Array")
-
-Out = Annotated[_Array, "written"]
-"""An array that a kernel writes."""
-
 Variant = tuple[np.dtype[Any], ...]
 """Types of the elements of those arrays of a kernel that may have any."""
 
