@@ -41,10 +41,11 @@ from .loss import (
     segment_means,
     selective_log_probs,
     tree_loss,
-    unpack,
 )
 from .pack import Pack, Segment
 from .rows import batch_from_rows
+from .samples.packing import pack_sequences
+from .samples.unpacking import unpack
 from .shards import PackedShards
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "context_slice",
     "guard",
     "loss_weights",
+    "pack_sequences",
     "pair_log_probs",
     "seen_until",
     "segment_means",

@@ -15,7 +15,8 @@ from .trees import refuse_trees, unshared_fields
 # torch.Tensor. torch is imported only where tensors are made.
 Tensor = Any
 LabelKind = Literal["hf", "shifted"]
-_NO_ARRAYS = ("max_seqlen", "label_kind", "extra", "rows", "_block")
+_NO_ARRAYS = ("max_seqlen", "label_kind", "extra", "kinds", "rows", "_block")
+_NUMBERS = "biufc"  # kinds of numpy dtypes that tensors have
 
 # numpy.ndarray as the loader makes it, or torch.Tensor as `to` and `pin_memory` return it.
 Array = Any
@@ -50,7 +51,10 @@ class PackedBatch:
     loss_weights: Array = None
     """float32 [T]: weight of the loss at each label; None unless PackedLoader has loss_weights"""
     extra: Mapping[str, Array] = field(default_factory=dict)
-    """the columns that PackedLoader's `columns` names, [T] or [S]"""
+    """the columns that PackedLoader's `columns` names, or of `pack_sequences`: [T] or [S]"""
+    kinds: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """kind of each column of `extra`: "token" [T], "segment" [S], or "response": [T], of which only
+    the tokens at the end of each segment have values, as many as its response length"""
     segment_parents: Array = None
     """int64 [S]: the segment that each continues, -1 for none; None unless segments are nodes of
     trees (PackedLoader(trees=True)). Then a token sees its own segment and those above it."""
@@ -139,7 +143,7 @@ class PackedBatch:
         return PackedBatch(**unshared_fields(self.numpy()))
 
     def torch(self) -> "PackedBatch":
-        """The same memory as torch tensors."""
+        """The same memory as torch tensors; columns that are not numbers stay arrays."""
         import torch
 
         return self._map(
@@ -173,7 +177,11 @@ class PackedBatch:
             self._block.copies.append(event)
         return replace(moved, _block=batch._block if moved.tokens is batch.tokens else None)
 
-    def _map(self, function: Any) -> "PackedBatch":
+    def _map(self, convert: Any) -> "PackedBatch":
+        def function(array: Any) -> Any:
+            is_objects = isinstance(array, np.ndarray) and array.dtype.kind not in _NUMBERS
+            return array if is_objects else convert(array)
+
         changed: dict[str, Any] = {
             "extra": {name: function(array) for name, array in self.extra.items()},
             "rows": {name: function(array) for name, array in self.rows.items()},

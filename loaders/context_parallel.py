@@ -94,7 +94,7 @@ def context_slice(
         labels=share(batch.labels),
         loss_weights=share(batch.loss_weights),
         extra={
-            name: values if len(values) != total else values[index]
+            name: values if batch.kinds.get(name) == "segment" else share(values)
             for name, values in batch.extra.items()
         },
     )

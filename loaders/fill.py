@@ -211,6 +211,7 @@ class BatchMaker:
             segment_lengths=real,
             loss_weights=weights,
             extra=extra,
+            kinds=self._columns,
             **trees,
             _block=block,
         )

@@ -5,14 +5,12 @@ pack. Weights correct that at no cost: the loss is (weights * losses).sum(), and
 split across ranks and context-parallel slices. Nothing here loops over segments.
 """
 
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS
-from packprep.schemas.trees import path_tokens
 
 from .batch import PackedBatch, Tensor
 from .trees import refuse_trees
@@ -95,31 +93,6 @@ def segment_means(values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
         mask.to(values.dtype), "sum", offsets=offsets, unsafe=True, initial=0
     )
     return sums / counts.clamp(min=1)
-
-
-def unpack(values: Any, batch: Any) -> list[Any]:
-    """The values of each document's segment, without padding.
-
-    Views, in pack order, without filler.
-
-    values: [T, ...], for example a batch's tokens, or their log-probabilities. Of a batch of trees,
-    the values of each row, copied along its path, in the order of `batch.rows`.
-    """
-    arrays = batch.numpy()
-    if arrays.segment_parents is not None:
-        last = np.asarray(arrays.rows["row_segments"], np.int64)
-        boundaries = arrays.cu_seqlens.astype(np.int64)
-        tokens, rows = path_tokens(arrays.segment_parents, boundaries, last)
-        return [values[tokens[start:end]] for start, end in pairwise(rows.tolist())]
-    starts = arrays.cu_seqlens[:-1]
-    lengths = arrays.segment_lengths
-    if lengths is None:
-        lengths = arrays.cu_seqlens[1:] - starts
-    real = lengths > 0
-    if arrays.document_ids is not None:
-        real = real & (arrays.document_ids >= 0)
-    pairs = zip(starts[real].tolist(), lengths[real].tolist(), strict=True)
-    return [values[start : start + length] for start, length in pairs]
 
 
 def selective_log_probs(

@@ -89,7 +89,11 @@ def unshared_fields(batch: Any) -> dict[str, Any]:
         extra["pair_ids"] = table["row_ids"]
     extra |= {name: values for name, values in table.items() if not name.startswith("row_")}
     total = len(batch.tokens)
-    extra |= {name: values[tokens] for name, values in batch.extra.items() if len(values) == total}
+    extra |= {
+        name: values[tokens]
+        for name, values in batch.extra.items()
+        if len(values) == total and batch.kinds.get(name) != "segment"
+    }
     return {
         "tokens": batch.tokens[tokens],
         "position_ids": np.arange(len(tokens)) - np.repeat(rows[:-1], lengths),
@@ -98,4 +102,5 @@ def unshared_fields(batch: Any) -> dict[str, Any]:
         "labels": labels,
         "document_ids": table["row_ids"],
         "extra": {name: values for name, values in extra.items() if values is not None},
+        "kinds": {name: batch.kinds.get(name, "segment") for name in extra},
     }

@@ -375,7 +375,14 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
     knows = {
         *("Isolation", "PackedBatch", "PackedShards", "PairLogProbs", "Segment", "check_trl"),
         *("attention_backend", "varlen_attention", "context_indices", "loss_weights"),  # no batch
-        *("segment_means", "selective_log_probs", "seen_until", "to_data_module", "to_node"),
+        *(
+            "pack_sequences",
+            "segment_means",
+            "selective_log_probs",
+            "seen_until",
+            "to_data_module",
+            "to_node",
+        ),
         *(
             "to_block_sparse",
             "to_flex_block_mask",

@@ -1,0 +1,1 @@
+"""Samples of a rollout in memory in; packs of them out, and samples again."""

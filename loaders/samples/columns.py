@@ -1,0 +1,274 @@
+"""Columns of samples in memory: numpy, torch, arrow or lists in, numpy out, without Python ints.
+
+A column has one value for each sample, or a run of values for each: one for each token, or one for
+each token of the response, which is the end of the sample.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packprep.schemas.trees import ranges_at
+
+_Int64 = NDArray[np.int64]
+
+TOKEN_IDS = ("tokens", "input_ids")
+MASKS = ("loss_mask", "loss_masks")
+RESPONSES = ("response_length", "response_lengths")
+
+
+class Ragged(Protocol):
+    """A run of values for each sample. lengths: int64 [samples]. dtype: of all values."""
+
+    lengths: _Int64
+    dtype: np.dtype[Any]
+
+    def take(self, samples: _Int64) -> NDArray[Any]:
+        """The values of these samples, concatenated."""
+        ...
+
+
+class Pieces:
+    """Runs that are arrays of their own."""
+
+    def __init__(self, name: str, pieces: Sequence[NDArray[Any]]) -> None:
+        self.pieces = pieces
+        self.lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        kinds = {piece.dtype for piece in pieces}
+        if len(kinds) > 1:  # an empty list has the dtype of floats
+            kinds = {piece.dtype for piece in pieces if len(piece)}
+        self.dtype = _checked_dtype(name, kinds)
+        if any(piece.ndim != 1 for piece in pieces):
+            sample = next(number for number, piece in enumerate(pieces) if piece.ndim != 1)
+            raise ValueError(
+                f"column {name!r} of sample {sample} has shape {[*pieces[sample].shape]}; expected "
+                "one dimension"
+            )
+
+    def take(self, samples: _Int64) -> NDArray[Any]:
+        pieces = [self.pieces[sample] for sample in samples.tolist()]
+        empty = np.empty(0, self.dtype)
+        return np.concatenate([empty, *pieces], dtype=self.dtype, casting="unsafe")
+
+
+class Flat:
+    """Runs of one array: of `lengths` values from `starts` on."""
+
+    def __init__(self, name: str, values: NDArray[Any], offsets: _Int64) -> None:
+        self.values, self.starts, self.lengths = values, offsets[:-1], np.diff(offsets)
+        self.dtype = _checked_dtype(name, {values.dtype})
+
+    def take(self, samples: _Int64) -> NDArray[Any]:
+        starts, lengths = self.starts[samples], self.lengths[samples]
+        if not len(samples):
+            return np.empty(0, self.dtype)
+        ends = starts + lengths
+        if (ends[:-1] == starts[1:]).all():
+            return self.values[starts[0] : ends[-1]].astype(self.dtype)
+        return self.values[ranges_at(starts, lengths)].astype(self.dtype, copy=False)
+
+
+@dataclass(kw_only=True)
+class Samples:
+    """The columns of samples, by what they have values for."""
+
+    names: list[str]
+    """of all columns, in the order of the input"""
+    tokens: Ragged
+    per_token: dict[str, Ragged] = field(default_factory=dict)
+    per_response: dict[str, Ragged] = field(default_factory=dict)
+    """of as many values as the response has tokens, and the sample has more"""
+    per_sample: dict[str, NDArray[Any]] = field(default_factory=dict)
+    responses: _Int64 | None = None
+    """tokens of each response, int64 [samples]"""
+
+    def __len__(self) -> int:
+        return len(self.tokens.lengths)
+
+    @property
+    def mask(self) -> str | None:
+        """Name of the column that says which tokens are trained."""
+        columns = {**self.per_token, **self.per_response}
+        return next((name for name in MASKS if name in columns), None)
+
+
+def read_samples(samples: Any) -> Samples | None:
+    """The columns of samples; None if there are no samples.
+
+    samples: a sequence of dicts with the same keys; or a mapping of columns, or a table of pyarrow.
+    ValueError for a column with another number of values than its samples have tokens or response
+    tokens.
+    """
+    columns = _columns(samples)
+    if not columns:
+        return None
+    read = {name: _read(name, values) for name, values in columns.items()}
+    key = next((name for name in TOKEN_IDS if name in read), None)
+    if key is None or isinstance(tokens := read[key], np.ndarray):
+        raise ValueError(
+            f"the samples have the columns {', '.join(read)}; expected lists of token ids in "
+            "'tokens' or 'input_ids'"
+        )
+    if tokens.dtype.kind not in "iu":
+        if tokens.lengths.any():
+            raise ValueError(f"column {key!r} has {tokens.dtype}; expected integers, token ids")
+        tokens.dtype = np.dtype(np.int64)
+    result = Samples(names=[*read], tokens=tokens)
+    for name, column in read.items():
+        size = len(column) if isinstance(column, np.ndarray) else len(column.lengths)
+        if size != len(result):
+            raise ValueError(
+                f"column {name!r} has {size:,} samples and {key!r} has {len(result):,}; expected "
+                "equal numbers"
+            )
+    lengths = next((read[name] for name in RESPONSES if name in read), None)
+    if isinstance(lengths, np.ndarray):
+        result.responses = _response_lengths(lengths, tokens.lengths)
+    for name, column in read.items():
+        if isinstance(column, np.ndarray):
+            result.per_sample[name] = column
+        elif name != key:
+            _kind(name, column, result)[name] = column
+    return result if len(result) else None
+
+
+def _kind(name: str, column: Ragged, samples: Samples) -> dict[str, Ragged]:
+    """The table that a column of runs belongs to."""
+    lengths, responses = samples.tokens.lengths, samples.responses
+    if np.array_equal(column.lengths, lengths):
+        return samples.per_token
+    if responses is not None and np.array_equal(column.lengths, responses):
+        return samples.per_response
+    wrong = column.lengths != lengths
+    if responses is not None and (neither := wrong & (column.lengths != responses)).any():
+        wrong = neither
+    sample = int(np.argmax(wrong))
+    response = "" if responses is None else f" and its response {responses[sample]:,}"
+    hint = "; pass response_lengths if it has values for the response only"
+    raise ValueError(
+        f"column {name!r} of sample {sample} has {column.lengths[sample]:,} values, and the sample "
+        f"has {lengths[sample]:,} tokens{response}; expected one value for each"
+        + (hint if responses is None else ", the same for all samples of a column")
+    )
+
+
+def _response_lengths(responses: NDArray[Any], lengths: _Int64) -> _Int64:
+    whole = responses.dtype.kind in "iu"
+    wrong = (responses < 0) | (responses > lengths) if whole else np.ones(len(responses), np.bool_)
+    if wrong.any():
+        sample = int(np.argmax(wrong))
+        raise ValueError(
+            f"the response length of sample {sample} is {responses[sample]}, and the sample has "
+            f"{lengths[sample]:,} tokens; expected a whole number of at most that many"
+        )
+    return responses.astype(np.int64)
+
+
+def _columns(samples: Any) -> Mapping[str, Any]:
+    if isinstance(samples, Mapping):
+        return samples
+    if isinstance(samples, pa.Table | pa.RecordBatch):
+        return dict(zip(samples.schema.names, samples.columns, strict=True))
+    if not len(samples):
+        return {}
+    names = [*samples[0]]
+    for number, sample in enumerate(samples):
+        if len(sample) != len(names) or not all(name in sample for name in names):
+            raise ValueError(
+                f"sample {number} has the keys {', '.join(sample)}, and sample 0 has "
+                f"{', '.join(names)}; expected the same for all samples"
+            )
+    return {name: [sample[name] for sample in samples] for name in names}
+
+
+def _read(name: str, values: Any) -> Ragged | NDArray[Any]:
+    """A column in numpy: runs of values, or an array with a value for each sample."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return _read_arrow(name, values)
+    if hasattr(values, "detach"):
+        if values.is_nested:
+            offsets = _array(values.offsets()).astype(np.int64)
+            return Flat(name, _array(values.values()), offsets)
+        values = _array(values)
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype != object:
+        return values
+    if len(values) and not _is_run(values[0]):
+        return _of_samples(values)
+    if len(values) and getattr(values[0], "is_cuda", False):
+        import torch
+
+        offsets = np.append(0, np.cumsum([len(value) for value in values]))
+        return Flat(name, _array(torch.cat([*values])), offsets)
+    pieces = [value if isinstance(value, np.ndarray) else _array(value) for value in values]
+    return Pieces(name, pieces)
+
+
+def _of_samples(values: Sequence[Any]) -> NDArray[Any]:
+    """A value of each sample: numbers as an array of numbers, anything else as objects."""
+    each = [_array(value) if hasattr(value, "detach") else value for value in values]
+    if all(np.ndim(value) == 0 and not isinstance(value, str | Mapping) for value in each):
+        array = np.asarray(each)
+        if array.dtype.kind in "biufc":
+            is_python = any(type(value) is float for value in each)
+            return _native(array.astype(np.float32) if is_python else array)
+    objects = np.empty(len(each), object)
+    objects[:] = each
+    return objects
+
+
+def _is_run(value: Any) -> bool:
+    """True for the values of the tokens of a sample, False for a value of the sample itself."""
+    if isinstance(value, list | tuple):
+        return True
+    return getattr(value, "ndim", 0) > 0 or isinstance(value, pa.Array)
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """A tensor, list or arrow array as numpy; Python floats become float32, as in torch."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if str(values.dtype) == "torch.bfloat16":  # numpy has no such type; float32 holds all of it
+            values = values.float()
+        return np.asarray(values.numpy())
+    if isinstance(values, pa.Array):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    array = np.asarray(values)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _read_arrow(name: str, values: Any) -> Ragged | NDArray[Any]:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):  # more than an array can hold
+            raise ValueError(f"column {name!r} is too large for one array; pass large lists")
+    if values.null_count:
+        sample = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+        raise ValueError(f"column {name!r} of sample {sample} is null; expected a value")
+    if pa.types.is_fixed_size_list(values.type):
+        size = values.type.list_size
+        flat = values.flatten()
+        offsets = np.arange(len(values) + 1, dtype=np.int64) * size
+    elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        flat, offsets = values.values, values.offsets.to_numpy().astype(np.int64)
+    else:
+        array = values.to_numpy(zero_copy_only=False)
+        return _native(array)
+    if flat.null_count:
+        raise ValueError(f"column {name!r} has a null among the values of a sample")
+    return Flat(name, flat.to_numpy(zero_copy_only=False), offsets)
+
+
+def _native(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _checked_dtype(name: str, kinds: set[np.dtype[Any]]) -> np.dtype[Any]:
+    """The dtype of all values of a column; ValueError unless they are numbers."""
+    if odd := [kind for kind in kinds if kind.kind not in "biufc"]:
+        raise ValueError(f"column {name!r} has values of {odd[0]}; expected numbers")
+    found = np.result_type(*kinds) if kinds else np.dtype(np.float32)
+    return found.newbyteorder("=")

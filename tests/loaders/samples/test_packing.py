@@ -1,0 +1,266 @@
+"""Samples in memory become packs of even size, and come back from them unchanged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from packprep.loaders import PackedBatch, context_slice, pack_sequences, unpack
+from tests.helpers.samples import columns_of, rollouts
+
+EXAMPLE: list[dict[str, Any]] = [
+    {"tokens": [1, 2, 3, 4, 5], "loss_mask": [0, 0, 1, 1, 1], "reward": 1.0},
+    {"tokens": [10, 11, 12], "loss_mask": [0, 1, 0], "reward": 0.0},
+    {"tokens": [], "loss_mask": [], "reward": 2.0},
+    {"tokens": [20, 21, 22, 23, 24, 25, 26], "loss_mask": [0, 0, 0, 0, 1, 1, 1], "reward": 3.0},
+]
+
+
+def same(first: Any, second: Any) -> bool:
+    """True for equal values, whatever holds them."""
+    return bool(np.array_equal(np.asarray(first), np.asarray(second)))
+
+
+def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert [*one] == [*other]
+        assert {name for name in other if not same(one[name], other[name])} == set()
+
+
+def test_the_fields_of_a_pack() -> None:
+    (pack,) = pack_sequences(EXAMPLE, num_packs=1)
+    assert pack.tokens.tolist() == [1, 2, 3, 4, 5, 10, 11, 12, 20, 21, 22, 23, 24, 25, 26]
+    assert pack.position_ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6]
+    assert pack.cu_seqlens.tolist() == [0, 5, 8, 8, 15]
+    assert pack.max_seqlen == 7
+    assert pack.document_ids.tolist() == [0, 1, 2, 3]
+    assert pack.labels.tolist() == [-100] * 2 + [3, 4, 5, -100, 11] + [-100] * 5 + [24, 25, 26]
+    assert pack.extra["reward"].tolist() == [1, 0, 2, 3]
+    assert pack.extra["reward"].dtype == np.float32
+    assert (pack.tokens.dtype, pack.position_ids.dtype) == (np.int64, np.int64)
+    assert pack.cu_seqlens.dtype == np.int32
+
+
+def test_packs_are_even_and_within_the_budget() -> None:
+    packs = pack_sequences(EXAMPLE, max_tokens=8)
+    assert [pack.tokens.tolist() for pack in packs] == [
+        [1, 2, 3, 4, 5, 10, 11, 12],
+        [20, 21, 22, 23, 24, 25, 26],
+    ]
+    assert [pack.document_ids.tolist() for pack in packs] == [[0, 1], [2, 3]]
+    assert_same(unpack(packs), EXAMPLE)
+
+
+@given(rollouts(), st.data())
+def test_unpacked_packs_are_the_samples(samples: list[dict[str, Any]], data: Any) -> None:
+    """Every column of any dtype, of tokens, of responses, and of samples; empty samples too."""
+    layout = data.draw(st.sampled_from(["contiguous", "zigzag"]))
+    size = data.draw(st.sampled_from([1, 2]))
+    largest = max(len(sample["tokens"]) for sample in samples)
+    settings = data.draw(
+        st.sampled_from([{"max_tokens": largest + 4}, {"num_packs": 1}, {"num_packs": 5}])
+    )
+    packs = pack_sequences(samples, labels="shifted", cp_size=size, cp_layout=layout, **settings)
+    assert_same(unpack(packs), samples)
+    assert_same(unpack([pack.torch() for pack in packs]), samples)
+    for pack in packs:
+        check(pack, settings.get("max_tokens"))
+        for name, kind in pack.kinds.items():
+            if kind != "segment" and name != "tokens":
+                assert pack.extra[name].dtype == samples[0][name].dtype
+
+
+def check(pack: PackedBatch, max_tokens: int | None) -> None:
+    """The laws of a pack: boundaries, positions, labels and lengths."""
+    boundaries = pack.cu_seqlens.astype(int)
+    assert boundaries[0] == 0
+    assert boundaries[-1] == len(pack.tokens) == len(pack.labels) == len(pack.position_ids) > 0
+    assert max_tokens is None or len(pack) <= max_tokens
+    lengths = np.diff(boundaries)
+    assert (lengths >= 0).all()
+    assert pack.max_seqlen == lengths.max()
+    assert pack.position_ids.tolist() == [place for length in lengths for place in range(length)]
+    hf = pack.labels_as("hf")
+    assert (hf[boundaries[:-1][lengths > 0]] == -100).all()
+    assert ((hf == -100) | (hf == pack.tokens)).all()
+
+
+@pytest.mark.parametrize("form", ["numpy", "lists", "torch", "arrow", "table", "jagged", "bf16"])
+def test_columns_of_any_kind_give_the_same_packs(form: str) -> None:
+    if form in ("torch", "jagged", "bf16"):
+        pytest.importorskip("torch")
+    samples = [
+        {
+            "tokens": np.arange(length),
+            "advantages": np.arange(length, dtype=np.float32) / 2,
+            "loss_mask": np.arange(length) % 2,
+            "rewards": np.float32(length),
+        }
+        for length in (3, 1, 4, 0, 2)
+    ]
+    expected = pack_sequences(samples, max_tokens=5)
+    for pack, wanted in zip(
+        pack_sequences(columns_of(samples, form), max_tokens=5), expected, strict=True
+    ):
+        assert pack.tokens.tolist() == wanted.tokens.tolist()
+        assert pack.labels.tolist() == wanted.labels.tolist()
+        assert pack.extra["advantages"].dtype == np.float32
+        for name in ("advantages", "loss_mask", "rewards"):
+            assert pack.extra[name].tolist() == wanted.extra[name].tolist()
+
+
+def test_values_of_the_response_are_at_its_tokens() -> None:
+    samples = {
+        "input_ids": [[1, 2, 3, 4], [5, 6, 7]],
+        "response_lengths": [2, 1],
+        "advantages": [[0.5, 0.25], [1.0]],
+    }
+    (pack,) = pack_sequences(samples, max_tokens=7)
+    assert pack.extra["advantages"].tolist() == [0, 0, 0.5, 0.25, 0, 0, 1]
+    assert pack.labels.tolist() == [-100, -100, 3, 4, -100, -100, 7]
+    assert [[*map(float, sample["advantages"])] for sample in unpack([pack])] == [[0.5, 0.25], [1]]
+
+
+def test_values_that_are_not_numbers_stay_as_they_are() -> None:
+    samples = [
+        {"tokens": [1], "uid": "a", "raw": {"x": 1}},
+        {"tokens": [2], "uid": "b", "raw": 7},
+    ]
+    packs = pack_sequences(samples, num_packs=2)
+    found = unpack([pack.torch() for pack in packs])
+    assert [(sample["uid"], sample["raw"]) for sample in found] == [("a", {"x": 1}), ("b", 7)]
+
+
+def test_every_rank_gets_the_same_number_of_packs() -> None:
+    ranks = [[5, 5, 5], [8], [1, 1]]
+    for lengths in ranks:
+        samples = {"tokens": [np.ones(length, np.int64) for length in lengths]}
+        packs = pack_sequences(samples, max_tokens=8, world_size=3, lengths_of_all=ranks)
+        assert len(packs) == 3
+        assert sorted(len(part["tokens"]) for part in unpack(packs)) == sorted(lengths)
+        for pack in packs:
+            check(pack, 8)
+            if pack.document_ids.tolist() == [-1]:
+                assert (pack.tokens.tolist(), pack.labels.tolist()) == ([0], [-100])
+
+
+def test_a_rank_without_samples_gets_filler() -> None:
+    packs = pack_sequences([], max_tokens=8, lengths_of_all=[[5, 5], []])
+    assert [pack.document_ids.tolist() for pack in packs] == [[-1], [-1]]
+    assert unpack(packs) == []
+    assert pack_sequences([], max_tokens=8) == []
+
+
+def test_slices_of_packs_of_one_token_samples_keep_columns_of_samples() -> None:
+    """As many samples as tokens: lengths cannot tell columns apart."""
+    samples = {"tokens": [[number] for number in range(8)], "reward": np.arange(8.0)}
+    (pack,) = pack_sequences(samples, num_packs=1, labels="shifted", cp_size=2)
+    half = context_slice(pack, 1, 2)
+    assert half.tokens.tolist() == [4, 5, 6, 7]
+    assert half.extra["reward"].tolist() == [*range(8)]
+
+
+@pytest.mark.parametrize(
+    ("samples", "settings", "message"),
+    [
+        (
+            {"tokens": [[1, 2], [1] * 9310]},
+            {"max_tokens": 8192},
+            "sample 1 has 9,310 tokens and max_tokens is 8,192; cut it, leave it out, or choose a "
+            "larger max_tokens",
+        ),
+        (
+            {"tokens": [[1] * 7]},
+            {"max_tokens": 7, "cp_size": 2, "cp_layout": "zigzag", "labels": "shifted"},
+            "sample 0 has 7 tokens, a multiple of 4 in a pack, and max_tokens is 7; cut it, leave "
+            "it out, or choose a larger max_tokens",
+        ),
+        (
+            {"tokens": [[1, 2], [1, 2, 3]], "advantages": [[0.5, 0.5], [0.5]]},
+            {"max_tokens": 8},
+            "column 'advantages' of sample 1 has 1 values, and the sample has 3 tokens; expected "
+            "one value for each; pass response_lengths if it has values for the response only",
+        ),
+        (
+            {"tokens": [[1, 2], [1, 2, 3]], "a": [[0.5], [0.5]], "response_lengths": [1, 2]},
+            {"max_tokens": 8},
+            "column 'a' of sample 1 has 1 values, and the sample has 3 tokens and its response 2; "
+            "expected one value for each, the same for all samples of a column",
+        ),
+        (
+            [{"tokens": [1], "reward": 1}, {"tokens": [1]}],
+            {"max_tokens": 8},
+            "sample 1 has the keys tokens, and sample 0 has tokens, reward; expected the same for "
+            "all samples",
+        ),
+        (
+            {"tokens": [[1]], "response_lengths": [2]},
+            {"max_tokens": 8},
+            "the response length of sample 0 is 2, and the sample has 1 tokens; expected a whole "
+            "number of at most that many",
+        ),
+        (
+            {"ids": [[1]]},
+            {"max_tokens": 8},
+            "the samples have the columns ids; expected lists of token ids in 'tokens' or "
+            "'input_ids'",
+        ),
+        (
+            {"tokens": [[0.5]]},
+            {"max_tokens": 8},
+            "column 'tokens' has float32; expected integers, token ids",
+        ),
+        (
+            {"tokens": [[1], [2]], "reward": [1.0]},
+            {"max_tokens": 8},
+            "column 'reward' has 1 samples and 'tokens' has 2; expected equal numbers",
+        ),
+        (
+            {"tokens": [[1]], "words": [["a"]]},
+            {"max_tokens": 8},
+            "column 'words' has values of <U1; expected numbers",
+        ),
+        (
+            {"tokens": pa.array([[1], None])},
+            {"max_tokens": 8},
+            "column 'tokens' of sample 1 is null; expected a value",
+        ),
+        ({"tokens": [[1]]}, {}, "max_tokens and num_packs are both missing; pass one of them"),
+        ({"tokens": [[1]]}, {"max_tokens": 0}, "max_tokens is 0; expected 1 or more"),
+        (
+            {"tokens": [[1]]},
+            {"max_tokens": 8, "cp_size": 2},
+            "labels='hf' loses a label at the end of each slice with cp_size > 1; choose 'shifted'",
+        ),
+        (
+            {"tokens": [[1]]},
+            {"max_tokens": 8, "lengths_of_all": [[2], [3]]},
+            "lengths_of_all has no rank with the lengths of these 1 samples; pass the number of "
+            "tokens of each sample, in input order, of every rank",
+        ),
+        (
+            {"tokens": [[1]]},
+            {"max_tokens": 8, "lengths_of_all": [[1], [9]]},
+            "sample 0 of rank 1 has 9 tokens and max_tokens is 8; cut it, leave it out, or choose "
+            "a larger max_tokens",
+        ),
+    ],
+)
+def test_samples_that_cannot_be_packed_are_named(
+    samples: Any, settings: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole sentence is compared
+        pack_sequences(samples, **settings)
+    assert str(error.value) == message
+
+
+def test_a_pack_of_each_mode_of_weights_sums_to_its_units() -> None:
+    packs = pack_sequences(EXAMPLE, max_tokens=8, loss_weights="segment")
+    sums: list[NDArray[Any]] = [pack.loss_weights.sum() for pack in packs]
+    assert sums == [2, 1]
