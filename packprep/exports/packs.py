@@ -62,10 +62,14 @@ class PackBatch:
 
     @property
     def has_untrained(self) -> bool:
-        """True if a token other than the first of a segment has no loss or another target."""
-        return self.stored_labels is not None and not np.array_equal(
-            self.labels, replace(self, stored_labels=None).labels
-        )
+        """True if a token other than the first of a segment has no loss or another target.
+
+        Padding does not count: it is no token of a document.
+        """
+        if self.stored_labels is None:
+            return False
+        differs = self.labels != replace(self, stored_labels=None).labels
+        return bool(np.any(differs & self.real_tokens if self.pads else differs))
 
     @property
     def has_other_targets(self) -> bool:
