@@ -36,7 +36,9 @@ def read_back(staging: Path, manifest: Manifest, opened: Callable[[str], Buffere
                     vocab_size=manifest.vocab_size,
                     where=entry.path,
                 )
-    except (FormatError, pa.ArrowException) as error:
+    except (FormatError, pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # Arrow's has none
+            raise
         raise FormatError(
             f"the output is not signed, because it cannot be read: {error}; build it again with "
             "--restart, and report it if that fails too"
