@@ -99,7 +99,7 @@ segments = st.lists(st.lists(st.integers(0, 31), min_size=1, max_size=9), min_si
 @st.composite
 def padded_rows(draw: st.DrawFn) -> list[Row]:
     """Packs whose segments end in padding, some only of filler; every real token is trained."""
-    rows = []
+    rows: list[Row] = []
     for _ in range(draw(st.integers(1, 4))):
         real = draw(st.lists(st.integers(1, 8), max_size=3))
         fillers = draw(st.integers(0 if real else 1, 2))

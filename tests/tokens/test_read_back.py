@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import stages
+from packprep.output.sign_off import name_shards
 from packprep.schemas import FormatError
 from tests.helpers.corpus import build_options, texts
 
@@ -16,17 +16,16 @@ def test_a_build_does_not_sign_what_it_cannot_read(
     materialize: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = build_options(tmp_path, {"a.jsonl": texts(9)}, engine="hf", materialize=materialize)
-    named = stages.name_shards
 
     def spoiled(staging: Path, *arguments: Any, **settings: Any) -> Any:
-        entries = named(staging, *arguments, **settings)
+        entries = name_shards(staging, *arguments, **settings)
         pattern = "tokens/*/*.arrow" if materialize == "index" else "data-*.arrow"
         for file in staging.glob(pattern):  # 0xFFFF or more is no id of a vocabulary of 320
             file.write_bytes(file.read_bytes().replace(b"\1\0\0\0", b"\xff\xff\xff\x7f"))
         return entries
 
     with monkeypatch.context() as patched:
-        patched.setattr(stages, "name_shards", spoiled)
+        patched.setattr("packprep.execute.stages.name_shards", spoiled)
         with pytest.raises(FormatError, match="the output is not signed, because it cannot be"):
             build(BuildConfig(**options))
     assert not (tmp_path / "out").exists()
