@@ -5,7 +5,7 @@
 
 Ids are those of the text with its special tokens parsed, as `apply_chat_template(tokenize=True)`
 gives them. Nothing is added: the template wrote BOS and EOS. Where tokens are the bytes of the
-text, their sizes give the mask (see `byte_masks`).
+text, their sizes give the mask (see `engines.byte_masks`).
 
 Elsewhere the text is encoded once more, cut where trained spans begin and end. If the pieces give
 the same ids, their lengths are the mask. If not, because a token crosses a cut, the reference
@@ -32,7 +32,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.chat.byte_masks import TokenBytes, token_bytes
 from packprep.chat.conversations import (
     JSON_CELLS,
     BadRowError,
@@ -49,6 +48,7 @@ from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
 from packprep.chat.turns import Finder, TurnFinder
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
+from packprep.engines.byte_masks import TokenBytes, token_bytes
 from packprep.engines.compare import unequal
 from packprep.support.problems import PROBLEM, BadRow, Problem
 

@@ -5,10 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packprep.chat.byte_masks import token_bytes
+from packprep.engines.byte_masks import token_bytes
 
-from .test_masks import loaded
-from .test_template import TOKENIZERS
+from ..chat.test_masks import loaded
+from ..chat.test_template import TOKENIZERS
 
 SIGNS = (
     "a",
