@@ -17,7 +17,7 @@ from packprep.chat.conversations import Conversation
 from packprep.chat.left_out import LeftOut
 from packprep.chat.marks import Text, Unmarked
 from packprep.chat.special_tokens import Span
-from packprep.chat.turn_locator import Turn
+from packprep.chat.turn_bounds import Turn
 
 _DECODER = json.JSONDecoder()
 _KEYS = ["role", "content"]
@@ -67,7 +67,8 @@ class Form:
     def _fill(self, text: str, values: Sequence[str]) -> list[str] | None:
         """The values as `text` contains them: whole, or stripped by the template.
 
-        Returns None if `text` is not this form with these values.
+        Returns None if `text` is not this form with these values, or white space could be of a
+        value or of the template.
         """
         if (
             "".join(
@@ -79,20 +80,12 @@ class Form:
         position = len(self.literals[0])
         filled = []
         for value, literal in zip(values, self.literals[1:], strict=True):
-            variants = (
-                value,
-                value.strip(),
-                value.lstrip(),
-                value.rstrip(),
-                value.lstrip("\n"),
-                value.strip("\n"),
-            )
-            variant = next(
-                (variant for variant in variants if text.startswith(variant + literal, position)),
-                None,
-            )
-            if variant is None:
+            fitting = {
+                each for each in _variants(value) if text.startswith(each + literal, position)
+            }
+            if len(fitting) != 1:
                 return None
+            variant = fitting.pop()
             filled.append(variant)
             position += len(variant) + len(literal)
         return filled if position == len(text) and text.startswith(self.literals[0]) else None
@@ -102,6 +95,20 @@ class Form:
         """The template's own text before, between and after the marks."""
         marks = [position for position, _ in self.unmarked.marks]
         return [self.unmarked.text[a:b] for a, b in zip(marks, [*marks[1:], None], strict=True)]
+
+
+def _variants(value: str) -> set[str]:
+    """A text as templates write it: whole or stripped."""
+    if value == value.strip():
+        return {value}
+    return {
+        value,
+        value.strip(),
+        value.lstrip(),
+        value.rstrip(),
+        value.lstrip("\n"),
+        value.strip("\n"),
+    }
 
 
 @dataclass(frozen=True)

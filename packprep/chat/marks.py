@@ -9,7 +9,7 @@ text that contains one is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ from packprep.chat.conversations import Conversation, Message
 GENERATED = "\ufdd0"  # around the text of {% generation %} blocks
 BREAK = "\ufddd"  # inside a special token that a message spells
 MARKS = re.compile("[\ufdd0-\ufddd]")
+
+NO_TEXT = -2  # number of a mark that other text than its own follows
 
 _OPEN, _CLOSE, _ZERO = "\ufdd1", "\ufddc", 0xFDD2
 _MARK = re.compile(f"{_OPEN}([\ufdd2-\ufddb]+){_CLOSE}|[{GENERATED}{BREAK}]")
@@ -50,13 +52,38 @@ class Unmarked:
 
     pieces: the text between two neighbouring marks of any kind; joined, they are `text`. marks:
     (position, number of the text it belongs to), in order; the first is (0, -1), the beginning.
-    generated: (marks before, position) of every GENERATED.
+    generated: (marks before, position) of every GENERATED. rests: characters of its text behind
+    each mark, None where other text follows; empty where all marks are at the ends of their texts.
     """
 
     text: str
     pieces: list[str]
     marks: list[tuple[int, int]]
     generated: list[tuple[int, int]]
+    rests: Sequence[int | None] = ()
+
+    def at_text_ends(self) -> Unmarked:
+        """The same with each mark at the end of its text.
+
+        A mark that other text follows stays in its place, as one of no text (NO_TEXT).
+        """
+        if not self.rests:
+            return self
+        marks = [
+            (position, NO_TEXT) if rest is None else (position + rest, number)
+            for (position, number), rest in zip(self.marks, self.rests, strict=True)
+        ]
+        return replace(self, marks=marks, rests=())
+
+    def behind(self, number: int) -> list[tuple[int, int, str]]:
+        """Marks of a text: (marks up to it, position, text from there to the next mark)."""
+        return [
+            (before, position, self.text[position:stop])
+            for before, ((position, owner), (stop, _)) in enumerate(
+                zip(self.marks, self.ends(), strict=True), 1
+            )
+            if owner == number
+        ]
 
     def ends(self) -> list[tuple[int, int]]:
         """End of the text behind each mark, which is the next mark: (position, its number)."""

@@ -22,30 +22,28 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from packprep.chat.conversations import ASSISTANT_ROLES, Conversation, Message
-from packprep.chat.marks import Text, Unmarked, numbered, unmark
+from packprep.chat.marks import Text, Unmarked, numbered
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
-from packprep.chat.turn_locator import Turn
+from packprep.chat.turn_bounds import Place, Turn
 from packprep.config.option import TRAIN_FIELDS
 
 _OPEN, _CLOSE = "<think>", "</think>"
-
-Place = tuple[int, int]  # as in Turn: (marks before it, position)
 
 
 class MarkedTexts(NamedTuple):
     """A conversation with marks in its texts, and where the template writes them.
 
     texts: of the conversation. rendering: with each mark at the end of its text. starts: position
-    of the beginning of texts, by number; None where texts are marks alone. moved: moves the marks
-    of another rendering to the ends of their texts.
+    of the beginning of texts, by number; None where texts are marks alone. read: reads another
+    rendering with marks in the same way.
     """
 
     conversation: Conversation
     texts: Sequence[Text]
     rendering: Unmarked
     starts: Mapping[int, int] | None
-    moved: Callable[[Unmarked], Unmarked]
+    read: Callable[[str], Unmarked]
 
 
 class _Run(NamedTuple):
@@ -228,7 +226,7 @@ class FieldSelector:
             "content": numbered(answer),
         }
         try:
-            rendering = marked.moved(unmark(self._render(marked, [*earlier, probe])))
+            rendering = marked.read(self._render(marked, [*earlier, probe]))
         except RenderError:
             return None
         for (start, number), (position, first), (stop, second) in zip(

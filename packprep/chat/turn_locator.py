@@ -3,9 +3,7 @@
 A turn begins where the earlier messages, rendered with add_generation_prompt=True, end. It ends
 behind its end-of-turn token. Templates with {% generation %} blocks mark their turns themselves.
 
-Elsewhere marks in the texts of the messages locate the turns. A rendering of the first messages
-ends with some text behind its last mark; the same text must follow the same mark in the rendering
-of all messages, and a turn begins (or ends) there.
+Elsewhere marks in the texts of the messages locate the turns, see `turn_bounds`.
 
 A document of one turn (`Conversation.is_turn`) begins with the rendering of the earlier messages
 and the generation prompt, and its turn is the rest. Where it begins with something else, its turn
@@ -21,31 +19,34 @@ moves the system message.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
+from os.path import commonprefix
 from typing import Literal
 
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
 from packprep.chat.marks import Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
+from packprep.chat.turn_bounds import (
+    ADVICE,
+    EndFinder,
+    Place,
+    Turn,
+    end_in,
+    ending,
+    generated_blocks,
+    without,
+)
 
 TrainOn = Literal["all", "assistant", "last-turn"]
 
-ADVICE = "give a template with {% generation %} by --chat-template, or --train-on all"
 _REASONING_KEYS = ("reasoning_content", "thinking")
 _SHOWN = 80  # characters of a prompt in an error
 
 
-@dataclass(frozen=True)
-class Turn:
-    """Bounds of a turn: (number of marks before it, position in the unmarked text).
-
-    at_text: True for a document of one turn that does not begin with what a model is prompted with.
-    """
-
-    first: tuple[int, int]
-    last: tuple[int, int]
-    at_text: bool = False
+Read = Callable[[str], Unmarked]
+"""A marked rendering without its marks, and the text behind each."""
 
 
 class TurnLocator:
@@ -54,42 +55,40 @@ class TurnLocator:
     def __init__(self, template: ChatTemplate, specials: Specials, train_on: TrainOn) -> None:
         self.template = template
         self.train_on = train_on
-        self._tokens = specials
+        self._ends = EndFinder(specials, template.variables.get("eos_token"))
 
     def locate(
         self,
         marked: Conversation,
         rendering: Unmarked,
         owners: Sequence[int],
-        moved: Callable[[Unmarked], Unmarked],
+        read: Read,
     ) -> list[Turn]:
         """The trained turns of a marked conversation.
 
-        rendering: of that conversation. owners: message number of each text. moved: moves marks to
-        the ends of their texts. Raises RenderError where a turn has no clear bounds.
+        rendering: of that conversation. owners: message number of each text. read: reads other
+        renderings of it. Raises RenderError where a turn has no clear bounds.
         """
         messages = marked.messages
         trained, after = trained_messages([message["role"] for message in messages], self.train_on)
         trained = [index for index in trained if index not in marked.untrained]
         if marked.is_turn:
-            return [self._last_turn(marked, rendering, owners, moved)]
+            return self._last_turn(marked, rendering, owners, read)
         if not trained:
             return []
         if self.template.has_generation_blocks(marked):
             blocks = self._generated(rendering, owners, after)
-            return _without(blocks, marked.untrained, rendering, owners)
+            return without(blocks, marked.untrained, rendering, owners)
         turns: list[Turn] = []
         for index in trained:
-            until = rendering
-            if index < len(messages) - 1:
-                until = moved(unmark(self._render(replace(marked, messages=messages[: index + 1]))))
-            first = self._beginning(marked, rendering, owners, index, moved)
-            last = _end_in(rendering, until, f"where message {index} ends")
-            turn = Turn(first, self._end_of_turn(rendering, first, last))
+            first = self._beginning(marked, rendering, owners, index, read)
+            turn = Turn(first, self._end(marked, rendering, len(owners), index, first, read))
             inside = {
-                owners[number] for _, number in rendering.marks[first[0] : last[0]] if number >= 0
+                owners[number]
+                for _, number in rendering.marks[first[0] : turn.last[0]]
+                if number >= 0
             }
-            beside = rendering.marks[: first[0]] + rendering.marks[last[0] :]
+            beside = rendering.marks[: first[0]] + rendering.marks[turn.last[0] :]
             if (
                 inside - {index}
                 or index in {owners[number] for _, number in beside if number >= 0}
@@ -106,11 +105,11 @@ class TurnLocator:
         marked: Conversation,
         rendering: Unmarked,
         owners: Sequence[int],
-        moved: Callable[[Unmarked], Unmarked],
-    ) -> Turn:
+        read: Read,
+    ) -> list[Turn]:
         """The turn of the last message, in a document that has only that one.
 
-        A {% generation %} block behind the earlier messages is the turn.
+        Its {% generation %} blocks, where it has some.
         """
         index = len(marked.messages) - 1
         earlier = [
@@ -120,34 +119,101 @@ class TurnLocator:
         ]
         if self.template.has_generation_blocks(marked):
             behind = 1 + max(earlier, default=0)
+            same = self._same_beginning(marked, rendering)
             blocks = [
-                turn for turn in self._generated(rendering, owners, -1) if turn.first[0] >= behind
+                block
+                for block in generated_blocks(rendering)
+                if block.first[0] >= behind and block.last > same
             ]
             if blocks:
-                return Turn(blocks[0].first, blocks[-1].last)
-        first = self._behind_prompt(marked, rendering, index, moved)
+                return blocks
+        first = self._behind_prompt(marked, rendering, index, read)
         at_text = first is None
         if first is None:
             try:
-                first = self._beginning(marked, rendering, owners, index, moved)
+                first = self._beginning(marked, rendering, owners, index, read)
             except RenderError:
-                first = _first_text(marked, rendering, index)
+                first = _first_text(marked, rendering.at_text_ends(), index)
         if first is None or any(number >= first[0] for number in earlier):
             raise RenderError(f"cannot find where message {index} begins; {ADVICE}")
-        last = len(rendering.marks), len(rendering.text)
-        return Turn(first, self._end_of_turn(rendering, first, last), at_text)
+        last = self._end(marked, rendering, len(owners), index, first, read)
+        return [Turn(first, last, at_text)]
+
+    def _end(
+        self,
+        marked: Conversation,
+        rendering: Unmarked,
+        texts: int,
+        index: int,
+        first: Place,
+        read: Read,
+    ) -> Place:
+        """End of the turn of message `index`. texts: the number of texts. first: its beginning."""
+        part = replace(marked, messages=marked.messages[: index + 1])
+        later = marked.messages[index + 1 :]
+        until = read(self._render(part)) if later else rendering
+        ends = [ending(rendering, until, rendering)] if later else []
+        # What begins a message of the assistant may be a prompt that is always written.
+        if not later or later[0]["role"] in ASSISTANT_ROLES:
+            ends.append(ending(until, until, self._followed(part, texts, read)))
+        before, position = ends[0].place if ends[0] is not None else (0, 0)
+        skipped = max(0, first[1] - position)
+        opening = rendering.text[: rendering.marks[1][0] if len(rendering.marks) > 1 else 0]
+        sizes = [
+            None
+            if end is None
+            else self._ends.size(
+                end.behind(skipped), rendering.text[: first[1]], opening, is_last=not later
+            )
+            for end in ends
+        ]
+        if sizes[0] is None:
+            raise RenderError(
+                f"cannot find where message {index} ends: the template renders the first messages "
+                f"differently without the later ones; {ADVICE}"
+            )
+        return before, position + skipped + min(size for size in sizes if size is not None)
+
+    def _followed(self, marked: Conversation, texts: int, read: Read) -> Unmarked | None:
+        """The rendering in which another message follows; None where the template takes none.
+
+        texts: the number of texts, which is the number of the mark of that message.
+        """
+        follower = {"role": "user", "content": numbered(texts)}
+        result = {"role": "tool", "content": numbered(texts), "tool_call_id": "callprobe"}
+        is_call = bool(marked.messages[-1].get("tool_calls"))
+        for message in (result, follower) if is_call else (follower, result):
+            with suppress(RenderError):
+                return read(self._render(replace(marked, messages=[*marked.messages, message])))
+        return None
+
+    def _same_beginning(self, marked: Conversation, rendering: Unmarked) -> Place:
+        """Place up to which the rendering of the earlier messages is the same.
+
+        The blocks of earlier turns end before it, unless the template writes earlier turns anew.
+        """
+        try:
+            earlier = unmark(self._render(replace(marked, messages=marked.messages[:-1])))
+        except RenderError:
+            return 0, 0
+        characters = len(commonprefix([rendering.text, earlier.text]))  # noqa: RUF071
+        marks = sum(
+            one == other and one[0] <= characters
+            for one, other in zip(rendering.marks, earlier.marks, strict=False)
+        )
+        return marks, characters
 
     def _behind_prompt(
         self,
         marked: Conversation,
         rendering: Unmarked,
         index: int,
-        moved: Callable[[Unmarked], Unmarked],
-    ) -> tuple[int, int] | None:
+        read: Read,
+    ) -> Place | None:
         """The end of the generation prompt of message `index`; None where another text is there."""
         earlier = replace(marked, messages=marked.messages[:index])
         try:
-            prompt = moved(unmark(self._render(earlier, prompt=True)))
+            prompt = read(self._render(earlier, prompt=True))
         except RenderError:
             return None
         before = len(prompt.marks)
@@ -163,8 +229,8 @@ class TurnLocator:
         rendering: Unmarked,
         owners: Sequence[int],
         index: int,
-        moved: Callable[[Unmarked], Unmarked],
-    ) -> tuple[int, int]:
+        read: Read,
+    ) -> Place:
         """Beginning of a turn: behind all earlier messages and the generation prompt."""
         bound = f"where message {index} begins"
         earlier = replace(marked, messages=marked.messages[:index])
@@ -175,17 +241,15 @@ class TurnLocator:
                 raise RenderError(f"cannot find {bound}: {error}; {ADVICE}") from None
             return self._first_beginning(marked, rendering, bound)
         try:
-            return _end_in(rendering, moved(unmark(prompted)), bound)
+            return end_in(rendering, read(prompted), bound)
         except RenderError as error:
             thinks = (
                 "reasoning_content" in marked.messages[index]
                 and owners.index(index) in dict(rendering.marks).values()
             )
             if not thinks and (opening := self._opening(marked, index)) is not None:
-                return _end_in(rendering, moved(unmark(self._render(earlier) + opening)), bound)
-            raise (
-                self._other_opening(marked, rendering, index, moved, prompted) or error
-            ) from None
+                return end_in(rendering, read(self._render(earlier) + opening), bound)
+            raise (self._other_opening(marked, rendering, index, read, prompted) or error) from None
 
     def _opening(self, marked: Conversation, index: int) -> str | None:
         """The part of the generation prompt that begins message `index` in the conversation.
@@ -234,7 +298,7 @@ class TurnLocator:
         marked: Conversation,
         rendering: Unmarked,
         index: int,
-        moved: Callable[[Unmarked], Unmarked],
+        read: Read,
         prompted: str,
     ) -> RenderError | None:
         """The error for a message that does not begin as the generation prompt ends.
@@ -244,7 +308,7 @@ class TurnLocator:
         without = self._render(replace(marked, messages=marked.messages[:index]))
         prompt = unmark(prompted).text.removeprefix(unmark(without).text)
         try:
-            _, start = _end_in(rendering, moved(unmark(without)), "")
+            _, start = end_in(rendering, read(without), "")
         except RenderError:
             return None
         opening = rendering.text[start : start + len(prompt)]
@@ -266,9 +330,7 @@ class TurnLocator:
             f"{prompt[-_SHOWN:]!r}, the template renders {opening[-_SHOWN:]!r} there; {advice}"
         )
 
-    def _first_beginning(
-        self, marked: Conversation, rendering: Unmarked, bound: str
-    ) -> tuple[int, int]:
+    def _first_beginning(self, marked: Conversation, rendering: Unmarked, bound: str) -> Place:
         """Beginning of message 0, for a template that cannot render zero messages.
 
         It is behind the generation prompt, which must occur before the message's own text.
@@ -290,18 +352,6 @@ class TurnLocator:
             )
         return 1, start + len(prompt)
 
-    def _end_of_turn(
-        self, rendering: Unmarked, first: tuple[int, int], last: tuple[int, int]
-    ) -> tuple[int, int]:
-        """End of a turn, behind its end-of-turn token.
-
-        That token is the last special one of the turn in the template's own text. Without one, the
-        turn ends with the last text that the template writes for it.
-        """
-        start = max(first[1], rendering.marks[last[0] - 1][0])
-        ends = self._tokens.closing_spans(rendering.text[start : last[1]])
-        return (last[0], start + ends[-1][1]) if ends else last
-
     def _generated(self, rendering: Unmarked, owners: Sequence[int], after: int) -> list[Turn]:
         """Spans of {% generation %} blocks, from behind message `after`."""
         least = 0
@@ -316,11 +366,7 @@ class TurnLocator:
                     f"cannot find the last turn: the template leaves out message {after}; {ADVICE}"
                 )
             least = marks_of_it[-1] + 1
-        starts, stops = rendering.generated[::2], rendering.generated[1::2]
-        turns = [
-            Turn(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop
-        ]
-        return [turn for turn in turns if turn.first[0] >= least]
+        return [block for block in generated_blocks(rendering) if block.first[0] >= least]
 
 
 def trained_messages(roles: Sequence[str], train_on: TrainOn) -> tuple[list[int], int]:
@@ -344,7 +390,7 @@ def trained_messages(roles: Sequence[str], train_on: TrainOn) -> tuple[list[int]
     return [index for index in assistants if index > after], after
 
 
-def _first_text(marked: Conversation, rendering: Unmarked, index: int) -> tuple[int, int] | None:
+def _first_text(marked: Conversation, rendering: Unmarked, index: int) -> Place | None:
     """Beginning of the first text of message `index` that the template writes."""
     _, texts = with_texts(
         replace(marked, messages=[marked.messages[index]]), lambda _, value: value
@@ -360,51 +406,3 @@ def _first_text(marked: Conversation, rendering: Unmarked, index: int) -> tuple[
             if rendering.text[:position].endswith(form):
                 return before, position - len(form)
     return None
-
-
-def _without(
-    turns: list[Turn], untrained: Sequence[int], rendering: Unmarked, owners: Sequence[int]
-) -> list[Turn]:
-    """The turns of {% generation %} blocks that hold no text of an untrained message.
-
-    Raises RenderError where it cannot be told which block such a message has.
-    """
-    kept, excluded = [], set()
-    for turn in turns:
-        inside = {owners[text] for _, text in rendering.marks[turn.first[0] : turn.last[0]]}
-        excluded |= inside & set(untrained)
-        if not inside & set(untrained):
-            kept.append(turn)
-        elif inside - set(untrained):
-            raise RenderError(
-                f"a block of the template has message {min(inside & set(untrained))}, which the "
-                f"row takes out of what is trained, together with others; {ADVICE}"
-            )
-    if hidden := set(untrained) - excluded:
-        raise RenderError(
-            f"cannot find the block of message {min(hidden)}, which the row takes out of what is "
-            f"trained; {ADVICE}"
-        )
-    return kept
-
-
-def _end_in(rendering: Unmarked, beginning: Unmarked, bound: str) -> tuple[int, int]:
-    """Place in `rendering` where `beginning` ends: (marks before, position).
-
-    bound: the place in words, for the RenderError raised unless there is exactly one such place.
-    """
-    start, number = beginning.marks[-1]
-    tail = beginning.text[start:]
-    places = []
-    for before, ((position, owner), (stop, _)) in enumerate(
-        zip(rendering.marks, rendering.ends(), strict=True), 1
-    ):
-        end = position + len(tail)
-        if owner == number and end <= stop and rendering.text.startswith(tail, position):
-            places.append((before, end))
-    if len(places) != 1:
-        raise RenderError(
-            f"cannot find {bound}: the template renders the first messages differently without the "
-            f"later ones; {ADVICE}"
-        )
-    return places[0]

@@ -37,11 +37,11 @@ from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_te
 from packprep.chat.rendering.plain_rows import Composition
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
+from packprep.chat.turn_bounds import ADVICE, Turn
 from packprep.chat.turn_fields import FieldSelector, MarkedTexts, with_thoughts_apart
-from packprep.chat.turn_locator import ADVICE, TrainOn, Turn, TurnLocator
+from packprep.chat.turn_locator import TrainOn, TurnLocator
 from packprep.config.option import TRAIN_FIELDS
 
-_NO_TEXT = -2  # the number of a mark that belongs to no text
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
 
 
@@ -262,8 +262,8 @@ class TurnFinder:
         try:
             rendering = unmark(self.template.render(blank, marked=True))
             owners = [text.message for text in texts]
-            turns = self._locator.locate(blank, rendering, owners, _unmoved)
-            marked = MarkedTexts(blank, texts, rendering, None, _unmoved)
+            turns = self._locator.locate(blank, rendering, owners, unmark)
+            marked = MarkedTexts(blank, texts, rendering, None, unmark)
             turns = self._fields.select(turns, marked)
         except RenderError:
             return None
@@ -303,15 +303,20 @@ class TurnFinder:
                 "cannot find the trained text: the template changes the texts of messages; "
                 f"{ADVICE}"
             )
-        moved = partial(
-            _moved, rests=[each.text[marked.place(each.text) :] for each in marked.texts]
-        )
-        rendering = moved(marked.rendering)
+        rests = [each.text[marked.place(each.text) :] for each in marked.texts]
+        read = partial(_read, rests)
+        rendering = _with_rests(rests, marked.rendering)
         owners = [each.message for each in marked.texts]
-        turns = self._locator.locate(marked.conversation, rendering, owners, moved)
+        turns = self._locator.locate(marked.conversation, rendering, owners, read)
         if not self._fields.takes_all:
             starts = self._starts(conversation, text, marked)
-            texts = MarkedTexts(marked.conversation, marked.texts, rendering, starts, moved)
+            texts = MarkedTexts(
+                marked.conversation,
+                marked.texts,
+                rendering.at_text_ends(),
+                starts,
+                lambda each: read(each).at_text_ends(),
+            )
             turns = self._fields.select(turns, texts)
         return turns
 
@@ -372,10 +377,6 @@ def _left_out(conversation: Conversation, text: str, marked: _Marked | None) -> 
     return sorted(parts + not_contained(others, text))
 
 
-def _unmoved(rendering: Unmarked) -> Unmarked:
-    return rendering
-
-
 def as_mark(number: int, value: str) -> str:
     """The mark of a text in place of it; a blank text unchanged, which templates ask about."""
     return numbered(number) if value.strip() else value
@@ -395,18 +396,18 @@ def _with_mark(place: Callable[[str], int], number: int, value: str) -> str:
     return value[:cut] + numbered(number) + value[cut:] if value.strip() else value
 
 
-def _moved(unmarked: Unmarked, rests: Sequence[str]) -> Unmarked:
-    """Move marks to the ends of their texts.
+def _read(rests: Sequence[str], rendering: str) -> Unmarked:
+    return _with_rests(rests, unmark(rendering))
 
-    rests: of each text, the part behind its mark. A mark that other text follows gets no text.
+
+def _with_rests(rests: Sequence[str], unmarked: Unmarked) -> Unmarked:
+    """The rendering with the part of each text that follows its mark. rests: of each text.
+
+    A template may trim that part.
     """
-    marks = []
+    sizes = []
     for position, number in unmarked.marks:
         rest = rests[number] if 0 <= number < len(rests) else ""
-        ending = next(
-            (end for end in (rest, rest.rstrip()) if unmarked.text.startswith(end, position)), None
-        )
-        marks.append(
-            (position + len(ending), number) if ending is not None else (position, _NO_TEXT)
-        )
-    return replace(unmarked, marks=marks)
+        ends = (end for end in (rest, rest.rstrip()) if unmarked.text.startswith(end, position))
+        sizes.append(next(map(len, ends), None))
+    return replace(unmarked, rests=sizes)

@@ -1,0 +1,223 @@
+"""Turns end with what a template also writes when another message follows."""
+
+import importlib.util
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.chat.conversations import Conversation
+from packprep.chat.template import ChatTemplate, RenderError
+from packprep.chat.turn_documents import TurnSplitter
+from packprep.chat.turns import TurnFinder
+
+from ..helpers.reference_chat import PartsTemplate
+from .test_turn_documents import documents
+from .test_turns import chat, trained
+
+SPECIALS = ["<s>", "</s>", "<|start|>", "<|end|>", "<|stop|>"]
+SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
+NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def finder(source: str, specials: Any = SPECIALS, **options: Any) -> TurnFinder:
+    template = ChatTemplate(sources={"default": source}, variables=NAMES, date=date(2026, 1, 31))
+    return TurnFinder(template, specials, **options)
+
+
+def by_turn(finder: TurnFinder, messages: list[dict[str, Any]]) -> list[list[str]]:
+    """Trained texts of each document with --turns each."""
+    rendered = TurnSplitter(finder, "each").render(Conversation(messages))
+    return [texts for _, _, texts in documents(rendered)]
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> PartsTemplate:
+    ends = ["<|end|>\n", "<|end|>", "<|stop|> <|end|>\n\n", "</s>", "\n", " ", "", " ;\n"]
+    end = draw(st.sampled_from(ends))
+    headers = [("<|start|>", "\n"), ("### ", ": "), ("[", "]\n"), ("", ": "), ("\n<|start|>", " ")]
+    header = draw(st.sampled_from([*headers, ("", "")]))
+    prompts = ["asked", "always", "never"] if header != ("", "") else ["never"]
+    final = draw(st.sampled_from(["", "</s>", "\n"])) if SPECIAL.search(end) else ""
+    return PartsTemplate(
+        bos=draw(st.sampled_from(["", "<s>", "<s>\n"] if SPECIAL.search(end) else ["", "<s>"])),
+        preamble=draw(st.sampled_from(["", f"{'system'.join(header)}be kind{end}"])),
+        header=header,
+        end=end,
+        final=final,
+        prompt=draw(st.sampled_from(prompts)),
+        trims=frozenset(draw(st.sets(st.sampled_from(["user", "assistant"])))),
+        blocks=draw(st.sampled_from([0, 0, 1, 2])),
+    )
+
+
+TEXTS = st.sampled_from(["hi", "hello", "\nhi", "hi\n", " hi \n", "a</s>b", "<|end|>", "hi\n\n"])
+MESSAGES = st.builds(
+    lambda role, text: {"role": role, "content": text},
+    st.sampled_from(["user", "assistant", "assistant"]),
+    TEXTS,
+)
+
+
+@given(parts(), st.lists(MESSAGES, min_size=1, max_size=5))
+def test_turns_end_alike_whatever_follows(
+    template: PartsTemplate, messages: list[dict[str, Any]]
+) -> None:
+    messages.append({"role": "assistant", "content": "last"})
+    text, spans = template.rendered(messages, SPECIAL)
+    each = finder(template.source())
+    for stop in (len(messages) - 1, len(messages)):
+        rendered = each.render(Conversation(messages[:stop]))
+        text, spans = template.rendered(messages[:stop], SPECIAL)
+        assert rendered.text == text
+        assert rendered.trained == [span for bounds in spans.values() for span in bounds]
+    assert by_turn(each, messages) == [
+        [text[first:last] for first, last in bounds] for bounds in spans.values()
+    ]
+
+
+CHATML = "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+HEADER = "{{ '<|start|>assistant\\n' }}"
+ASKED = "{% if add_generation_prompt %}" + HEADER + "{% endif %}"
+# As Command R7B's: the system's part ends as a turn does.
+PREAMBLE = ("<s><|start|>system\nbe kind<|end|>" + CHATML).replace("<|end|>", "<|stop|><|end|>")
+
+
+@pytest.mark.parametrize(
+    ("source", "end"),
+    [(CHATML + HEADER, "<|end|>"), (PREAMBLE + HEADER, "<|stop|><|end|>")],
+)
+def test_a_generation_prompt_that_is_always_written_is_not_trained(source: str, end: str) -> None:
+    for roles in ([0, 1], [0, 1, 0, 1], [0, 1, 1], [0, 1, 0]):
+        messages = [
+            {"role": ("user", "assistant")[role], "content": f"text {number}"}
+            for number, role in enumerate(roles)
+        ]
+        expected = [f"text {number}{end}" for number, role in enumerate(roles) if role]
+        assert trained(finder(source).render(Conversation(messages))) == expected
+        assert by_turn(finder(source), messages) == [[text] for text in expected]
+
+
+def test_the_eos_of_a_whole_conversation_is_not_trained() -> None:
+    """As Phi-3's and Apriel's templates write it."""
+    source = CHATML + "{% if add_generation_prompt %}" + HEADER + "{% else %}</s>{% endif %}"
+    for texts in (("hi", "hello"), ("hi", "hello", "bye", "ciao")):
+        expected = [f"{text}<|end|>" for text in texts[1::2]]
+        assert trained(finder(source).render(Conversation(chat(*texts)))) == expected
+        assert by_turn(finder(source), chat(*texts)) == [[text] for text in expected]
+    # An EOS behind every turn is the end of each.
+    source = CHATML.replace("<|end|>\n", "<|end|>\n</s>") + HEADER
+    assert trained(finder(source).render(Conversation(chat("hi", "hello")))) == [
+        "hello<|end|>\n</s>"
+    ]
+
+
+@pytest.mark.parametrize("prompt", [ASKED, HEADER])
+def test_the_last_turn_may_end_with_a_token_of_its_own(prompt: str) -> None:
+    """As gpt-oss's does: other turns end with another token."""
+    last = "loop.last and m.role == 'assistant'"
+    source = CHATML.replace("<|end|>\n", f"{{{{ '<|stop|>' if {last} else '<|end|>' }}}}") + prompt
+    messages = chat("hi", "hello", "bye", "ciao")
+    assert trained(finder(source).render(Conversation(messages[:2]))) == ["hello<|stop|>"]
+    assert by_turn(finder(source), messages) == [["hello<|stop|>"], ["ciao<|stop|>"]]
+    with pytest.raises(RenderError, match="cannot find where message 1 ends"):
+        finder(source).render(Conversation(messages))
+
+
+def test_a_prompt_without_any_special_token_is_not_trained() -> None:
+    source = "{% for m in messages %}### {{ m.role }}: {{ m.content }}\n{% endfor %}### assistant: "
+    assert trained(finder(source).render(Conversation(chat("hi", "hello")))) == ["hello\n"]
+    source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>"
+    roles = ["<|user|>", "<|assistant|>"]
+    assert trained(finder(source, roles).render(Conversation(chat("hi", "hello")))) == ["hello"]
+
+
+TRIMS = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content | trim + '\n' }}"
+    "{% else %}BEGIN{{ m.content + '</s>' }}END{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("blocks", [("{% generation %}", "{% endgeneration %}"), ("", "")])
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [("hi\n", "\nho"), ("hi\n\n", "\n\nho"), ("hi \n", " \nho"), ("hi", "\n")],
+)
+def test_white_space_of_a_text_is_told_from_that_of_the_template(
+    blocks: tuple[str, str], question: str, answer: str
+) -> None:
+    source = TRIMS.replace("BEGIN", blocks[0]).replace("END", blocks[1])
+    rendered = finder(source).render(Conversation(chat(question, answer, question, answer)))
+    assert trained(rendered) == [f"{answer}</s>"] * 2
+
+
+CUT = (
+    "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}"
+    "{% if m.content.endswith('.') %}!{% endif %}{{ m.content.split('Q')[0] }}</s>"
+    "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_blocks_whose_texts_lose_their_end_are_known_by_their_message() -> None:
+    messages = [
+        {"role": role, "content": text}
+        for role, text in (("assistant", "abc Qdef."), ("assistant", "ghi Qjkl."), ("user", "ho"))
+    ]
+    rows = {(): ["!abc </s>", "!ghi </s>"], (1,): ["!abc </s>"], (0,): ["!ghi </s>"], (0, 1): []}
+    for untrained, expected in rows.items():
+        rendered = finder(CUT).render(Conversation(messages, untrained=untrained))
+        assert trained(rendered) == expected
+    assert by_turn(finder(CUT), messages) == [["!abc </s>"], ["!ghi </s>"]]
+
+
+def test_blocks_of_a_turn_are_trained_without_the_text_between_them() -> None:
+    """As TRL's training template for Phi-3 has them; here an answer follows another one too."""
+    source = (
+        "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% if m.role == 'assistant' %}"
+        "{% generation %}{{ m.content }}{% endgeneration %} not trained {% generation %}<|end|>"
+        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    messages = chat("hi", "hello", "bye", "ciao")
+    messages.insert(2, {"role": "assistant", "content": "again"})
+    expected = [[text, "<|end|>"] for text in ("hello", "again", "ciao")]
+    assert by_turn(finder(source), messages) == expected
+    rendered = finder(source).render(Conversation(messages))
+    assert trained(rendered) == [text for turn in expected for text in turn]
+
+
+TOKEN = re.compile(r"<\|[^|<>\s]+\|?>|<｜[^｜]+｜>|<(?:start|end)_of_\w+>|<eos>|<turn\|>")
+# They write or mark the last turn otherwise than earlier ones, or refuse whole rows.
+EXCEPTIONS = {"gptoss", "gptoss_training", "phi3_training", "phi3_5_training"}
+EXCEPTIONS |= {"qwen3", "qwen3_5_think", "qwen3_6"}
+EXCEPTIONS |= {f"nemotron_3_{size}" for size in ("5_lightning", "nano", "super", "ultra")}
+
+
+def public_templates() -> list[Path]:
+    """Templates of the installed TRL, and our own."""
+    folders = [Path(__file__).parents[1] / "helpers" / "templates"]
+    if (spec := importlib.util.find_spec("trl")) is not None and spec.origin:
+        folders.append(Path(spec.origin).parent / "chat_templates")
+    return sorted(path for folder in folders for path in folder.glob("*.jinja"))
+
+
+@pytest.mark.parametrize("path", public_templates(), ids=lambda path: path.stem)
+def test_turns_of_public_templates_end_alike_whatever_follows(path: Path) -> None:
+    source = path.read_text()
+    each = finder(source, {*TOKEN.findall(source), "</s>"})
+    messages = chat("Hi?", "Hello.", "And?", "Bye.")
+    try:
+        if "Hello." not in each.template.render(Conversation(messages)):
+            pytest.skip("takes no content that is one text")
+    except RenderError:
+        pytest.skip("takes no content that is one text")
+    turns = by_turn(each, messages)
+    assert by_turn(each, messages[:2]) == turns[:1]
+    assert len(turns) == 2
+    if path.stem in EXCEPTIONS:
+        return
+    rows = [trained(each.render(Conversation(messages[:size]))) for size in (2, 3, 4)]
+    assert rows == [turns[0], turns[0], turns[0] + turns[1]]
