@@ -21,6 +21,7 @@ from packprep.chat.special_tokens import Specials
 from packprep.chat.template import RenderError
 
 ADVICE = "give a template with {% generation %} by --chat-template, or --train-on all"
+_BLOCK_ADVICE = "give each message a {% generation %} block of its own, by --chat-template"
 
 Place = tuple[int, int]  # number of marks before it, position in the unmarked text
 
@@ -208,11 +209,11 @@ def without(
         elif inside - set(untrained):
             raise RenderError(
                 f"a block of the template has message {min(inside & set(untrained))}, which the "
-                f"row takes out of what is trained, together with others; {ADVICE}"
+                f"row takes out of what is trained, together with others; {_BLOCK_ADVICE}"
             )
     if hidden := set(untrained) - excluded:
         raise RenderError(
             f"cannot find the block of message {min(hidden)}, which the row takes out of what is "
-            f"trained; {ADVICE}"
+            f"trained; {_BLOCK_ADVICE}"
         )
     return kept

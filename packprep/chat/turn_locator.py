@@ -100,6 +100,31 @@ class TurnLocator:
             turns.append(turn)
         return turns
 
+    def blocks_alone(self, conversation: Conversation, rendering: Unmarked) -> list[Turn]:
+        """The trained {% generation %} blocks of a conversation whose texts have no marks.
+
+        rendering: of that conversation. Raises RenderError where it is not known which message a
+        block is of, and that matters.
+        """
+        roles = [message["role"] for message in conversation.messages]
+        _, after = trained_messages(roles, self.train_on)
+        earlier, asks = [], "--turns"
+        if conversation.untrained:
+            asks = '"train": false in a message'
+        elif conversation.is_turn:
+            earlier = conversation.messages[:-1]
+        elif self.train_on == "last-turn":
+            earlier, asks = conversation.messages[: after + 1], "--train-on last-turn"
+        if not earlier and not conversation.untrained:
+            return generated_blocks(rendering)
+        for prompt in (False, True) if earlier else ():
+            with suppress(RenderError):
+                text = unmark(self._render(replace(conversation, messages=earlier), prompt)).text
+                if rendering.text.startswith(text):
+                    blocks = generated_blocks(rendering)
+                    return [block for block in blocks if block.last[1] > len(text)]
+        raise unknown_block(asks)
+
     def _last_turn(
         self,
         marked: Conversation,
@@ -120,13 +145,11 @@ class TurnLocator:
         if self.template.has_generation_blocks(marked):
             behind = 1 + max(earlier, default=0)
             same = self._same_beginning(marked, rendering)
-            blocks = [
+            return [
                 block
                 for block in generated_blocks(rendering)
                 if block.first[0] >= behind and block.last > same
             ]
-            if blocks:
-                return blocks
         first = self._behind_prompt(marked, rendering, index, read)
         at_text = first is None
         if first is None:
@@ -363,10 +386,20 @@ class TurnLocator:
             ]
             if not marks_of_it:
                 raise RenderError(
-                    f"cannot find the last turn: the template leaves out message {after}; {ADVICE}"
+                    f"cannot find the last turn: the template leaves out message {after}; choose "
+                    "--train-on assistant or all, or another template (--chat-template)"
                 )
             least = marks_of_it[-1] + 1
         return [block for block in generated_blocks(rendering) if block.first[0] >= least]
+
+
+def unknown_block(asks: str) -> RenderError:
+    """The error where blocks cannot be told apart by message. asks: the option that asks for it."""
+    return RenderError(
+        "the template measures or changes the texts of messages, so it is not known which message "
+        f"each of its {{% generation %}} blocks is of, which {asks} needs; leave that out, or give "
+        "another template by --chat-template"
+    )
 
 
 def trained_messages(roles: Sequence[str], train_on: TrainOn) -> tuple[list[int], int]:

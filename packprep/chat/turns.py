@@ -39,7 +39,7 @@ from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import ADVICE, Turn
 from packprep.chat.turn_fields import FieldSelector, MarkedTexts, with_thoughts_apart
-from packprep.chat.turn_locator import TrainOn, TurnLocator
+from packprep.chat.turn_locator import TrainOn, TurnLocator, unknown_block
 from packprep.config.option import TRAIN_FIELDS
 
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
@@ -299,10 +299,7 @@ class TurnFinder:
     def _turns(self, conversation: Conversation, text: str, marked: _Marked | None) -> list[Turn]:
         """Trained turns of a conversation. marked: the conversation with marks."""
         if marked is None:
-            raise RenderError(
-                "cannot find the trained text: the template changes the texts of messages; "
-                f"{ADVICE}"
-            )
+            return self._blocks_alone(conversation, text)
         rests = [each.text[marked.place(each.text) :] for each in marked.texts]
         read = partial(_read, rests)
         rendering = _with_rests(rests, marked.rendering)
@@ -319,6 +316,18 @@ class TurnFinder:
             )
             turns = self._fields.select(turns, texts)
         return turns
+
+    def _blocks_alone(self, conversation: Conversation, text: str) -> list[Turn]:
+        """Trained turns where marks in texts change the rendering: {% generation %} blocks."""
+        if self.template.has_generation_blocks(conversation):
+            rendering = unmark(self.template.render(conversation, marked=True))
+            if rendering.text == text:
+                if not self._fields.takes_all:
+                    raise unknown_block("--train-fields")
+                return self._locator.blocks_alone(conversation, rendering)
+        raise RenderError(
+            f"cannot find the trained text: the template changes the texts of messages; {ADVICE}"
+        )
 
     def _starts(self, conversation: Conversation, text: str, marked: _Marked) -> dict[int, int]:
         """Positions where the rendering has the beginning of each content of the assistant.

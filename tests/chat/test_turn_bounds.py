@@ -221,3 +221,43 @@ def test_turns_of_public_templates_end_alike_whatever_follows(path: Path) -> Non
         return
     rows = [trained(each.render(Conversation(messages[:size]))) for size in (2, 3, 4)]
     assert rows == [turns[0], turns[0], turns[0] + turns[1]]
+
+
+MEASURES = (
+    "{% for m in messages %}{{ m.role }} ({{ m.content | length }} characters):"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_blocks_are_enough_where_a_template_measures_texts() -> None:
+    messages = chat("hi", "hello", "bye", "ciao")
+    expected = ["hello</s>", "ciao</s>"]
+    assert trained(finder(MEASURES).render(Conversation(messages))) == expected
+    assert by_turn(finder(MEASURES), messages) == [[text] for text in expected]
+    last = finder(MEASURES, train_on="last-turn").render(Conversation(messages))
+    assert trained(last) == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("source", "untrained", "fields", "asks"),
+    [
+        (MEASURES, (1,), None, '"train": false in a message'),
+        (MEASURES, (), ("content",), "--train-fields"),
+        ("{{ messages | length }}" + MEASURES, (), None, "--train-on last-turn"),
+    ],
+)
+def test_blocks_without_marks_are_refused_where_their_message_matters(
+    source: str, untrained: tuple[int, ...], fields: Any, asks: str
+) -> None:
+    options = {"fields": fields} if fields else {}
+    train_on = "last-turn" if "last-turn" in asks else "assistant"
+    with pytest.raises(RenderError) as refused:
+        finder(source, train_on=train_on, **options).render(
+            Conversation(chat("hi", "hello", "bye", "ciao"), untrained=untrained)
+        )
+    assert str(refused.value) == (
+        "the template measures or changes the texts of messages, so it is not known which message "
+        f"each of its {{% generation %}} blocks is of, which {asks} needs; leave that out, or give "
+        "another template by --chat-template"
+    )
