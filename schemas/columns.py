@@ -138,7 +138,8 @@ STANDARD_COLUMNS: dict[str, Column] = {
             name="turn_ids",
             kind="segment",
             dtype="int32",
-            meaning="message of the trained turn; -1 is a whole row, or filler",
+            meaning="message of the trained turn, or document of a row that was packed already; "
+            "-1 is a whole row, or filler",
         ),
         Column(
             name="segment_parents",

@@ -152,6 +152,11 @@ class Manifest:
         )
 
     @property
+    def part_name(self) -> str:
+        """Name of what `turn_ids` number in a row: message, or document of a row split at EOS."""
+        return "message" if self.data["inputs"]["options"].get("boundaries") is None else "document"
+
+    @property
     def has_trees(self) -> bool:
         """True if segments are nodes of trees (--share-prefixes)."""
         return any(column.name == "segment_parents" for column in self.columns)

@@ -47,7 +47,31 @@ def load_build_tokenizer(config: BuildConfig) -> Tokenizer:
     """
     tokenizer = _loaded(config)
     tokenizer.shard_type(config.token_type)
-    return tokenizer
+    if (boundary := config.boundary()) is None:
+        return tokenizer
+    return replace(tokenizer, boundary=_boundary(*boundary, tokenizer, config))
+
+
+def _boundary(
+    kind: str, token: int | None, tokenizer: Tokenizer, config: BuildConfig
+) -> tuple[str, int]:
+    """The token at which rows of ids are split; without an id, the tokenizer's own EOS or BOS."""
+    if token is None:
+        named = None
+        if config.tokenizer is not None:
+            own = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision)
+            named = own.ends()[kind]
+        if named is None:
+            raise ConfigError(
+                f"boundaries {kind}: the id of {kind.upper()} is not known; give it, such as "
+                f"--boundaries {kind}:2, or --tokenizer with a tokenizer that names it"
+            )
+        token = named.id
+    if token >= tokenizer.vocab_size:
+        raise ConfigError(
+            f"boundaries {kind}:{token} is outside of the vocabulary of {tokenizer.vocab_size:,}"
+        )
+    return kind, token
 
 
 def _loaded(config: BuildConfig) -> Tokenizer:

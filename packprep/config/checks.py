@@ -128,6 +128,7 @@ def _check_ranges(config: Options) -> None:
                 f"truncate_at {config.truncate_at!r} is not a regular expression: {error}"
             ) from None
     config.cost()
+    config.boundary()
 
 
 def _check_columns(config: Options) -> None:
@@ -164,7 +165,7 @@ def _check_columns(config: Options) -> None:
         )
     _check_turns(config)
     if config.input_ids_column is None:
-        for key in ("labels_column", "loss_mask_column", "vocab_size"):
+        for key in ("labels_column", "loss_mask_column", "vocab_size", "boundaries"):
             if getattr(config, key) is not None:
                 raise ConfigError(f"{key} is for rows of token ids; give --input-ids-column too")
     if (
@@ -236,7 +237,7 @@ def _check_pairs(config: Options) -> None:
             f"pair_columns is {', '.join(config.pair_columns)}; expected two columns: "
             "chosen,rejected"
         )
-    for key in ("text_template", "truncate_at", "response_column"):
+    for key in ("text_template", "truncate_at", "response_column", "boundaries"):
         if getattr(config, key) is not None:
             raise ConfigError(
                 f"{key} cannot be used with pair_columns, which define both sides; leave it out"

@@ -114,6 +114,14 @@ class OptionFields:
         "COLUMN",
         per_source=True,
     )
+    boundaries: str | None = option(
+        None,
+        "rows",
+        "Sources",
+        "Split rows of token ids that are packed already: after each EOS (eos) or before each BOS "
+        "(bos); eos:2 names the id.",
+        "KIND[:ID]",
+    )
     labels_column: str | None = option(
         None,
         "rows",

@@ -26,6 +26,11 @@ class Options(OptionFields):
         )
 
     @property
+    def splits_rows(self) -> bool:
+        """True if a row may be several documents."""
+        return self.turns != "row" or self.boundaries is not None
+
+    @property
     def parses_special_tokens(self) -> bool:
         """True if special tokens in the text are parsed.
 
@@ -45,6 +50,18 @@ class Options(OptionFields):
                 f'template_variables is {value}, expected JSON such as {{"enable_thinking": false}}'
             ) from None
         return variables
+
+    def boundary(self) -> tuple[str, int | None] | None:
+        """Kind of `boundaries`, eos or bos, and the token, None for the tokenizer's own."""
+        if self.boundaries is None:
+            return None
+        kind, _, token = self.boundaries.partition(":")
+        if kind not in ("eos", "bos") or not (token.isdecimal() or self.boundaries == kind):
+            raise ConfigError(
+                f"boundaries is {brief(self.boundaries)}, expected eos or bos, or one of them with "
+                "the id of the token, such as eos:2"
+            )
+        return kind, int(token) if token else None
 
     def cost(self) -> tuple[float, float]:
         """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""

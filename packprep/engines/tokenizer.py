@@ -38,6 +38,7 @@ class Tokenizer:
     bos: "Special | None"
     eos: "Special | None"
     pad_id: int
+    boundary: tuple[str, int] | None = None  # eos or bos, and its id, where rows are split
     notes: tuple[str, ...] = ()
     named_tokens: Mapping[str, str] = field(
         default_factory=dict
@@ -52,7 +53,13 @@ class Tokenizer:
             end: token and {"token": token.text, "id": token.id}
             for end, token in self.ends().items()
         }
-        return {"sha256": self.sha256, "vocab_size": self.vocab_size, "pad_id": self.pad_id, **ends}
+        facts = {
+            "sha256": self.sha256,
+            "vocab_size": self.vocab_size,
+            "pad_id": self.pad_id,
+            **ends,
+        }
+        return facts if self.boundary is None else facts | {"boundary": self.boundary[1]}
 
     def ends(self) -> dict[str, "Special | None"]:
         return {"bos": self.bos, "eos": self.eos}

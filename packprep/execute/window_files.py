@@ -352,8 +352,9 @@ class Windows:
         row = int(documents.id[document]) - firsts[source]
         turns = documents.values.get("turn_ids")
         turn = WHOLE_ROW if turns is None else int(turns[document])
-        message = f" message {turn}" if turn != WHOLE_ROW else ""
-        return f"{self.job.sources[source].name} row {row}{message}"
+        kind = "message" if self.job.config.boundaries is None else "document"
+        part = f" {kind} {turn}" if turn != WHOLE_ROW else ""
+        return f"{self.job.sources[source].name} row {row}{part}"
 
     def _write_shards(
         self, packs: Packs, split: str, window: int, made_from: str

@@ -253,9 +253,9 @@ class Coverage:
         """Name of a document, such as "a.jsonl row 17" or "a.jsonl row 17 message 3"."""
         turn, row = divmod(key, self._whole)
         epoch, row = divmod(row, self._rows)
-        message = f" message {turn + WHOLE_ROW}" if turn else ""
+        part = f" {self.manifest.part_name} {turn + WHOLE_ROW}" if turn else ""
         in_epoch = f" in epoch {epoch}" if self.manifest.epochs > 1 else ""
-        return self.sources.row(row) + message + in_epoch
+        return self.sources.row(row) + part + in_epoch
 
     def rows_of(self, keys: Int64) -> Int64:
         """Input row of each key."""

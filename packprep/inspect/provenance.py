@@ -17,6 +17,7 @@ class Sources:
         self.rows = [int(source["documents"]) for source in sources]
         self.firsts = np.array([source["first_document"] for source in sources], np.int64)
         self.total = sum(self.rows)
+        self.part_name = manifest.part_name
         if self.firsts.tolist() != [sum(self.rows[:number]) for number in range(len(sources))]:
             raise FormatError(
                 "manifest.json has sources whose first_document is not the number of documents "

@@ -21,6 +21,7 @@ from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
 from packprep.schemas.columns import WHOLE_ROW
+from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
@@ -75,8 +76,27 @@ def find_tokenizer(
         for id_ in (coverage.policy.bos, coverage.policy.eos)
     )
     return Tokenizer(
-        json=b"", sha256="", vocab_size=coverage.manifest.vocab_size, bos=bos, eos=eos, pad_id=0
+        json=b"",
+        sha256="",
+        vocab_size=coverage.manifest.vocab_size,
+        bos=bos,
+        eos=eos,
+        pad_id=0,
+        boundary=_boundary(coverage.manifest, config),
     )
+
+
+def _boundary(manifest: Manifest, config: BuildConfig) -> tuple[str, int] | None:
+    """Kind and id of the token at which the build split rows. Raises FormatError if unknown."""
+    if (boundary := config.boundary()) is None:
+        return None
+    token = manifest.data["inputs"]["tokenizer"].get("boundary")
+    if type(token) is not int:
+        raise FormatError(
+            f"manifest.json has the boundary {token!r}; expected the id of the token at which rows "
+            "were split"
+        )
+    return boundary[0], token
 
 
 def _with_template(
@@ -168,7 +188,7 @@ def encoded_rows(
                 text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
             encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
             taken, turns = np.arange(end - begin), np.full(end - begin, WHOLE_ROW)
-            if config.turns != "row":
+            if config.splits_rows:
                 taken, turns = encoded["turn_rows"].to_numpy(), encoded["turn_ids"].to_numpy()
             documents = zip(
                 rows[begin:end][taken].tolist(), turns.tolist(), encoded["tokens"], strict=True

@@ -134,7 +134,7 @@ def _report_surplus(
     for key in [key for key in sample.pieces if key[0] in rows]:
         row, turn, _ = key
         what = f"{coverage.sources.row(row)} has no document " + (
-            "of the whole row" if turn == WHOLE_ROW else f"of message {turn}"
+            "of the whole row" if turn == WHOLE_ROW else f"of {coverage.manifest.part_name} {turn}"
         )
         findings.add(replace(sample.pieces[key][0].place, kind="turn", what=what))
 

@@ -197,7 +197,7 @@ def make_report(
     if account.groups_apart is not None:
         groups, rows = account.groups_apart
         report["groups_apart"] = {"groups": groups, "rows": rows}
-    if config.turns != "row":
+    if config.splits_rows:
         rows = sum(part.rows for file in files for part in file.parts)
         report["turns"] = _turns(rows, [each for file in files for each in file.turns.values()])
     if config.chats:
@@ -246,7 +246,7 @@ def _of_source(
         account["left_out"] = _left_out(
             [count for file in files for key, count in file.left_out.items() if key in keys]
         )
-    if config.turns != "row":
+    if config.splits_rows:
         account["turns"] = _turns(rows, turns)
     return account
 
@@ -517,7 +517,9 @@ def _turn_rows(report: Report) -> list[tuple[str, str]]:
     turns, skipped = report["turns"], sum(report["documents"]["skipped"].values())
     whole = turns["rows"] - turns["split_rows"] - skipped
     kinds = {
-        "with a document per turn": turns["split_rows"],
+        "with a document per turn" if "left_out" in report else "with several documents": turns[
+            "split_rows"
+        ],
         "whole": whole,
     }
     rows = [("rows", f"{turns['rows']:,}" + _parts(kinds))]

@@ -246,8 +246,8 @@ def _segment(batch: WindowPacks, segment: int, facts: Facts) -> tuple[int | None
     source = int(np.searchsorted(firsts, document, side="right")) - 1
     start = 0 if batch.start is None else int(batch.start[segment])
     turn = WHOLE_ROW if batch.turn is None else int(batch.turn[segment])
-    message = f" message {turn:,}" if turn != WHOLE_ROW else ""
-    title = f"{facts.names[source]} row {document - firsts[source]:,}{message}" + (
+    part = f" {facts.manifest.part_name} {turn:,}" if turn != WHOLE_ROW else ""
+    title = f"{facts.names[source]} row {document - firsts[source]:,}{part}" + (
         f" from token {start:,}" if start else ""
     )
     return (source if len(firsts) > 1 else None), title

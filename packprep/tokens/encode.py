@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import ChatTokenizer
 from packprep.chat.left_out import CountedText
+from packprep.chat.turn_counts import TurnCounts
 from packprep.config.build_config import BuildConfig
 from packprep.engines.backends import Ids, Offsets
 from packprep.engines.parity import EngineChoice, verify_batch
@@ -30,6 +31,7 @@ from packprep.sources.units import Part, ranges, text_bytes
 from packprep.support.ahead import ahead
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
+from packprep.tokens.boundaries import Boundary, split_at_boundaries
 
 # Text of one call of an engine. A batch reuses the memory of the one before; four times as much
 # text took 1.6 times the page faults.
@@ -73,7 +75,7 @@ def encode_table(
     """Replace `text` by `tokens`, list<int32> with BOS and EOS; keep other columns.
 
     Null text has no tokens. Conversations also get `turn_ids` and, where their turns may be
-    documents of their own, `turn_rows`.
+    documents of their own, `turn_rows`; so do rows that are split at boundaries.
 
     numbers: of the rows, [documents]; they decide which ones are compared with the reference.
     engine: None where the table has `ids` in place of text.
@@ -81,6 +83,8 @@ def encode_table(
     if config.pair_columns:
         sides = _encode(_sides(table), np.repeat(numbers, 2), engine, tokenizer, config, stop)
         encoded = _joined(table, sides)
+    elif tokenizer.boundary is not None:
+        return _encode_parts(table, tokenizer, tokenizer.boundary)
     elif config.turns != "row":
         return _encode_turns(table, numbers, engine, tokenizer, config, stop)
     else:
@@ -128,6 +132,20 @@ def _encode_turns(
         encoded.verified,
         left_out=[each._replace(row=int(split.rows[each.row])) for each in encoded.left_out],
         turns=[None if row is None else row["counts"] for row in facts],
+    )
+
+
+def _encode_parts(table: pa.Table, tokenizer: Tokenizer, boundary: Boundary) -> Encoded:
+    """Documents of rows of token ids that another tool packed."""
+    parts, rows, numbers = split_at_boundaries(table, boundary)
+    documents = _with_ends(parts, tokenizer)
+    documents = documents.append_column("turn_ids", pa.array(numbers)).append_column(
+        "turn_rows", pa.array(rows.astype(np.int32))
+    )
+    counts = np.bincount(rows, minlength=len(table)).tolist()
+    return Encoded(
+        documents,
+        turns=[TurnCounts(documents=count, split_rows=int(count > 1)).values() for count in counts],
     )
 
 

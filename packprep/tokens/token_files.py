@@ -329,9 +329,9 @@ def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> A
         features["labels"] = datasets.Sequence(datasets.Value("int8"))
     if config.pair_columns:
         features["pair_split"] = datasets.Value("int32")
-    if config.chats:
+    if config.chats or config.splits_rows:
         features["turn_ids"] = datasets.Value("int32")
-    if config.turns != "row":
+    if config.splits_rows:
         features["turn_rows"] = datasets.Value("int32")
     for column in schema:
         if column.name not in READ:

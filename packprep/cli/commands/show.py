@@ -200,7 +200,7 @@ def _title(
     if side:  # tokens of the second side count from the first one's
         start = f", {side}"
     padding = segment.end - segment.begin - segment.real
-    turn = f" message {segment.turn}" if segment.turn is not None else ""
+    turn = f" {sources.part_name} {segment.turn}" if segment.turn is not None else ""
     return f"{title}: {sources.row(segment.document)}{turn}{start}" + (
         f", {padding} of padding" if padding else ""
     )
