@@ -259,6 +259,11 @@ def _check_pairs(config: Options) -> None:
         )
     if config.strategy == "wrapped":
         raise ConfigError("strategy wrapped would split pairs; choose another strategy")
+    if config.max_segments_per_pack == 1:
+        raise ConfigError(
+            "max_segments_per_pack is 1, but the sides of a pair are two segments of one pack; "
+            "give 2 or more"
+        )
     if config.overflow == "split":
         raise ConfigError(
             "overflow split would split pairs; choose --overflow truncate, drop or error"

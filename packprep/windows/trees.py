@@ -164,8 +164,8 @@ def grow_trees(
     """Merge the rows of each group: the trees, trained tokens of each node, and the account.
 
     segments: the rows; those that do not fit (`Trees.trained`) are left alone. Prefixes of fewer
-    than `min_shared` tokens are not shared. A tree that is larger than a pack is cut, and the
-    tokens that this repeats count as overlap.
+    than `min_shared` tokens are not shared. A tree that is larger than a pack, or has more segments
+    than one may have, is cut, and the tokens that this repeats count as overlap.
     """
     alone = segments.bos.copy()
     of_row = sharing_groups(documents)[segments.document]
@@ -246,7 +246,7 @@ def _grow(
     rows = rows.take(order)
     counts = rows.count.astype(np.int64)
     shared = np.where(shared >= config.min_shared, shared, 0)
-    kept = cut_oversized(counts, shared, config.max_length)
+    kept = cut_oversized(counts, shared, config.max_length, config.max_segments_per_pack)
     nodes = tree_nodes(counts, kept)
     trees = Trees(
         rows=rows,

@@ -183,7 +183,11 @@ CASES: dict[str, list[Case]] = {
         Case("ids", {**TREES, "group_prefix": "prompt"}),
         Case("pairs", {**TREES, "group_prefix": "prompt", "max_length": 128}),
     ],
-    "max_segments_per_pack": [Case("ids", {"max_segments_per_pack": 2})],
+    "max_segments_per_pack": [
+        Case("ids", {"max_segments_per_pack": 2}),
+        Case("ids", {"max_segments_per_pack": 4, **TREES, "group_prefix": "prompt"}),
+        Case("chat", {"max_segments_per_pack": 2, **TREES, "turns": "each"}),
+    ],
     "pad_segment_to_multiple": [Case("ids", {"pad_segment_to_multiple": 8})],
     "group_column": [
         Case("text", {"group_column": "set"}),

@@ -60,17 +60,35 @@ def greedy_cut(lengths: Sequence[int], shared: Sequence[int], most: int) -> int:
     return repeated
 
 
-def best_cut(lengths: Sequence[int], shared: Sequence[int], most: int) -> int:
-    """The fewest tokens that any cut of the rows in their order repeats."""
+def count_nodes(rows: Sequence[Row]) -> int:
+    """Nodes of the trees of some rows: a node ends where a row ends, or where rows part."""
+    below: list[Node] = [trie(rows)]
+    count = 0
+    while below:
+        children = list(below.pop().children.values())
+        count += sum(bool(child.ends) or len(child.children) > 1 for child in children)
+        below += children
+    return count
+
+
+def best_cut(rows: Sequence[Row], shared: Sequence[int], most: int, most_nodes: int) -> int:
+    """The fewest tokens that any cut of the rows in their order repeats.
+
+    most, most_nodes: tokens and nodes that each part may have.
+    """
     best = {0: 0}
-    for end in range(1, len(lengths) + 1):
+    for end in range(1, len(rows) + 1):
         options = []
-        size = 0
         for begin in range(end - 1, -1, -1):
-            size = lengths[begin] + (size - shared[begin + 1] if begin + 1 < end else 0)
-            if size <= most:
+            part = rows[begin:end]
+            if count_tokens(part) <= most and count_nodes(part) <= most_nodes:
                 options.append(best[begin] + shared[begin])
             if shared[begin] == 0:
                 break
         best[end] = min(options)
-    return best[len(lengths)]
+    return best[len(rows)]
+
+
+def count_tokens(rows: Sequence[Row]) -> int:
+    """Tokens of the trees of some rows."""
+    return len({tuple(row[: end + 1]) for row in rows for end in range(len(row))})

@@ -1,6 +1,6 @@
 """Tries of rows against a twin of nested dicts."""
 
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.packing.kernels.gather import Pointers
-from packprep.trees.cut_trees import cut_oversized
+from packprep.trees.cut_trees import cut_oversized, node_ends
 from packprep.trees.merge import merge_prefixes
 from packprep.trees.nodes import tree_nodes
 from tests.helpers import reference_trees as twin
@@ -68,23 +68,41 @@ def test_tokens_are_shared_only_where_other_columns_are_equal(
     assert [a.tolist() for a in merged] == [a.tolist() for a in expected]
 
 
-@given(rows=_rows.map(rows_of), spare=st.integers(0, 20))
-def test_cuts_repeat_the_fewest_tokens(rows: Rows, spare: int) -> None:
+def parts_of(rows: Rows, cut: list[int]) -> list[Rows]:
+    """Rows of each tree; rows and shared tokens are in depth-first order."""
+    begins = [number for number, common in enumerate(cut) if common == 0]
+    return [rows[begin:end] for begin, end in pairwise([*begins, len(rows)])]
+
+
+@given(rows=_rows.map(rows_of), spare=st.integers(0, 20), nodes=st.integers(1, 9))
+def test_cuts_repeat_the_fewest_tokens(rows: Rows, spare: int, nodes: int) -> None:
     order = twin.depth_first(twin.trie(rows))
     shared = twin.shared_tokens(rows, order)
-    lengths = [len(rows[row]) for row in order]
-    most = max(lengths) + spare
-    cut = cut_oversized(np.array(lengths), np.array(shared), most)
-    assert all(new in (0, old) for new, old in zip(cut.tolist(), shared, strict=True))
-    sizes: list[int] = []
-    for length, common in zip(lengths, cut.tolist(), strict=True):
-        if common == 0:
-            sizes.append(0)
-        sizes[-1] += length - common
-    assert max(sizes) <= most
-    repeated = sum(shared) - int(cut.sum())
-    assert repeated == twin.best_cut(lengths, shared, most)
-    assert repeated <= twin.greedy_cut(lengths, shared, most)
+    ordered = [rows[row] for row in order]
+    lengths = lengths_of(ordered).astype(np.int64)
+    most = max(map(len, rows)) + spare
+    for most_nodes in (nodes, None):
+        cut = cut_oversized(lengths, np.array(shared), most, most_nodes)
+        assert all(new in (0, old) for new, old in zip(cut.tolist(), shared, strict=True))
+        for part in parts_of(ordered, cut.tolist()):
+            assert twin.count_tokens(part) <= most
+            assert most_nodes is None or twin.count_nodes(part) <= most_nodes
+        repeated = sum(shared) - int(cut.sum())
+        assert repeated == twin.best_cut(ordered, shared, most, most_nodes or 2 * len(rows))
+        if most_nodes is None:
+            assert repeated <= twin.greedy_cut(lengths.tolist(), shared, most)
+
+
+@given(rows=_rows.map(rows_of))
+def test_nodes_end_where_rows_end_or_part(rows: Rows) -> None:
+    order = twin.depth_first(twin.trie(rows))
+    lengths = lengths_of([rows[row] for row in order]).astype(np.int64)
+    shared = np.array(twin.shared_tokens(rows, order))
+    parts, ends = node_ends(lengths, shared)
+    assert ((parts == -1) == (shared == 0)).all()
+    numbers = {*parts.tolist(), *ends.tolist()} - {-1}
+    assert numbers == {*range(len(tree_nodes(lengths, shared)))}
+    assert len(numbers) == twin.count_nodes(rows)
 
 
 @given(rows=_rows.map(rows_of), spare=st.integers(0, 20))
@@ -132,3 +150,5 @@ def test_examples_of_the_docstrings() -> None:
     assert nodes.end.tolist() == [1, 2, 3, 2]
     assert nodes.parent.tolist() == [-1, 0, 1, 0]
     assert nodes.last.tolist() == [1, 2, 3]
+    parts, ends = node_ends(np.array([2, 3, 2]), np.array([0, 2, 1]))
+    assert (parts.tolist(), ends.tolist()) == ([-1, 0, 2], [0, 1, 3])

@@ -452,6 +452,11 @@ def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
         ),
         ({"strategy": "wrapped"}, "strategy wrapped would split pairs; choose another strategy"),
         (
+            {"max_segments_per_pack": 1},
+            "max_segments_per_pack is 1, but the sides of a pair are two segments of one pack; "
+            "give 2 or more",
+        ),
+        (
             {"pair_columns": "chosen"},
             "pair_columns is chosen; expected two columns: chosen,rejected",
         ),

@@ -61,6 +61,8 @@ def rows_in(batch: dict[str, list[Any]]) -> list[tuple[int, int, int, list[int],
             {"stride": 1},
             {"stride": 1, "train_overlap": True},
             {"packs_multiple_of": 4, "remainder": "fill"},
+            {"max_segments_per_pack": 1},
+            {"max_segments_per_pack": 3, "stride": 1},
         ]
     ),
 )
@@ -97,6 +99,8 @@ def test_every_row_is_in_one_pack_with_its_labels(
         )
         for pack in batch.to_pylist():
             found += rows_in(pack)
+            if config.max_segments_per_pack is not None:
+                assert len(pack["segment_parents"]) <= config.max_segments_per_pack
             weights += sum(pack["label_weights"])
             trained += sum(label != NO_LOSS for label in pack["labels"])
     expected = []

@@ -75,6 +75,7 @@ def gathered(
             {"stride": 1},
             {"stride": 1, "train_overlap": True},
             {"packs_multiple_of": 4, "remainder": "fill"},
+            {"max_segments_per_pack": 2},
         ]
     ),
 )
