@@ -3,7 +3,6 @@
 import itertools
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -20,6 +19,7 @@ from packprep.execute.array_tasks import (
 )
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
+from packprep.execute.nothing_left import nothing_left
 from packprep.execute.quarantine import collect_quarantine
 from packprep.execute.shares import Shares
 from packprep.execute.window_files import WindowFile, Windows
@@ -49,16 +49,6 @@ from packprep.tokens.store import TokenFile, committed, start_after, stored
 from packprep.tokens.token_files import DocumentError, seal, slices_ahead, sync_tokens, tokenize
 from packprep.windows.index_rows import index_table
 from packprep.windows.planner import remainders
-
-
-def _skipped(files: Sequence[TokenFile]) -> str:
-    """Part of a sentence such as " (3 rows were skipped: 2 bad_json, 1 null)"; "" if none were."""
-    reasons: Counter[str] = Counter()
-    for file in files:
-        for part in file.parts:
-            reasons.update(part.skipped)
-    counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-    return f" ({reasons.total():,} rows were skipped: {counts})" if reasons else ""
 
 
 @dataclass
@@ -316,6 +306,7 @@ class Stages:
     def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:
         """Plan and write every window of every split; windows that are written are reused."""
         windows.check()
+        config = self.job.config
         account = Account.empty(len(self.job.sources), self.job.config.epochs)
         for epoch, mix in enumerate(windows.mixes):
             account.add_mix(mix.as_dict(), mix.left_out(self.job.tokenizer), epoch)
@@ -351,20 +342,16 @@ class Stages:
                         f"of the split {split} ({dropped:,}); choose {larger}--remainder fill or a "
                         "smaller packs_multiple_of"
                     )
-                raise InputError(
-                    f"no document is left for the split {split}{_skipped(windows.files)}; "
-                    "see min_document_tokens, max_document_tokens, min_pack_tokens, overflow "
-                    "and holdout"
-                )
+                what = f"no document is left for the split {split}"
+                sums = account.total(config.max_length)
+                raise InputError(nothing_left(what, sums, windows.files, config))
         if self.job.config.group_prefix is not None:
             account.groups_apart = windows.groups_apart(self.job.splits)
         for number, phase in enumerate(account.phases, 1):
             if not any(window["packs"] for window in phase.account.windows):
-                raise InputError(
-                    f"phase {number} has no packs; give it more tokens, or see "
-                    "min_document_tokens, max_document_tokens, min_pack_tokens, "
-                    "overflow and packs_multiple_of"
-                )
+                of_phase = config.in_phase(config.phase_list()[number - 1])
+                sums = phase.account.total(of_phase.max_length)
+                raise InputError(nothing_left(f"phase {number} has no packs", sums, (), of_phase))
         if reused and not EXECUTORS[self.job.config.executor].many_processes:
             self.progress.say(
                 f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -268,25 +269,105 @@ def test_a_document_too_long_names_its_file_and_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "causes"),
     [
-        ("--min-document-tokens", 9_000),
-        ("--max-document-tokens", 0, "--min-document-tokens", 0),
-        ("--overflow", "drop", "--min-document-tokens", 65),
+        (
+            ("--min-document-tokens", 9_000),
+            "N tokens are in documents shorter than min_document_tokens 9,000; lower "
+            "min_document_tokens",
+        ),
+        (
+            ("--max-document-tokens", 0, "--min-document-tokens", 0),
+            "N tokens are in documents longer than max_document_tokens 0; raise "
+            "max_document_tokens",
+        ),
+        (
+            ("--overflow", "drop", "--min-document-tokens", 65),
+            "N tokens are in documents longer than max_length 64, N tokens are in documents "
+            "shorter than min_document_tokens 65; raise max_length or choose overflow split or "
+            "truncate, "
+            "lower min_document_tokens",
+        ),
+        (
+            ("--min-pack-tokens", 64, "--pad-segment-to-multiple", 64, "--overflow", "drop"),
+            "N tokens are in documents longer than max_length 64, N tokens are in packs smaller "
+            "than min_pack_tokens 64; raise max_length or choose overflow split or truncate, lower "
+            "min_pack_tokens",
+        ),
     ],
 )
-def test_no_document_left_by_the_filters_says_so(
-    tmp_path: Path, folder: Path, options: tuple[object, ...]
+def test_no_document_left_by_the_filters_names_those_that_dropped_some(
+    tmp_path: Path, folder: Path, options: tuple[object, ...], causes: str
 ) -> None:
-    assert refused(tmp_path, folder, *options) == (
-        "no document is left for the split train; see min_document_tokens, "
-        "max_document_tokens, min_pack_tokens, overflow and holdout"
+    sentence = refused(tmp_path, folder, *options)
+    left = f"no document is left for the split train: {causes}"
+    assert re.sub(r"[\d,]+ tokens", "N tokens", sentence) == left
+
+
+_PROMPT, _ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "causes"),
+    [
+        (
+            [{"messages": [_PROMPT]}],
+            ("--messages-column", "messages"),
+            "without a trained token; check the roles of the messages and train_on assistant",
+        ),
+        (
+            [{"ids": [1, 2], "mask": [0, 0]}],
+            ("--input-ids-column", "ids", "--loss-mask-column", "mask"),
+            "without a trained token; check the column mask",
+        ),
+        (
+            [{"messages": [_PROMPT, _ANSWER]}],
+            ("--messages-column", "messages", "--min-loss-tokens", 50),
+            "with fewer trained tokens than min_loss_tokens 50; lower min_loss_tokens",
+        ),
+        (
+            [{"p": "question " * 50, "r": "answer"}],
+            ("--prompt-column", "p", "--response-column", "r", "--overflow", "truncate"),
+            "without a trained token; check the column r, and raise max_length if truncation cuts "
+            "answers off",
+        ),
+    ],
+)
+def test_rows_without_a_trained_token_name_what_decides_it(
+    tmp_path: Path, rows: list[Any], options: tuple[object, ...], causes: str
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    template = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
+    (tmp_path / "template").write_text(template)
+    chat = ("--chat-template", tmp_path / "template") if "--messages-column" in options else ()
+    result = build(tmp_path, path, *options, *chat)
+    left = f"packprep: no document is left for the split train: N tokens are in segments {causes}"
+    assert result.code == 2
+    assert re.sub(r"[\d,]+ tokens", "N tokens", result.err.splitlines()[-1]) == left
+
+
+def test_a_phase_without_packs_names_what_took_its_tokens(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", texts(60))
+    phases = [{"tokens": 900}, {"tokens": 40, "max_length": 128}]
+    sentence = refused(tmp_path, path, "--phases", json.dumps(phases), "--min-pack-tokens", 60)
+    assert re.fullmatch(
+        r"phase 2 has no packs: \d+ tokens are in packs smaller than min_pack_tokens 60; lower "
+        "min_pack_tokens",
+        sentence,
+    ), sentence
+
+
+def test_rows_without_text_say_so(tmp_path: Path) -> None:
+    assert refused(tmp_path, write_jsonl(tmp_path / "a.jsonl", ["", ""])) == (
+        "no document is left for the split train: 2 rows have no text; check the columns of the "
+        "sources"
     )
 
 
 def test_no_document_left_for_validation_says_so(tmp_path: Path, folder: Path) -> None:
     sentence = refused(tmp_path, folder, "--holdout", "0.0000001")
-    assert sentence.startswith("no document is left for the split validation")
+    assert sentence.startswith("no document is left for the split validation: ")
+    assert sentence.endswith(" tokens are in the other split; change holdout")
 
 
 def test_an_output_of_other_settings_is_kept_and_the_difference_named(tmp_path: Path) -> None:

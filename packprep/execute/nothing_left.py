@@ -1,0 +1,84 @@
+"""Sentence of a build that has no packs: where its tokens are, and the options that decide that."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from packprep.config.build_config import BuildConfig
+from packprep.packing.account import Dropped, Sums
+from packprep.tokens.store import TokenFile
+
+
+def nothing_left(what: str, sums: Sums, files: Sequence[TokenFile], config: BuildConfig) -> str:
+    """The sentence, with the causes that took documents and no others.
+
+    what: the beginning, such as "no document is left for the split train". sums: of the build, or
+    of its phase. files: of the build; none for a phase.
+    """
+    causes = [
+        (f"{count:,} tokens are {_place(Dropped(reason), config)}", _cure(Dropped(reason), config))
+        for reason, count in sums.dropped.most_common()
+    ]
+    if sums.tokens_packed:
+        causes.append((f"{sums.tokens_packed:,} tokens are in the other split", "change holdout"))
+    parts = [part for file in files for part in file.parts]
+    skipped = sum((Counter(part.skipped) for part in parts), Counter[str]())
+    empty = sum(part.rows for part in parts) - skipped.total()
+    if not causes and empty:
+        causes.append((f"{empty:,} rows have no text", "check the columns of the sources"))
+    if not causes:
+        return f"{what}{_rows(skipped)}; {'fix the rows' if skipped else 'give it more tokens'}"
+    found, advice = (", ".join(dict.fromkeys(words)) for words in zip(*causes, strict=True))
+    return f"{what}{_rows(skipped)}: {found}; {advice}"
+
+
+def _place(reason: Dropped, config: BuildConfig) -> str:
+    """Place of dropped tokens, which names the option that dropped them and its value."""
+    trained = (
+        "without a trained token"
+        if config.min_loss_tokens == 1
+        else f"with fewer trained tokens than min_loss_tokens {config.min_loss_tokens:,}"
+    )
+    return {
+        Dropped.TOO_SHORT: "in documents shorter than min_document_tokens "
+        f"{config.min_document_tokens:,}",
+        Dropped.TOO_LONG: "in documents longer than max_document_tokens "
+        f"{config.max_document_tokens or 0:,}",
+        Dropped.OVERFLOW: f"in documents longer than max_length {config.max_length:,}",
+        Dropped.SHORT_TAIL: "in last pieces shorter than min_document_tokens "
+        f"{config.min_document_tokens:,}",
+        Dropped.FEW_LOSS_TOKENS: f"in segments {trained}",
+        Dropped.SMALL_PACK: f"in packs smaller than min_pack_tokens {config.min_pack_tokens:,}",
+        Dropped.REMAINDER: f"in packs beyond a multiple of {config.packs_multiple_of:,}",
+        Dropped.NOT_DRAWN: "not drawn",
+    }[reason]
+
+
+def _cure(reason: Dropped, config: BuildConfig) -> str:
+    if reason is Dropped.FEW_LOSS_TOKENS and config.min_loss_tokens == 1:
+        cut = ", and raise max_length if truncation cuts answers off"
+        return f"check {_labelling(config)}" + (cut if config.overflow == "truncate" else "")
+    return {
+        Dropped.TOO_SHORT: "lower min_document_tokens",
+        Dropped.TOO_LONG: "raise max_document_tokens",
+        Dropped.OVERFLOW: "raise max_length or choose overflow split or truncate",
+        Dropped.SHORT_TAIL: "lower min_document_tokens",
+        Dropped.FEW_LOSS_TOKENS: "lower min_loss_tokens",
+        Dropped.SMALL_PACK: "lower min_pack_tokens",
+        Dropped.REMAINDER: "choose remainder fill or a smaller packs_multiple_of",
+        Dropped.NOT_DRAWN: "take more of each source",
+    }[reason]
+
+
+def _labelling(config: BuildConfig) -> str:
+    """What decides which tokens of a row are trained."""
+    if not config.chats:
+        return f"the column {config.labels_column or config.loss_mask_column}"
+    if config.messages_column is None:
+        return f"the column {config.response_column or ' and '.join(config.pair_columns)}"
+    return f"the roles of the messages and train_on {config.train_on}"
+
+
+def _rows(skipped: "Counter[str]") -> str:
+    """Part of a sentence such as " (3 rows were skipped: 2 bad_json, 1 null)"; "" for none."""
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()))
+    return f" ({skipped.total():,} rows were skipped: {counts})" if skipped else ""
