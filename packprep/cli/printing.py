@@ -59,8 +59,9 @@ def _engine(gate: "dict[str, Any] | None") -> list[tuple[str, str]]:
     if gate is None:
         return []
     count = gate.get("guard_characters", 0)
-    guarded = f"; {count:,} character{'s go' if count > 1 else ' goes'} to tokenizers"
-    return [("engine", gate["engine"] + (guarded if count else ""))]
+    characters = "1 certain character" if count == 1 else f"one of {count:,} certain characters"
+    guarded = f"; tokenizers for documents with {characters}" if count else ""
+    return [("engine", gate["engine"] + guarded)]
 
 
 def print_table(title: str, rows: Sequence[tuple[str, "str | Text"]]) -> None:

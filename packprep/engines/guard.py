@@ -53,9 +53,11 @@ class Guard:
     def __len__(self) -> int:
         return sum(last - first + 1 for first, last in self.ranges)
 
-    def routed(self) -> str:
-        """The number of characters, for people. Example: "1 character goes to tokenizers"."""
-        return f"{len(self):,} character{'s go' if len(self) != 1 else ' goes'} to tokenizers"
+    def characters(self) -> str:
+        """The number of characters, for people. Example: "one of 34 certain characters"."""
+        return (
+            "1 certain character" if len(self) == 1 else f"one of {len(self):,} certain characters"
+        )
 
     def with_(self, other: Guard) -> Guard:
         """Both sets together; they have no code point in common."""

@@ -56,6 +56,8 @@ LARGE_TOKENIZER = 4 << 20
 # build.
 THREAD_BYTES = 24 << 20
 
+_SLOWER = "tokenizers itself tokenizes this build, which takes longer"
+
 Reference = Callable[[], Engine]
 
 
@@ -130,18 +132,17 @@ def choose_engine(
         }
         if difference is None:
             return _guarded(fast, reference, guard, refusals, rejected | measured)
-        note = f"engine {fast.name} {fast.version} differs from the reference: {difference}"
+        note = f"{fast.name} {fast.version} gives other ids than tokenizers: {difference}"
         if requested != "auto":
             raise InputError(f"{note}; use --engine hf or auto")
         refusals.append(note)
         if not rejected:
             rejected = {"rejected": f"{fast.name} {fast.version}", "difference": difference}
     if refusals:
-        notes = [f"{note}; the engine is hf" for note in refusals]
+        notes = [f"{note}; {_SLOWER}" for note in refusals]
         return _choice(reference(), reference, "different", notes, **rejected | measured)
     refusal = unread[0] if unread else "no fast engine is installed (pip install packprep[fast])"
-    note = f"the engine is hf: {refusal}"
-    return _choice(reference(), reference, "no fast engine", [note])
+    return _choice(reference(), reference, "no fast engine", [f"{_SLOWER}: {refusal}"])
 
 
 def _compared(
@@ -159,7 +160,7 @@ def _compared(
         plain = [row for row in bad if texts[row].isascii()]  # no guard holds ASCII characters
         guard = Guard() if plain else guard_for(fast, tokenizer_json, load)
         if guard is None:
-            return Guard(), f"it gives other ids for more than {LIMIT:,} characters"
+            return Guard(), f"for more than {LIMIT:,} characters"
         left = set(bad.tolist()) - set(guard.with_(unswept()).rows(array).tolist())
         if left:
             difference = first_difference(fast, reference, [texts[min(left)]])
@@ -171,9 +172,7 @@ def _compared(
     sizes = np.diff(text_starts(documents))
     share = sizes[rows].sum() / max(sizes.sum(), 1)
     if len(rows) > 1 and share > GUARDED_SHARE:
-        return guard, (
-            f"{guard.routed()}, and documents with one of them are {share:.1%} of a sample"
-        )
+        return guard, (f"for documents with {guard.characters()}, {share:.1%} of the first ones")
     return guard, None
 
 
@@ -188,7 +187,11 @@ def _guarded(
         engine,
         reference,
         "guarded",
-        [*notes, f"the engine is {fast.name}; {guard.routed()}"],
+        [
+            *notes,
+            f"{fast.name} tokenizes this build, and tokenizers the documents with "
+            f"{guard.characters()}, for which {fast.name} gives other ids",
+        ],
         guard=str(guard),
         guard_characters=len(guard),
         **measured,

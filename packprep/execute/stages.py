@@ -289,7 +289,7 @@ class Stages:
         """Tokenizing engine; None if rows are token ids."""
         if self.job.config.input_ids_column is not None:
             return None
-        self.progress.wait("probing engines")
+        self.progress.wait("checking the tokenizer engine")
         choice = choose_engine(
             self.job.config.engine,
             self.job.tokenizer.json,

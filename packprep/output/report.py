@@ -491,7 +491,7 @@ def table(report: Report) -> list[tuple[str, str]]:
         )
     )
     rows.append(
-        ("bias", f"{report['bias']:.2f} (0: packs mix all lengths, 1: packs of one length)")
+        ("bias", f"{report['bias']:.2f} (1: equal lengths, 0: random, below 0: long with short)")
     )
     rows.append(("straggler", f"{report['straggler']:.2f}x at {report['straggler_ranks']} ranks"))
     spread = report["documents_per_pack"]

@@ -295,7 +295,7 @@ def test_shards_are_the_same_bytes_whichever_engine_made_the_ids(tmp_path: Path,
             InputError
         ) as error:  # its Unicode tables are newer than the reference's, and the gate says so
             assert name == "gigatoken"
-            assert "differs from the reference" in str(error)
+            assert "gives other ids than tokenizers" in str(error)
             return
     assert outputs["hf"].data == outputs[name].data
     assert outputs[name].run["engine"]["engine"] == name
