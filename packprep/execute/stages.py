@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -19,7 +20,6 @@ from packprep.execute.array_tasks import (
 )
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
-from packprep.execute.nothing_left import nothing_left
 from packprep.execute.quarantine import collect_quarantine
 from packprep.execute.shares import Shares
 from packprep.execute.window_files import WindowFile, Windows
@@ -31,6 +31,7 @@ from packprep.output.staging import (
     remove_leftovers,
 )
 from packprep.packing.kernels.compiled import compiling
+from packprep.packing.nothing_left import nothing_left
 from packprep.packing.warm import load_build
 from packprep.schemas.columns import columns_of_type
 from packprep.schemas.manifest import Manifest
@@ -344,14 +345,19 @@ class Stages:
                     )
                 what = f"no document is left for the split {split}"
                 sums = account.total(config.max_length)
-                raise InputError(nothing_left(what, sums, windows.files, config))
+                parts = [part for file in windows.files for part in file.parts]
+                skipped = sum((Counter(part.skipped) for part in parts), Counter[str]())
+                rows = sum(part.rows for part in parts) - skipped.total()
+                raise InputError(nothing_left(what, sums, rows, skipped, config))
         if self.job.config.group_prefix is not None:
             account.groups_apart = windows.groups_apart(self.job.splits)
         for number, phase in enumerate(account.phases, 1):
             if not any(window["packs"] for window in phase.account.windows):
                 of_phase = config.in_phase(config.phase_list()[number - 1])
                 sums = phase.account.total(of_phase.max_length)
-                raise InputError(nothing_left(f"phase {number} has no packs", sums, (), of_phase))
+                raise InputError(
+                    nothing_left(f"phase {number} has no packs", sums, 0, {}, of_phase)
+                )
         if reused and not EXECUTORS[self.job.config.executor].many_processes:
             self.progress.say(
                 f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"

@@ -1,18 +1,18 @@
 """Sentence of a build that has no packs: where its tokens are, and the options that decide that."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped, Sums
-from packprep.tokens.store import TokenFile
 
 
-def nothing_left(what: str, sums: Sums, files: Sequence[TokenFile], config: BuildConfig) -> str:
+def nothing_left(
+    what: str, sums: Sums, empty: int, skipped: Mapping[str, int], config: BuildConfig
+) -> str:
     """The sentence, with the causes that took documents and no others.
 
     what: the beginning, such as "no document is left for the split train". sums: of the build, or
-    of its phase. files: of the build; none for a phase.
+    of its phase. empty: rows without text. skipped: rows by reason.
     """
     causes = [
         (f"{count:,} tokens are {_place(Dropped(reason), config)}", _cure(Dropped(reason), config))
@@ -20,9 +20,6 @@ def nothing_left(what: str, sums: Sums, files: Sequence[TokenFile], config: Buil
     ]
     if sums.tokens_packed:
         causes.append((f"{sums.tokens_packed:,} tokens are in the other split", "change holdout"))
-    parts = [part for file in files for part in file.parts]
-    skipped = sum((Counter(part.skipped) for part in parts), Counter[str]())
-    empty = sum(part.rows for part in parts) - skipped.total()
     if not causes and empty:
         causes.append((f"{empty:,} rows have no text", "check the columns of the sources"))
     if not causes:
@@ -70,7 +67,7 @@ def _cure(reason: Dropped, config: BuildConfig) -> str:
 
 
 def _labelling(config: BuildConfig) -> str:
-    """What decides which tokens of a row are trained."""
+    """Options and columns that decide which tokens of a row are trained."""
     if not config.chats:
         return f"the column {config.labels_column or config.loss_mask_column}"
     if config.messages_column is None:
@@ -78,7 +75,7 @@ def _labelling(config: BuildConfig) -> str:
     return f"the roles of the messages and train_on {config.train_on}"
 
 
-def _rows(skipped: "Counter[str]") -> str:
+def _rows(skipped: Mapping[str, int]) -> str:
     """Part of a sentence such as " (3 rows were skipped: 2 bad_json, 1 null)"; "" for none."""
     counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()))
-    return f" ({skipped.total():,} rows were skipped: {counts})" if skipped else ""
+    return f" ({sum(skipped.values()):,} rows were skipped: {counts})" if skipped else ""
