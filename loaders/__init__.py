@@ -25,7 +25,7 @@ from .adapters import (
 )
 from .attention import attention_backend, varlen_attention
 from .batch import PackedBatch
-from .context_parallel import context_indices, context_slice
+from .context_parallel import context_gather, context_indices, context_slice
 from .frameworks import (
     MaxTextSource,
     TorchtitanSource,
@@ -36,6 +36,7 @@ from .frameworks import (
 from .loader import PackedLoader
 from .loss import (
     PairLogProbs,
+    log_probs_and_entropy,
     loss_weights,
     pair_log_probs,
     segment_means,
@@ -61,9 +62,11 @@ __all__ = [
     "attention_backend",
     "batch_from_rows",
     "check_trl",
+    "context_gather",
     "context_indices",
     "context_slice",
     "guard",
+    "log_probs_and_entropy",
     "loss_weights",
     "pack_sequences",
     "pair_log_probs",

@@ -9,12 +9,13 @@ chunks r and 2 * cp_size - 1 - r of each, so that causal attention costs all ran
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch import PackedBatch
+from .batch import PackedBatch, Tensor
 from .trees import refuse_trees
 
 ContextLayout = Literal["contiguous", "zigzag"]
@@ -98,3 +99,63 @@ def context_slice(
             for name, values in batch.extra.items()
         },
     )
+
+
+def context_gather(
+    values: Tensor, cu_seqlens: Any, layout: ContextLayout = "contiguous", group: Any = None
+) -> Tensor:
+    """Values of the full batch from those of each rank's slice, [T, ...], on every rank.
+
+    The inverse of `context_slice` for values that a model makes. All ranks of the group call it.
+
+    values: [T / ranks, ...], of this rank's tokens, in the order of its slice. cu_seqlens: of the
+    batch. group: process group of torch.distributed whose ranks have the slices, in order; by
+    default all processes.
+
+    Differentiable, without communication: the gradient of a slice is that of this rank's own loss.
+    So all ranks compute the same loss from the full values, and the sum over the ranks of the
+    gradients of the parameters is its gradient. DDP and FSDP take the mean: multiply the loss by
+    the number of ranks. ValueError if the values are not those of a slice.
+    """
+    import torch
+    from torch import distributed
+
+    size, rank = distributed.get_world_size(group), distributed.get_rank(group)
+    boundaries = cu_seqlens if isinstance(cu_seqlens, np.ndarray) else cu_seqlens.cpu().numpy()
+    indices = [context_indices(boundaries, each, size, layout) for each in range(size)]
+    if len(values) != len(indices[rank]):
+        raise ValueError(
+            f"values have {len(values)} tokens, and a slice for {size} ranks of "
+            f"{int(boundaries[-1])} tokens has {len(indices[rank])}; pass the values of the slice "
+            "that context_slice made"
+        )
+    every = torch.from_numpy(np.concatenate(indices)).to(values.device)
+    own = torch.from_numpy(indices[rank]).to(values.device)
+    gathered: Tensor = _gather_function().apply(values, every, own, group)
+    return gathered
+
+
+@lru_cache(maxsize=1)
+def _gather_function() -> Any:
+    """The autograd function of `context_gather`; torch is imported where it is made."""
+    import torch
+    from torch import distributed
+
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, values: Tensor, every: Tensor, own: Tensor, group: Any) -> Tensor:
+            ctx.save_for_backward(own)
+            parts = [torch.empty_like(values) for _ in range(len(every) // len(own))]
+            distributed.all_gather(parts, values.contiguous(), group=group)
+            whole = torch.empty(
+                (len(every), *values.shape[1:]), dtype=values.dtype, device=values.device
+            )
+            whole[every] = torch.cat(parts)
+            return whole
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Any:
+            (own,) = ctx.saved_tensors
+            return gradients[0][own], None, None, None
+
+    return Gather

@@ -5,6 +5,7 @@ pack. Weights correct that at no cost: the loss is (weights * losses).sum(), and
 split across ranks and context-parallel slices. Nothing here loops over segments.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from packprep.schemas.columns import NO_LOSS
 
 from .batch import PackedBatch, Tensor
+from .context_parallel import ContextLayout, context_gather
 from .trees import refuse_trees
 
 Mode = Literal["token", "segment", "document"]
@@ -76,17 +78,22 @@ def _torch_weights(cu_seqlens: Tensor, mask: Tensor, ids: Tensor | None) -> Tens
     return torch.repeat_interleave(each, boundaries.diff(), output_size=len(mask)) * mask
 
 
-def segment_means(values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Mean of the values of each segment where the mask is True.
+def segment_means(values: Tensor, mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
+    """Mean of the values of each segment where the mask is True, or of all of them without a mask.
 
     Returns [S], 0 for a segment where the mask is False everywhere; differentiable.
 
-    values: float [T]. mask: bool [T]. The sum of the result is slime's sum of sample means. If the
-    mask is known ahead, (loss_weights * values).sum() is the same and faster.
+    values: float [T]. mask: bool [T], or None. The sum of the result is slime's sum of sample
+    means, whose samples are responses: pass the mask of their tokens. If the mask is known ahead,
+    (loss_weights * values).sum() is the same and faster.
+
+    Example: values=[1, 2, 3, 6], mask=[1, 1, 0, 1], cu_seqlens=[0, 3, 4] -> [1.5, 6]
     """
     import torch
 
     offsets = cu_seqlens.long()
+    if mask is None:
+        mask = torch.ones_like(values, dtype=torch.bool)
     kept = values * mask
     sums = torch.segment_reduce(kept, "sum", offsets=offsets, unsafe=True, initial=0)
     counts = torch.segment_reduce(
@@ -104,7 +111,7 @@ def selective_log_probs(
 ) -> Tensor:
     """Log-probability of each label under softmax(hidden @ weight.T).
 
-    Returns float32 [T], 0 where the label is -100.
+    Returns [T], 0 where the label is -100; float32, or float64 if the logits are.
 
     hidden: [T, width]. weight: [vocabulary, width]. labels: int64 [T], of the next token. previous:
     of a batch of trees, whose labels are then those of the tokens themselves (labels="hf"); the
@@ -116,21 +123,91 @@ def selective_log_probs(
         hidden = hidden[previous.clamp(min=0)]
     import torch
     from torch.nn.functional import cross_entropy
+
+    def chunk_log_probs(part: Tensor, targets: Tensor) -> tuple[Tensor]:
+        return (-cross_entropy(_logits(part, weight), targets, reduction="none"),)
+
+    return torch.cat(_in_chunks(chunk_log_probs, hidden, labels, chunk)[0])
+
+
+def log_probs_and_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    batch: PackedBatch,
+    *,
+    chunk: int = 1024,
+    cp_layout: ContextLayout = "contiguous",
+    cp_group: Any = None,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each trained token, and entropy of the prediction, each at its own place.
+
+    Returns two tensors [T] that go with `batch.tokens` and the columns of `batch.extra`, whatever
+    the convention of the labels: 0 where the token has no label. float32, or float64 if the logits
+    are. Differentiable, in one pass over the logits, and again in the backward pass; see
+    `selective_log_probs` for its memory.
+
+    hidden: [T, width] or [1, T, width], last hidden states of the batch. weight: [vocabulary,
+    width], of the output layer. batch: with labels; of trees too. For another temperature, divide
+    `hidden` by it.
+
+    If the batch is a slice of `context_slice`, all ranks of `cp_group` (by default all processes)
+    give theirs and get the values of the full batch; see `context_gather` for the gradient.
+    cp_layout: that of the slices.
+    """
+    import torch
+
+    if batch.labels is None:
+        raise ValueError("the batch has no labels; pack it with labels='hf' or 'shifted'")
+    batch = batch.torch()
+    hidden = hidden[0] if hidden.dim() == 3 and len(hidden) == 1 else hidden
+    if batch.previous is not None:
+        labels, hidden = batch.labels, hidden[batch.previous.to(hidden.device).clamp(min=0)]
+    else:
+        labels = batch.labels_as("shifted")
+
+    def both(part: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        every = _logits(part, weight).log_softmax(-1)
+        chosen = every.gather(-1, targets.clamp(min=0)[:, None])[:, 0]
+        entropy = -(every.exp() * every).sum(-1)
+        trained = targets != NO_LOSS
+        return torch.where(trained, chosen, 0), torch.where(trained, entropy, 0)
+
+    parts = _in_chunks(both, hidden, labels.to(hidden.device), chunk)
+    values = torch.stack([torch.cat(part) for part in parts], 1)
+    if len(values) < int(batch.cu_seqlens[-1]):
+        values = context_gather(values, batch.cu_seqlens, cp_layout, cp_group)
+    if batch.previous is None:
+        values = values.roll(1, 0)  # of the next token until here; the last one has no label
+    log_probs, entropy = values.unbind(1)
+    return log_probs, entropy
+
+
+def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Logits in float32, or in float64 if they are."""
+    import torch
+
+    logits = hidden @ weight.T
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _in_chunks(
+    function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    values: Tensor,
+    labels: Tensor,
+    chunk: int,
+) -> list[tuple[Tensor, ...]]:
+    """Results of a function of `chunk` tokens at a time, [results] of [chunks].
+
+    They are computed again in the backward pass. Splits and does not slice: the gradient of each
+    slice would be as large as all values.
+    """
     from torch.utils.checkpoint import checkpoint
 
-    def chunk_log_probs(part: Tensor, targets: Tensor) -> Tensor:
-        return -cross_entropy((part @ weight.T).float(), targets, reduction="none")
-
-    pieces = [
-        checkpoint(
-            chunk_log_probs,
-            hidden[first : first + chunk],
-            labels[first : first + chunk],
-            use_reentrant=False,
-        )
-        for first in range(0, len(labels), chunk)
+    pieces = zip(values.split(chunk), labels.split(chunk), strict=True)
+    parts: list[tuple[Tensor, ...]] = [
+        checkpoint(function, part, targets, use_reentrant=False) for part, targets in pieces
     ]
-    return torch.cat(pieces)
+    return [*zip(*parts, strict=True)]
 
 
 def tree_loss(logits: Tensor, batch: PackedBatch, chunk: int = 1024) -> Tensor:
@@ -272,17 +349,9 @@ def _label_log_probs(logits: Tensor, labels: Tensor, chunk: int) -> Tensor:
     """
     import torch
     from torch.nn.functional import cross_entropy
-    from torch.utils.checkpoint import checkpoint
 
-    def chunk_log_probs(part: Tensor, targets: Tensor) -> Tensor:
+    def chunk_log_probs(part: Tensor, targets: Tensor) -> tuple[Tensor]:
         part = part.to(torch.promote_types(part.dtype, torch.float32))
-        return -cross_entropy(part, targets, reduction="none", ignore_index=NO_LOSS)
+        return (-cross_entropy(part, targets, reduction="none", ignore_index=NO_LOSS),)
 
-    # split and not slices: the gradient of each slice would be as large as all logits.
-    pieces = zip(logits.split(chunk), labels.split(chunk), strict=True)
-    return torch.cat(
-        [
-            checkpoint(chunk_log_probs, part, targets, use_reentrant=False)
-            for part, targets in pieces
-        ]
-    )
+    return torch.cat(_in_chunks(chunk_log_probs, logits, labels, chunk)[0])

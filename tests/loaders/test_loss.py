@@ -42,6 +42,8 @@ def test_weights_and_segment_means_equal_the_loop(lengths: list[int], random: An
     assert weights.dtype == torch.float32
     torch.testing.assert_close((weights * values).sum(), expected, atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(segment_means(values, mask, cu).sum(), expected)
+    unmasked = split_loop(values, torch.ones_like(mask), cu)
+    torch.testing.assert_close(segment_means(values, None, cu).sum(), unmasked)
     assert weights.tolist() == loss_weights(cu.numpy(), mask.numpy(), "segment").tolist()
 
 
@@ -129,15 +131,16 @@ def test_log_probabilities_in_chunks_are_those_of_the_whole(chunk: int) -> None:
         labels != -100
     )
     got = selective_log_probs(hidden, weight, labels, chunk=chunk)
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(got, whole.float(), atol=1e-5, rtol=1e-5)
-    upstream = torch.randn(65)
+    assert got.dtype == torch.float64
+    torch.testing.assert_close(got, whole)
+    upstream = torch.randn(65, dtype=torch.float64)
     for ours, wanted in zip(
         torch.autograd.grad(got, [hidden, weight], upstream),
-        torch.autograd.grad(whole, [hidden, weight], upstream.double()),
+        torch.autograd.grad(whole, [hidden, weight], upstream),
         strict=True,
     ):
-        torch.testing.assert_close(ours, wanted, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(ours, wanted)
+    assert selective_log_probs(hidden.half(), weight.half(), labels).dtype == torch.float32
 
 
 def test_weights_cost_a_small_part_of_a_split_loop() -> None:
