@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -72,6 +72,12 @@ def _known(key: str) -> tuple[str, ...]:
     help="Packs per optimizer step; adds a column of steps per epoch.",
 )
 @click.option(
+    "--padding-of-batch",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Say how much of batches of N documents is padding, if they are not packed.",
+)
+@click.option(
     "-c",
     "--config",
     type=click.Path(path_type=Path),
@@ -84,6 +90,7 @@ def command(
     sources: tuple[str, ...],
     sample: float,
     global_batch_size: int | None,
+    padding_of_batch: int | None,
     config: Path | None,
     **typed: Any,
 ) -> None:
@@ -148,6 +155,8 @@ def command(
             f"nothing can be planned: {rows[0].problem}; choose another --overflow or --strategy"
         )
     notes = _notes(measured, rate, refused, fitting) + _advice(rows, base)
+    if padding_of_batch is not None:
+        notes += _padding(measured, dict.fromkeys(lengths), padding_of_batch, base.seed)
     if run["json"]:
         click.echo(json.dumps(_as_json(measured, rows, rate, notes, global_batch_size), indent=2))
         return
@@ -235,6 +244,20 @@ def _advice(rows: Sequence["Row"], base: BuildConfig) -> list[str]:
     lengths = dict.fromkeys(row.max_length for row in rows)
     ranges = (outside_range(base.min_pack_tokens, length) for length in lengths)
     return notes + [note for note in ranges if note is not None]
+
+
+def _padding(measured: "Lengths", lengths: Iterable[int], batch: int, seed: int) -> list[str]:
+    """A note for each max_length on the padding of batches that are not packed."""
+    from packprep.preview.padding import batch_padding
+
+    windows = [window.documents.length for window in measured.windows]
+    of_lengths = ((length, batch_padding(windows, batch, length, seed)) for length in lengths)
+    return [
+        f"{length:,}: {padding.share:.1%} of batches of {batch:,} documents, each padded to the "
+        f"longest, is padding: {padding.times:.2f} places for each token; of full attention "
+        f"matrices {padding.attention_share:.1%}"
+        for length, padding in of_lengths
+    ]
 
 
 def _as_json(
