@@ -3,8 +3,8 @@
 The new files become windows of their own after the existing ones. They are built as an output of
 their own in OUT.appended, by any executor, and resumed like any build. Then OUT and OUT.appended
 are merged in OUT.incomplete, as `packprep merge OUT OUT.appended` would, and the result replaces
-OUT: readers find the old dataset or the new one. The old shards are neither read nor written again;
-they are linked.
+OUT: readers find the old dataset or the new one. The old shards are compared with their digests and
+linked; they are not written again.
 """
 
 import json

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,6 @@ from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.columns import FILLER, token_type
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.index_table import TOKENS, IndexTable, joined_tables
-from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.names import column_view, stored_schema
 from packprep.schemas.report import DocumentsPerPack, Report
@@ -42,6 +41,7 @@ from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
+from packprep.tokens.checked_output import CheckedOutput
 from packprep.tokens.index_shards import refuse_index
 
 _DOCUMENT_NUMBERS = ("document_ids", "pair_ids", "row_ids")  # columns of document ids
@@ -51,16 +51,22 @@ _DOCUMENT_NUMBERS = ("document_ids", "pair_ids", "row_ids")  # columns of docume
 class _Part:
     """An output whose packs are merged.
 
-    shift: number that is added to its document ids. level: how its shards are checked. windows:
-    number of windows of the index outputs before it.
+    shift: number that is added to its document ids. windows: number of windows of the index outputs
+    before it.
     """
 
-    path: Output
-    manifest: Manifest
+    source: CheckedOutput
     report: Report
     shift: int
-    level: Literal["size", "sha256"] = "sha256"
     windows: int = 0
+
+    @property
+    def path(self) -> Output:
+        return self.source.output
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.source.manifest
 
     @property
     def renumbered(self) -> bool:
@@ -75,13 +81,10 @@ class _Part:
         shards = [shard.path for shard in self.manifest.files if shard.is_shard]
         return self.windows + self.manifest.index_table.shards[shards.index(entry.path)]
 
-    def batches(self, entry: FileEntry) -> Iterator[pa.RecordBatch]:
-        """Record batches of a shard, checked, with their new document ids."""
+    def batches(self, entry: FileEntry, path: Path) -> Iterator[pa.RecordBatch]:
+        """Record batches of a shard at a path, checked, with their new document ids."""
         packs = 0
-        with (
-            pa.memory_map(str(check_file(self.path, entry))) as file,
-            pa.ipc.open_stream(file) as stream,
-        ):
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
             for batch in stream:
                 check_batch(
                     batch,
@@ -122,7 +125,7 @@ def merge(
     max_length differ or if `output` is anything else, FormatError for damage.
     """
     progress = progress or Silent()
-    parts = _parts(outputs, output)  # refuses outputs that do not fit, before anything is written
+    parts = _parts(outputs)  # refuses outputs that do not fit, before anything is written
     if shard_size is not None:
         refuse_index(outputs[0], parts[0].manifest, "only shards with tokens are cut again")
     with locked(output, f"{output} is being built"):
@@ -174,11 +177,10 @@ def merge_locked(
 ) -> Manifest:
     """Merge outputs; the caller holds the lock of `output`.
 
-    `output` may be one of them; the merged output then replaces it in one step. The shards of that
-    one are checked by size only, because they stay the same files.
+    `output` may be one of them; the merged output then replaces it in one step.
     """
     progress = progress or Silent()
-    parts = _parts(outputs, output)
+    parts = _parts(outputs)
     inputs = _inputs(parts)
     with staged(output) as staged_output:
         staging = staged_output.path
@@ -203,13 +205,13 @@ def merge_locked(
                 shards.append(shard)
                 progress.advance("merge", sum(done.packs for done in shards), total, "packs")
         entries = name_shards(staging, shards)
-        settings = write_common_settings(staging, outputs, output)
+        settings = write_common_settings(staging, [part.source for part in parts], output)
         manifest = _sign(staging, parts, inputs, entries, [settings] if settings else [], shards)
         publish(staging, output)
     return manifest
 
 
-def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
+def _parts(outputs: Sequence[Output]) -> list[_Part]:
     parts: list[_Part] = []
     shift = windows = 0
     for path in outputs:
@@ -224,16 +226,8 @@ def _parts(outputs: Sequence[Output], output: Path) -> list[_Part]:
             raise ConfigError(
                 f"{first.path} and {path} differ in {obstacle}; build one of them again to merge"
             )
-        parts.append(
-            _Part(
-                path,
-                manifest,
-                read_report(path, manifest),
-                shift,
-                "size" if path == output else "sha256",
-                windows,
-            )
-        )
+        source = CheckedOutput(path, manifest)
+        parts.append(_Part(source, read_report(path, manifest), shift, windows))
         windows += len(manifest.index_table.windows) if manifest.is_index else 0
         shift += sum(source["documents"] for source in manifest.data["sources"])
     return parts
@@ -278,28 +272,29 @@ def _index_facts(manifest: Manifest) -> Any:
 def _kept_shards(parts: Sequence[_Part], split: str, folder: Path) -> Iterator[ShardFile]:
     """Shards as they are cut now."""
     for epoch in range(parts[0].manifest.epochs):
-        for part, entry in _entries(parts, split, epoch):
-            path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
-            if part.renumbered:
-                schema = stored_schema(part.manifest.columns, part.manifest.names)
-                size, sha256 = write_batches(
-                    LocalShards(folder), path.name, part.batches(entry), schema
-                )
-            else:
-                link_file(check_file(part.path, entry, part.level), path)
-                size, sha256 = entry.bytes, entry.sha256
-            shard = receipt_like(entry, path.name, split, size, sha256)
-            yield replace(shard, window=part.window_of(entry))
+        for part in parts:
+            for entry, reading in part.source.shards(part.manifest.shards(split, epoch)):
+                path = folder / f"{split}-{len(list(folder.iterdir())):05d}.arrow"
+                with reading as old:
+                    if part.renumbered:
+                        size, sha256 = _write_renumbered(part, entry, old, path)
+                    else:
+                        link_file(old, path)
+                        size, sha256 = entry.bytes, entry.sha256
+                shard = receipt_like(entry, path.name, split, size, sha256)
+                yield replace(shard, window=part.window_of(entry))
+
+
+def _write_renumbered(part: _Part, entry: FileEntry, old: Path, path: Path) -> tuple[int, str]:
+    """Write a shard with its new document ids; its bytes and sha256."""
+    schema = stored_schema(part.manifest.columns, part.manifest.names)
+    batches = part.batches(entry, old)
+    return write_batches(LocalShards(path.parent), path.name, batches, schema)
 
 
 def _entries(parts: Sequence[_Part], split: str, epoch: int) -> list[tuple[_Part, FileEntry]]:
     """Shards of one split and epoch, part by part."""
-    return [
-        (part, entry)
-        for part in parts
-        if split in part.manifest.splits
-        for entry in part.manifest.shards(split, epoch)
-    ]
+    return [(part, entry) for part in parts for entry in part.manifest.shards(split, epoch)]
 
 
 def _recut_shards(
@@ -315,7 +310,7 @@ def _recut_epoch(
 ) -> Iterator[ShardFile]:
     sources = _entries(parts, split, epoch)
     sizes, lengths = (np.concatenate(column) for column in zip(*map(_sizes, sources), strict=True))
-    rows = _Rows(batch for part, entry in sources for batch in part.batches(entry))
+    rows = _Rows(_batches(parts, split, epoch))
     schema = stored_schema(parts[0].manifest.columns, parts[0].manifest.names)
     for number, (first, last) in enumerate(ranges(sizes, shard_size)):
         name = f"{split}-{epoch:03d}-{number:05d}.arrow"
@@ -332,6 +327,15 @@ def _recut_epoch(
             tokens=int(lengths[first:last].sum()),
             epoch=epoch,
         )
+    rows.end()
+
+
+def _batches(parts: Sequence[_Part], split: str, epoch: int) -> Iterator[pa.RecordBatch]:
+    """Record batches of the shards of a split and epoch, part by part."""
+    for part in parts:
+        for entry, reading in part.source.shards(part.manifest.shards(split, epoch)):
+            with reading as path:
+                yield from part.batches(entry, path)
 
 
 def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
@@ -339,7 +343,8 @@ def _sizes(source: tuple[_Part, FileEntry]) -> tuple[Int64, Int64]:
     part, entry = source
     sizes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     with (
-        pa.memory_map(str(check_file(part.path, entry))) as file,
+        part.source.peeking(entry) as path,
+        pa.memory_map(str(path)) as file,
         pa.ipc.open_stream(file) as stream,
     ):
         for batch in stream:
@@ -371,6 +376,10 @@ class _Rows:
         # A single slice is copied too: Arrow would write some bytes past its end.
         joined: pa.RecordBatch = pa.concat_batches(slices)  # type: ignore[attr-defined] # not in the stubs
         return joined
+
+    def end(self) -> None:
+        """Read to the end, where the last shard is compared."""
+        assert next(self._batches, None) is None
 
 
 def _inputs(parts: Sequence[_Part]) -> dict[str, Any]:
@@ -429,6 +438,7 @@ def _sign(
     if first.is_index:
         data["index"] = _joined_index(parts, shards).to_json()
         for part in parts:
+            part.source.compare_store()
             stores |= part.manifest.run.get("stores", {})
             files = [*files, *_token_files(part, staging)]
         stores = {"stores": stores}
@@ -459,7 +469,7 @@ def _token_files(part: _Part, staging: Path) -> list[Path]:
     for entry in part.manifest.all_files:
         if entry.path.startswith(f"{TOKENS}/") and not (staging / entry.path).exists():
             (staging / entry.path).parent.mkdir(parents=True, exist_ok=True)
-            link_file(check_file(part.path, entry, part.level), staging / entry.path)
+            link_file(part.source.file(entry), staging / entry.path)
             linked.append(staging / entry.path)
     return linked
 

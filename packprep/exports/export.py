@@ -34,6 +34,7 @@ from packprep.support.errors import ConfigError, asked, nearest
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 from packprep.support.version import __version__
+from packprep.tokens.checked_output import CheckedOutput
 
 SENT = "sent.json"  # versions of the objects that are in the store already
 _AT_ONCE = 4  # uploads at a time
@@ -88,7 +89,7 @@ def export(
         start = time.monotonic()
         folder = ExportFolder(destination.staging, facts)
         try:
-            _write(folder, source, manifest, EXPORT_FORMATS[to], output, progress)
+            _write(folder, CheckedOutput(source, manifest), EXPORT_FORMATS[to], output, progress)
         except ConfigError:  # the same command would never finish
             shutil.rmtree(folder.path, ignore_errors=True)
             raise
@@ -153,14 +154,13 @@ def _same_export(
 
 def _write(
     folder: ExportFolder,
-    source: Output,
-    manifest: Manifest,
+    source: CheckedOutput,
     to: ExportFormat,
     output: str,
     progress: Progress,
 ) -> None:
     """Write all splits, from the first shard that is not finished."""
-    skipped, done = folder.shards, 0
+    manifest, skipped, done = source.manifest, folder.shards, 0
     total = sum(entry.tokens or 0 for entry in manifest.files)
     for split in manifest.splits:
         entries = manifest.shards(split)
@@ -169,13 +169,13 @@ def _write(
             done += sum(entry.tokens or 0 for entry in entries)
             continue
         writer = to.open(folder, manifest, split, output)
-        for number, entry in enumerate(entries):
-            if skipped:
-                skipped -= 1
-            else:
-                batches = read_packs(source, manifest, entry)
+        finished, skipped = min(skipped, len(entries)), max(0, skipped - len(entries))
+        done += sum(entry.tokens or 0 for entry in entries[:finished])
+        for number, (entry, reading) in enumerate(source.shards(entries[finished:]), finished):
+            with reading as path:
+                batches = read_packs(source, entry, path)
                 writer.write_shard(number, folder.counted(split, batches))
-                folder.finish_shard()
+            folder.finish_shard()
             done += entry.tokens or 0
             progress.advance("export", done / 1e6, total / 1e6, "M tokens")
         writer.finish()

@@ -1,8 +1,9 @@
 """The directory that an export is written in, and what of it is finished.
 
 OUT.incomplete, beside OUT. Its progress.json is rewritten after each shard of the source: the
-files that are complete, and the size of those that still grow. Whatever is newer than progress.json
-is deleted or cut off when the export is resumed.
+files that are complete, and size and digest of those that still grow. Whatever is newer than
+progress.json is deleted or cut off when the export is resumed. A growing file that differs from its
+digest makes the export begin again.
 
 Files are hashed with xxh3 (128 bits), which shows damage and costs a tenth of sha256's time.
 """
@@ -33,11 +34,9 @@ class ExportFile:
     def __init__(self, path: Path, size: int = 0) -> None:
         """Open a file. size: bytes of it that an earlier run finished; the rest is cut off."""
         self._file = path.open("r+b" if size else "wb", buffering=0)
-        self._hash = xxhash.xxh3_128()
+        self._hash = _hash_of(self._file, size)
         self.bytes = self._flushed = size
         self.closed = False
-        while (left := size - self._file.tell()) > 0:
-            self._hash.update(self._file.read(min(left, _BLOCK)))
         self._file.truncate(size)
 
     def write(self, data: Any) -> int:
@@ -83,6 +82,15 @@ class ExportFile:
         return {"bytes": self.bytes, "xxh3_128": self._hash.hexdigest()}
 
 
+def _hash_of(file: Any, size: int) -> Any:
+    """xxh3 of the next bytes of a file that is not buffered."""
+    digest = xxhash.xxh3_128()
+    while size > 0 and (block := file.read(min(size, _BLOCK))):
+        digest.update(block)
+        size -= len(block)
+    return digest
+
+
 class ExportFolder:
     """Directory of an unfinished export."""
 
@@ -99,26 +107,25 @@ class ExportFolder:
         self.splits: list[str] = []  # that are finished
         self.counts: dict[str, dict[str, int]] = {}
         self._unneeded: list[str] = []
-        sizes = self._load()
+        self._receipts = self._load()
         for file in sorted(path.rglob("*"), reverse=True):
             name = file.relative_to(path).as_posix()
             if file.is_dir():
                 if not any(file.iterdir()):
                     file.rmdir()
-            elif name not in (PROGRESS, *self.complete, *sizes):
+            elif name not in (PROGRESS, *self.complete, *self._receipts):
                 file.unlink()
-        self._sizes = sizes
         self.record()
 
-    def _load(self) -> dict[str, int]:
-        """Sizes of the files that were growing. Deletes what cannot be resumed."""
+    def _load(self) -> dict[str, dict[str, Any]]:
+        """Receipts of the files that were growing. Deletes what cannot be resumed."""
         try:
             progress = parse_json((self.path / PROGRESS).read_bytes())
-            sizes: dict[str, int] = progress["growing"]
+            growing: dict[str, dict[str, Any]] = progress["growing"]
             complete: dict[str, dict[str, Any]] = progress["complete"]
             kept = (
                 progress["made_from"] == self._made_from
-                and all(self._size(name) >= size for name, size in sizes.items())
+                and all(self._begins_with(name, receipt) for name, receipt in growing.items())
                 and all(self._size(name) == each["bytes"] for name, each in complete.items())
             )
         except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
@@ -128,7 +135,15 @@ class ExportFolder:
             return {}
         self.complete, self.shards = complete, progress["shards"]
         self.splits, self.counts = progress["splits"], progress["counts"]
-        return sizes
+        return growing
+
+    def _begins_with(self, name: str, receipt: dict[str, Any]) -> bool:
+        """True if a file begins with the bytes of its receipt; the rest is written again."""
+        if self._size(name) < receipt["bytes"]:
+            return False
+        with inside(self.path, name).open("rb", buffering=0) as file:
+            digest: str = _hash_of(file, receipt["bytes"]).hexdigest()
+        return digest == str(receipt["xxh3_128"])
 
     def _size(self, name: str) -> int:
         path = inside(self.path, name)
@@ -154,7 +169,8 @@ class ExportFolder:
         if name not in self._growing:
             path = self.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._growing[name] = ExportFile(path, self._sizes.pop(name, 0))
+            size = self._receipts.pop(name)["bytes"] if name in self._receipts else 0
+            self._growing[name] = ExportFile(path, size)
         return self._growing[name]
 
     @contextmanager
@@ -215,13 +231,13 @@ class ExportFolder:
 
     def record(self) -> None:
         """Write progress.json."""
-        sizes = self._sizes | {name: file.bytes for name, file in self._growing.items()}
+        growing = {name: file.receipt for name, file in self._growing.items()}
         progress = {
             "made_from": self._made_from,
             "shards": self.shards,
             "splits": self.splits,
             "counts": self.counts,
-            "growing": sizes,
+            "growing": self._receipts | growing,
             "complete": self.complete,
         }
         write_file(self.path / PROGRESS, canonical_json(progress))

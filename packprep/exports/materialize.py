@@ -33,7 +33,6 @@ from packprep.schemas.columns import check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.index_table import TOKENS
-from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import (
     FORMAT_VERSION,
     NEWEST_VERSION,
@@ -48,7 +47,7 @@ from packprep.schemas.validate import check_batch
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
-from packprep.tokens.index_shards import as_packs, changed_token_files
+from packprep.tokens.checked_output import CheckedOutput
 
 _REPORT = "report.json"
 
@@ -77,9 +76,9 @@ def materialize(index: Output, output: Path, *, progress: Progress | None = None
             facts = build_facts(inputs, tokens="", source_bytes=0)
             signed = staged_output.claim(facts, progress, restart=False, replaces=False)
             if signed is None:
-                _check_tokens(index, manifest)
-                shards = _write(staging, index, manifest, progress)
-                signed = _sign(staging, index, manifest, shards, inputs)
+                source = CheckedOutput(index, manifest)
+                shards = _write(staging, source, progress)
+                signed = _sign(staging, source, shards, inputs)
             publish(staging, output)
     return signed
 
@@ -91,31 +90,24 @@ def _inputs(manifest: Manifest) -> dict[str, Any]:
     return inputs | {"options": options}
 
 
-def _check_tokens(index: Output, manifest: Manifest) -> None:
-    """Raise FormatError if a token file has changed."""
-    for _, finding in changed_token_files(index, manifest):
-        raise FormatError(finding)
-    for entry in manifest.all_files:
-        if entry.path.startswith(f"{TOKENS}/"):
-            check_file(index, entry, "sha256")
-
-
-def _write(staging: Path, index: Output, manifest: Manifest, progress: Progress) -> list[ShardFile]:
+def _write(staging: Path, source: CheckedOutput, progress: Progress) -> list[ShardFile]:
     """Write the shards in `staging`; those with receipts are kept."""
+    manifest = source.manifest
     folder, receipts = LocalShards(staging / "shards"), staging / "receipts"
     receipts.mkdir(exist_ok=True)
     token_columns = [column for column in manifest.columns if column.kind == "token"]
     schema = stored_schema(manifest.columns, manifest.names)
     shards: list[ShardFile] = []
     for split in manifest.splits:
-        for entry in manifest.shards(split):
+        for entry, reading in source.shards(manifest.shards(split)):
             name = f"{split}-{len(shards):05d}.arrow"
             receipt = receipts / f"{name}.json"
             shard = read_shard_receipt(receipt, entry.sha256)
             if shard is None or not shard.intact(folder):
                 content = column_bytes(token_columns, entry.tokens, 0, 0)
-                batches = _batches(index, manifest, entry)
-                size, sha256 = write_batches(folder, name, batches, schema, content)
+                with reading as path:
+                    batches = _batches(source, entry, path)
+                    size, sha256 = write_batches(folder, name, batches, schema, content)
                 shard = receipt_like(entry, name, split, size, sha256)
                 write_file(receipt, canonical_json(asdict(shard) | {"made_from": entry.sha256}))
             shards.append(shard)
@@ -124,16 +116,13 @@ def _write(staging: Path, index: Output, manifest: Manifest, progress: Progress)
     return shards
 
 
-def _batches(index: Output, manifest: Manifest, entry: FileEntry) -> Iterator[pa.RecordBatch]:
+def _batches(source: CheckedOutput, entry: FileEntry, path: Path) -> Iterator[pa.RecordBatch]:
     """Record batches of a shard with their tokens, checked."""
-    packs, packs_of, where = 0, as_packs(index, manifest), f"{index}/{entry.path}"
-    with (
-        pa.memory_map(str(check_file(index, entry, "sha256"))) as file,
-        pa.ipc.open_stream(file) as stream,
-    ):
+    packs, manifest, where = 0, source.manifest, f"{source}/{entry.path}"
+    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
         check_schema(stream.schema, manifest.file_columns, where)
         for stored in stream:
-            batch = packs_of(entry, stored, packs)
+            batch = source.packs_of(entry, stored, packs)
             limits = {"max_length": manifest.max_length, "vocab_size": manifest.vocab_size}
             check_batch(batch, manifest.columns, **limits, where=where, first_pack=packs)
             packs += len(batch)
@@ -143,29 +132,25 @@ def _batches(index: Output, manifest: Manifest, entry: FileEntry) -> Iterator[pa
 
 
 def _sign(
-    staging: Path,
-    index: Output,
-    manifest: Manifest,
-    shards: list[ShardFile],
-    inputs: dict[str, Any],
+    staging: Path, source: CheckedOutput, shards: list[ShardFile], inputs: dict[str, Any]
 ) -> Manifest:
     """Write the other files and the manifest."""
-    entries = name_shards(staging, shards)
+    manifest, entries = source.manifest, name_shards(staging, shards)
     files: list[Path] = []
     for value in manifest.run.get("files", []):
         if value["path"].startswith(f"{TOKENS}/"):
             continue
-        source, path = check_file(index, FileEntry(**value), "sha256"), staging / value["path"]
+        file, path = source.file(FileEntry(**value)), staging / value["path"]
         if value["path"] == SETTINGS:
-            _write_settings(source, path)
+            _write_settings(file, path)
         elif value["path"] == _REPORT:
-            report = json.loads(source.read_bytes()) | {
+            report = json.loads(file.read_bytes()) | {
                 "bytes": sum(shard.bytes for shard in shards),
                 "sha256": digest_of([entry["sha256"] for entry in entries]),
             }
             write_file(path, canonical_json(report))
         else:
-            write_file(path, source.read_bytes())
+            write_file(path, file.read_bytes())
         files.append(path)
     data = {key: value for key, value in manifest.data.items() if key != "index"} | {
         "format_version": NEWEST_VERSION if manifest.has_trees else FORMAT_VERSION,

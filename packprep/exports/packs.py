@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -14,11 +15,10 @@ from packprep.schemas.boundaries import bad_packs
 from packprep.schemas.columns import FILLER, NO_LOSS, Column, as_unsigned, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import StopAtFirst
-from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import FileEntry, Manifest, Output
+from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.schemas.names import column_view, stored_schema
 from packprep.support.arrays import Bools, Int32, Int64, UInt16
-from packprep.tokens.index_shards import as_packs
+from packprep.tokens.checked_output import CheckedOutput
 
 # Other columns are not exported.
 _READ = ("tokens", "cu_seqlens", "labels", "document_ids", "segment_lengths")
@@ -100,21 +100,21 @@ class PackBatch:
         return np.arange(len(self.tokens), dtype=np.int32) - starts
 
 
-def read_packs(output: Output, manifest: Manifest, entry: FileEntry) -> Iterator[PackBatch]:
+def read_packs(source: CheckedOutput, entry: FileEntry, path: Path) -> Iterator[PackBatch]:
     """The packs of one shard, in order; of trees, their rows in packs of their own.
 
-    Size, boundaries and the range of ids and labels are checked; `packprep verify` checks all else.
-    Raises FormatError that names file and pack.
+    path: of the shard, from `CheckedOutput.shards`. Boundaries and the range of ids and labels are
+    checked; `packprep verify` checks all else. Raises FormatError that names file and pack.
     """
-    path = check_file(output, entry)
+    manifest = source.manifest
     columns = _columns(manifest)
-    where, first, packs_of = f"{output}/{entry.path}", 0, as_packs(output, manifest)
+    where, first = f"{source}/{entry.path}", 0
     plain = Unshared(manifest, entry) if manifest.has_trees else None
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
             check_schema(stream.schema, manifest.file_columns, where)
             for stored in stream:
-                batch, packs = packs_of(entry, stored, first), first
+                batch, packs = source.packs_of(entry, stored, first), first
                 first += len(batch)
                 if plain is not None:
                     batch = plain.packs(batch, where, packs)

@@ -16,22 +16,21 @@ from packprep.output.build_facts import difference
 from packprep.output.shard_folder import link_file
 from packprep.output.shard_writer import ShardFile, receipt_like
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
+from packprep.schemas.manifest import FileEntry, read_manifest
 from packprep.support.errors import ConfigError
+from packprep.tokens.checked_output import CheckedOutput
 
 
 @dataclass(frozen=True)
 class EarlierPhases:
-    """The phases that stay: the first `count` of the output at `path`."""
+    """The phases that stay: the first `count` of the output `source`."""
 
-    path: Path
-    manifest: Manifest
+    source: CheckedOutput
     count: int
 
     def shards(self, split: str) -> Iterator[FileEntry]:
         """Shards of these phases in one split, in order."""
-        for entry in self.manifest.shards(split) if split in self.manifest.splits else ():
+        for entry in self.source.manifest.shards(split):
             if entry.phase is not None and entry.phase < self.count:
                 yield entry
 
@@ -52,11 +51,11 @@ class EarlierPhases:
                 else f"{entry.packs:,} packs of {entry.tokens:,} tokens in {entry.path}"
             )
             raise ConfigError(
-                f"{self.path} has {found}, and this build plans {packs:,} packs of {tokens:,} "
+                f"{self.source} has {found}, and this build plans {packs:,} packs of {tokens:,} "
                 "tokens there: another version made it; build all phases again, without "
                 "--from-phase"
             )
-        source, target = check_file(self.path, entry), folder / name
+        source, target = self.source.file(entry), folder / name
         folder.mkdir(exist_ok=True)
         target.unlink(missing_ok=True)
         link_file(source, target)
@@ -106,7 +105,7 @@ def earlier_phases(config: BuildConfig, inputs: Mapping[str, Any]) -> EarlierPha
             f"{path} was built with other settings ({changed_rest}), so no phase would stay the "
             "same; repeat them, or build all phases again, without --from-phase"
         )
-    return EarlierPhases(path, manifest, count)
+    return EarlierPhases(CheckedOutput(path, manifest), count)
 
 
 def _rest(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from packprep.schemas.columns import (
     token_type,
 )
 from packprep.schemas.errors import FormatError
-from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
 from packprep.schemas.names import (
     HF_NAMES,
@@ -53,6 +52,7 @@ from packprep.schemas.views import ListView
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
+from packprep.tokens.checked_output import CheckedOutput
 from packprep.tokens.index_shards import refuse_index
 
 REPORT = "report.json"
@@ -82,8 +82,9 @@ def rename(output: Path, names: Names, progress: Progress | None = None) -> Mani
             facts = build_facts(inputs, tokens="", source_bytes=0)
             signed = staged_output.claim(facts, progress, restart=False, replaces=True)
             if signed is None:
-                shards = _write(staging, output, manifest, columns, names, progress)
-                signed = _sign(staging, output, manifest, shards, inputs, columns, added)
+                source = CheckedOutput(output, manifest)
+                shards = _write(staging, source, columns, names, progress)
+                signed = _sign(staging, source, shards, inputs, columns, added)
             publish(staging, output)
     changed = f"; added {', '.join(added)}" if added else ""
     if left_out := [column.name for column in manifest.columns if column not in columns]:
@@ -131,25 +132,25 @@ _CARRIED = ("pair_ids", "pair_sides", "turn_ids")
 
 def _write(
     staging: Path,
-    output: Path,
-    manifest: Manifest,
+    source: CheckedOutput,
     columns: tuple[Column, ...],
     names: Names,
     progress: Progress,
 ) -> list[ShardFile]:
     """Write the shards in `staging`."""
-    folder = staging / "shards"
+    manifest, folder = source.manifest, staging / "shards"
     shutil.rmtree(folder, ignore_errors=True)  # of a killed rename, which begins again
     folder.mkdir()
     schema = stored_schema(columns, names)
     token_columns = [column for column in columns if column.kind == "token"]  # nearly all bytes
     shards: list[ShardFile] = []
     for split in manifest.splits:
-        for entry in manifest.shards(split):
+        for entry, reading in source.shards(manifest.shards(split)):
             name = f"{split}-{len(shards):05d}.arrow"
-            batches = _batches(output, entry, manifest, columns, names)
             content = column_bytes(token_columns, entry.tokens, 0, 0)
-            size, sha256 = write_batches(LocalShards(folder), name, batches, schema, content)
+            with reading as path:
+                batches = _batches(source, entry, path, columns, names)
+                size, sha256 = write_batches(LocalShards(folder), name, batches, schema, content)
             shards.append(receipt_like(entry, name, split, size, sha256))
             done = sum(shard.packs for shard in shards)
             progress.advance("rename", done, manifest.num_packs, "packs")
@@ -157,14 +158,11 @@ def _write(
 
 
 def _batches(
-    output: Path, entry: FileEntry, manifest: Manifest, columns: tuple[Column, ...], names: Names
+    source: CheckedOutput, entry: FileEntry, path: Path, columns: tuple[Column, ...], names: Names
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of a shard with the new names, checked."""
-    packs, where = 0, f"{output}/{entry.path}"
-    with (
-        pa.memory_map(str(check_file(output, entry, "sha256"))) as file,
-        pa.ipc.open_stream(file) as stream,
-    ):
+    packs, manifest, where = 0, source.manifest, f"{source}/{entry.path}"
+    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
         for batch in stream:
             limits = {"max_length": manifest.longest(entry), "vocab_size": manifest.vocab_size}
             check_batch(batch, manifest.columns, **limits, where=where, first_pack=packs)
@@ -209,8 +207,7 @@ def _computed(column: Column, tokens: ListView, cu: ListView) -> ListView:
 
 def _sign(
     staging: Path,
-    output: Path,
-    manifest: Manifest,
+    source: CheckedOutput,
     shards: list[ShardFile],
     inputs: dict[str, Any],
     columns: tuple[Column, ...],
@@ -218,15 +215,15 @@ def _sign(
 ) -> Manifest:
     """Write the other files and the manifest."""
     names: Names = inputs["options"]["names"]
-    entries = name_shards(staging, shards)
+    manifest, entries = source.manifest, name_shards(staging, shards)
     for entry in manifest.all_files:
         if entry in manifest.files or entry.path in (SETTINGS, REPORT):
             continue
-        write_file(staging / entry.path, check_file(output, entry, "sha256").read_bytes())
-    if (output / SETTINGS).exists():
-        _write_settings(staging, output, names)
-    if (output / REPORT).exists():
-        report = json.loads((output / REPORT).read_bytes()) | {
+        write_file(staging / entry.path, source.file(entry).read_bytes())
+    if (settings := source.find(SETTINGS)) is not None:
+        _write_settings(staging, settings, names)
+    if (old_report := source.find(REPORT)) is not None:
+        report = json.loads(old_report.read_bytes()) | {
             "bytes": sum(shard.bytes for shard in shards),
             "sha256": digest_of([entry["sha256"] for entry in entries]),
         }
@@ -243,9 +240,8 @@ def _sign(
     return write_manifest(staging, data, run)
 
 
-def _write_settings(staging: Path, output: Path, names: Names) -> None:
+def _write_settings(staging: Path, old: Path, names: Names) -> None:
     """Write build.yaml with the new names, under the comments that it begins with."""
-    lines = (output / SETTINGS).read_text().splitlines()
-    comments = [*takewhile(lambda line: line.startswith("#"), lines)]
-    config = replace(BuildConfig(**from_yaml(output / SETTINGS)), names=names)
+    comments = [*takewhile(lambda line: line.startswith("#"), old.read_text().splitlines())]
+    config = replace(BuildConfig(**from_yaml(old)), names=names)
     write_file(staging / SETTINGS, "\n".join([*comments, to_yaml(config)]).encode())

@@ -16,11 +16,11 @@ from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
 from packprep.packing.account import Sums
-from packprep.schemas.canonical import canonical_json, digest_of, file_digest
+from packprep.schemas.canonical import canonical_json, digest_of, file_digest, file_xxh3
 from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
 from packprep.schemas.index_table import IndexTable
-from packprep.schemas.manifest import NEWEST_VERSION, Manifest, Output, format_version
+from packprep.schemas.manifest import NEWEST_VERSION, Manifest, format_version
 from packprep.schemas.report import Report
 from packprep.schemas.storage.running import LAYOUT
 from packprep.schemas.storage.stores import is_url
@@ -32,7 +32,9 @@ from packprep.schemas.storage.writing import (
 )
 from packprep.sources.source import Source
 from packprep.support import memory
+from packprep.support.errors import StoppedError
 from packprep.support.version import __version__
+from packprep.tokens.checked_output import CheckedOutput
 from packprep.tokens.read_back import read_back
 from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.windows.index_rows import store_facts
@@ -122,13 +124,15 @@ def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -
     write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(config)]).encode())
 
 
-def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path) -> Path | None:
+def write_common_settings(
+    staging: Path, outputs: Sequence[CheckedOutput], output: Path
+) -> Path | None:
     """Write build.yaml of merged outputs: their common options and the sources of all.
 
     Returns its path; None, without a file, if their options differ or are unknown, or if sources
     were mixed.
     """
-    paths = [path for part in outputs if (path := _find_settings(part)) is not None]
+    paths = [path for part in outputs if (path := part.find(SETTINGS)) is not None]
     configs = [BuildConfig(**from_yaml(path)) for path in paths]
     known = len(configs) == len(outputs) and not any(config.is_mix for config in configs)
     if not known or any(config.identity() != configs[0].identity() for config in configs):
@@ -143,16 +147,6 @@ def write_common_settings(staging: Path, outputs: Sequence[Output], output: Path
     common = replace(configs[-1], sources=tuple(sources), output=str(output))
     write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(common)]).encode())
     return staging / SETTINGS
-
-
-def _find_settings(output: Output) -> Path | None:
-    if isinstance(output, Path):
-        return path if (path := output / SETTINGS).exists() else None
-    return (
-        output.file(SETTINGS)
-        if any(entry.path == SETTINGS for entry in output.manifest.all_files)
-        else None
-    )
 
 
 def write_report(
@@ -236,6 +230,7 @@ def sign(
     if index is not None and tokens is not None:
         data |= {"format_version": NEWEST_VERSION, "index": index.to_json()}
         stores, own = store_facts(staging, tokens)
+        _check_written(own, files)
         run = run | {"stores": stores}
     facts = {
         "executor": config.executor,
@@ -259,6 +254,17 @@ def sign(
     return write_manifest(
         staging, data, run | facts, lambda manifest: read_back(staging, manifest, opened)
     )
+
+
+def _check_written(paths: Sequence[Path], files: Sequence[TokenFile]) -> None:
+    """Raise StoppedError for a token file that is not as it was written: it would be signed."""
+    written = {file.name: file.xxh3 for file in files}
+    for path in paths:
+        if (digest := file_xxh3(path)) != written.get(path.name):
+            raise StoppedError(
+                f"{path} has xxh3 {digest}; it was written with {written.get(path.name)}: check "
+                "the disk, then run the same command, which writes it again"
+            )
 
 
 def described(columns: Sequence[Column]) -> list[dict[str, str]]:

@@ -32,15 +32,17 @@ def copy_compiled(
     )
 
 
-def as_packs(output: Output, manifest: Manifest, *, tokens: bool = True) -> AsPacks:
+def as_packs(
+    output: Output, manifest: Manifest, *, tokens: bool = True, digests: bool = False
+) -> AsPacks:
     """Function from the record batches of an output's shards to packs.
 
     tokens: False to leave out what no caller of it reads: tokens and carried columns of an index
-    are then 0, its labels are not.
+    are then 0, its labels are not. digests: compare each token file when it is opened.
     """
     if not manifest.is_index:
         return lambda entry, batch, first_pack: batch
-    store, table = TokenStore(output, manifest), manifest.index_table
+    store, table = TokenStore(output, manifest, digests=digests), manifest.index_table
     paths = [entry.path for entry in manifest.files if entry.is_shard]
     window_of = dict(zip(paths, table.shards, strict=True))
 

@@ -2,7 +2,8 @@
 
 A receipt is next to its file and has its digest: a file is used only if both exist and agree. The
 digest protects against damage only (xxh3, 128 bits, ten times as fast as the sha256 that signs an
-output). The key of a store is a digest of everything that decides token files (sources, tokenizer,
+output). A receipt has a digest of itself too, because its counts decide an output; older ones have
+none. The key of a store is a digest of everything that decides token files (sources, tokenizer,
 text options): builds with another max_length or strategy use them again, builds with another
 tokenizer cannot.
 """
@@ -10,7 +11,7 @@ tokenizer cannot.
 import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +20,20 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.options import options_in
 from packprep.config.spellings import recorded_name
 from packprep.engines.tokenizer import Tokenizer
-from packprep.schemas.canonical import digest_of, file_size, file_xxh3, parse_json
+from packprep.schemas.canonical import (
+    canonical_json,
+    digest_of,
+    file_size,
+    file_xxh3,
+    parse_json,
+)
 from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Start
 
 STORED = "files.json"  # in a finished store
 
+_OF_ITSELF = "sha256"  # in a receipt: digest of everything else in it
 STORE_VERSION = 6  # increased when the same inputs would give other token files
 
 
@@ -174,11 +182,25 @@ def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> T
     """
     path = directory / name
     try:
-        receipt = parse_receipt(parse_json(path.with_suffix(".json").read_bytes()))
+        receipt = parse_receipt(_undamaged(parse_json(path.with_suffix(".json").read_bytes())))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
     same = file_size(path) == receipt.bytes and (not digests or file_xxh3(path) == receipt.xxh3)
     return receipt if receipt.name == name and same else None
+
+
+def receipt_json(receipt: TokenFile) -> bytes:
+    """Content of a receipt's file."""
+    facts = asdict(receipt)
+    return canonical_json(facts | {_OF_ITSELF: digest_of(facts)})
+
+
+def _undamaged(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a receipt's file. Raises ValueError if they differ from its digest."""
+    rest = {key: value for key, value in facts.items() if key != _OF_ITSELF}
+    if facts.get(_OF_ITSELF, digest := digest_of(rest)) != digest:
+        raise ValueError("it has changed since it was written")
+    return rest
 
 
 def parse_receipt(facts: dict[str, Any]) -> TokenFile:

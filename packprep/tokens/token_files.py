@@ -21,7 +21,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from packprep.tokens.store import (
     TokenFile,
     file_name,
     read_token_receipt,
+    receipt_json,
 )
 
 # Libraries, compiled kernels and an engine with its caches.
@@ -265,7 +266,7 @@ def tokenize_slice(
     # Neither is synced to disk: after a power cut, a file without its receipt, or with a damaged
     # one, is made again. Syncing the receipt would make the disk write the tokens at once.
     temporary.replace(path)
-    write_file(path.with_suffix(".json"), canonical_json(asdict(receipt)), sync=False)
+    write_file(path.with_suffix(".json"), receipt_json(receipt), sync=False)
     return receipt
 
 

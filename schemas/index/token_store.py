@@ -33,11 +33,19 @@ class TokenStore:
     """Token files of an index output.
 
     output: its directory, or an output at a URL. store: folder of the token store, if it is not
-    where the manifest says.
+    where the manifest says. digests: compare each file when it is mapped.
     """
 
-    def __init__(self, output: Output, manifest: Manifest, store: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        output: Output,
+        manifest: Manifest,
+        store: str | Path | None = None,
+        *,
+        digests: bool = False,
+    ) -> None:
         self._output, self._store = output, Path(store) if store is not None else None
+        self._digests = digests
         self._places: dict[str, str | None] = manifest.run.get("stores") or {}
         self.table = manifest.index_table
         self._listed = {entry.path: entry for entry in manifest.all_files}
@@ -98,6 +106,8 @@ class TokenStore:
         with self._lock:
             view = self._views.get(file.path)
         if view is None:
+            if self._digests:
+                self.compare(file)
             path, buffer = self._map(file)
             view = TokenFileView(buffer, str(path), file.rows)
             with self._lock:

@@ -22,8 +22,10 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.storage.export_manifest import EXPORT, read_export
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError
+from packprep.tokens.checked_output import CheckedOutput
 from tests.helpers.command import run
 from tests.helpers.export_readers import READERS, ReadPack, stored_packs
+from tests.helpers.planted import seal
 from tests.helpers.tiny_shards import (
     EXAMPLE,
     GOLDEN,
@@ -269,7 +271,7 @@ def test_a_killed_export_resumes_behind_its_last_shard_with_the_same_bytes(
     read: list[str] = []
 
     def dying(*arguments: Any) -> Iterator[PackBatch]:
-        read.append(arguments[2].path)
+        read.append(arguments[1].path)
         for number, batch in enumerate(read_packs(*arguments)):
             if len(read) > finished and number == 0:
                 raise Killed
@@ -283,7 +285,7 @@ def test_a_killed_export_resumes_behind_its_last_shard_with_the_same_bytes(
     again: list[str] = []
 
     def counting(*arguments: Any) -> Iterator[PackBatch]:
-        again.append(arguments[2].path)
+        again.append(arguments[1].path)
         return read_packs(*arguments)
 
     monkeypatch.setattr(export_module, "read_packs", counting)
@@ -362,6 +364,9 @@ def test_a_damaged_shard_is_an_error_that_names_it(tmp_path: Path) -> None:
     content = shard.read_bytes()
     place = content.index(np.array([1, 20, 21], np.int32).tobytes())
     shard.write_bytes(content[: place + 4] + b"\xff" * 4 + content[place + 8 :])
+    with pytest.raises(FormatError, match=r"00001\.arrow has sha256 \w+; expected \w+; restore"):
+        export(tmp_path / "v1-example", str(tmp_path / "out"), "npy")
+    seal(tmp_path / "v1-example", shard.name, 2, 16)  # by a writer that does not look
     with pytest.raises(FormatError, match=r"00001\.arrow packs from 0 have the token id -1"):
         export(tmp_path / "v1-example", str(tmp_path / "out"), "npy")
     shard.write_bytes(content[:-1])
@@ -390,7 +395,8 @@ def test_the_command_knows_every_format() -> None:
 
 def test_a_pack_batch_knows_what_is_trained(tmp_path: Path) -> None:
     manifest = write_output(tmp_path / "in", {"train": [[rich_row(0, 3, 1)]]}, RICH, max_length=16)
-    (batch,) = read_packs(tmp_path / "in", manifest, manifest.shards("train")[0])
+    (entry,), source = manifest.shards("train"), CheckedOutput(tmp_path / "in")
+    (batch,) = read_packs(source, entry, source.file(entry))
     assert batch.bounds.tolist() == [0, 4, 8, 12]
     assert batch.real_lengths.tolist() == [3, 1, 0]
     assert batch.labels.tolist() == [-100, 5, 5, -100] + [-100] * 8

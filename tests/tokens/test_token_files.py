@@ -16,13 +16,14 @@ from packprep.config.options import options_in
 from packprep.engines.backends import load_engine
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
+from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice
 from packprep.support.errors import InputError
 from packprep.tokens import encode
 from packprep.tokens.encode import cut_text, encode_table
-from packprep.tokens.store import parse_receipt, stored, tokens_key
+from packprep.tokens.store import parse_receipt, read_token_receipt, stored, tokens_key
 from packprep.tokens.token_files import seal, tokenize, tokenize_slice
 from tests.helpers.corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
 
@@ -77,6 +78,7 @@ def test_a_receipt_on_disk_has_these_keys(
 ) -> None:
     receipt = tokenize_slice(unit_of(["one", None], 2), tmp_path, engine, policy, BuildConfig())
     written = json.loads((tmp_path / "unit-000002-000.json").read_bytes())
+    assert written.pop("sha256") == digest_of(written)
     assert written == {
         "unit": 2,
         "slice": 0,
@@ -93,6 +95,24 @@ def test_a_receipt_on_disk_has_these_keys(
         "xxh3": receipt.xxh3,
     }
     assert parse_receipt(written) == receipt
+    path = tmp_path / "unit-000002-000.json"
+    path.write_bytes(canonical_json(written))  # as older versions wrote it
+    assert read_token_receipt(tmp_path, receipt.name) == receipt
+
+
+def test_a_flipped_bit_anywhere_in_a_receipt_is_noticed(
+    tmp_path: Path, policy: Tokenizer, engine: EngineChoice
+) -> None:
+    receipt = tokenize_slice(unit_of(["one", None], 2), tmp_path, engine, policy, BuildConfig())
+    path = tmp_path / "unit-000002-000.json"
+    right = path.read_bytes()
+    for place in range(len(right)):
+        for bit in range(8):
+            wrong = bytearray(right)
+            wrong[place] ^= 1 << bit
+            path.write_bytes(wrong)
+            read = read_token_receipt(tmp_path, receipt.name, digests=False)
+            assert read in (None, receipt), (place, bit)  # equal: a space after the end
 
 
 def test_the_size_of_batches_never_changes_the_file(
