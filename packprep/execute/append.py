@@ -39,6 +39,7 @@ from packprep.sources.source import STDIN, Source
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
+from packprep.tokens.store_place import check_store_place
 
 _NAMED = 3  # files that a sentence names
 
@@ -47,9 +48,11 @@ def open_output(config: BuildConfig) -> BuildOutput:
     """Output of a build. ConfigError if there cannot be one."""
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write to")
+    check_store_place(config)
     if config.append and not is_url(config.output) and _can_grow(Path(config.output)):
         return GrowingOutput(config)
     output = whole_output(config)
+    check_store_place(config, output.path)
     if isinstance(output, LocalOutput):
         output.check()
     return output

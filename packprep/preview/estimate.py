@@ -37,6 +37,7 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.store import TokenFile
+from packprep.tokens.store_place import check_store_place
 from packprep.tokens.token_files import quiet_datasets, tokenize_slice
 from packprep.windows.documents import Documents, read_documents
 from packprep.windows.planner import packed_tokens
@@ -64,6 +65,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     With append the prediction is for the sources that the output does not hold yet.
     """
     check_local(config)
+    check_store_place(config)
     tokenizer = load_build_tokenizer(config)
     engine = sample_engine(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():

@@ -36,6 +36,16 @@ from packprep.support.errors import InputError, system_error
 from packprep.support.progress import Progress, Silent
 from packprep.support.redact import redacted
 
+OUTPUT_ENDINGS = (
+    "",
+    ".incomplete",
+    ".replaced",
+    ".appended",
+    ".appended.incomplete",
+    ".appended.replaced",
+)
+"""Of the names that an output and the directories beside it have while it is made."""
+
 _DESCRIBE = ("state.json", "dataset_info.json")  # beside the data files of a saved dataset
 
 
@@ -267,15 +277,9 @@ def _is_saved(path: Path) -> bool:
 def _walked(path: Path, config: BuildConfig) -> list[Path]:
     """The files of a known format in a directory, sorted bytewise."""
     # The output may be next to the sources: the same command must find the same files again.
-    endings = (
-        "",
-        ".incomplete",
-        ".replaced",
-        ".appended",
-        ".appended.incomplete",
-        ".appended.replaced",
-    )
-    outputs = {Path(config.output + ending).absolute() for ending in endings if config.output}
+    outputs = {
+        Path(config.output + ending).absolute() for ending in OUTPUT_ENDINGS if config.output
+    }
     files = []
 
     def unreadable(error: OSError) -> None:  # os.walk would skip the folder

@@ -1,0 +1,63 @@
+"""Check of the place of a token store: it may be in no output.
+
+An output that is published replaces its directory, with all that is in it. In another output the
+tokens would be surplus files, or would be deleted with it.
+"""
+
+from pathlib import Path
+
+from packprep.config.build_config import BuildConfig
+from packprep.schemas.canonical import parse_json
+from packprep.schemas.errors import FormatError
+from packprep.schemas.manifest import read_manifest
+from packprep.schemas.storage.export_manifest import read_export
+from packprep.schemas.storage.running import BUILD, SUFFIX
+from packprep.schemas.storage.stores import is_url
+from packprep.sources.resolve import OUTPUT_ENDINGS
+from packprep.support.errors import ConfigError
+
+
+def check_store_place(config: BuildConfig, path: Path | None = None) -> None:
+    """Raise ConfigError for a --keep-tokens in this output or in another one, links followed.
+
+    path: beside which the build has its staging directory; default: the output.
+    """
+    if not config.keep_tokens:
+        return
+    store = Path(config.keep_tokens).resolve()
+    outputs = [path, path.with_name(path.name + SUFFIX)] if path is not None else []
+    if config.output and not is_url(config.output):
+        outputs += [Path(config.output + ending) for ending in OUTPUT_ENDINGS]
+    for output in outputs:
+        if store.is_relative_to(output.resolve()):
+            raise ConfigError(
+                f"--keep-tokens {config.keep_tokens} is in {output}, which the build replaces when "
+                "it is done; choose a folder outside it"
+            )
+    for folder in (store, *store.parents):
+        if _is_output(folder):
+            raise ConfigError(
+                f"--keep-tokens {config.keep_tokens} is in {folder}, another output of packprep, "
+                "whose files may not change; choose a folder outside it"
+            )
+
+
+def _is_output(folder: Path) -> bool:
+    """True for a finished output or export, and for the directory in which one is made."""
+    marks = ((BUILD, "inputs"), ("progress.json", "made_from"))
+    return any(_has_key(folder / name, key) for name, key in marks) or _is_finished(folder)
+
+
+def _has_key(path: Path, key: str) -> bool:
+    try:
+        content = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and key in content
+
+
+def _is_finished(folder: Path) -> bool:
+    try:
+        return read_export(folder) is not None or bool(read_manifest(folder))
+    except (FormatError, OSError):
+        return False
