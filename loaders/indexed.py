@@ -20,6 +20,7 @@ from packprep.schemas.index.packs import IndexBatch
 from packprep.schemas.index.runs import Copy, TokenRuns, copy_runs
 from packprep.schemas.index.token_store import TokenStore
 from packprep.schemas.manifest import Manifest
+from packprep.schemas.views import list_view
 
 from .mapped import BatchRows, MappedShard
 
@@ -120,6 +121,14 @@ class IndexShard(MappedShard):
     def release(self) -> None:
         super().release()
         self._gathered.release()
+
+    def pack_tokens(self) -> NDArray[np.int64]:
+        views = [list_view(batch, "lengths", self.where) for batch in self.batches()]
+        counts = [
+            np.add.reduceat(view.flat, view.offsets[:-1] - view.offsets[0], dtype=np.int64)
+            for view in views
+        ]
+        return np.concatenate([np.empty(0, np.int64), *counts])
 
     def find(self, pack: int) -> tuple[BatchRows, int]:
         batches = self._mapped

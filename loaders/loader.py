@@ -19,7 +19,7 @@ from .batch import PackedBatch
 from .buffers import BlockPool
 from .fill import BatchMaker, LabelChoice
 from .loss import Mode
-from .order import EpochOrder, Schedule
+from .order import EpochOrder, Schedule, TokenSchedule
 from .shape import batch_shape, check_tree_settings, column_kind, phase_batches
 from .shards import PackedShards, StoredPlan
 
@@ -38,7 +38,9 @@ class PackedLoader:
     the remainder is dropped or filled then. A state of such a loader resumes in the finished
     output.
     packs_per_batch: packs in a batch of one rank; in later phases as many as have the tokens of a
-    batch of the first one. seed, epoch: decide the
+    batch of the first one. max_tokens: instead of it, tokens of a batch of one rank: each has as
+    many of the next packs as fit, on every rank the same number of batches. The number of steps of
+    an epoch then depends on its order. Padding counts. seed, epoch: decide the
     order. shuffle: mix packs in windows of `shuffle_window` shuffled shards. rank, world_size: this
     rank's share of each global batch. labels: "hf" (unshifted, the model shifts), "shifted" (of the
     next token) or "none"; no label crosses a segment boundary. loss_weights: mode of the weights to
@@ -48,10 +50,10 @@ class PackedLoader:
 
     pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple of this.
     max_segments: segments of every batch; with it shapes never change (pad_to is then
-    packs_per_batch * max_length by default), for torch.compile and CUDA graphs. Padding is added as
-    extra segments at the end, without loss. cp_size: number of context-parallel ranks that slice
-    each batch with `context_slice`; cp_layout: its layout there. remainder: "drop" the last packs
-    if they fill no batch on all ranks, or "fill" the batch with packs without loss.
+    packs_per_batch * max_length, or max_tokens, by default), for torch.compile and CUDA graphs.
+    Padding is added as extra segments at the end, without loss. cp_size: number of context-parallel
+    ranks that slice each batch with `context_slice`; cp_layout: its layout there. remainder: "drop"
+    the last packs if they fill no batch on all ranks, or "fill" the batch with packs without loss.
 
     prefetch: batches that a thread makes ahead; 0 for none. The memory of a batch is reused once no
     array of it is referenced, so it is safe to keep batches. pin_memory: use page-locked memory, so
@@ -66,8 +68,9 @@ class PackedLoader:
     def __init__(
         self,
         shards: PackedShards,
-        packs_per_batch: int,
+        packs_per_batch: int | None = None,
         *,
+        max_tokens: int | None = None,
         seed: int = 0,
         epoch: int = 0,
         rank: int = 0,
@@ -89,6 +92,7 @@ class PackedLoader:
     ) -> None:
         self.shards = shards
         self.packs_per_batch, self.rank, self.world_size = packs_per_batch, rank, world_size
+        self.max_tokens = max_tokens
         self.seed, self.epoch = seed, epoch
         self.remainder, self.prefetch = remainder, prefetch
         self._window = shuffle_window if shuffle else 0
@@ -96,13 +100,17 @@ class PackedLoader:
         self._columns = {name: column_kind(shards, name) for name in columns}
         self._check()
         check_tree_settings(shards, trees, labels, cp_size)
-        self._batch_sizes = phase_batches(shards, packs_per_batch)
+        phases = max(len(shards.phases), 1)
+        self._batch_sizes = (
+            phase_batches(shards, packs_per_batch) if packs_per_batch else [1] * phases
+        )
         lengths = [phase.max_length for phase in shards.phases] or [shards.max_length]
         self._shapes = [
             batch_shape(
                 shards,
                 length,
                 batch,
+                max_tokens,
                 pad_to,
                 max_segments,
                 pad_multiple,
@@ -112,17 +120,23 @@ class PackedLoader:
             )
             for length, batch in zip(lengths, self._batch_sizes, strict=True)
         ]
+        self._order: EpochOrder | None = None
+        self._cut: tuple[int, TokenSchedule] | None = None  # by its start
         self._check_steps()
         self._phase = 0
         self._start = self._handed_out = 0
         self._by_number = False
-        self._order: EpochOrder | None = None
         self._maker: tuple[int, BatchMaker] | None = None
 
     def _check(self) -> None:
-        least = {"packs_per_batch": 1, "world_size": 1, "prefetch": 0, "epoch": 0}
+        if (self.packs_per_batch is None) == (self.max_tokens is None):
+            raise ValueError(
+                f"packs_per_batch is {self.packs_per_batch} and max_tokens {self.max_tokens}; pass "
+                "one of them"
+            )
+        least = {"packs_per_batch": 1, "max_tokens": 1, "world_size": 1, "prefetch": 0, "epoch": 0}
         for name, low in least.items():
-            if getattr(self, name) < low:
+            if (value := getattr(self, name)) is not None and value < low:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected {low} or more")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(
@@ -146,14 +160,17 @@ class PackedLoader:
         """Check all epochs that are packed, so that none fails after hours of training."""
         if self.shards.growing:
             self._check_stored_order()
+            if self.max_tokens is not None:
+                self.shards.pack_tokens(self._plan)  # raises
             return
-        for plan in self.shards.plans:
+        for plan in self.shards.plans if self.max_tokens is None else [None]:
             for run in self._schedule(0, plan).runs:
                 if run.steps == 0:
+                    size = run.batch or f"{self.max_tokens} tokens"
                     phase = f"phase {run.phase + 1} of " if self.shards.phases else ""
                     raise ValueError(
                         f"{phase}{self.shards.path} has {run.end - run.first} packs, too few for "
-                        f"one batch of {run.batch} on each of {self.world_size} ranks; choose "
+                        f"one batch of {size} on each of {self.world_size} ranks; choose "
                         "remainder='fill' or a smaller batch"
                     )
 
@@ -169,6 +186,7 @@ class PackedLoader:
         shape = max(self._shapes, key=lambda each: each.tokens)
         kept = {
             "packs_per_batch": self.packs_per_batch,
+            "max_tokens": self.max_tokens,
             "seed": self.seed,
             "epoch": self.epoch,
             "rank": self.rank,
@@ -268,7 +286,8 @@ class PackedLoader:
         A loaded state of the same epoch keeps its position.
         """
         if epoch != self.epoch:
-            self.epoch, self._order, self._start, self._handed_out = epoch, None, 0, 0
+            self.epoch, self._start, self._handed_out = epoch, 0, 0
+            self._order = self._cut = None
             self._phase = 0
             self._check()
 
@@ -306,13 +325,13 @@ class PackedLoader:
         self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
         self._check_stored_order()
         self.shards.check_window(self._window)
-        self._order = None
+        self._order = self._cut = None
         self._start = self._handed_out = state["packs"]
         self._phase = self._phase_after(self._start)
         self._by_number = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_order": None, "_maker": None}
+        return self.__dict__ | {"_order": None, "_maker": None, "_cut": None}
 
     @property
     def _plan(self) -> StoredPlan:
@@ -321,12 +340,30 @@ class PackedLoader:
     def _schedule(self, start: int, plan: StoredPlan | None = None) -> Schedule:
         """The steps of an epoch from a place on; plan: of another epoch than the current one."""
         packs = [phase.packs for phase in self.shards.phases] or [(plan or self._plan).packs]
+        if self.max_tokens is not None:
+            return self._token_schedule(start, packs)
         return Schedule(
             [*zip(packs, self._batch_sizes, strict=True)],
             start=start,
             world_size=self.world_size,
             fill=self.remainder == "fill",
         )
+
+    def _token_schedule(self, start: int, phases: list[int]) -> TokenSchedule:
+        if self._cut is None or self._cut[0] != start:
+            tokens = self.shards.pack_tokens(self._plan)
+            tokens = tokens[self._epoch_order().every() - self._plan.first_pack]
+            multiple = self._shapes[0].multiple
+            schedule = TokenSchedule(
+                tokens,
+                phases,
+                (self.max_tokens or 0) // multiple * multiple,
+                start=start,
+                world_size=self.world_size,
+                fill=self.remainder == "fill",
+            )
+            self._cut = start, schedule
+        return self._cut[1]
 
     def _phase_after(self, start: int) -> int:
         """Phase of the first batch from a place on."""
@@ -378,7 +415,8 @@ class PackedLoader:
             flat = places.ravel()
             packs = order.take(flat[flat < run.end])
             packs += [-1 - run.phase] * (len(flat) - len(packs))
-            batches += [packs[at : at + run.batch] for at in range(0, len(packs), run.batch)]
+            size = places.shape[1]
+            batches += [packs[at : at + size] for at in range(0, len(packs), size)]
         return batches
 
     def _take_start(self) -> int:
@@ -390,7 +428,7 @@ class PackedLoader:
 
     def _packs_from(self, start: int, in_workers: bool = False) -> Iterator[list[int]]:
         """Pack numbers of this rank's batches from a position on, with their shards read ahead."""
-        done, each = 0, self.packs_per_batch * self.world_size
+        done, each = 0, (self.packs_per_batch or 1) * self.world_size
         while self.shards.growing:
             known = self.shards.grow(start + (done + 1) * each)
             self._order = None  # of the shards that were known before
@@ -409,9 +447,7 @@ class PackedLoader:
         return map(self._make, self._packs_from(start))
 
     def _count(self, schedule: Schedule, step: int) -> None:
-        run, number = schedule.at(step)
-        done = run.first + (number + 1) * run.batch * self.world_size
-        self._handed_out, self._phase = min(done, run.end), run.phase
+        self._handed_out, self._phase = schedule.end(step), schedule.at(step)[0].phase
 
     def _counted(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
         schedule, grew = self._schedule(start), self.shards.growing

@@ -258,14 +258,18 @@ class MappedShard:
         return rows, row
 
     def longest(self) -> int:
-        """Tokens of the longest pack, from the list offsets, for outputs without a manifest."""
-        views = (
-            self._view(batch, field)
+        """Tokens of the longest pack, for outputs without a manifest."""
+        return int(self.pack_tokens().max(initial=0))
+
+    def pack_tokens(self) -> NDArray[np.int64]:
+        """Tokens of each pack, int64 [packs], from the list offsets."""
+        counts = [
+            np.diff(self._view(batch, field).offsets).astype(np.int64)
             for batch in self.batches()
             for field in self.fields
             if field.name == "tokens"
-        )
-        return max((int(np.diff(view.offsets).max()) for view in views), default=0)
+        ]
+        return np.concatenate([np.empty(0, np.int64), *counts])
 
     def _view(self, batch: pa.RecordBatch, field: Field) -> ListView:
         view = list_view(batch, field.stored, self.where)

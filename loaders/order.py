@@ -75,6 +75,11 @@ class EpochOrder:
             places = places[inside:]
         return numbers
 
+    def every(self) -> NDArray[np.int64]:
+        """Stored numbers of all packs in this order, int64 [packs]."""
+        windows = [self._make_window(window) for window in range(len(self.windows))]
+        return np.concatenate([np.empty(0, np.int64), *windows])
+
     def _make_window(self, window: int) -> NDArray[np.int64]:
         shards = self.windows[window]
         packs = np.concatenate(
@@ -136,6 +141,11 @@ class Schedule:
         run, number = self.at(step)
         return min(run.first + number * run.batch * self.world_size, run.end)
 
+    def end(self, step: int) -> int:
+        """First place after the global batch at a step."""
+        run, number = self.at(step)
+        return min(run.first + (number + 1) * run.batch * self.world_size, run.end)
+
     def places(
         self, rank: int, first: int, last: int
     ) -> Iterator[tuple[PhaseRun, NDArray[np.int64]]]:
@@ -149,6 +159,80 @@ class Schedule:
             steps = np.arange(number, number + count)
             yield run, rank_places(steps, run.batch, rank, self.world_size, run.first)
             first += count
+
+
+class TokenSchedule(Schedule):
+    """The steps of an epoch from a place on, with batches of at most `budget` tokens.
+
+    The order is cut into runs that are as long as fits, and global batch s has the runs
+    s * world_size, s * world_size + 1, ...: one for each rank. The runs do not depend on the number
+    of ranks, and those after any of them are the same when the order is cut from there on.
+
+    tokens: of each pack, in the order of the epoch. phases: packs in each. fill: the last batch of
+    a phase may lack runs.
+
+    Example: tokens [5, 3, 4, 4, 6], budget 8, world_size 2 -> packs [0, 1] and [2, 3], then [4]
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[np.int64],
+        phases: Sequence[int],
+        budget: int,
+        *,
+        start: int,
+        world_size: int,
+        fill: bool,
+    ) -> None:
+        self.world_size = world_size
+        self.runs, self._bounds = [], list[list[int]]()
+        first = 0
+        for phase, packs in enumerate(phases):
+            end = first + packs
+            begin = min(max(first, start), end)
+            bounds = [begin + place for place in next_fit_bounds(tokens[begin:end], budget)]
+            count = len(bounds) - 1
+            steps = -(-count // world_size) if fill else count // world_size
+            self.runs.append(PhaseRun(phase=phase, first=begin, end=end, batch=0, steps=steps))
+            self._bounds.append(bounds)
+            first = end
+        self._ends = list(accumulate(run.steps for run in self.runs))
+
+    def place(self, step: int) -> int:
+        return self._bound(step, 0)
+
+    def end(self, step: int) -> int:
+        return self._bound(step, 1)
+
+    def _bound(self, step: int, later: int) -> int:
+        run, number = self.at(step)
+        bounds = self._bounds[run.phase]
+        return bounds[min((number + later) * self.world_size, len(bounds) - 1)]
+
+    def places(
+        self, rank: int, first: int, last: int
+    ) -> Iterator[tuple[PhaseRun, NDArray[np.int64]]]:
+        for step in range(first, last):
+            run, number = self.at(step)
+            bounds, mine = self._bounds[run.phase], number * self.world_size + rank
+            lacks = mine >= len(bounds) - 1
+            yield (
+                run,
+                np.arange(*((run.end, run.end + 1) if lacks else bounds[mine : mine + 2]))[None],
+            )
+
+
+def next_fit_bounds(tokens: NDArray[np.int64], budget: int) -> list[int]:
+    """Bounds of runs of at most `budget` tokens, each as long as fits: 0, ..., len(tokens).
+
+    Example: tokens=[5, 3, 4, 4, 6], budget=8 -> [0, 2, 4, 5]
+    """
+    before = np.append(0, np.cumsum(tokens))
+    following = np.searchsorted(before, before + budget, side="right").data
+    bounds = [0]
+    while bounds[-1] < len(tokens):
+        bounds.append(int(following[bounds[-1]]) - 1)
+    return bounds
 
 
 def rank_places(

@@ -28,6 +28,7 @@ def batch_shape(
     shards: PackedShards,
     max_length: int,
     packs_per_batch: int,
+    max_tokens: int | None,
     pad_to: int | None,
     max_segments: int | None,
     pad_multiple: int,
@@ -37,7 +38,7 @@ def batch_shape(
 ) -> BatchShape:
     """Shape of a batch with these settings of PackedLoader; ValueError if there is none.
 
-    max_length: of the packs of its phase.
+    max_length: of the packs of its phase. packs_per_batch: no matter with max_tokens.
     """
     for name, value in (
         ("pad_to", pad_to),
@@ -69,7 +70,19 @@ def batch_shape(
         if pad_multiple % (2 * cp_size):
             multiple = pad_multiple * 2 * cp_size
     largest = -(-packs_per_batch * max(max_length, filler) // multiple) * multiple
-    if pad_to is not None and (pad_to < packs_per_batch * max_length or pad_to % multiple):
+    if max_tokens is not None:
+        largest = max_tokens // multiple * multiple
+        if largest < max(max_length, filler):
+            raise ValueError(
+                f"max_tokens is {max_tokens} and a pack of {shards.path} has up to {max_length}; "
+                f"choose {-(-max(max_length, filler) // multiple) * multiple} or more"
+            )
+        if pad_to is not None and (pad_to < largest or pad_to % multiple):
+            raise ValueError(
+                f"pad_to is {pad_to} and max_tokens {max_tokens}; expected {largest} or more, a "
+                f"multiple of {multiple}"
+            )
+    elif pad_to is not None and (pad_to < packs_per_batch * max_length or pad_to % multiple):
         raise ValueError(
             f"pad_to is {pad_to}; {packs_per_batch} packs of at most {max_length} tokens "
             f"need {largest} or more, a multiple of {multiple}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packprep.schemas.canonical import digest_of, parse_json
 from packprep.schemas.errors import FormatError
@@ -280,6 +281,20 @@ class PackedShards:
         for shard in self._shards:
             if shard.where == name:
                 shard.release()
+
+    def pack_tokens(self, plan: "StoredPlan") -> NDArray[np.int64]:
+        """Tokens of each pack of a plan, int64 [packs], in stored order.
+
+        ValueError where that would read or fetch whole shards.
+        """
+        if self._remote is not None or self._cache is not None or self.growing:
+            raise ValueError(
+                f"{self.path}: batches of max_tokens need the lengths of all packs ahead, of a "
+                "finished output on a local disk that is mapped; choose packs_per_batch"
+            )
+        last = plan.first_shard + len(plan.packs_per_shard)
+        counts = [shard.pack_tokens() for shard in self._shards[plan.first_shard : last]]
+        return np.concatenate([np.empty(0, np.int64), *counts])
 
     def check_window(self, shards: int) -> None:
         """ValueError if the memory is too small to read windows of this many shards ahead."""

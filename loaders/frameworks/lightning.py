@@ -13,7 +13,7 @@ from ..shards import PackedShards
 
 def to_data_module(
     train: PackedShards,
-    packs_per_batch: int,
+    packs_per_batch: int | None = None,
     *,
     validation: PackedShards | None = None,
     **options: Any,

@@ -376,6 +376,8 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
         *("Isolation", "PackedBatch", "PackedShards", "PairLogProbs", "Segment", "check_trl"),
         *("attention_backend", "varlen_attention", "context_indices", "loss_weights"),  # no batch
         *(
+            "context_gather",
+            "log_probs_and_entropy",
             "pack_sequences",
             "segment_means",
             "selective_log_probs",
