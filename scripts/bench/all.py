@@ -163,6 +163,16 @@ cropping; its row is our twin of the
 documents of `b4` before they are cut at the pack's length, as nanochat does.""",
     ),
     Benchmark(
+        name="claims",
+        title="Claims about packing",
+        quick=("-n", "2000", "--loop", "500", "--repeats", "2"),
+        prose="""\
+Figures that guides to packing give, measured here. *Said* is the guide's figure. Forgather's greedy
+packing is a loop written again from its description: with truncation it finishes a block after each
+document. What each claim means for packprep is on the page
+[Claims about packing, checked](documents.md).""",
+    ),
+    Benchmark(
         name="repack",
         title="Packings for several epochs",
         quick=("--epochs", "2", "--max-length", "1024", "--strategy", "best_fit"),
