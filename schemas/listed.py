@@ -1,7 +1,8 @@
 """Comparison of the files of an output with its manifest: missing, changed or surplus."""
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,6 +14,8 @@ from .manifest import FileEntry, Manifest, Output
 Level = Literal["size", "sha256"]
 # Of a repository on the Hugging Face hub and of its client, beside the files of an output.
 _HUB_FILES, _HUB_FOLDER = (".gitattributes", "README.md"), ".cache/huggingface/"
+# Results of `map` and `filter` on an opened dataset, and their files while they are written.
+_CACHE = re.compile(r"cache-[\w.-]+\.arrow|tmp[a-z0-9_]{8}", re.ASCII)
 SURPLUS = "is not in the manifest; expected nothing else in the directory"
 
 
@@ -53,13 +56,40 @@ def check_files(directory: Path, manifest: Manifest, level: Level = "size") -> l
 
 
 def surplus_names(names: Iterable[str], manifest: Manifest) -> list[str]:
-    """Names that are not in the manifest, without those of a repository on the hub."""
+    """Names that are not in the manifest, without caches, and those of a repository on the hub."""
     listed = {MANIFEST, *_HUB_FILES, *(entry.path for entry in manifest.all_files)}
-    return [name for name in names if name not in listed and not name.startswith(_HUB_FOLDER)]
+    return [
+        name
+        for name in names
+        if name not in listed and not name.startswith(_HUB_FOLDER) and not is_cache(name)
+    ]
+
+
+def is_cache(name: str) -> bool:
+    """True for the name of a file in which `datasets` keeps what it computed of a dataset."""
+    return _CACHE.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def cache_note(names: Sequence[str]) -> str:
+    """A sentence about such files of a directory."""
+    more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+    return (
+        f"{names[0]}{more}: datasets keeps results of map there; they are no part of this output "
+        "and may be deleted"
+    )
+
+
+def cache_files(directory: Path) -> list[str]:
+    """Names of the files below a directory in which `datasets` keeps what it computed."""
+    return [name for name in _names_in(directory) if is_cache(name)]
 
 
 def surplus_files(directory: Path, manifest: Manifest) -> list[Path]:
     """Files in `directory` that are not in the manifest, see `surplus_names`."""
+    return [directory / name for name in surplus_names(_names_in(directory), manifest)]
+
+
+def _names_in(directory: Path) -> list[str]:
     found: list[str] = []
     for folder, folders, names in os.walk(directory):
         folders.sort()
@@ -67,4 +97,4 @@ def surplus_files(directory: Path, manifest: Manifest) -> list[Path]:
         names += [name for name in folders if Path(folder, name).is_symlink()]
         paths = sorted(Path(folder, name) for name in names)
         found += [path.relative_to(directory).as_posix() for path in paths]
-    return [directory / name for name in surplus_names(found, manifest)]
+    return found

@@ -182,6 +182,8 @@ def merge_locked(
     progress = progress or Silent()
     parts = _parts(outputs)
     inputs = _inputs(parts)
+    for part in parts:
+        part.source.say_caches(progress)
     with staged(output) as staged_output:
         staging = staged_output.path
         facts = build_facts(inputs, tokens="", source_bytes=0)

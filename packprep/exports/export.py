@@ -89,7 +89,9 @@ def export(
         start = time.monotonic()
         folder = ExportFolder(destination.staging, facts)
         try:
-            _write(folder, CheckedOutput(source, manifest), EXPORT_FORMATS[to], output, progress)
+            checked = CheckedOutput(source, manifest)
+            checked.say_caches(progress)
+            _write(folder, checked, EXPORT_FORMATS[to], output, progress)
         except ConfigError:  # the same command would never finish
             shutil.rmtree(folder.path, ignore_errors=True)
             raise

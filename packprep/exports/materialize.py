@@ -77,6 +77,7 @@ def materialize(index: Output, output: Path, *, progress: Progress | None = None
             signed = staged_output.claim(facts, progress, restart=False, replaces=False)
             if signed is None:
                 source = CheckedOutput(index, manifest)
+                source.say_caches(progress)
                 shards = _write(staging, source, progress)
                 signed = _sign(staging, source, shards, inputs)
             publish(staging, output)

@@ -10,7 +10,13 @@ from packprep.inspect.shard_files import Opened, opener
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
-from packprep.schemas.listed import check_file, surplus_files, surplus_names
+from packprep.schemas.listed import (
+    cache_files,
+    check_file,
+    is_cache,
+    surplus_files,
+    surplus_names,
+)
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.storage.remote import RemoteOutput
 from packprep.schemas.storage.stores import Store, Stored, is_url
@@ -48,6 +54,10 @@ class DirectoryFiles:
         """Read a small file. Raises OSError if that fails."""
         return (self.directory / name).read_bytes()
 
+    def caches(self) -> list[str]:
+        """Names of files that `datasets` has left in the directory."""
+        return cache_files(self.directory)
+
     def surplus(self, manifest: Manifest) -> list[str]:
         """Names of files that the manifest does not list."""
         return [
@@ -84,6 +94,9 @@ class StoreFiles:
 
     def read(self, name: str) -> bytes:
         return self.store.read(name)
+
+    def caches(self) -> list[str]:
+        return list(filter(is_cache, self._stored))
 
     def surplus(self, manifest: Manifest) -> list[str]:
         return surplus_names(self._stored, manifest)

@@ -40,9 +40,10 @@ from packprep.schemas.columns import WHOLE_ROW, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
-from packprep.schemas.listed import SURPLUS
+from packprep.schemas.listed import SURPLUS, cache_files, cache_note
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.report import Report
+from packprep.schemas.storage.export_manifest import EXPORT
 from packprep.schemas.trees import rows_view
 from packprep.schemas.validate import sound_parts
 from packprep.support.errors import InputError
@@ -138,15 +139,23 @@ def _verify_without_manifest(
     exported = check_exported(path, verdict.findings, progress)
     if exported is not None and vocab_size is None:
         vocab_size = exported.data.get("vocab_size")
-    result = verify_foreign(path, vocab_size, verdict.findings, progress)
-    if result is None:
-        from packprep.inspect.unsigned import verify_unsigned
+    try:
+        result = verify_foreign(path, vocab_size, verdict.findings, progress)
+        if result is None:
+            from packprep.inspect.unsigned import verify_unsigned
 
-        verify_unsigned(path, verdict, vocab_size, progress)
-    else:
-        verdict.not_checked += result.not_checked
-        for count in ("files", "bytes", "packs", "segments", "tokens"):
-            setattr(verdict, count, getattr(result, count))
+            verify_unsigned(path, verdict, vocab_size, progress)
+        else:
+            verdict.not_checked += result.not_checked
+            for count in ("files", "bytes", "packs", "segments", "tokens"):
+                setattr(verdict, count, getattr(result, count))
+    except (InputError, FormatError) as error:
+        if not (path / EXPORT).exists():
+            raise  # there is nothing to verify
+        what = f"the packs cannot be read: {error}"
+        verdict.findings.add(Finding(kind="damaged", file=EXPORT, what=what))
+    if path.is_dir() and (caches := cache_files(path)):
+        verdict.not_checked.append(cache_note(caches))
     if exported is not None:
         verdict.not_checked = [
             "documents, BOS, EOS and the ledger: an export does not have them",
@@ -189,6 +198,8 @@ def _check_files(
             verdict.findings.add(Finding(kind="token store", file=name, what=what))
     for name in files.surplus(manifest):
         verdict.findings.add(Finding(kind="surplus file", file=name, what=f"it {SURPLUS}"))
+    if caches := files.caches():
+        verdict.not_checked.append(cache_note(caches))
     verdict.files, verdict.bytes = len(entries) + 1, sum(result.bytes for result in checked)
     _check_phases(manifest, checked, verdict.findings)
     segments = dict.fromkeys(manifest.splits, 0)

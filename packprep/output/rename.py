@@ -83,6 +83,7 @@ def rename(output: Path, names: Names, progress: Progress | None = None) -> Mani
             signed = staged_output.claim(facts, progress, restart=False, replaces=True)
             if signed is None:
                 source = CheckedOutput(output, manifest)
+                source.say_caches(progress)
                 shards = _write(staging, source, columns, names, progress)
                 signed = _sign(staging, source, shards, inputs, columns, added)
             publish(staging, output)

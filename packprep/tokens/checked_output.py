@@ -12,9 +12,10 @@ from pathlib import Path
 
 from packprep.schemas.errors import FormatError
 from packprep.schemas.index_table import TOKENS
-from packprep.schemas.listed import Level, check_file
+from packprep.schemas.listed import Level, cache_files, cache_note, check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.support.limits import usable_cores
+from packprep.support.progress import Progress
 from packprep.tokens.index_shards import AsPacks, as_packs, changed_token_files
 
 _AT_ONCE = 8  # files, unless there are fewer cores
@@ -33,6 +34,11 @@ class CheckedOutput:
         for entry in self.manifest.all_files:
             if not entry.is_shard and not entry.path.startswith(f"{TOKENS}/"):
                 self.file(entry)
+
+    def say_caches(self, progress: Progress) -> None:
+        """Report files that `datasets` has left in the directory: they are left out."""
+        if isinstance(self.output, Path) and (names := cache_files(self.output)):
+            progress.say(f"{self.output}: left out {cache_note(names)}")
 
     def __str__(self) -> str:
         return str(self.output)

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from packprep.exports.export import export
+from packprep.exports.registry import EXPORT_FORMATS
 from packprep.inspect.verify import verify
+from tests.helpers.command import run
 from tests.helpers.export_readers import READERS
 from tests.helpers.tiny_shards import GOLDEN, RICH, rich_row, write_output
 
@@ -54,6 +56,27 @@ def test_a_damaged_export_json_is_a_finding(tmp_path: Path) -> None:
     content = (out / "export.json").read_bytes()
     (out / "export.json").write_bytes(content.replace(b'"format":"npy"', b'"format":"nPy"'))
     assert any("does not have the sha256 that it names" in line for line in findings(out))
+
+
+@pytest.mark.parametrize("to", sorted(EXPORT_FORMATS))
+def test_any_damage_of_any_file_is_a_finding_and_not_an_error(to: str, tmp_path: Path) -> None:
+    out = exported(to, tmp_path)
+    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+        right = path.read_bytes()
+        for wrong in (b"", b"{", right[: len(right) // 2], _flipped(right, 2), _flipped(right, 99)):
+            path.write_bytes(wrong)
+            assert run("verify", out, "-q").code == 1, (path, wrong[:40])
+        path.write_bytes(right)
+        if path.name != "export.json":  # without it nothing says that this is an export
+            path.unlink()
+            assert run("verify", out, "-q").code == 1, path
+            path.write_bytes(right)
+    assert run("verify", out, "-q").code == 0
+
+
+def _flipped(content: bytes, place: int) -> bytes:
+    place %= len(content)
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
 @pytest.fixture

@@ -80,14 +80,14 @@ def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
 
 
 def test_surplus_files_and_links_are_found_wherever_they_are(out: Path) -> None:
-    (out / "train" / "cache-1.arrow").touch()
+    (out / "train" / "cache.arrow").touch()
     (out / "deep" / "er").mkdir(parents=True)
     (out / "deep" / "er" / "x").touch()
     (out / "link").symlink_to(out / "train")
     (out / "dangling").symlink_to("nowhere")
     assert findings(out) == [
         f"{path} is not in the manifest; expected nothing else in the directory"
-        for path in ("dangling", "link", "deep/er/x", "train/cache-1.arrow")
+        for path in ("dangling", "link", "deep/er/x", "train/cache.arrow")
     ]
 
 

@@ -10,6 +10,7 @@ from packprep.inspect.foreign.preset_packs import check_preset_packs, is_preset
 from packprep.inspect.foreign.result import ForeignResult
 from packprep.inspect.foreign.row_lists import column_names
 from packprep.schemas.findings import Findings
+from packprep.schemas.listed import is_cache
 from packprep.sources.token_files.names import token_sources
 from packprep.support.progress import Progress
 
@@ -66,6 +67,7 @@ def _contents(path: Path) -> tuple[list[Path], list[Path], list[Path], list[Path
         file
         for file in sorted(path.rglob("*"))
         if file.is_file()
+        and not is_cache(file.name)
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
         and not any(folder in file.parents for folder in presets)
     ]
@@ -100,7 +102,7 @@ def _has_packs(path: Path) -> bool:
 
 def _saved_rows(folder: Path) -> list[Path]:
     """Files of a folder that `save_to_disk` wrote, if positions alone separate their segments."""
-    files = sorted(folder.rglob("*.arrow"))
+    files = [file for file in sorted(folder.rglob("*.arrow")) if not is_cache(file.name)]
     names = {*((column_names(files[0]) or []) if files else [])}
     only_positions = {"input_ids", "position_ids"} <= names
     return files if only_positions and names.isdisjoint({"seq_lengths", "cu_seqlens"}) else []

@@ -6,6 +6,7 @@ from packprep.schemas.canonical import file_xxh3
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.listed import is_cache
 from packprep.schemas.storage.export_manifest import EXPORT, ExportManifest, read_export
 from packprep.support.progress import Progress
 
@@ -52,5 +53,7 @@ def _surplus(directory: Path, manifest: ExportManifest) -> list[str]:
     return [
         name.as_posix()
         for name in names
-        if name.as_posix() not in listed and not any(part.startswith(".") for part in name.parts)
+        if name.as_posix() not in listed
+        and not any(part.startswith(".") for part in name.parts)
+        and not is_cache(name.name)
     ]

@@ -1,0 +1,111 @@
+"""Files that `datasets` leaves in an output are known, named, and never copied."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from datasets import load_from_disk
+
+from packprep.inspect.verify import verify
+from packprep.schemas import check_files, read_manifest
+from packprep.schemas.listed import is_cache
+from tests.helpers.command import run
+from tests.helpers.tiny_shards import GOLDEN
+
+TMP = "tmpab12_xyz"  # of a `map` that was killed
+
+
+def use(folder: Path) -> None:
+    """Map and filter a dataset, once in two processes."""
+    rows = load_from_disk(folder)
+    rows.map(lambda row: {"more": len(row["tokens"])}, desc="more")
+    rows.map(lambda row: {"less": 0}, num_proc=2)
+    rows.filter(lambda row: True)
+    (folder / TMP).write_bytes(b"begun")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outputs `a`, which `datasets` has used, and `b`."""
+    folder = tmp_path_factory.mktemp("made")
+    for name in "ab":
+        rows = "".join(json.dumps({"ids": [row] * 5}) + "\n" for row in range(9))
+        (folder / f"{name}.jsonl").write_text(rows)
+        options = ["--input-ids-column", "ids", "--vocab-size", "10", "--max-length", "16"]
+        built = run("build", folder / f"{name}.jsonl", "-o", folder / name, *options)
+        assert built.code == 0, built.err
+    use(folder / "a")
+    return folder
+
+
+@pytest.fixture
+def used(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that `datasets` has left in the output `a`, in a copy of all."""
+    shutil.copytree(made, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    there, others = ({path.name for path in Path(name).iterdir()} for name in "ab")
+    return sorted(there - others)
+
+
+def test_caches_of_datasets_are_known_and_similar_names_are_not(used: list[str]) -> None:
+    assert len(used) == 5  # one of each call, one more of two processes
+    assert all(map(is_cache, used))
+    for name in ("cache.arrow", "cache-1.arrow.json", "tmp", "tmpabcdefghi", "xcache-1.arrow"):
+        assert not is_cache(name)
+
+
+def test_verify_names_them_in_a_note(used: list[str]) -> None:
+    result = run("verify", "a")
+    assert result.code == 0
+    assert "datasets keeps results of map there" in " ".join(result.out.split())
+    verdict = verify("a")
+    assert verdict.sound
+    assert verdict.not_checked == [
+        f"{used[0]} and 4 more: datasets keeps results of map there; they are no part of this "
+        "output and may be deleted"
+    ]
+    assert check_files(Path("a"), read_manifest("a"), "sha256") == []
+    (Path("a") / "notes.txt").touch()
+    assert [finding.file for finding in verify("a").findings] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "merge a b -o out",
+        "merge b a -o out",
+        "reshard a -o out --shard-size 1KB",
+        "export a --to parquet -o out",
+        "export a --to trl -o out",
+    ],
+)
+def test_no_command_copies_them_and_each_says_so(used: list[str], line: str) -> None:
+    result = run(*line.split())
+    assert result.code == 0, result.err
+    assert f"a: left out {used[0]} and 4 more" in result.err
+    assert not any(is_cache(path.name) for path in Path("out").rglob("*"))
+    assert run("verify", "out", "-q").code == 0
+
+
+def test_rename_leaves_them_out(used: list[str]) -> None:
+    result = run("rename", "a", "--names", "hf")
+    assert (result.code, f"a: left out {used[0]}" in result.err) == (0, True)
+    assert not any(is_cache(path.name) for path in Path("a").rglob("*"))
+
+
+def test_a_push_does_not_count_them(used: list[str]) -> None:
+    counts = [json.loads(run("push", name, "user/a", "--dry-run", "--json").out) for name in "ab"]
+    assert counts[0]["files"] == counts[1]["files"]
+
+
+def test_in_an_export_they_are_a_note_too(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("export", GOLDEN / "v1-example", "--to", "trl", "-o", out).code == 0
+    sound = verify(out)
+    rows = load_from_disk(out)["train"]
+    rows.map(lambda row: {"more": 1})
+    verdict = verify(out)
+    assert verdict.sound
+    assert (verdict.packs, verdict.files) == (sound.packs, sound.files)
+    assert any("train/cache-" in note for note in verdict.not_checked)
