@@ -42,6 +42,8 @@ from .mapped import (
 from .pack import Pack
 
 if TYPE_CHECKING:
+    from packprep.schemas.index.token_store import Stores
+
     from .indexed import Gathered
 
 _CACHE_SIZE = 1 << 32  # two windows of four shards of 500 MB
@@ -81,7 +83,8 @@ class PackedShards:
     directory with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths; or the URL of an
     output such as s3://bucket/packed, whose shards are fetched into a local cache when they are
     needed (see `RemoteOutput` for cache_dir and cache_size, in bytes). store: folder of the token
-    store of an index output, if it is not where the build left it. split: name of the split;
+    store of an index output, if it is not where the build left it; several for an index over
+    several, of which each is used for what it has. split: name of the split;
     required only if the output has several ("train" and "validation"). epoch: read only the packing
     of this epoch; without it, PackedLoader reads that of each epoch, from the first again after the
     last. Opening checks the manifest,
@@ -113,7 +116,7 @@ class PackedShards:
         follow: bool = False,
         cache_dir: str | Path | None = None,
         cache_size: int | None = None,
-        store: str | Path | None = None,
+        store: "Stores" = None,
         mmap: bool = True,
     ) -> None:
         self._remote: RemoteOutput | None = None
@@ -225,7 +228,7 @@ class PackedShards:
         """Plan that is read in an epoch; after the last one, the first again."""
         return self.plans[epoch % len(self.plans)]
 
-    def _open_store(self, manifest: Manifest, store: str | Path | None, verify: bool) -> None:
+    def _open_store(self, manifest: Manifest, store: "Stores", verify: bool) -> None:
         """Check that the token files of an index are there; their contents if `verify`."""
         from packprep.schemas.index.token_store import TokenStore
 

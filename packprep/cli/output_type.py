@@ -1,5 +1,6 @@
 """Types of arguments that name an output: a directory, or a URL such as s3://bucket/packed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,14 +61,15 @@ class DirectoryType(click.ParamType):  # type: ignore[type-arg]
 STORE_OPTION = click.option(
     "--store",
     metavar="DIR",
+    multiple=True,
     shell_complete=of_paths("dir"),
-    help="Token store of an index, if it has moved.",
+    help="Token store of an index, if it has moved; repeat it for several stores.",
 )
 
 
-def with_store(output: "Output", store: str | None) -> "Output":
-    """The output, with its token store at another place if one is given."""
-    if store is None:
+def with_store(output: "Output", store: Sequence[str]) -> "Output":
+    """The output, with token stores at other places if some are given."""
+    if not store:
         return output
     from packprep.schemas.manifest import read_manifest
     from packprep.tokens.index_shards import MovedStore
@@ -77,7 +79,7 @@ def with_store(output: "Output", store: str | None) -> "Output":
         raise ConfigError(
             f"{output} is not an index, so it needs no token store; leave out --store"
         )
-    return MovedStore(output, manifest, Path(store))
+    return MovedStore(output, manifest, store)
 
 
 def output_at(name: str) -> "Output":

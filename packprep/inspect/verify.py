@@ -40,6 +40,7 @@ from packprep.schemas.columns import WHOLE_ROW, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.index.token_store import Stores
 from packprep.schemas.listed import SURPLUS, cache_files, cache_note
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.report import Report
@@ -66,7 +67,7 @@ def verify(
     root: str | Path | None = None,
     tokenizer: Any = None,
     vocab_size: int | None = None,
-    store: str | Path | None = None,
+    store: Stores = None,
     max_findings: int = 20,
     progress: Progress | None = None,
 ) -> Verdict:
@@ -75,9 +76,9 @@ def verify(
     sample, seed: number and choice of documents to tokenize again, at level full. root: folder of
     relative source paths. tokenizer: its place, if it has moved since the build; without a manifest
     its vocabulary bounds the ids. vocab_size: bound of the ids if there is no manifest.
-    store: folder of the token store of an index output, if it has moved. max_findings: number of
-    findings to keep of each kind; all are counted. A fault is a finding;
-    raises InputError if there is nothing to verify.
+    store: folders of the token stores of an index output, if they have moved. max_findings: number
+    of findings to keep of each kind; all are counted. A fault is a finding; raises InputError if
+    there is nothing to verify.
     """
     files, progress = open_files(output), progress or Silent()
     verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
@@ -91,8 +92,8 @@ def verify(
     try:
         found_output = files.output()
         manifest = read_manifest(found_output)
-        if store is not None and manifest.is_index:
-            found_output = MovedStore(found_output, manifest, Path(store))
+        if store and manifest.is_index:
+            found_output = MovedStore(found_output, manifest, store)
             manifest = found_output.manifest
         coverage = Coverage(manifest)
     except FormatError as error:

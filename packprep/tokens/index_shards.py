@@ -12,7 +12,7 @@ from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.errors import FormatError
 from packprep.schemas.index.packs import IndexBatch
 from packprep.schemas.index.runs import TokenRuns
-from packprep.schemas.index.token_store import TokenStore
+from packprep.schemas.index.token_store import Stores, TokenStore, store_places
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
 from packprep.support.errors import ConfigError
@@ -84,11 +84,14 @@ def refuse_index(output: Output, manifest: Manifest, sentence: str) -> None:
 
 
 class MovedStore:
-    """An index output whose token store is at `store`; see `FetchedOutput`."""
+    """An index output whose token stores have moved; see `FetchedOutput`.
 
-    def __init__(self, output: Output, manifest: Manifest, store: Path) -> None:
+    store: see `store_places`.
+    """
+
+    def __init__(self, output: Output, manifest: Manifest, store: Stores) -> None:
         self._output = output
-        stores = dict.fromkeys((file.key for file in manifest.index_table.files), str(store))
+        stores = store_places(manifest, store)
         self.manifest = Manifest(
             data=manifest.data, run=manifest.run | {"stores": stores}, sha256=manifest.sha256
         )

@@ -21,6 +21,27 @@ _MOVED = "give the folder of the store (--store DIR, in Python store=DIR)"
 _AGAIN = "restore it, or build again"
 
 
+Stores = str | Path | Sequence[str | Path] | None
+"""Folders of token stores that have moved: one, several, or none."""
+
+
+def store_places(manifest: Manifest, store: Stores = None) -> dict[str, str | None]:
+    """Folder of the token store of each key of an index output; None if it is the output's own.
+
+    store: folders that are searched first. A key that none of them has is where the manifest says.
+    """
+    given = [store] if isinstance(store, (str, Path)) else [*(store or ())]
+    places: dict[str, str | None] = dict(manifest.run.get("stores") or {})
+    for key in {file.key for file in manifest.index_table.files}:
+        before = places.get(key)
+        lost = before is not None and not Path(before, key).is_dir()
+        here = next((folder for folder in given if Path(folder, key).is_dir()), None)
+        if here is None and lost and given:
+            here = given[-1]  # where it is missed, and named
+        places[key] = before if here is None else str(here)
+    return places
+
+
 @dataclass(frozen=True, eq=False)
 class Located:
     """Documents of a window. file: its token file in the window. row: int64, in that file."""
@@ -32,21 +53,20 @@ class Located:
 class TokenStore:
     """Token files of an index output.
 
-    output: its directory, or an output at a URL. store: folder of the token store, if it is not
-    where the manifest says. digests: compare each file when it is mapped.
+    output: its directory, or an output at a URL. store: see `store_places`. digests: compare each
+    file when it is mapped.
     """
 
     def __init__(
         self,
         output: Output,
         manifest: Manifest,
-        store: str | Path | None = None,
+        store: Stores = None,
         *,
         digests: bool = False,
     ) -> None:
-        self._output, self._store = output, Path(store) if store is not None else None
-        self._digests = digests
-        self._places: dict[str, str | None] = manifest.run.get("stores") or {}
+        self._output, self._digests = output, digests
+        self._places = store_places(manifest, store)
         self.table = manifest.index_table
         self._listed = {entry.path: entry for entry in manifest.all_files}
         self._views: dict[str, TokenFileView] = {}
@@ -71,13 +91,13 @@ class TokenStore:
 
     def is_listed(self, file: TokenFileEntry) -> bool:
         """True if a token file is a file of the output itself."""
-        return not self._store and not self._places.get(file.key)
+        return not self._places.get(file.key)
 
     def path(self, file: TokenFileEntry) -> Path:
         """Path of a token file, fetched if necessary. FormatError if it is missing or changed."""
         if (fetched := self._fetched(file)) is not None:
             return fetched[0].fetch(fetched[1])
-        folder = self._store or self._places.get(file.key)
+        folder = self._places.get(file.key)
         if folder is None and not isinstance(self._output, Path):
             raise FormatError(f"{self._output} has no token file {file.path}; {_MOVED}")
         local = self._output / TOKENS if isinstance(self._output, Path) else Path()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Also print the data of the page as JSON.")
 def command(
-    output: "Output", page: Path, plots: Path | None, store: str | None, as_json: bool
+    output: "Output", page: Path, plots: Path | None, store: tuple[str, ...], as_json: bool
 ) -> None:
     """Write the report of OUT, the directory of a finished build, as one self-contained page.
 

@@ -62,7 +62,7 @@ def command(
     split: str | None,
     shard: str | None,
     tokenizer: str | None,
-    store: str | None,
+    store: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Print a pack of OUT, each segment under its document.

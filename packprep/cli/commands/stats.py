@@ -48,7 +48,7 @@ def command(
     output: "Output",
     global_batch_size: int | None,
     world_size: int,
-    store: str | None,
+    store: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Show the report of OUT, each of its sources, histograms of its shards, and steps per epoch.

@@ -42,7 +42,7 @@ def command(
     document: str | None,
     split: str | None,
     shard: str | None,
-    store: str | None,
+    store: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """List the rows of the sources that are in a pack of OUT, or the packs that hold a row.

@@ -75,7 +75,7 @@ def command(
     unshared: bool,
     work_dir: str | None,
     unproven_store: bool,
-    store: str | None,
+    store: tuple[str, ...],
     as_json: bool,
     quiet: bool,
 ) -> None:

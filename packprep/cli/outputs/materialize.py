@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
-def command(index: "Output", output: Path, store: str | None, as_json: bool, quiet: bool) -> None:
+def command(
+    index: "Output", output: Path, store: tuple[str, ...], as_json: bool, quiet: bool
+) -> None:
     """Write the packs of OUT, made with --materialize index, as shards that hold their tokens.
 
     The shards have the bytes that the same build without an index writes. Nothing is tokenized or
