@@ -52,17 +52,18 @@ _DESCRIBE = ("state.json", "dataset_info.json")  # beside the data files of a sa
 def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
     """Sources of a build in order, each with its digest.
 
-    Standard input is copied into `scratch`.
+    Standard input is copied into `scratch`. A file that is named twice is one source, with a note.
     """
     if not config.sources:
         raise InputError(
             "no source is given; name files, a directory, - for standard input or a hub dataset"
         )
-    with reporting_to(progress or Silent()):
-        return _resolved(config, scratch)
+    progress = progress or Silent()
+    with reporting_to(progress):
+        return _resolved(config, scratch, progress)
 
 
-def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
+def _resolved(config: BuildConfig, scratch: Path, progress: Progress) -> list[Source]:
     sources: list[Source] = []
     for number, entry in enumerate(config.entries()):
         reading = config.reading(entry.reading)
@@ -72,9 +73,16 @@ def _resolved(config: BuildConfig, scratch: Path) -> list[Source]:
         _check_ids(files, reading)
         sources += [replace(source, entry=number, reading=entry.reading) for source in files]
     _check_keys({key: getattr(config, key) for key in _owners()}, sources)
-    if config.is_mix:
-        _check_repeated(sources)
-    return sources
+    once, again = _once(sources)
+    if again and config.is_mix:
+        raise InputError(
+            f"{again[0].name} is in the mix twice; name it once, and repeat it with epochs"
+        )
+    if again:
+        others = "1 other source" if len(again) == 2 else f"{len(again) - 1:,} other sources"
+        more = f", and {others}" if len(again) > 1 else ""
+        progress.say(f"{again[0].name} is named twice, and read once{more}")
+    return once
 
 
 def _check_ids(sources: list[Source], config: BuildConfig) -> None:
@@ -108,22 +116,25 @@ def _owners() -> dict[str, list[str]]:
     return owners
 
 
-def _check_repeated(sources: list[Source]) -> None:
-    """Refuse a file that two globs of a mix match: it would silently be repeated."""
-    seen = set()
+def _once(sources: list[Source]) -> tuple[list[Source], list[Source]]:
+    """Sources without those that are named again, by a glob, a link or a second name; and these.
+
+    A file that is read with other options makes other text, and is a source of its own.
+    """
+    once: dict[tuple[Any, ...], Source] = {}
+    again = []
     for source in sources:
-        columns = [
-            source.reading.get(key) for key in PER_SOURCE if key != "limit"
-        ]  # other columns make another text
-        same = (
-            os.path.realpath(source.path) if isinstance(source.path, Path) else source.name,
-            *columns,
-        )
-        if same in seen:
-            raise InputError(
-                f"{source.name} is in the mix twice; name it once, and repeat it with epochs"
-            )
-        seen.add(same)
+        options = [source.reading.get(key) for key in PER_SOURCE if key != "limit"]
+        place: Any = source.name
+        if isinstance(source.path, Path):
+            facts = source.path.stat()
+            place = (facts.st_dev, facts.st_ino)
+        first = once.setdefault((place, source.sha256, *options), source)
+        if first.reading.get("limit") != source.reading.get("limit"):
+            raise InputError(f"{source.name} is named twice with other limits; name it once")
+        if first is not source:
+            again.append(source)
+    return list(once.values()), again
 
 
 def check_local(config: BuildConfig) -> None:

@@ -17,6 +17,7 @@ from packprep.sources.formats.raw_files import decompressed
 from packprep.sources.resolve import resolve
 from packprep.sources.source import Source, file_state
 from packprep.support.errors import InputError
+from packprep.support.progress import Silent
 from tests.helpers.corpus import write_jsonl
 from tests.helpers.files import PACK, config
 
@@ -38,10 +39,43 @@ def names(*given: str, **options: Any) -> list[str]:
     return [source.name for source in resolved(*given, **options)]
 
 
+class Lines(Silent):
+    """Keeps what a user reads."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
 def make(*paths: str) -> None:
     for path in paths:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_jsonl(Path(path), ["a"])
+
+
+@pytest.mark.parametrize("again", ["a.jsonl", "./a.jsonl", "?.jsonl", "link.jsonl", "hard.jsonl"])
+def test_a_file_named_twice_is_read_once_with_a_note(here: Path, again: str) -> None:
+    make("a.jsonl", "b.jsonl")
+    Path("link.jsonl").symlink_to("a.jsonl")
+    Path("hard.jsonl").hardlink_to("a.jsonl")
+    progress = Lines()
+    found = resolve(config(sources=("b.jsonl", "a.jsonl", again)), Path("scratch"), progress)
+    assert [source.name for source in found] == ["b.jsonl", "a.jsonl"]
+    twice = "a.jsonl" if again == "./a.jsonl" else again.replace("?", "a")
+    more = ", and 1 other source" if again == "?.jsonl" else ""
+    assert progress.lines == [f"{twice} is named twice, and read once{more}"]
+
+
+def test_equal_files_and_files_read_in_two_ways_are_sources_of_their_own(here: Path) -> None:
+    make("a.jsonl", "b.jsonl")
+    assert names("a.jsonl", "b.jsonl") == ["a.jsonl", "b.jsonl"]
+    tables: Any = ("a.jsonl", {"path": "a.jsonl", "text_column": "title"})
+    assert names(*tables) == ["a.jsonl", "a.jsonl"]
+    limited: Any = ("a.jsonl", {"path": "a.jsonl", "limit": 1})
+    with pytest.raises(InputError, match=r"^a\.jsonl is named twice with other limits; name it"):
+        resolved(*limited)
 
 
 def test_a_file_is_known_by_its_suffix_and_its_digest(here: Path) -> None:
@@ -74,7 +108,7 @@ def test_formats_and_compressions(
 
 def test_sources_stand_in_the_order_given_and_globs_sorted_by_bytes(here: Path) -> None:
     make("b.jsonl", "Z.jsonl", "é.jsonl", "a.jsonl", "sub/c.jsonl")
-    assert names("b.jsonl", "*.jsonl") == ["b.jsonl", "Z.jsonl", "a.jsonl", "b.jsonl", "é.jsonl"]
+    assert names("b.jsonl", "*.jsonl") == ["b.jsonl", "Z.jsonl", "a.jsonl", "é.jsonl"]
     assert names("**/*.jsonl") == ["Z.jsonl", "a.jsonl", "b.jsonl", "sub/c.jsonl", "é.jsonl"]
 
 
