@@ -296,7 +296,9 @@ class OptionFields:
         "DIR",
     )
 
-    max_length: int = option(4096, "segments", "Packing", "Tokens per pack, at least 2.")
+    max_length: int = option(
+        4096, "segments", "Packing", "Tokens per pack, at least 2: 4096 or 4Ki."
+    )
     strategy: StrategyName = option(
         "best_fit",
         "segments",
@@ -465,7 +467,7 @@ class OptionFields:
         0.0,
         "output",
         "Output",
-        "Share of documents for a validation split, such as 0.01; DIR becomes a DatasetDict.",
+        "Share of documents for a validation split, such as 0.01 or 1%; DIR becomes a DatasetDict.",
         "SHARE",
     )
     num_proc: int = option(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from packprep.config.amounts import counted, without_percent
 from packprep.config.spellings import option_here
 from packprep.support.errors import ConfigError, InputError, brief, nearest
 from packprep.support.redact import redacted
@@ -215,7 +216,9 @@ def _entry(
     for pair in ("text_column", "text_template"):
         _refuse(label, f"{pair} null", pair in source and source[pair] is None)
     numbers = {
-        key: _number(label, key, source[key]) for key in (*amounts, "max_epochs") if key in source
+        key: _number(label, key, counted(source[key]) if key == "max_tokens" else source[key])
+        for key in (*amounts, "max_epochs")
+        if key in source
     }
     numbers.setdefault("max_epochs", _number(label, "max_epochs", max_epochs))
     if (tokens := numbers.get("max_tokens")) is not None and tokens.denominator != 1:
@@ -226,7 +229,11 @@ def _entry(
     return Entry(
         label=label,
         paths=(paths,) if isinstance(paths, str) else tuple(paths),
-        reading={key: source[key] for key in options if key in source},
+        reading={
+            key: counted(source[key]) if key == "limit" else source[key]
+            for key in options
+            if key in source
+        },
         weight=numbers.get("weight"),
         epochs=numbers.get("epochs"),
         max_tokens=None if tokens is None else int(tokens),
@@ -253,6 +260,7 @@ def _check_together(sources: Sequence[Entry], phased: bool) -> None:
 def _number(label: str, key: str, value: Any) -> Fraction:
     """Convert a number above 0 exactly: 0.1 is one tenth, so rounding decides nothing."""
     try:
+        value = without_percent(value) if key == "weight" else value
         if isinstance(value, bool) or not math.isfinite(size := float(value)):
             raise ValueError
         number = Fraction(str(value)) if size else Fraction(0)  # 1e-999999999 would take gigabytes

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from packprep.config.amounts import counted, without_percent
 from packprep.config.spellings import recorded_name, with_new_names
 from packprep.support.errors import ConfigError, brief, nearest
 
@@ -72,7 +73,12 @@ def phase_tables(value: Any) -> tuple[dict[str, Any], ...]:
     if len(value) > _MOST:
         raise ConfigError(f"phases has {len(value)} entries, expected at most {_MOST}")
     return tuple(
-        with_new_names({str(key).replace("-", "_"): each[key] for key in each}, f"phase {number}: ")
+        {
+            key: counted(amount) if key in ("tokens", *LENGTHS) else amount
+            for key, amount in with_new_names(
+                {str(key).replace("-", "_"): each[key] for key in each}, f"phase {number}: "
+            ).items()
+        }
         for number, each in enumerate(value, 1)
     )
 
@@ -132,6 +138,8 @@ def _by_length(preset: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         if key not in _PRESET:
             raise ConfigError(f"phases has an unknown key {brief(key)}{nearest(key, _PRESET)}")
     ends = preset.get("by_length")
+    if isinstance(ends, (list, tuple)):
+        ends = [counted(end) for end in ends]
     if (
         not isinstance(ends, (list, tuple))
         or not ends
@@ -232,6 +240,7 @@ def _shares(
 
 def _weight(where: str, label: str, value: Any) -> Fraction:
     try:
+        value = without_percent(value)
         if (
             isinstance(value, bool)
             or not 0 <= float(value) < 1e18

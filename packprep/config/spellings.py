@@ -112,7 +112,12 @@ def with_new_names(options: Mapping[str, Any], where: str = "") -> dict[str, Any
 
 def note_new_name(earlier: str, name: str) -> None:
     """Print the line that names the new spelling of an option."""
-    print(f"packprep: {earlier} is called {name} now", file=sys.stderr)
+    say(f"{earlier} is called {name} now")
+
+
+def say(line: str) -> None:
+    """Print a line about an option on standard error."""
+    print(f"packprep: {line}", file=sys.stderr)
 
 
 def option_here(name: str) -> str | None:

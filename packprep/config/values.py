@@ -1,6 +1,7 @@
 """Convert the values that Python, YAML and the command line give to an option.
 
-"64MB" is 64,000,000 bytes, "64MiB" is 67,108,864.
+"64MB" is 64,000,000 bytes, "64MiB" is 67,108,864; "2k" tokens are 2,000, "2Ki" are 2,048; "1%" is
+0.01.
 """
 
 import json
@@ -10,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, Literal, get_args, get_origin
 
+from packprep.config.amounts import count_of, share_of
 from packprep.config.phases import phase_tables
+from packprep.config.spellings import say
 from packprep.support.errors import ConfigError, brief, nearest
 
 _UNITS = {
@@ -45,8 +48,30 @@ def value_of(spec: "Field[Any]", value: Any) -> Any:
         value = _json(value)
     elif spec.name == "task_index" and type(value) is int:
         value = str(value)
+    elif isinstance(value, str):
+        value = _number(spec, value)
     _check_type(spec, value)
     return float(value) if spec.type is float else value
+
+
+def _number(spec: "Field[Any]", text: str) -> Any:
+    """Return the number of a text for an option that is a number; else the text."""
+    if spec.type in (int, int | None):
+        if (count := count_of(text)) is None:
+            raise ConfigError(
+                f"{spec.name} is {brief(text)}, expected a whole number such as 2000, 2k or 2Ki"
+            )
+        if spec.name == "max_length" and text.strip()[-1] in "kK":
+            binary = count * 1024 // 1000
+            say(f"max_length {text} is {count:,} tokens; {text.strip()[:-1]}Ki is {binary:,}")
+        return count
+    if spec.type is float:
+        if (share := share_of(text)) is None:
+            example = "a share such as 0.01 or 1%"
+            expected = example if spec.metadata["metavar"] == "SHARE" else "a number"
+            raise ConfigError(f"{spec.name} is {brief(text)}, expected {expected}")
+        return share
+    return text
 
 
 def _check_type(spec: "Field[Any]", value: Any) -> None:

@@ -78,6 +78,8 @@ an argument of `packprep.BuildConfig`.
   line, `packprep.yaml` in the working folder is read. `-` and `_` are the same in a key. The
   command line wins over the file.
 - **Sizes** are bytes, or text such as `500MB` and `4GB`.
+- **Counts** are numbers, or text: `2k` is 2,000, `2Ki` is 2,048, `1.5B` is 1,500,000,000.
+  **Shares** are numbers such as `0.01`, or text such as `1%`.
 - **Lists** are a YAML list, or text with commas. On the command line, they are text with commas;
   `--carry` is given once per column.
 - **Switches** are `true` or `false` in YAML, `--append` or `--no-append` on the command line.

@@ -366,6 +366,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "names": "hf",
         "token_type": "auto",
         "text_template": "{a}",
+        "boundaries": "eos",
         "unit_size": "1MB",
         "window": "2MB",
         "shard_size": "3MB",
@@ -397,6 +398,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "labels_column": ids,
         "loss_mask_column": ids,
         "vocab_size": ids,
+        "boundaries": ids,
         "max_epochs": {"weights": "1"},
         "from_phase": {
             "overwrite": True,
@@ -499,7 +501,7 @@ def test_a_flag_of_the_file_can_be_switched_off(here: Path) -> None:
         ),
         (
             ["a.jsonl", "--limit", "many"],
-            "invalid value for '--limit': 'many' is not a valid integer; see packprep build --help",
+            "limit is 'many', expected a whole number such as 2000, 2k or 2Ki",
         ),
         (["a.jsonl", "--strategy", "bestfit"], "strategy is 'bestfit'; did you mean 'best_fit'?"),
         (["a.jsonl", "--max-length", "1"], "max_length is 1, expected at least 2"),

@@ -22,7 +22,16 @@ from tests.helpers.files import config
     [
         ({"max_length": 1}, "max_length is 1, expected at least 2"),
         ({"max_length": 2**31}, "max_length is 2,147,483,648, expected less than 2^31"),
-        ({"max_length": "8"}, "max_length is '8', expected a whole number"),
+        (
+            {"max_length": "8x"},
+            "max_length is '8x', expected a whole number such as 2000, 2k or 2Ki",
+        ),
+        (
+            {"max_length": "1.5"},
+            "max_length is '1.5', expected a whole number such as 2000, 2k or 2Ki",
+        ),
+        ({"holdout": "1x"}, "holdout is '1x', expected a share such as 0.01 or 1%"),
+        ({"holdout": "100%"}, "holdout is 1, expected a share of at least 0 and less than 1"),
         ({"max_length": True}, "max_length is True, expected a whole number"),
         ({"limit": 0}, "limit is 0, expected at least 1"),
         ({"seed": 1.5}, "seed is 1.5, expected a whole number"),

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, UnionType
+from types import FrameType
 from typing import Any, Literal, get_args, get_origin
 
 import click
@@ -94,9 +94,8 @@ def _make_option(field: "dataclasses.Field[Any]") -> _Option:
             first, _, rest = text.partition(". ")
             metavar = "NAME"
             text = f"{first.removesuffix('.')}: {', '.join(choices)}. {rest}".rstrip()
-    elif not field.metadata["size"]:
-        kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
-        settings["type"] = next((kind for kind in (int, float) if kind in kinds), str)
+    else:
+        settings["type"] = str  # values.py converts numbers too, from any source of options
     if field.name == "carry":
         settings["multiple"] = True
     if field.name == "columns":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from packprep.cli.amount_types import Share
 from packprep.cli.output_type import OutputType
 from packprep.cli.printing import print_grid, print_sentence
 from packprep.support.errors import ConfigError
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--min-utilization",
-    type=click.FloatRange(0, 1),
+    type=Share(),
     metavar="SHARE",
-    help="Lowest utilization that passes, such as 0.98.",
+    help="Lowest utilization that passes, such as 0.98 or 98%.",
 )
 @click.option(
     "--max-loss",
-    type=click.FloatRange(0, 1),
+    type=Share(),
     metavar="SHARE",
-    help="Highest share of lost tokens that passes, such as 0.01.",
+    help="Highest share of lost tokens that passes, such as 0.01 or 1%.",
 )
 @click.option(
     "--update-baseline",

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from packprep.cli.amount_types import Count, Share
 from packprep.cli.commands.build import Grouped, build_options, merged_options
 from packprep.cli.completion import of_names, of_paths
 from packprep.cli.printing import print_grid, print_sentence
+from packprep.config.amounts import count_of
 from packprep.config.build_config import BuildConfig
 from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError, nearest
@@ -60,14 +62,14 @@ def _known(key: str) -> tuple[str, ...]:
 )
 @click.option(
     "--sample",
-    type=float,
+    type=Share(checked=False),
     default=1.0,
     metavar="SHARE",
-    help="Share of the documents to tokenize, such as 0.05.  [default: 1.0]",
+    help="Share of the documents to tokenize, such as 0.05 or 5%.  [default: 1.0]",
 )
 @click.option(
     "--global-batch-size",
-    type=click.IntRange(1),
+    type=Count(1),
     metavar="N",
     help="Packs per optimizer step; adds a column of steps per epoch.",
 )
@@ -166,12 +168,11 @@ def command(
 
 
 def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
+    if (count := count_of(text)) is None:
         raise ConfigError(
-            f"max_length is {text!r}, expected whole numbers separated by commas, such as 2048,4096"
-        ) from None
+            f"max_length is {text!r}, expected whole numbers separated by commas, such as 2048,4Ki"
+        )
+    return count
 
 
 def _names(key: str, typed: Sequence[str]) -> list[str]:

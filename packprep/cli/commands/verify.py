@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packprep.cli.amount_types import Count
 from packprep.cli.completion import of_paths
 from packprep.cli.output_type import STORE_OPTION
 from packprep.cli.printing import print_table
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     "--sample",
     default=1000,
     metavar="N",
-    type=click.IntRange(0),
+    type=Count(),
     help="full: number of documents to tokenize.  [default: 1000]",
 )
 @click.option(
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--vocab-size",
-    type=click.IntRange(1),
+    type=Count(1),
     metavar="N",
     help="Token ids must be below this; for OUT without a manifest.",
 )

@@ -202,7 +202,7 @@ def test_junit_markdown_json_and_the_summary_of_github_agree(
             "--tolerance is for changes since a baseline",
         ),
         (["--baseline", "gone.json"], "gone.json does not exist; write it with --update-baseline"),
-        (["--max-loss", "2"], "invalid value for '--max-loss': 2.0 is not in the range 0<=x<=1"),
+        (["--max-loss", "2"], "invalid value for '--max-loss': 2 is not a share from 0 to 1"),
     ],
 )
 def test_wrong_usage_is_one_sentence(corpus: Path, options: list[str], sentence: str) -> None:

@@ -127,7 +127,7 @@ def test_an_impossible_plan_is_listed_beside_possible_ones(here: Path) -> None:
     [
         (
             ["--max-length", "many"],
-            "max_length is 'many', expected whole numbers separated by commas, such as 2048,4096",
+            "max_length is 'many', expected whole numbers separated by commas, such as 2048,4Ki",
         ),
         (["--max-length", "64,1"], "max_length is 1, expected at least 2"),
         (["--strategy", "bestfit"], "strategy is 'bestfit'; did you mean 'best_fit'?"),
