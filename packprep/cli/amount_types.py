@@ -7,7 +7,7 @@ import click
 from packprep.config.amounts import count_of, share_of
 
 
-class Count(click.ParamType):  # type: ignore[type-arg]
+class CountType(click.ParamType):  # type: ignore[type-arg]
     """Type of a whole number of at least `least`, such as 2000, 2k or 2Ki."""
 
     name = "count"
@@ -26,7 +26,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]
         return count
 
 
-class Share(click.ParamType):  # type: ignore[type-arg]
+class ShareType(click.ParamType):  # type: ignore[type-arg]
     """Type of a share such as 0.01 or 1%.
 
     checked: False if the command itself says which shares it takes.

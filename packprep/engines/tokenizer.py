@@ -109,9 +109,15 @@ def load_tokenizer(
             for key in ("truncation", "padding")
             if parsed.get(key)
         ]
+        switched_off = bool(notes)
+        if sides.get(SIDE_FILES[0], {}).get("tokenizer_file", "") is None:
+            notes.append(
+                f"{name}: tokenizer.json was read; {SIDE_FILES[0]} says tokenizer_file is null, "
+                "for which some versions of transformers read the other vocabulary files"
+            )
         cleaned = (
             raw
-            if not notes
+            if not switched_off
             else json.dumps({**parsed, "truncation": None, "padding": None}).encode()
         )
         vocab = _vocabulary(parsed)

@@ -113,6 +113,29 @@ def test_a_token_that_is_not_in_the_vocabulary_suggests_the_nearest(tmp_path: Pa
         load_tokenizer(folder, eos="qqqqqq")
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"tokenizer_file": None}, True),
+        ({"tokenizer_file": "/elsewhere/a.json"}, False),
+        ({}, False),
+    ],
+)
+def test_a_config_that_names_no_tokenizer_file_says_which_file_was_read(
+    tmp_path: Path, config: dict[str, Any], said: bool
+) -> None:
+    ends = {"bos_token": "<s>", "eos_token": "</s>"}
+    folder = save_tokenizer(tmp_path / "t", config=config | ends)
+    assert load_tokenizer(folder).notes == (
+        (
+            f"{folder}: tokenizer.json was read; tokenizer_config.json says tokenizer_file is "
+            "null, for which some versions of transformers read the other vocabulary files",
+        )
+        if said
+        else ()
+    )
+
+
 def test_stored_truncation_and_padding_are_switched_off_and_that_is_said(tmp_path: Path) -> None:
     folder = save_tokenizer(tmp_path / "t")
     stored = FastTokenizer.from_file(str(folder / "tokenizer.json"))

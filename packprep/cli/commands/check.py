@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.amount_types import Share
+from packprep.cli.amount_types import ShareType
 from packprep.cli.output_type import OutputType
 from packprep.cli.printing import print_grid, print_sentence
 from packprep.support.errors import ConfigError
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--min-utilization",
-    type=Share(),
+    type=ShareType(),
     metavar="SHARE",
     help="Lowest utilization that passes, such as 0.98 or 98%.",
 )
 @click.option(
     "--max-loss",
-    type=Share(),
+    type=ShareType(),
     metavar="SHARE",
     help="Highest share of lost tokens that passes, such as 0.01 or 1%.",
 )

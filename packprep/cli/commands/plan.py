@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from packprep.cli.amount_types import Count, Share
+from packprep.cli.amount_types import CountType, ShareType
 from packprep.cli.commands.build import Grouped, build_options, merged_options
 from packprep.cli.completion import of_names, of_paths
 from packprep.cli.printing import print_grid, print_sentence
@@ -62,14 +62,14 @@ def _known(key: str) -> tuple[str, ...]:
 )
 @click.option(
     "--sample",
-    type=Share(checked=False),
+    type=ShareType(checked=False),
     default=1.0,
     metavar="SHARE",
     help="Share of the documents to tokenize, such as 0.05 or 5%.  [default: 1.0]",
 )
 @click.option(
     "--global-batch-size",
-    type=Count(1),
+    type=CountType(1),
     metavar="N",
     help="Packs per optimizer step; adds a column of steps per epoch.",
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packprep.cli.amount_types import Count
+from packprep.cli.amount_types import CountType
 from packprep.cli.commands.trace import SHARD_OPTION, SPLIT_OPTION
 from packprep.cli.completion import of_paths
 from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
@@ -41,7 +41,9 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
     help="Show all segments of a document instead: a document id, or SOURCE:ROW.",
 )
 @click.option("--raw", is_flag=True, help="Print token ids instead of text; needs no tokenizer.")
-@click.option("--head", type=Count(1), metavar="N", help="Only the first N tokens of each segment.")
+@click.option(
+    "--head", type=CountType(1), metavar="N", help="Only the first N tokens of each segment."
+)
 @SPLIT_OPTION
 @SHARD_OPTION
 @click.option(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.amount_types import Count
+from packprep.cli.amount_types import CountType
 from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
 from packprep.cli.printing import print_grid, print_sentence, print_table
 
@@ -30,13 +30,13 @@ _SOURCE_HEADS = (
 @click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
     "--global-batch-size",
-    type=Count(1),
+    type=CountType(1),
     metavar="N",
     help="Packs per optimizer step, over all ranks.",
 )
 @click.option(
     "--world-size",
-    type=Count(1),
+    type=CountType(1),
     default=1,
     metavar="N",
     help="Number of ranks.  [default: 1]",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packprep.cli.amount_types import Count
+from packprep.cli.amount_types import CountType
 from packprep.cli.completion import of_paths
 from packprep.cli.output_type import STORE_OPTION
 from packprep.cli.printing import print_table
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--sample",
     default=1000,
     metavar="N",
-    type=Count(),
+    type=CountType(),
     help="full: number of documents to tokenize.  [default: 1000]",
 )
 @click.option(
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--vocab-size",
-    type=Count(1),
+    type=CountType(1),
     metavar="N",
     help="Token ids must be below this; for OUT without a manifest.",
 )
