@@ -13,19 +13,22 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from packprep.chat.conversations import Conversation
-from packprep.chat.marks import Text, Unmarked, numbered, unmark
+from packprep.chat.marks import Text, Unmarked, numbered, unmark, with_texts
+from packprep.chat.special_tokens import Span
 from packprep.engines.backends import Engine
 from packprep.support.errors import InputError
 
 # Fewer equal characters than this are chance, not a part of a text that the template has written.
 _LEAST = 12
+# What encloses a thought inside of a content: <think>, [/THINK], <|END_THINKING|>.
+_SIGN = re.compile(r"<[^<>\s]{1,40}>|\[[^\[\]\s]{1,40}\]")
 
 
 LEFT_OUT = pa.list_(
@@ -75,8 +78,8 @@ def unwritten(texts: Iterable[Text]) -> list[LeftOut]:
 
 def unwritten_parts(
     texts: Sequence[Text], rendering: Unmarked, place: Callable[[str], int]
-) -> list[LeftOut]:
-    """Parts of texts that the template leaves out.
+) -> list[str]:
+    """The part of each text that the template leaves out.
 
     texts: of a conversation, each with its mark at `place(text)`. rendering: of that conversation.
     """
@@ -92,19 +95,63 @@ def unwritten_parts(
             for before, behind in pieces.get(number, ())
         ]
         left = min(gone, key=len) if gone else _behind_cut(text.text, rendering.text)
-        if left.strip():
-            parts.append(LeftOut(text.message, text.field, left.strip()))
+        parts.append(left.strip())
     return parts
 
 
-def not_contained(texts: Iterable[Text], rendering: str) -> list[LeftOut]:
-    """Texts that a rendering without marks does not contain, or contains in part."""
+def not_contained(texts: Iterable[Text], rendering: str) -> list[str]:
+    """The part of each text that a rendering without marks does not contain."""
     solid = _solid(rendering)
-    return [
-        LeftOut(text.message, text.field, _behind_cut(text.text, rendering))
-        for text in texts
-        if not any(_solid(form) in solid for form in _forms(text.text))
-    ]
+    return ["" if _is_in(solid, text.text) else _behind_cut(text.text, rendering) for text in texts]
+
+
+def without_written(
+    conversation: Conversation,
+    text: str,
+    parts: Sequence[str],
+    render: Callable[[Conversation], str],
+) -> list[str]:
+    """Parts of texts that are left out, without pieces that are written between other signs.
+
+    parts: of each text of the conversation. text: its rendering. A template may write a thought
+    inside of a content between signs of its own, in place of <think> and </think>. Marks at both
+    ends of each piece between signs show which pieces it writes.
+    """
+    pieces: dict[int, list[Span]] = {}
+
+    def marked(number: int, value: str) -> str:
+        if not parts[number] or not _SIGN.search(value):
+            return value
+        first = 2 * sum(map(len, pieces.values()))
+        spans = pieces[number] = _between_signs(value)
+        bounds = [bound for span in spans for bound in span]
+        cuts = zip([0, *bounds], [*bounds, len(value)], strict=True)
+        return "".join(
+            (numbered(first + cut - 1) if cut else "") + value[start:stop]
+            for cut, (start, stop) in enumerate(cuts)
+        )
+
+    changed, texts = with_texts(conversation, marked)
+    left = [*parts]
+    if not pieces:
+        return left
+    try:
+        rendering = unmark(render(changed))
+    except InputError:
+        return left
+    if rendering.text != text:
+        return left
+    shown, solid, first = {number for _, number in rendering.marks}, _solid(text), 0
+    for number, spans in pieces.items():
+        value = texts[number].text
+        gone = [
+            not {first + 2 * piece, first + 2 * piece + 1} <= shown
+            or not _is_in(solid, value[start:stop])
+            for piece, (start, stop) in enumerate(spans)
+        ]
+        left[number] = min(left[number], _stretches(value, spans, gone), key=len)
+        first += 2 * len(spans)
+    return left
 
 
 def unwritten_names(
@@ -179,6 +226,30 @@ def _longest(most: int, holds: Callable[[int], bool]) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if holds(middle) else (low, middle - 1)
     return low
+
+
+def _is_in(solid: str, text: str) -> bool:
+    """True if a rendering, given without white space, has a text."""
+    return any(_solid(form) in solid for form in _forms(text))
+
+
+def _between_signs(text: str) -> list[Span]:
+    """Spans of the text between signs, without white space at their ends; no blank ones."""
+    bounds = [0, *(bound for match in _SIGN.finditer(text) for bound in match.span()), len(text)]
+    spans = []
+    for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
+        piece = text[start:stop]
+        if piece.strip():
+            spans.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
+    return spans
+
+
+def _stretches(text: str, spans: Sequence[Span], gone: Sequence[bool]) -> str:
+    """The pieces of a text that are gone, with the signs around them."""
+    begins = [0, *(stop for _, stop in spans)]
+    ends = [*(start for start, _ in spans), len(text)]
+    runs = [[*run] for is_gone, run in groupby(range(len(spans)), gone.__getitem__) if is_gone]
+    return "".join(text[begins[run[0]] : ends[run[-1] + 1]].strip() for run in runs)
 
 
 def _forms(text: str) -> tuple[str, str]:

@@ -32,6 +32,7 @@ from packprep.chat.left_out import (
     unwritten,
     unwritten_names,
     unwritten_parts,
+    without_written,
 )
 from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
 from packprep.chat.rendering.plain_rows import Composition
@@ -245,7 +246,7 @@ class TurnFinder:
         marked = self._marked(conversation, text)
         turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
         names = unwritten_names(conversation, text, self.template.render)
-        left_out = _left_out(conversation, text, marked)
+        left_out = self._left_out(conversation, text, marked)
         return _Found(
             [(turn.first[1], turn.last[1]) for turn in turns],
             specials,
@@ -352,6 +353,29 @@ class TurnFinder:
                     return {number: position for position, number in rendering.marks}
         return {}
 
+    def _left_out(
+        self, conversation: Conversation, text: str, marked: _Marked | None
+    ) -> list[LeftOut]:
+        """Text of the messages that is not in a rendering."""
+        _, texts = with_texts(conversation, lambda _, value: value)
+        parts = not_contained(texts, text) if marked is None or marked.roles else [""] * len(texts)
+        if marked is not None:
+            roles = [message["role"] for message in conversation.messages]
+            places = [
+                number
+                for number, each in enumerate(texts)
+                if marked.roles is None or roles[each.message] in marked.roles
+            ]
+            found = unwritten_parts(marked.texts, marked.rendering, marked.place)
+            for number, part in zip(places, found, strict=True):
+                parts[number] = part
+        parts = without_written(conversation, text, parts, self.template.render)
+        return [
+            LeftOut(each.message, each.field, part)
+            for each, part in zip(texts, parts, strict=True)
+            if part.strip()
+        ]
+
     def _renders_as(self, text: str, conversation: Conversation) -> bool:
         with suppress(RenderError):
             return self.template.render(conversation) == text
@@ -371,19 +395,6 @@ class TurnFinder:
             "its text has special tokens that cannot be told apart from the template's own; remove "
             "them from the text"
         )
-
-
-def _left_out(conversation: Conversation, text: str, marked: _Marked | None) -> list[LeftOut]:
-    """Text of the messages that is not in a rendering."""
-    if marked is not None and marked.roles is None:
-        return unwritten_parts(marked.texts, marked.rendering, marked.place)
-    _, texts = with_texts(conversation, lambda _, value: value)
-    if marked is None:
-        return not_contained(texts, text)
-    roles = [message["role"] for message in conversation.messages]
-    others = [each for each in texts if roles[each.message] not in (marked.roles or ())]
-    parts = unwritten_parts(marked.texts, marked.rendering, marked.place)
-    return sorted(parts + not_contained(others, text))
 
 
 def as_mark(number: int, value: str) -> str:

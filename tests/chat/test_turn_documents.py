@@ -33,6 +33,16 @@ LLAMA = (
     "<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant<|im_middle|>\n\n{% endif %}"
 )
+# It knows reasoning as a part of content, and writes that of the last turn between other signs.
+SIGNS = (
+    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}{%- set c = m.content %}"
+    "{%- if '</think>' in c %}"
+    "{%- set r = c.split('</think>')[0].split('<think>')[-1].strip() %}"
+    "{%- set c = c.split('</think>')[-1].strip() %}"
+    "{%- if loop.last %}{{- '[T]' + r + '[/T]' }}{%- endif %}{%- endif %}"
+    "{{- c + '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
 COUNTS = [
     "documents",
     "split_rows",
@@ -192,6 +202,21 @@ def test_auto_sees_what_is_lost_of_content_and_in_rows_with_calls(source: str) -
     assert [turn for turn, _, _ in kinds] == [1, 3]
 
 
+@pytest.mark.parametrize("thought", ["hm", "a", "2 divides it twice.", "[see] <this> or that"])
+def test_auto_sees_a_lost_thought_that_is_written_between_other_signs(thought: str) -> None:
+    inline = f"<think>\n{thought}\n</think>\n\nhello"
+    rendered = splitter(SIGNS, "auto").render(Conversation(chat("hi", inline, "bye", inline)))
+    assert [turn for turn, _, _ in documents(rendered)] == [1, 3]
+    assert rendered.left_out == []
+    whole = splitter(SIGNS)._finder.render(Conversation(chat("hi", inline, "bye", inline)))
+    assert [(part.message, part.text) for part in whole.left_out] == [
+        (1, f"<think>\n{thought}\n</think>")
+    ]
+    last = splitter(SIGNS, "auto").render(Conversation(chat("hi", "hello", "bye", inline)))
+    assert [turn for turn, _, _ in documents(last)] == [-1]
+    assert last.left_out == []
+
+
 @pytest.mark.parametrize("calls", [False, True])
 def test_auto_refuses_a_template_that_shows_no_model_what_it_trains(calls: bool) -> None:
     unstable = "<s>{{ messages | length }} messages</s>" + CHATML
@@ -278,7 +303,7 @@ def test_only_the_last_turns_make_documents_with_max_turns() -> None:
 
 @given(
     st.lists(st.sampled_from(["", "thinks", "inline", "calls"]), min_size=1, max_size=4),
-    st.sampled_from([FORGETS, KIMI, LLAMA, CHATML]),
+    st.sampled_from([FORGETS, KIMI, LLAMA, CHATML, SIGNS]),
     st.booleans(),
     st.randoms(),
 )
@@ -308,7 +333,13 @@ def test_auto_trains_every_text_that_one_of_both_can_train(
     )
     trained = "\n".join(text for _, _, texts in auto for text in texts)
     for message in messages[1::2]:
-        for text in (message["content"], message.get("reasoning_content", "")):
+        thought, _, answer = message["content"].rpartition("</think>")
+        for text in (
+            message["content"],
+            message.get("reasoning_content", ""),
+            thought.removeprefix("<think>"),
+            answer,
+        ):
             wanted = sum(text in part for _, _, texts in each for part in texts)
             assert not text or trained.count(text) == wanted
 
