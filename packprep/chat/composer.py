@@ -6,11 +6,13 @@ shape for which it gets the same answers to all that it asked about the texts (s
 as the template changes them. All other rows are rendered.
 
 A trace is kept if it gives the rendering of the row that it was made of, and that of the same row
-with other texts. Now and then a composed row is rendered too; it must not differ.
+with other texts. Some composed rows are rendered too, and must not differ: at the uses 1, 2, 4, 8,
+... of a trace, and 1 row in 1,000, drawn by a hash of its text, so the same ones in every build.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,6 +51,7 @@ _SHAPES = 4096  # cached
 _FIRST = 2  # row of a shape that is traced; many shapes have one row only
 _TRACES = 4  # of a shape, each for other answers
 _REFUSALS = 8  # in a row, after which a template is not traced any more
+_DRAWN = 1000  # of so many composed rows, one is drawn by its hash and rendered too
 _PLANTED = " <planted> &amp; \"'\\{0}% \u00e9"  # behind a text: none of it may be lost or changed
 
 
@@ -119,7 +122,7 @@ class Composer:
             tables.write(plain, held, composition)
             done = held[composition.done[held]]
             render = partial(self._render_row, plain, roles)
-            composition.done[done] = plan.passes_all(done, composition.text_of, render)
+            composition.done[done] = plan.passes_all(done, composition, render)
         return composition
 
     def learn(
@@ -212,40 +215,47 @@ def _plain_roles(conversation: Conversation) -> tuple[str, ...] | None:
 
 
 class _Checked:
-    """A trace that is compared with a rendering at its uses 1, 2, 4, 8, ..."""
+    """A trace that is compared with a rendering at its uses 1, 2, 4, 8, ... and for drawn rows."""
 
     def __init__(self) -> None:
         self._uses = 0
         self._is_refused = False
 
     def passes(self, text: str, render: Callable[[], str | None]) -> bool:
+        """True if a composed text can be used."""
+        return self._passes(self._asks(text.encode(errors="surrogatepass")), text, render)
+
+    def passes_all(
+        self,
+        rows: Int64,
+        composition: Composition,
+        render: Callable[[int], str | None],
+    ) -> bool:
+        """True if the composed texts of all of these rows can be used."""
+        for row in rows.tolist():
+            if self._asks(composition.bytes_of(row)) and not self._passes(
+                True, composition.text_of(row), partial(render, row)
+            ):
+                return False
+        return not self._is_refused
+
+    def _asks(self, text: bytes | memoryview) -> bool:
+        """True if this use is compared with a rendering. text: of the row, in UTF-8."""
+        self._uses += 1
+        return self._uses & (self._uses - 1) == 0 or zlib.crc32(text) % _DRAWN == 0
+
+    def _passes(self, asks: bool, text: str, render: Callable[[], str | None]) -> bool:
         """True if a composed text can be used.
 
         A trace that fails at its first use, where it has written nothing yet, is not used at all.
         """
-        self._uses += 1
-        if self._uses & (self._uses - 1) == 0 and not self._is_refused and render() != text:
+        if asks and not self._is_refused and render() != text:
             if self._uses > 1:
                 raise RuntimeError(
                     "a row composed from a trace of its chat template differs from its rendering; "
                     "please report this with the template"
                 )
             self._is_refused = True
-        return not self._is_refused
-
-    def passes_all(
-        self, rows: Int64, text: Callable[[int], str], render: Callable[[int], str | None]
-    ) -> bool:
-        """True if the composed texts of all of these rows can be used."""
-        first, count = self._uses, len(rows)
-        for use in (1 << power for power in range(first.bit_length(), 64)):
-            if use > first + count:
-                break
-            self._uses = use - 1
-            row = int(rows[use - first - 1])
-            if not self.passes(text(row), partial(render, row)):
-                return False
-        self._uses = first + count
         return not self._is_refused
 
 

@@ -1,6 +1,7 @@
 """Rows composed without their template equal rows rendered by it."""
 
 import json
+import zlib
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packprep.chat import composer
 from packprep.chat.composer import _PLANTED, _REFUSALS, Composer
 from packprep.chat.conversations import Conversation, find_conversations
 from packprep.chat.forms import PlainChat, plain_chat
@@ -385,6 +387,40 @@ def test_a_composed_row_that_differs_from_its_rendering_stops_the_build(
     monkeypatch.setattr(ChatTemplate, "render", lambda *args, **kw: render(*args, **kw) + "!")
     with pytest.raises(RuntimeError, match="a row composed from a trace of its chat template"):
         finder.render(rows[3])
+
+
+@pytest.mark.parametrize("way", ["render", "compose", "compose_rows"])
+def test_composed_rows_that_are_drawn_by_their_hash_are_rendered_too(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(composer, "_DRAWN", 5)
+    template = ChatTemplate(sources={"default": CHATML}, variables={})
+    finder = TurnFinder(template, SPECIALS)
+    rows = [conversation(["user", "assistant"], ["a", f"{number} é"]) for number in range(64)]
+    for row in rows[:3]:  # rendered, traced, and composed for the first time
+        finder.render(row)
+    assert finder._composer._plans
+    plan = finder._composer._plans["user", "assistant"][0]
+    uses = 1 if way == "render" else plan._uses
+    rendered = calls_of(ChatTemplate, "render", monkeypatch)
+    if way == "compose_rows":
+        cells = [json.dumps(row.messages, ensure_ascii=False).encode() for row in rows[3:]]
+        composition = finder.compose_rows(pa.array(cells, pa.large_binary()))
+        assert composition is not None
+        assert composition.done.all()
+    for row in rows[3:] if way != "compose_rows" else ():
+        if way == "render":
+            finder.render(row)
+        else:
+            assert finder.compose(("user", "assistant"), ["a", row.messages[1]["content"]])
+    seen = {call[1].messages[1]["content"] for call in rendered}
+    expected = set()
+    for use, row in enumerate(rows[3:], uses + 1):
+        text = template.render(row).encode()
+        if use & (use - 1) == 0 or zlib.crc32(text) % 5 == 0:
+            expected.add(row.messages[1]["content"])
+    assert seen == expected
+    assert len(expected) > 8
 
 
 def test_a_trace_that_fails_at_its_first_use_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

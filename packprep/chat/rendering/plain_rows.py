@@ -127,9 +127,13 @@ class Composition:
         self.trained = np.empty(int(self.span_offsets[-1]), np.int32)
         self.done = np.zeros(len(sizes), np.bool_)
 
+    def bytes_of(self, row: int) -> memoryview:
+        """The text of a row in UTF-8."""
+        return self.text.data[self.offsets[row] : self.offsets[row + 1]]
+
     def text_of(self, row: int) -> str:
         """The text of a row."""
-        return self.text[self.offsets[row] : self.offsets[row + 1]].tobytes().decode()
+        return str(self.bytes_of(row), "utf-8")
 
     def arrays(self) -> tuple[pa.Array[Any], pa.Array[Any]]:
         """Texts and trained positions of all rows; those of rows not done are of no use."""
