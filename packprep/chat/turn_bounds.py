@@ -188,8 +188,16 @@ class EndFinder:
 
 
 def generated_blocks(rendering: Unmarked) -> list[Turn]:
-    """Spans of {% generation %} blocks that are not empty."""
+    """Spans of {% generation %} blocks that are not empty.
+
+    Raises RenderError where a filter of the template has lost a bound of one.
+    """
     starts, stops = rendering.generated[::2], rendering.generated[1::2]
+    if len(starts) != len(stops):
+        raise RenderError(
+            "cannot find the trained text: the template changes what is around its {% generation "
+            "%} blocks; put no filter around them, or choose --train-on all"
+        )
     return [Turn(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
 
 

@@ -240,8 +240,10 @@ def test_generation_blocks_mark_what_is_trained(folder: Path) -> None:
         "ciao</s>"
     ]
     filtered = "{% filter upper %}" + source + "{% endfilter %}"
+    backwards = find(folder, filtered.replace("upper", "trim | reverse"), chat("hi", "hello"))
+    assert trained(backwards) == [">s/<olleh"]
     with pytest.raises(RenderError, match="cannot find the trained text: the template changes"):
-        find(folder, filtered.replace("upper", "trim | reverse"), chat("hi", "hello"))
+        find(folder, filtered.replace("upper", "list | unique | join"), chat("hi", "hello"))
     assert trained(find(folder, filtered, chat("hi", "hello"))) == ["HELLO</S>"]
 
 
