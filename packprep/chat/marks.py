@@ -77,13 +77,12 @@ class Unmarked:
 
     def behind(self, number: int) -> list[tuple[int, int, str]]:
         """Marks of a text: (marks up to it, position, text from there to the next mark)."""
-        return [
-            (before, position, self.text[position:stop])
-            for before, ((position, owner), (stop, _)) in enumerate(
-                zip(self.marks, self.ends(), strict=True), 1
-            )
-            if owner == number
-        ]
+        spots, last = [], len(self.marks)
+        for before, (position, owner) in enumerate(self.marks, 1):
+            if owner == number:
+                stop = self.marks[before][0] if before < last else None
+                spots.append((before, position, self.text[position:stop]))
+        return spots
 
     def ends(self) -> list[tuple[int, int]]:
         """End of the text behind each mark, which is the next mark: (position, its number)."""

@@ -125,23 +125,29 @@ class EndFinder:
         self._specials = specials
         self._eos = eos
 
-    def size(self, end: Ending, before: str, opening: str, is_last: bool) -> int | None:
+    def size(self, end: Ending, rendering: Unmarked, first: int, is_last: bool) -> int | None:
         """Characters of an ending that belong to its turn, up to the end-of-turn token.
 
         It is the last special token there; without one, all that both renderings have is the
-        turn's. before: the rendering up to the turn. opening: up to its first text. is_last: no
+        turn's. rendering: of all messages. first: position where the turn begins. is_last: no
         message follows. Returns None where one does, and the token is of last turns alone.
         """
         last, followed = end.last, end.followed
         if followed is None or followed.startswith(last):
             return self._closed(last) or len(last)
+        opening = rendering.text[: rendering.marks[1][0] if len(rendering.marks) > 1 else 0]
         common = self._without_header(self._common(last, followed), opening)
         if size := self._closed(common):
             return size
-        size = self._closed(last.removesuffix(self._prompt(last, before)))
+        prompt = self._prompt(last, rendering.text[:first])
+        size = self._closed(last.removesuffix(prompt))
         if size and not is_last:
             return None
         return size or len(common)
+
+    def is_closed(self, text: str) -> bool:
+        """True if a text has a token that ends a turn."""
+        return self._closed(text) > 0
 
     def _closed(self, text: str) -> int:
         """Characters up to the end of the last special token; 0 without one."""

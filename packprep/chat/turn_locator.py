@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from os.path import commonprefix
 from typing import Literal
 
@@ -178,16 +179,15 @@ class TurnLocator:
         ends = [ending(rendering, until, rendering)] if later else []
         # What begins a message of the assistant may be a prompt that is always written.
         if not later or later[0]["role"] in ASSISTANT_ROLES:
-            ends.append(ending(until, until, self._followed(part, texts, read)))
+            is_plain = bool(self._plain_end) and until.text.endswith(self._plain_end)
+            followed = None if is_plain else self._followed(part, texts, read)
+            ends.append(ending(until, until, followed))
         before, position = ends[0].place if ends[0] is not None else (0, 0)
         skipped = max(0, first[1] - position)
-        opening = rendering.text[: rendering.marks[1][0] if len(rendering.marks) > 1 else 0]
         sizes = [
             None
             if end is None
-            else self._ends.size(
-                end.behind(skipped), rendering.text[: first[1]], opening, is_last=not later
-            )
+            else self._ends.size(end.behind(skipped), rendering, first[1], is_last=not later)
             for end in ends
         ]
         if sizes[0] is None:
@@ -196,6 +196,28 @@ class TurnLocator:
                 f"differently without the later ones; {ADVICE}"
             )
         return before, position + skipped + min(size for size in sizes if size is not None)
+
+    @cached_property
+    def _plain_end(self) -> str:
+        """The text behind an answer that ends a conversation.
+
+        Empty unless it has a special token and is also there when a question follows. A rendering
+        that ends with it need not be compared with one in which another message follows.
+        """
+        chat = Conversation(
+            [
+                {"role": "user", "content": numbered(0)},
+                {"role": "assistant", "content": numbered(1)},
+            ]
+        )
+        try:
+            until = unmark(self._render(chat))
+            end = ending(until, until, self._followed(chat, 2, unmark))
+        except RenderError:
+            return ""
+        if end is None or end.followed is None or not end.followed.startswith(end.last):
+            return ""
+        return end.last if self._ends.is_closed(end.last) else ""
 
     def _followed(self, marked: Conversation, texts: int, read: Read) -> Unmarked | None:
         """The rendering in which another message follows; None where the template takes none.

@@ -357,19 +357,22 @@ class TurnFinder:
         self, conversation: Conversation, text: str, marked: _Marked | None
     ) -> list[LeftOut]:
         """Text of the messages that is not in a rendering."""
-        _, texts = with_texts(conversation, lambda _, value: value)
-        parts = not_contained(texts, text) if marked is None or marked.roles else [""] * len(texts)
-        if marked is not None:
+        if marked is not None and marked.roles is None:
+            texts = marked.texts
+            parts = unwritten_parts(texts, marked.rendering, marked.place)
+        else:
+            _, texts = with_texts(conversation, lambda _, value: value)
+            parts = not_contained(texts, text)
+        if marked is not None and marked.roles is not None:
             roles = [message["role"] for message in conversation.messages]
             places = [
-                number
-                for number, each in enumerate(texts)
-                if marked.roles is None or roles[each.message] in marked.roles
+                number for number, each in enumerate(texts) if roles[each.message] in marked.roles
             ]
             found = unwritten_parts(marked.texts, marked.rendering, marked.place)
             for number, part in zip(places, found, strict=True):
                 parts[number] = part
-        parts = without_written(conversation, text, parts, self.template.render)
+        if any(parts):
+            parts = without_written(conversation, text, parts, self.template.render)
         return [
             LeftOut(each.message, each.field, part)
             for each, part in zip(texts, parts, strict=True)
@@ -425,9 +428,12 @@ def _with_rests(rests: Sequence[str], unmarked: Unmarked) -> Unmarked:
 
     A template may trim that part.
     """
-    sizes = []
+    sizes: list[int | None] = []
     for position, number in unmarked.marks:
         rest = rests[number] if 0 <= number < len(rests) else ""
-        ends = (end for end in (rest, rest.rstrip()) if unmarked.text.startswith(end, position))
-        sizes.append(next(map(len, ends), None))
-    return replace(unmarked, rests=sizes)
+        if unmarked.text.startswith(rest, position):
+            sizes.append(len(rest))
+        else:
+            rest = rest.rstrip()
+            sizes.append(len(rest) if unmarked.text.startswith(rest, position) else None)
+    return replace(unmarked, rests=sizes) if any(size != 0 for size in sizes) else unmarked

@@ -333,13 +333,10 @@ def test_auto_trains_every_text_that_one_of_both_can_train(
     )
     trained = "\n".join(text for _, _, texts in auto for text in texts)
     for message in messages[1::2]:
-        thought, _, answer = message["content"].rpartition("</think>")
-        for text in (
-            message["content"],
-            message.get("reasoning_content", ""),
-            thought.removeprefix("<think>"),
-            answer,
-        ):
+        answered = str(message["content"])
+        thought, _, reply = answered.rpartition("</think>")
+        thought = thought.removeprefix("<think>")
+        for text in (answered, str(message.get("reasoning_content", "")), thought, reply):
             wanted = sum(text in part for _, _, texts in each for part in texts)
             assert not text or trained.count(text) == wanted
 
