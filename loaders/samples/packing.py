@@ -4,54 +4,22 @@ A pack costs one copy of each column. Positions and labels are made from the len
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packprep.schemas.columns import FILLER, NO_LOSS
-from packprep.schemas.trees import ranges_at
 
 from ..batch import LabelKind, PackedBatch
 from ..context_parallel import ContextLayout
 from ..loss import Mode
-from ..loss import loss_weights as weights_of
-from .columns import Samples, read_samples
+from .columns import read_samples
+from .making import Maker, Shape
 from .partition import even_packs, fewest_packs, most_packs, packs_within
+from .prefixes import SampleTrees, check_sharing
 
 _Int64 = NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """Padding that a pack needs.
-
-    each: the tokens of every sample are a multiple of this. whole: those of the pack are. filler:
-    tokens of a pack without any.
-    """
-
-    each: int
-    whole: int
-    filler: int
-
-    @staticmethod
-    def of(cp_size: int, cp_layout: ContextLayout) -> "Shape":
-        """For context parallelism: the shape that `context_slice` needs."""
-        if cp_size < 1 or cp_layout not in ("contiguous", "zigzag"):
-            raise ValueError(
-                f"cp_size is {cp_size} and cp_layout {cp_layout!r}; expected 1 or more, contiguous "
-                "or zigzag"
-            )
-        whole = 1 if cp_size == 1 else 2 * cp_size
-        return Shape(
-            each=whole if cp_layout == "zigzag" else 1,
-            whole=whole,
-            filler=whole,
-        )
-
-    def padded(self, lengths: _Int64) -> _Int64:
-        return -(-lengths // self.each) * self.each
 
 
 def pack_sequences(
@@ -63,6 +31,7 @@ def pack_sequences(
     lengths_of_all: Sequence[ArrayLike] | None = None,
     labels: LabelKind | Literal["none"] = "hf",
     loss_weights: Mode | None = None,
+    share_prefixes: bool | str = False,
     cp_size: int = 1,
     cp_layout: ContextLayout = "contiguous",
 ) -> list[PackedBatch]:
@@ -86,7 +55,12 @@ def pack_sequences(
     labels: "hf", "shifted" or "none", as in PackedLoader. A token is trained where `loss_mask` (or
     `loss_masks`) is not 0; without it the tokens of the response are, or all; a column of `labels`
     is used instead. The first token of a sample has no label. loss_weights: see PackedLoader.
-    cp_size, cp_layout: pad for `context_slice`; the padding counts as tokens.
+    share_prefixes: make trees, as with PackedLoader(trees=True): samples with the same prompt (the
+    tokens before the response), or with the same value of the column of this name, hold once the
+    tokens with which all of them begin, as far as their columns are equal there too. A tree stays
+    in one pack; one larger than max_tokens is cut. Columns of samples are then in `batch.rows`, and
+    their numbers are `row_ids`. cp_size, cp_layout: pad for `context_slice`; the padding counts as
+    tokens.
 
     `batch.document_ids` are the numbers of the samples. Samples are in input order within a pack.
     An empty sample is a segment of length 0. `unpack(packs)` gives the samples again. The same
@@ -106,16 +80,28 @@ def pack_sequences(
         )
     read = read_samples(samples)
     lengths = np.zeros(0, np.int64) if read is None else read.tokens.lengths
-    ranks = _lengths_of_all(lengths, world_size, lengths_of_all)
-    pack_of, packs = _plan(lengths, ranks, max_tokens, num_packs, shape)
-    if read is None:
+    make = None if read is None else Maker(read, shape, labels, loss_weights)
+    items, trees = lengths, None
+    if share_prefixes:
+        check_sharing(labels, cp_size, lengths_of_all)
+        _check_longest(lengths, max_tokens, shape)
+        if make is not None:
+            trees = SampleTrees.of(make, share_prefixes, max_tokens)
+            items = trees.sizes
+    ranks = _lengths_of_all(items, world_size, lengths_of_all)
+    pack_of, packs = _plan(items, ranks, max_tokens, num_packs, shape)
+    if make is None:
         return [_filler_pack(shape, labels, loss_weights) for _ in range(packs)]
-    make = Maker(read, shape, labels, loss_weights)
     order = np.argsort(pack_of, kind="stable")
     ends = np.cumsum(np.bincount(pack_of, minlength=packs))
     members = np.split(order, ends[:-1])
-    members.sort(key=lambda of_pack: int(of_pack[0]) if len(of_pack) else len(lengths))
-    return [make.pack(of_pack) for of_pack in members]
+    if trees is not None:
+        members = [trees.rows_of(of_pack) for of_pack in members]
+    members.sort(key=lambda numbers: int(numbers.min(initial=len(lengths))))
+    return [
+        make.pack(numbers) if trees is None else trees.pack(make, numbers, loss_weights)
+        for numbers in members
+    ]
 
 
 def _check(max_tokens: Any, num_packs: Any, labels: Any, loss_weights: Any) -> None:
@@ -186,17 +172,8 @@ def _plan(
         assert num_packs is not None
         return even_packs(padded, num_packs), num_packs
     budget = max_tokens // shape.whole * shape.whole
-    for rank, of_rank in enumerate([lengths, *ranks]):
-        if (shape.padded(of_rank) > budget).any():
-            sample = int(np.argmax(shape.padded(of_rank) > budget))
-            whose = f" of rank {rank - 1}" if rank else ""
-            padding = (
-                "" if of_rank[sample] > max_tokens else f", a multiple of {shape.whole} in a pack,"
-            )
-            raise ValueError(
-                f"sample {sample}{whose} has {of_rank[sample]:,} tokens{padding} and max_tokens is "
-                f"{max_tokens:,}; cut it, leave it out, or choose a larger max_tokens"
-            )
+    for rank, of_rank in enumerate([lengths, *ranks], -1):
+        _check_longest(of_rank, max_tokens, shape, "" if rank < 0 else f" of rank {rank}")
     if num_packs is not None:
         return packs_within(padded, budget, num_packs), num_packs
     if not ranks:
@@ -205,97 +182,20 @@ def _plan(
     return packs_within(padded, budget, packs), packs
 
 
-class Maker:
-    """Makes the packs of samples."""
-
-    def __init__(
-        self, samples: Samples, shape: Shape, labels: str, loss_weights: Mode | None
-    ) -> None:
-        self._samples, self._shape = samples, shape
-        self._labels, self._weights = labels, loss_weights
-        lists = dict.fromkeys(samples.per_token, "token")
-        kinds = lists | dict.fromkeys(samples.per_response, "response")
-        kinds |= dict.fromkeys(samples.per_sample, "segment")
-        self._kinds = {name: kinds.get(name, "token") for name in samples.names}
-
-    def pack(self, members: _Int64) -> PackedBatch:
-        """The pack of these samples."""
-        samples = self._samples
-        lengths = samples.tokens.lengths[members]
-        padded = self._shape.padded(lengths)
-        used = int(padded.sum())
-        total = -(-used // self._shape.whole) * self._shape.whole or self._shape.filler
-        sizes = np.append(padded, total - used) if total > used else padded
-        boundaries = np.append(0, np.cumsum(sizes))
-        starts = boundaries[: len(members)]
-        places = slice(0, used) if self._shape.each == 1 else ranges_at(starts, lengths)
-
-        def placed(values: NDArray[Any]) -> NDArray[Any]:
-            """Values of the tokens, with 0 in padding."""
-            if len(values) == total:
-                return values
-            spread = np.zeros(total, values.dtype)
-            spread[places] = values
-            return spread
-
-        tokens = placed(samples.tokens.take(members).astype(np.int64, copy=False))
-        extra = {name: placed(each.take(members)) for name, each in samples.per_token.items()}
-        responses = None if samples.responses is None else samples.responses[members]
-        if samples.per_response and responses is not None:
-            inside = ranges_at(starts + lengths - responses, responses)
-            for name, each in samples.per_response.items():
-                extra[name] = np.zeros(total, each.dtype)
-                extra[name][inside] = each.take(members)
-        for name, values in samples.per_sample.items():
-            extra[name] = _extended(values[members], len(sizes))
-        cu_seqlens = boundaries.astype(np.int32)
-        ids = np.append(members, np.full(len(sizes) - len(members), FILLER)).astype(np.int64)
-        labels = self._label(tokens, extra, starts, lengths, responses, padded)
-        weights = None
-        if self._weights is not None and labels is not None:
-            weights = weights_of(cu_seqlens, labels != NO_LOSS, self._weights, ids)
-        return PackedBatch(
-            tokens=tokens,
-            position_ids=np.arange(total) - np.repeat(boundaries[:-1], sizes),
-            cu_seqlens=cu_seqlens,
-            max_seqlen=int(sizes.max(initial=0)),
-            labels=labels,
-            label_kind="shifted" if self._labels == "shifted" else "hf",
-            document_ids=ids,
-            segment_lengths=(
-                _extended(lengths.astype(np.int32), len(sizes)) if self._shape.each > 1 else None
-            ),
-            loss_weights=weights,
-            extra={name: extra[name] for name in self._samples.names if name in extra},
-            kinds=self._kinds,
+def _check_longest(lengths: _Int64, max_tokens: int | None, shape: Shape, whose: str = "") -> None:
+    """ValueError if a sample is longer than a pack."""
+    if max_tokens is None:
+        return
+    budget = max_tokens // shape.whole * shape.whole
+    if (shape.padded(lengths) > budget).any():
+        sample = int(np.argmax(shape.padded(lengths) > budget))
+        padding = (
+            f", a multiple of {shape.whole} in a pack," if lengths[sample] <= max_tokens else ""
         )
-
-    def _label(
-        self,
-        tokens: _Int64,
-        extra: dict[str, NDArray[Any]],
-        starts: _Int64,
-        lengths: _Int64,
-        responses: _Int64 | None,
-        padded: _Int64,
-    ) -> _Int64 | None:
-        """Labels of the pack; see `pack_sequences`."""
-        if self._labels == "none":
-            return None
-        if "labels" in self._samples.per_token:
-            labels = extra["labels"].astype(np.int64)
-            real = np.zeros(len(tokens), np.bool_)
-            real[ranges_at(starts, lengths)] = True
-            labels[~real] = NO_LOSS
-        elif self._samples.mask is not None:
-            labels = np.where(extra[self._samples.mask] != 0, tokens, NO_LOSS)
-        else:
-            trained = lengths if responses is None else responses
-            labels = np.full(len(tokens), NO_LOSS)
-            inside = ranges_at(starts + lengths - trained, trained)
-            labels[inside] = tokens[inside]
-        labels[starts[lengths > 0]] = NO_LOSS
-        return np.roll(labels, -1) if self._labels == "shifted" else labels
+        raise ValueError(
+            f"sample {sample}{whose} has {lengths[sample]:,} tokens{padding} and max_tokens is "
+            f"{max_tokens:,}; cut it, leave it out, or choose a larger max_tokens"
+        )
 
 
 def _filler_pack(shape: Shape, labels: str, loss_weights: Mode | None) -> PackedBatch:
@@ -312,14 +212,3 @@ def _filler_pack(shape: Shape, labels: str, loss_weights: Mode | None) -> Packed
         segment_lengths=None if shape.each == 1 else np.zeros(1, np.int32),
         loss_weights=None if loss_weights is None else np.zeros(shape.filler, np.float32),
     )
-
-
-def _extended(values: NDArray[Any], length: int) -> NDArray[Any]:
-    """The values, then 0, or None for values that are not numbers."""
-    if len(values) == length:
-        return values
-    extended = np.zeros(length, values.dtype)
-    if values.dtype == object:
-        extended[:] = None
-    extended[: len(values)] = values
-    return extended

@@ -6,6 +6,7 @@ row [0, 0, 1, 2], start [0, 1, 2, 1], end [1, 2, 3, 2], parent [-1, 0, 1, 0], la
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,14 +91,15 @@ def link_nodes(
 
 
 def nodes_of_rows(
-    lengths: _Int64,
-    shared: _Int64,
+    lengths: Any,
+    shared: Any,
     split: Callable[..., int] = split_rows,
     link: Callable[..., None] = link_nodes,
 ) -> Nodes:
     """Nodes of rows in depth-first order; shared: [rows], tokens shared with the row before.
 
-    split, link: the loops, compiled or not.
+    lengths, shared: arrays, or lists, which are faster if the loops are not compiled. split, link:
+    the loops.
     """
     rows = len(lengths)
     most = 2 * rows

@@ -21,6 +21,8 @@ from packprep.loaders import (
     log_probs_and_entropy,
     pack_sequences,
     segment_means,
+    tree_mask,
+    unpack,
 )
 
 VOCABULARY, WIDTH = 16, 8
@@ -95,7 +97,7 @@ def one_by_one(rollouts: Sequence[dict[str, Any]], mean: str) -> Gradients:
         every = model.head(hidden[:-1]).log_softmax(-1)
         chosen = every.gather(1, tokens[1:, None])[:, 0]
         entropy = -(every.exp() * every).sum(-1)
-        columns = {name: values[1:] for name, values in sample.items()}
+        columns = {name: values[1:] for name, values in sample.items() if name != "prompt"}
         losses.append(losses_of(chosen, entropy, columns))
         masks.append(torch.as_tensor(columns["loss_mask"]))
     sums = [(loss * mask).sum() for loss, mask in zip(losses, masks, strict=True)]
@@ -138,6 +140,52 @@ def on_packs(rollouts: Sequence[dict[str, Any]], mean: str, **settings: Any) -> 
         both = log_probs_and_entropy(hidden, model.head.weight, pack, chunk=5)
         losses.append(losses_of(*both, pack.extra))
     return gradients(mean_of(packs, losses, mean), model)
+
+
+def of_prompts(seed: int, prompts: int, each: int) -> list[dict[str, Any]]:
+    """Rollouts of several samples of each prompt, with columns of their responses."""
+    random = np.random.default_rng(seed)
+    rollouts = []
+    for prompt in range(prompts):
+        start = random.integers(0, VOCABULARY, 6)
+        for sample in range(each):
+            response = random.integers(0, 2, 2 + sample % 3)
+            advantage = random.normal() if sample else 0.5
+            rollouts.append(
+                {
+                    "tokens": np.append(start, response),
+                    "loss_mask": np.append(0 * start, np.ones_like(response)),
+                    "advantages": np.append(0.0 * start, np.full(len(response), advantage)),
+                    "rollout_log_probs": np.append(0.0 * start, -np.ones(len(response))),
+                    "prompt": prompt,
+                }
+            )
+        rollouts.append(rollouts[-each])  # shares its response, too
+    return rollouts
+
+
+def on_trees(
+    rollouts: Sequence[dict[str, Any]], mean: str, max_tokens: int
+) -> tuple[Gradients, int]:
+    """Gradients of the samples in packs of trees, and the tokens of these."""
+    model = Policy()
+    packs = [
+        pack.torch()
+        for pack in pack_sequences(rollouts, max_tokens=max_tokens, share_prefixes="prompt")
+    ]
+    sums, trained = [], 0
+    for pack in packs:
+        hidden = model(pack.tokens, pack.position_ids, tree_mask(pack))
+        both = log_probs_and_entropy(hidden, model.head.weight, pack, chunk=5)
+        losses = losses_of(*both, pack.extra)
+        if mean == "token":
+            sums.append((pack.label_weights * losses).sum())
+            trained += int(pack.label_weights.sum())
+        else:
+            rows = zip(unpack(losses, pack), unpack(pack.labels != -100, pack), strict=True)
+            sums += [(values * mask).sum() / mask.sum() for values, mask in rows]
+            trained += len(pack.rows["row_ids"])
+    return gradients(sum(sums) / trained, model), sum(map(len, packs))
 
 
 class _OfAllRanks(torch.autograd.Function):

@@ -39,6 +39,17 @@ def test_packs_give_the_gradients_of_samples(
     assert_equal(found, one_by_one(rollouts, mean))
 
 
+@pytest.mark.parametrize("mean", ["token", "sample"])
+@pytest.mark.parametrize("max_tokens", [16, 40])
+def test_trees_give_the_gradients_of_samples(mean: str, max_tokens: int) -> None:
+    """Three prompts of four samples each; some responses begin alike."""
+    rollouts = policy.of_prompts(seed=2, prompts=3, each=4)
+    expected = one_by_one(rollouts, mean)
+    found, tokens = policy.on_trees(rollouts, mean, max_tokens=max_tokens)
+    assert_equal(found, expected)
+    assert tokens < 0.75 * sum(len(sample["tokens"]) for sample in rollouts)
+
+
 def test_slices_on_2_and_4_ranks_give_the_gradients_of_samples(tmp_path: Path) -> None:
     """Both layouts and both means; the sum over the ranks of each group."""
     expected = {mean: one_by_one(ROLLOUTS, mean) for mean in ("token", "sample")}
