@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 _GAP = 2  # spaces between columns
 _MAX_TABLES = 3
+HOW_TO_TRAIN = (
+    "to train: from packprep.loaders import guard, to_hf; then SFTTrainer(guard(model)) with "
+    "padding_free=True, max_length=None, or Trainer(guard(model), data_collator=to_hf) with "
+    "remove_unused_columns=False; other settings may join documents, and guard stops them"
+)
 _NO_WIDTH = 1 << 20  # width of a pipe: no row is as long
 
 
@@ -50,6 +55,8 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
         rows = table(report)
         rows[-1:-1] = _engine(manifest.run.get("engine"))  # before the digest
         print_table(str(output), rows)
+        if manifest.names == "hf":
+            print_sentence(HOW_TO_TRAIN)
     if sentence := left_out_sentence(report):
         click.echo(sentence, err=True)
 

@@ -257,6 +257,11 @@ def _check_pairs(config: Options) -> None:
         raise ConfigError(
             "pair_columns name the columns with the conversations; give --messages-column auto"
         )
+    if config.names == "hf":
+        raise ConfigError(
+            "names hf cannot be used with pair_columns: trainers that read these names would train "
+            "on the rejected answers too; leave names out, and train with PackedLoader(sides=...)"
+        )
     if config.strategy == "wrapped":
         raise ConfigError("strategy wrapped would split pairs; choose another strategy")
     if config.max_segments_per_pack == 1:

@@ -100,6 +100,11 @@ def _check_names(output: Path, manifest: Manifest, names: Names) -> None:
             f"{output} has trees, and trainers that read the names of hf would take them for "
             "documents; build without share_prefixes"
         )
+    if names == "hf" and any(column.name == "pair_sides" for column in manifest.columns):
+        raise ConfigError(
+            f"{output} has preference pairs, and trainers that read the names of hf would train on "
+            "the rejected answers too; read it with PackedLoader(sides=...)"
+        )
     taken = {*HF_NAMES.values()} if names == "hf" else {*HF_NAMES}
     for column in manifest.stored_columns:
         if column.name in taken:

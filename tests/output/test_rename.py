@@ -14,7 +14,7 @@ from packprep.inspect.verify import verify
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.output import rename as renaming
 from packprep.output.rename import rename
-from packprep.schemas import FormatError, check_files, read_manifest
+from packprep.schemas import STANDARD_COLUMNS, FormatError, check_files, read_manifest
 from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
@@ -171,7 +171,24 @@ def test_the_command_says_what_it_added_and_left_out(tmp_path: Path) -> None:
         f"{out} has the names of packprep now; left out position_ids, labels, which only the names "
         "of hf need"
     )
-    assert run("rename", out, "--names", "hf", "-q").err == ""
+    quiet = run("rename", out, "--names", "hf", "-q")
+    assert (quiet.out, quiet.err) == ("", "")
+
+
+def test_names_of_hf_end_with_how_to_train(tmp_path: Path) -> None:
+    out = built(tmp_path, "out")
+    again = ("build", "-c", out / "build.yaml", "-o", tmp_path / "hf", "--names", "hf")
+    line = (
+        "to train: from packprep.loaders import guard, to_hf; then SFTTrainer(guard(model)) with "
+        "padding_free=True, max_length=None, or Trainer(guard(model), data_collator=to_hf) with "
+        "remove_unused_columns=False; other settings may join documents, and guard stops them"
+    )
+    for command in (again, ("rename", out, "--names", "hf")):
+        assert run(*command).out.splitlines()[-1] == line
+    shutil.rmtree(tmp_path / "hf")
+    for quiet in ("--quiet", "--json"):
+        assert "to train:" not in run(*again, quiet).out
+    assert "to train:" not in run("rename", out, "--names", "packprep").out
 
 
 def test_a_rename_that_was_killed_leaves_the_old_output_and_starts_again(
@@ -224,6 +241,12 @@ def test_what_cannot_be_renamed_is_refused_and_stays(tmp_path: Path) -> None:
     build(config(**options))
     with pytest.raises(ConfigError, match="has a column seq_lengths of its own, a name of hf; bui"):
         rename(taken, "hf")
+
+    columns = (*PLAIN, STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"])
+    pairs = {**EXAMPLE[0], "pair_ids": [0, 0, 1], "pair_sides": [0, 1, 0]}
+    write_output(tmp_path / "pairs", {"train": [[pairs]]}, columns)
+    with pytest.raises(ConfigError, match="pairs has preference pairs, and trainers that read the"):
+        rename(tmp_path / "pairs", "hf")
 
     rows = [{**EXAMPLE[0], "tokens": [1, 20, 21, 22, 23, 24, 25, 99]}]
     write_output(tmp_path / "damaged", {"train": [rows]}, PLAIN)

@@ -450,6 +450,11 @@ def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
             {"overflow": "split"},
             "overflow split would split pairs; choose --overflow truncate, drop or error",
         ),
+        (
+            {"names": "hf"},
+            "names hf cannot be used with pair_columns: trainers that read these names would train "
+            "on the rejected answers too; leave names out, and train with PackedLoader",
+        ),
         ({"strategy": "wrapped"}, "strategy wrapped would split pairs; choose another strategy"),
         (
             {"max_segments_per_pack": 1},

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packprep.cli.output_type import DirectoryType
+from packprep.cli.printing import HOW_TO_TRAIN, print_sentence
 
 if TYPE_CHECKING:
     from packprep.schemas.names import Names
@@ -43,3 +44,5 @@ def command(output: Path, names: "Names", quiet: bool) -> None:
         )
     with open_progress(quiet=quiet) as progress:
         rename(output, names, progress)
+    if names == "hf" and not quiet:
+        print_sentence(HOW_TO_TRAIN)
