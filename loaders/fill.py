@@ -4,6 +4,7 @@ A pack costs about 10 microseconds and one copy of its tokens. Positions are mad
 which are checked, so a stored column of positions is never read.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from .batch import PackedBatch
 from .buffers import Block, BlockPool
 from .loss import Mode, loss_weights
 from .mapped import BatchRows
-from .shape import BatchShape
+from .shape import REJECTED, BatchShape
 from .shards import PackedShards
 from .trees import previous_tokens, row_weights
 
@@ -39,7 +40,7 @@ class BatchMaker:
 
     def __init__(
         self,
-        shards: PackedShards,
+        shards: "PackedShards | ChosenSides",
         shape: BatchShape,
         labels: LabelChoice,
         weights: Mode | None,
@@ -275,6 +276,45 @@ class BatchMaker:
             ]
         )
         return values if len(values) == length else _extended(values, length, fill)
+
+
+class ChosenSides:
+    """The shards of preference pairs without their rejected sides, as BatchMaker reads shards."""
+
+    def __init__(self, shards: PackedShards) -> None:
+        self._shards = shards
+        self.path, self.has_trees = shards.path, shards.has_trees
+        self.column_kinds, self.column_dtypes = shards.column_kinds, shards.column_dtypes
+
+    def find(self, index: int) -> tuple[BatchRows, int]:
+        """See `PackedShards.find`."""
+        rows, row = self._shards.find(index)
+        return _ChosenRows(rows, row, self.column_kinds), row
+
+
+class _ChosenRows(BatchRows):
+    """One pack without its rejected segments. Filler stays."""
+
+    def __init__(self, rows: BatchRows, row: int, kinds: Mapping[str, str]) -> None:
+        self._rows, self._kinds = rows, kinds
+        self._segments = rows.get("pair_sides", row) != REJECTED
+        lengths = np.diff(rows.get("cu_seqlens", row))
+        self._tokens = np.repeat(self._segments, lengths)
+        self._lengths = lengths[self._segments]
+
+    def get(self, name: str, row: int) -> NDArray[Any]:
+        if name == "cu_seqlens":
+            ends: NDArray[Any] = np.append(0, self._lengths.cumsum()).astype(np.int32)
+            return ends
+        chosen = self._tokens if self._kinds[name] == "token" else self._segments
+        values: NDArray[Any] = self._rows.get(name, row)[chosen]
+        return values
+
+    def tokens(self, row: int) -> int:
+        return int(self._lengths.sum())
+
+    def longest_segment(self, row: int) -> int:
+        return int(self._lengths.max(initial=0))
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

@@ -17,10 +17,18 @@ from packprep.schemas.errors import FormatError
 from .ahead import Readahead, prefetched
 from .batch import PackedBatch
 from .buffers import BlockPool
-from .fill import BatchMaker, LabelChoice
+from .fill import BatchMaker, ChosenSides, LabelChoice
 from .loss import Mode
 from .order import EpochOrder, Schedule, TokenSchedule
-from .shape import batch_shape, check_tree_settings, column_kind, phase_batches
+from .shape import (
+    PAIR_COLUMNS,
+    Sides,
+    batch_shape,
+    check_sides,
+    check_tree_settings,
+    column_kind,
+    phase_batches,
+)
 from .shards import PackedShards, StoredPlan
 
 STATE_VERSION = 1
@@ -46,7 +54,9 @@ class PackedLoader:
     next token) or "none"; no label crosses a segment boundary. loss_weights: mode of the weights to
     add to each batch, see `packprep.loaders.loss_weights`. columns: further columns to read into
     `batch.extra`. trees: True for shards with trees (--share-prefixes), whose batches have
-    `segment_parents`; only code that knows trees may read them.
+    `segment_parents`; only code that knows trees may read them. sides: of shards with preference
+    pairs, which None refuses. "both" also adds pair_ids and pair_sides to `batch.extra`, for
+    `pair_log_probs`; "chosen" leaves the rejected sides out, so a batch has fewer tokens.
 
     pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple of this.
     max_segments: segments of every batch; with it shapes never change (pad_to is then
@@ -89,6 +99,7 @@ class PackedLoader:
         shuffle_window: int = 4,
         pin_memory: bool = False,
         trees: bool = False,
+        sides: Sides | None = None,
     ) -> None:
         self.shards = shards
         self.packs_per_batch, self.rank, self.world_size = packs_per_batch, rank, world_size
@@ -97,6 +108,10 @@ class PackedLoader:
         self.remainder, self.prefetch = remainder, prefetch
         self._window = shuffle_window if shuffle else 0
         self._labels, self._weights, self._pin_memory = labels, loss_weights, pin_memory
+        check_sides(shards, sides)
+        self._sides = sides
+        if sides == "both" and not trees:
+            columns = [*dict.fromkeys((*columns, *PAIR_COLUMNS))]
         self._columns = {name: column_kind(shards, name) for name in columns}
         self._check()
         check_tree_settings(shards, trees, labels, cp_size)
@@ -196,6 +211,7 @@ class PackedLoader:
             "labels": self._labels,
             "loss_weights": self._weights,
             "columns": list(self._columns) or None,
+            "sides": self._sides,
             "max_segments": shape.max_segments,
             "pad_multiple": shape.multiple if shape.multiple > 1 else None,
             "remainder": self.remainder,
@@ -390,9 +406,10 @@ class PackedLoader:
             shape = self._shapes[phase]
             # Free blocks that are kept: one in use, one just released, and those made ahead.
             pool = BlockPool(BatchMaker.values(shape), self.prefetch + 2, self._pin_memory)
+            shards = ChosenSides(self.shards) if self._sides == "chosen" else self.shards
             self._maker = (
                 phase,
-                BatchMaker(self.shards, shape, self._labels, self._weights, self._columns, pool),
+                BatchMaker(shards, shape, self._labels, self._weights, self._columns, pool),
             )
         return self._maker[1].make([max(pack, -1) for pack in packs])
 

@@ -15,6 +15,7 @@ from packprep.schemas.columns import NO_LOSS
 
 from .batch import PackedBatch, Tensor
 from .context_parallel import ContextLayout, context_gather
+from .shape import has_rejected
 from .trees import refuse_trees
 
 Mode = Literal["token", "segment", "document"]
@@ -220,6 +221,11 @@ def tree_loss(logits: Tensor, batch: PackedBatch, chunk: int = 1024) -> Tensor:
     """
     if batch.segment_parents is None or batch.labels is None:
         raise ValueError("the batch has no trees with labels; use the loss of the model")
+    if has_rejected(batch):
+        raise ValueError(
+            "the batch has both sides of preference pairs, and tree_loss would train on the "
+            "rejected answers; use pair_log_probs with batch.unshared()"
+        )
     batch = batch.torch()
     logits = logits[0] if logits.dim() == 3 and len(logits) == 1 else logits
     trained = (batch.labels != NO_LOSS).nonzero().flatten()
@@ -257,10 +263,10 @@ def pair_log_probs(values: Tensor, batch: PackedBatch, chunk: int = 1024) -> Pai
     values: the model's logits of the batch, float [T, vocabulary] or [1, T, vocabulary], or the
     log-probability of each next token, float [T], from `selective_log_probs` with
     `batch.labels_as("shifted")`, which never keeps all logits in memory. batch: from a PackedLoader
-    with columns=["pair_ids", "pair_sides"], or from `batch_from_rows`, with labels "hf" or
-    "shifted". The chosen side is side 0, the first name of --pair-columns. A token with a label is
-    trained. Filler and padding belong to no pair, and a batch of filler has no pairs. A pair that
-    is in the batch twice counts twice.
+    with sides="both", or from `batch_from_rows`, with labels "hf" or "shifted". The chosen side is
+    side 0, the first name of --pair-columns. A token with a label is trained. Filler and padding
+    belong to no pair, and a batch of filler has no pairs. A pair that is in the batch twice counts
+    twice.
 
     Reads the logits `chunk` tokens at a time, in float32 at least, and again in the backward pass.
     Besides the logits this needs memory for chunk * vocabulary values, and for the gradient of the
@@ -306,7 +312,7 @@ def _pair_fields(batch: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
     if missing:
         raise ValueError(
             f"the batch has no {' and no '.join(missing)}; build with --pair-columns, and use "
-            "PackedLoader(..., columns=['pair_ids', 'pair_sides'])"
+            "PackedLoader(..., sides='both')"
         )
     if batch.labels is None:
         raise ValueError("the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'")

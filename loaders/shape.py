@@ -1,10 +1,21 @@
-"""The shape of a batch: how many tokens and segments it has, checked against the shards."""
+"""The shape of a batch: how many tokens and segments it has, and of which sides of pairs.
+
+Checked against the shards.
+"""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from .shards import PackedShards
+
+if TYPE_CHECKING:
+    from .batch import PackedBatch
+
+Sides = Literal["both", "chosen"]
+PAIR_COLUMNS = ("pair_ids", "pair_sides")
+REJECTED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,3 +157,44 @@ def check_tree_settings(shards: PackedShards, trees: bool, labels: str, cp_size:
             f"{setting} cannot be used with trees: where rows part, one position predicts several "
             "tokens; use labels='hf' with batch.previous, or batch.unshared()"
         )
+
+
+def has_sides(kinds: Mapping[str, str]) -> bool:
+    """True if columns of these names belong to preference pairs."""
+    return "pair_sides" in kinds or "row_sides" in kinds
+
+
+def check_sides(shards: PackedShards, sides: Sides | None) -> None:
+    """Raise ValueError unless the caller of PackedLoader knows whether the shards have pairs."""
+    if sides not in (None, *get_args(Sides)):
+        raise ValueError(f"sides is {sides!r}; expected 'both', 'chosen' or None")
+    pairs = has_sides(shards.column_kinds)
+    if pairs and sides is None:
+        raise ValueError(
+            f"{shards.path} has preference pairs, and a loss on both sides trains on the rejected "
+            "answers; pass sides='both' for pair_log_probs, or sides='chosen' for batches of the "
+            "chosen sides alone"
+        )
+    if sides is not None and not pairs:
+        raise ValueError(f"{shards.path} has no preference pairs; leave out sides={sides!r}")
+    if sides == "chosen" and shards.has_trees:
+        raise ValueError(
+            f"{shards.path} has trees, in which both sides of a pair share segments; pass "
+            "sides='both', or build without --share-prefixes"
+        )
+
+
+def refuse_pairs(has_pairs: bool, what: str) -> None:
+    """Raise ValueError if `what` would give a trainer both sides of preference pairs."""
+    if has_pairs:
+        raise ValueError(
+            f"{what} gives a trainer labels of both sides of preference pairs, which would train "
+            "on the rejected answers; use PackedLoader(sides='chosen'), or pair_log_probs with "
+            "to_hf(batch, sides='both')"
+        )
+
+
+def has_rejected(batch: "PackedBatch") -> bool:
+    """True if a batch has rejected sides. Waits for a GPU, only if it has the column."""
+    values = batch.rows.get("row_sides", batch.extra.get("pair_sides"))
+    return values is not None and bool((values == REJECTED).any())

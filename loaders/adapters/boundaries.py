@@ -14,7 +14,7 @@ def to_seq_idx(batch: PackedBatch | Rows) -> Tensor:
     """Number of each token's segment, from 0, int32 [1, T]: seq_idx of state-space models."""
     import torch
 
-    batch = as_tensors(batch)
+    batch = as_tensors(batch, sides=True)
     lengths = batch.cu_seqlens.diff()
     segments = torch.arange(len(lengths), dtype=torch.int32, device=lengths.device)
     return torch.repeat_interleave(segments, lengths, output_size=len(batch))[None]
@@ -30,7 +30,7 @@ def to_flex_block_mask(
     """
     from torch.nn.attention.flex_attention import create_block_mask
 
-    batch = as_tensors(batch, trees=True)
+    batch = as_tensors(batch, trees=True, sides=True)
     trees, position = batch.segment_parents is not None, batch.position_ids
     if trees and not causal:
         raise ValueError("trees are causal: a token has no single later token; pass causal=True")

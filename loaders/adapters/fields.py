@@ -4,13 +4,20 @@ from typing import Any
 
 from ..batch import LabelKind, PackedBatch, Tensor
 from ..rows import Rows, batch_from_rows
+from ..shape import has_rejected, refuse_pairs
 from ..trees import refuse_trees
 
 
-def as_tensors(batch: PackedBatch | Rows, *, trees: bool = False) -> PackedBatch:
-    """The batch as tensors. trees: True if the caller knows trees; else they are a ValueError."""
+def as_tensors(
+    batch: PackedBatch | Rows, *, trees: bool = False, sides: bool = False
+) -> PackedBatch:
+    """The batch as tensors.
+
+    trees, sides: True if the caller knows trees, or both sides of pairs; else ValueError for them.
+    """
     batch = batch if isinstance(batch, PackedBatch) else batch_from_rows(batch)
     refuse_trees(batch.segment_parents is not None and not trees, "this adapter")
+    refuse_pairs(not sides and has_rejected(batch), "this adapter")
     return batch.torch()
 
 

@@ -98,7 +98,8 @@ def verify_isolation(
         call = dict(inputs(batch))
     elif isinstance(batch, PackedBatch):
         trees = batch.segment_parents is not None
-        call = to_hf_4d(batch, model.config) if trees else to_hf(batch)
+        both: Any = {"sides": "both"}  # labels are not needed
+        call = to_hf_4d(batch, model.config, **both) if trees else to_hf(batch, **both)
     else:
         call = dict(batch)
     if isinstance(batch, PackedBatch) and batch.segment_parents is not None:

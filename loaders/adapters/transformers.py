@@ -1,6 +1,6 @@
 """Arguments of transformers models."""
 
-from typing import Any
+from typing import Any, Literal
 
 from ..batch import PackedBatch
 from ..rows import Rows
@@ -8,7 +8,7 @@ from .boundaries import additive_mask, to_seq_idx, tree_mask
 from .fields import as_tensors, sequence_fields
 
 
-def to_hf(batch: PackedBatch | Rows) -> dict[str, Any]:
+def to_hf(batch: PackedBatch | Rows, *, sides: Literal["both"] | None = None) -> dict[str, Any]:
     """Keyword arguments of a transformers causal LM: `model(**to_hf(batch))`.
 
     For SDPA, eager, flex and flash-attention.
@@ -19,14 +19,24 @@ def to_hf(batch: PackedBatch | Rows) -> dict[str, Any]:
     convolution layers need; models without such layers ignore it. In a Trainer set
     remove_unused_columns=False. Tested with transformers 4.57.6 and 5.23.
 
+    sides: "both" for a batch with both sides of preference pairs, which is a ValueError without it.
+    There are no labels then: the loss of a model would train on the rejected answers, and
+    `pair_log_probs` does not.
+
     Some models do not pass position_ids to their attention mask (gpt_oss, opt, falcon): use
     `to_hf_4d`, or flash-attention. Some cannot be isolated (mamba, bloom): see the table in
     docs/train/isolation.md, and check your model with `verify_isolation`.
     """
-    return to_flattening(batch, return_seq_idx=True)
+    return to_flattening(batch, return_seq_idx=True, sides=sides)
 
 
-def to_hf_4d(batch: PackedBatch | Rows, config: Any, *, dtype: Any = None) -> dict[str, Any]:
+def to_hf_4d(
+    batch: PackedBatch | Rows,
+    config: Any,
+    *,
+    dtype: Any = None,
+    sides: Literal["both"] | None = None,
+) -> dict[str, Any]:
     """Arguments of `to_hf` with the boundaries as a mask.
 
     For models that do not read boundaries from position_ids, with SDPA or eager attention.
@@ -38,13 +48,13 @@ def to_hf_4d(batch: PackedBatch | Rows, config: Any, *, dtype: Any = None) -> di
     data_collator: `functools.partial(to_hf_4d, config=model.config)`.
 
     A batch of trees gives input_ids, position_ids and the mask, without labels: the loss of a model
-    shifts labels, and `tree_loss` does not.
+    shifts labels, and `tree_loss` does not. sides: as in `to_hf`.
 
     ValueError if the model has chunked attention, which such a mask cannot express.
     """
     import torch
 
-    batch = as_tensors(batch, trees=True)
+    batch = as_tensors(batch, trees=True, sides=sides == "both")
     kinds = getattr(config, "layer_types", None) or ()
     if "chunked_attention" in kinds:
         raise ValueError(
@@ -58,27 +68,34 @@ def to_hf_4d(batch: PackedBatch | Rows, config: Any, *, dtype: Any = None) -> di
         sliding = additive_mask(tree_mask(batch, window), dtype)
         mask = {"full_attention": mask, "sliding_attention": sliding} if kinds else sliding
     fields = sequence_fields(batch) | {"attention_mask": mask}
-    if batch.segment_parents is None:
-        return fields | {"seq_idx": to_seq_idx(batch)}
-    fields.pop("labels", None)
-    return fields
+    trees = batch.segment_parents is not None
+    if trees or sides == "both":
+        fields.pop("labels", None)
+    return fields if trees else fields | {"seq_idx": to_seq_idx(batch)}
 
 
-def to_flattening(batch: PackedBatch | Rows, *, return_seq_idx: bool = False) -> dict[str, Any]:
+def to_flattening(
+    batch: PackedBatch | Rows,
+    *,
+    return_seq_idx: bool = False,
+    sides: Literal["both"] | None = None,
+) -> dict[str, Any]:
     """Fields of DataCollatorWithFlattening(return_flash_attn_kwargs=True), and use_cache.
 
     Shapes and dtypes are those of `to_hf`; return_seq_idx adds seq_idx, int32 [1, T]. As in that
     collator, a row with input_ids and no boundaries is one document. Packed rows must therefore
-    keep their cu_seqlens or seq_lengths (remove_unused_columns=False). Tested with transformers
-    4.57.6 and 5.23.
+    keep their cu_seqlens or seq_lengths (remove_unused_columns=False). sides: as in `to_hf`. Tested
+    with transformers 4.57.6 and 5.23.
     """
-    batch = as_tensors(_as_documents(batch))
+    batch = as_tensors(_as_documents(batch), sides=sides == "both")
     fields = sequence_fields(batch) | {
         "cu_seq_lens_q": batch.cu_seqlens,
         "cu_seq_lens_k": batch.cu_seqlens,
         "max_length_q": batch.max_seqlen,
         "max_length_k": batch.max_seqlen,
     }
+    if sides == "both":
+        fields.pop("labels", None)
     return fields | {"seq_idx": to_seq_idx(batch)} if return_seq_idx else fields
 
 

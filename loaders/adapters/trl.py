@@ -8,6 +8,7 @@ from packprep.schemas.columns import NO_LOSS
 
 from ..batch import PackedBatch
 from ..rows import Rows, row_boundaries, row_tokens
+from ..shape import refuse_pairs
 from ..trees import refuse_trees
 from .transformers import to_flattening
 
@@ -36,6 +37,7 @@ def to_trl_row(row: Any) -> dict[str, Any]:
     transformers 4.57.6 and 5.23.
     """
     refuse_trees("segment_parents" in row, "to_trl_row")
+    refuse_pairs("pair_sides" in row, "to_trl_row")
     boundaries, tokens = row_boundaries(row).tolist(), row_tokens(row).tolist()
     labels = [int(label) for label in row.get("labels", tokens)]
     for start in boundaries[:-1]:

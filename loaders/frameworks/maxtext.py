@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from packprep.schemas.columns import FILLER, NO_LOSS
 
 from ..pack import Pack
+from ..shape import has_sides, refuse_pairs
 from ..shards import PackedShards
 from ..trees import refuse_trees
 
@@ -26,6 +27,7 @@ class MaxTextSource:
 
     def __init__(self, shards: PackedShards, length: int | None = None) -> None:
         refuse_trees(shards.has_trees, "MaxTextSource")
+        refuse_pairs(has_sides(shards.column_kinds), "MaxTextSource")
         self.shards = shards
         self.length = shards.max_length if length is None else length
         if self.length < shards.max_length:

@@ -7,6 +7,7 @@ import numpy as np
 
 from packprep.schemas.columns import NO_LOSS
 
+from ..shape import has_sides, refuse_pairs
 from ..shards import PackedShards
 from ..trees import refuse_trees
 
@@ -34,6 +35,7 @@ class TorchtitanSource:
 class _TextSequences:
     def __init__(self, shards: PackedShards) -> None:
         refuse_trees(shards.has_trees, "TorchtitanSource")
+        refuse_pairs(has_sides(shards.column_kinds), "TorchtitanSource")
         self._shards = shards
 
     def __len__(self) -> int:

@@ -53,8 +53,7 @@ def log_probs(model: Any, batch: PackedBatch) -> PairLogProbs:
     To avoid the logits of a large vocabulary, call selective_log_probs with the last hidden state
     and the weight of the output layer, and pass its result to pair_log_probs.
     """
-    fields = to_hf(batch)
-    del fields["labels"]  # with labels, the model would also compute its own loss
+    fields = to_hf(batch, sides="both")  # without labels: the loss is not the model's own
     return pair_log_probs(model(**fields).logits, batch)
 
 
@@ -106,7 +105,7 @@ def main(
 ) -> None:
     torch.manual_seed(seed)
     opened = PackedShards(shards)
-    loader = PackedLoader(opened, packs, seed=seed, columns=["pair_ids", "pair_sides"])
+    loader = PackedLoader(opened, packs, seed=seed, sides="both")
     policy: Any = (
         tiny_policy(opened.manifest.vocab_size)
         if name is None

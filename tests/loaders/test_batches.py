@@ -167,7 +167,8 @@ def test_columns_that_mark_filler_mark_that_of_the_loader_too(
     row = {**row_of(0, 3, 2), "document_ids": [0, 0], "pair_ids": [0, 0], "pair_sides": [0, 1]}
     write_output(tmp_path / "pairs", {"train": [[row]]}, columns)
     shards = PackedShards(tmp_path / "pairs")
-    (batch,) = PackedLoader(shards, **{"packs_per_batch": 1, "columns": PAIR_COLUMNS, **options})
+    columns_of_batch = {"packs_per_batch": 1, "columns": PAIR_COLUMNS, "sides": "both"}
+    (batch,) = PackedLoader(shards, **{**columns_of_batch, **options})
     filler = batch.num_segments - 2
     assert filler
     assert {name: values.tolist() for name, values in batch.extra.items()} == {

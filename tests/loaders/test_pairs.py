@@ -95,7 +95,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> PackedShards:
 
 
 def batches_of(shards: PackedShards, packs: int = 3, **options: Any) -> list[PackedBatch]:
-    return [*PackedLoader(shards, packs, **{"columns": COLUMNS, "shuffle": False, **options})]
+    return [*PackedLoader(shards, packs, **{"sides": "both", "shuffle": False, **options})]
 
 
 def alone(model: Any, side: Side) -> torch.Tensor:
@@ -111,8 +111,7 @@ def sums_alone(model: Any) -> dict[tuple[int, int], torch.Tensor]:
 
 
 def packed(model: Any, batch: PackedBatch) -> Any:
-    fields = to_hf(batch)
-    del fields["labels"]
+    fields = to_hf(batch, sides="both")
     return pair_log_probs(model(**fields).logits, batch)
 
 
@@ -194,8 +193,7 @@ def test_tokens_trained_are_counted_for_means(shards: PackedShards) -> None:
 def test_log_probabilities_in_chunks_give_what_logits_give(shards: PackedShards) -> None:
     (batch,) = batches_of(shards)
     model = tiny_llama()
-    fields = to_hf(batch)
-    del fields["labels"]
+    fields = to_hf(batch, sides="both")
     labels = torch.from_numpy(batch.labels_as("shifted"))
     hidden = model.model(**fields).last_hidden_state[0]
     got = pair_log_probs(selective_log_probs(hidden, model.lm_head.weight, labels, chunk=16), batch)
@@ -370,8 +368,8 @@ def with_side(batch: PackedBatch, segment: int, side: int) -> PackedBatch:
     ("options", "change", "shape", "message"),
     [
         (
-            {"columns": ()},
-            None,
+            {},
+            lambda batch: without(without(batch, "pair_ids"), "pair_sides"),
             (),
             r"no pair_ids and no pair_sides; build with --pair-columns, and use PackedLoader",
         ),

@@ -373,7 +373,15 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
         with pytest.raises(ValueError, match=r"trees.*unshared\(\)"):
             pytest.fail(f"{name} returned {call()}")
     knows = {
-        *("Isolation", "PackedBatch", "PackedShards", "PairLogProbs", "Segment", "check_trl"),
+        *(
+            "Isolation",
+            "PackedBatch",
+            "PackedShards",
+            "PairLogProbs",
+            "Segment",
+            "guard",
+            "check_trl",
+        ),
         *("attention_backend", "varlen_attention", "context_indices", "loss_weights"),  # no batch
         *(
             "context_gather",
