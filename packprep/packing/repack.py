@@ -10,8 +10,10 @@ exchanged  in a plan of the strategy or of `partly`, pairs of documents that hav
            together change places, several times over. Every pack keeps its length.
 
 A plan is used if its number of packs differs from that of the strategy by 0.025 % at most, so two
-epochs differ by 0.05 %. The benchmark page has the shares of neighbours that remain. Where few
-documents have a length, as with a thousand long ones, more of them do.
+epochs differ by 0.05 %. Strategies that go through documents one by one (ONE_BY_ONE) take them in
+another order instead, and have as many packs as that gives: those of greedy vary most. The
+benchmark page has the shares of neighbours that remain. Where few documents have a length, as with
+a thousand long ones, more of them do.
 """
 
 from dataclasses import replace

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
-from packprep.config.mix import is_mix, targets
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
+from packprep.preview.draws import SampledDocuments
 from packprep.preview.lengths import sample_engine
-from packprep.preview.phase_sample import phase_tokens
 from packprep.preview.stored_lengths import of_files
 from packprep.preview.sweep import Row, sweep_configs
 from packprep.sources.carried import RowShape
@@ -39,7 +38,7 @@ from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.store import TokenFile
 from packprep.tokens.store_place import check_store_place
 from packprep.tokens.token_files import quiet_datasets, tokenize_slice
-from packprep.windows.documents import Documents, read_documents
+from packprep.windows.documents import Documents, held_out, read_documents
 from packprep.windows.planner import packed_tokens
 from packprep.windows.segments import TooLongError
 
@@ -97,7 +96,7 @@ def _samples(
 ) -> Iterator[_Sample]:
     """Samples of the sources, in proportion to their sizes."""
     size = sum(source.bytes for source in sources)
-    left, number = config.limit, 0
+    left, number, before = config.limit, 0, 0
     left_of_entry = {source.entry: source.reading.get("limit") for source in sources}
     for place, source in enumerate(sources):
         if left == 0:
@@ -130,10 +129,11 @@ def _samples(
             if sum(file.text_bytes for file in files) < share or not files:
                 files.append(
                     tokenize_slice(
-                        _numbered(piece, number, place), scratch, engine, tokenizer, config
+                        _numbered(piece, number, place, before), scratch, engine, tokenizer, config
                     )
                 )
                 number += 1
+                before += files[-1].documents
             elif rows is not None:
                 break
         if left is not None:
@@ -146,11 +146,13 @@ def _samples(
         )
 
 
-def _numbered(piece: Slice, number: int, source: int) -> Slice:
+def _numbered(piece: Slice, number: int, source: int, first: int) -> Slice:
+    """The slice as a unit of all samples. first: rows of the samples before it."""
     return replace(
         piece,
         unit=number,
         slice=0,
+        first_document=first,
         parts=tuple(Part(source, part.rows, part.skipped) for part in piece.parts),
     )
 
@@ -178,14 +180,20 @@ def _prediction(
         total = {field: share * count for field, count in total.items()}
     scale = total["tokens"] / tokens if tokens else 1.0
     is_complete = round(total["text_bytes"]) == text
-    mix = {} if config.phases else _mix(samples, sources, documents, kept, config)
-    if mix:
-        scale = sum(source["tokens"] for source in mix.values()) / (int(kept.sum()) or 1)
-    config = replace(config, num_packs=None)
-    lengths = of_files("a sample", scratch, files, tokenizer, config)
+    mix: dict[str, dict[str, float]] = {}
+    plans, repeated = [(replace(config, num_packs=None), scale)], 0.0
+    drawn = _sampled(samples, sources, documents, config)
+    if config.phases:
+        plans, repeated = _phases(drawn, documents, sources, tokenizer, config)
+    elif config.is_mix:
+        mix, copies = drawn.of_mix(kept, config)
+        amount = float((copies * kept * drawn.scale).sum())
+        plans = [(plans[0][0], amount / (int(kept.sum()) or 1))]
+        repeated = drawn.repeated(copies)
     share = 1.0 if is_complete else min(1.0, text / total["text_bytes"])
 
-    def planned(settings: BuildConfig, scale: float) -> Row:
+    def planned(settings: BuildConfig, scale: float, epoch: int) -> Row:
+        lengths = of_files("a sample", scratch, files, tokenizer, settings, epoch)
         [row] = sweep_configs(
             lengths.windows, [settings], tokenizer, lengths.carried, share=share, scale=scale
         )
@@ -195,23 +203,18 @@ def _prediction(
             )
         return row
 
-    if config.phases:
-        phases = _phases(samples, sources, documents, tokenizer, config)
-        rows = [planned(*phase) for phase in phases]
-    else:
-        rows = [planned(config, scale)]
+    rows = [planned(*plan, epoch) for epoch in range(config.epochs) for plan in plans]
     places = sum(row.packs * row.max_length for row in rows)
-    tokens_packed = sum(row.tokens_packed for row in rows)
     prediction = {
         "from": "the whole input" if is_complete else _sample_size(text, total["text_bytes"]),
         "text_bytes": round(total["text_bytes"]),
-        "tokens_in": round(total["tokens"]),
-        "tokens_packed": config.epochs * tokens_packed,
-        "packs": config.epochs * sum(row.packs for row in rows),
+        "tokens_in": config.epochs * round(total["tokens"] + repeated),
+        "tokens_packed": sum(row.tokens_packed for row in rows),
+        "packs": sum(row.packs for row in rows),
         "utilization": round(
             sum(row.utilization * row.packs * row.max_length for row in rows) / (places or 1), 4
         ),
-        "bytes": config.epochs * sum(row.bytes for row in rows),
+        "bytes": sum(row.bytes for row in rows),
     }
     if config.phases:
         return {
@@ -236,24 +239,37 @@ def _sample_size(sampled: int, read: float) -> str:
 
 
 def _phases(
-    samples: list[_Sample],
-    sources: list[Source],
+    drawn: SampledDocuments,
     documents: Documents,
+    sources: list[Source],
     tokenizer: Tokenizer,
     config: BuildConfig,
-) -> list[tuple[BuildConfig, float]]:
-    """Config of each phase, and tokens of the phase for each token that the sample has for it."""
+) -> tuple[list[tuple[BuildConfig, float]], float]:
+    """Config of each phase, and tokens of the phase for each token that the sample has for it.
+
+    Also the tokens of copies of documents that phases repeat.
+    """
     configs = [config.in_phase(phase) for phase in config.phase_list()]
-    sizes = [_kept(documents, sources, tokenizer, each) for each in configs]
-    entries = np.array([source.entry for source in sources])[documents.source]
-    scales = np.array([sample.scale for sample in samples])
-    missing = len(sources) - len(scales)  # sources that a limit leaves out
-    scales = np.append(scales, np.ones(missing))[documents.source]
-    tokens = phase_tokens(sizes, entries, scales, config)
-    return [
-        (each, amount / (int(size.sum()) or 1))
+    sizes = [_kept(documents, sources, tokenizer, each) * ~drawn.validation for each in configs]
+    tokens, copies = drawn.of_phases(sizes, config)
+    plans = [
+        (replace(each, num_packs=None), amount / (int(size.sum()) or 1))
         for each, amount, size in zip(configs, tokens, sizes, strict=True)
     ]
+    return plans, drawn.repeated(copies)
+
+
+def _sampled(
+    samples: list[_Sample], sources: list[Source], documents: Documents, config: BuildConfig
+) -> SampledDocuments:
+    missing = len(sources) - len(samples)  # sources that a limit leaves out
+    scales = np.array([*(sample.scale for sample in samples), *[1.0] * missing])
+    return SampledDocuments(
+        length=documents.length,
+        entry=np.array([source.entry for source in sources])[documents.source],
+        scale=scales[documents.source],
+        validation=held_out(documents, config),
+    )
 
 
 def _kept(
@@ -269,32 +285,6 @@ def _kept(
             f"{config.max_length:,}; "
             "choose --overflow split, truncate or drop"
         ) from None
-
-
-def _mix(
-    samples: list[_Sample],
-    sources: list[Source],
-    documents: Documents,
-    kept: NDArray[np.int64],
-    config: BuildConfig,
-) -> dict[str, dict[str, float]]:
-    """Amounts that a mix would draw from each source: tokens in packs, share, and epochs."""
-    entries = config.entries()
-    if not is_mix(entries):
-        return {}
-    sampled = np.bincount(documents.source, weights=kept, minlength=len(sources))
-    available = [0] * len(entries)
-    for sample, source, tokens in zip(samples, sources, sampled, strict=False):
-        available[source.entry] += round(sample.scale * tokens)
-    wanted, _ = targets(entries, available, config.max_tokens)
-    return {
-        entry.label: {
-            "tokens": tokens,
-            "share": round(tokens / (sum(wanted) or 1), 4),
-            "epochs": round(tokens / (tokens_of_source or 1), 3),
-        }
-        for entry, tokens, tokens_of_source in zip(entries, wanted, available, strict=True)
-    }
 
 
 def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:

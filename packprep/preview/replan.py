@@ -14,6 +14,7 @@ import numpy as np
 from packprep.config.build_config import BuildConfig
 from packprep.config.options import STRATEGY_NAMES, options_in
 from packprep.inspect.histograms import read_windows
+from packprep.output.shard_writer import column_bytes
 from packprep.packing.account import Sums
 from packprep.preview.sweep import Row, row_of
 from packprep.preview.window_plan import of_lengths, plan_cut
@@ -91,7 +92,12 @@ def replan(
             divided[name] += plan.cut
         progress.advance("plan", done, manifest.num_packs, "packs")
     return [
-        row_of(configs[name], total, divided[name], manifest.columns)
+        row_of(
+            configs[name],
+            total,
+            divided[name],
+            column_bytes(manifest.columns, total.tokens_packed, total.segments, total.packs),
+        )
         for name, total in sums.items()
     ]
 

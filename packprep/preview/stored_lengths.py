@@ -154,13 +154,14 @@ def of_files(
     files: Sequence[TokenFile],
     tokenizer: Tokenizer,
     config: BuildConfig,
+    epoch: int = 0,
 ) -> Lengths:
-    """Lengths of token files, in the windows of a build."""
+    """Lengths of token files, in the windows of an epoch of a build."""
     schema = file_schema(directory, files)
-    formed = form_windows(files, config)
+    first = sum(len(form_windows(files, config, before)) for before in range(epoch))
     windows = [
         WindowDocuments("train", number, read_documents(directory, members))
-        for number, members in enumerate(formed)
+        for number, members in enumerate(form_windows(files, config, epoch), first)
     ]
     for option, given, stored_as in (
         ("--group-column", config.group_column, "group"),

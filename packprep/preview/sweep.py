@@ -19,8 +19,9 @@ import numpy as np
 
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.shard_writer import ShardLayout, column_bytes
+from packprep.output.shard_writer import ShardLayout
 from packprep.packing.account import Sums
+from packprep.preview.output_bytes import output_bytes
 from packprep.preview.window_plan import WindowDocuments, plan_cut
 from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError
@@ -38,7 +39,7 @@ class Row:
     """Figures of one plan. problem: the reason if there is no plan; all figures are then 0.
 
     utilization, bias, straggler, gap_share: as in report.json. cut: documents that are split or
-    lose tokens at an end. bytes: size of the columns. seconds: time to plan. utilization_error,
+    lose tokens at an end. bytes: size of the shards. seconds: time to plan. utilization_error,
     loss_error: half a 95% interval, 0 without sampling. Counts of a sample are scaled to the whole.
     """
 
@@ -151,7 +152,8 @@ def _plan_group(
                 problem=f"balanced packs one window and the input makes {len(windows)}",
             )
             continue
-        sums, divided = Sums(), 0
+        sums, divided, size = Sums(), 0, 0
+        layout = ShardLayout.from_config(config, tokenizer, carried)
         started = time.perf_counter()
         try:
             changes = _changes(windows, config, tokenizer)
@@ -160,16 +162,24 @@ def _plan_group(
                 plan = plan_cut(cut, window, config, bound)
                 if len(windows) == 1:
                     kept, bound = cut, None if config.strategy == "wrapped" else plan.bound
-                sums += plan.sums(config, change)
+                of_window = plan.sums(config, change)
+                sums += of_window
                 divided += plan.cut
+                size += output_bytes(
+                    layout,
+                    config.shard_size,
+                    tokens=of_window.tokens_packed,
+                    segments=of_window.segments,
+                    packs=of_window.packs,
+                    rows=plan.tree_rows(config, change),
+                )
         except TooLongError as error:
             yield Row(**_named(config), problem=f"a document has {error.tokens:,} tokens")
             continue
         except ConfigError as error:
             yield Row(**_named(config), problem=str(error))
             continue
-        columns = ShardLayout.from_config(config, tokenizer, carried).columns
-        yield row_of(config, sums, divided, columns, time.perf_counter() - started)
+        yield row_of(config, sums, divided, size, time.perf_counter() - started)
 
 
 def _named(config: BuildConfig) -> dict[str, Any]:
@@ -198,10 +208,8 @@ def _changes(
     return changes
 
 
-def row_of(
-    config: BuildConfig, sums: Sums, cut: int, columns: Sequence[Column], seconds: float = 0.0
-) -> Row:
-    """Row of the sums of all windows. cut: see `Planned`. columns: columns of the shards."""
+def row_of(config: BuildConfig, sums: Sums, cut: int, size: int, seconds: float = 0.0) -> Row:
+    """Row of the sums of all windows. cut: see `Planned`. size: bytes of the shards."""
     return Row(
         **_named(config),
         utilization=sums.utilization,
@@ -217,7 +225,7 @@ def row_of(
         gap_share=sums.gap_share,
         bias=sums.mean_bias,
         straggler=sums.mean_straggler,
-        bytes=column_bytes(columns, sums.tokens_packed, sums.segments, sums.packs),
+        bytes=size,
         seconds=seconds,
     )
 

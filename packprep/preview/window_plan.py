@@ -105,6 +105,12 @@ class Planned:
             straggler=[self.plan.straggler(config.balance_ranks, config.cost()) * packs],
         )
 
+    def tree_rows(self, config: BuildConfig, change: int = 0) -> int:
+        """Number of rows of the trees in packs; 0 without trees. change: see `sums`."""
+        if self.packs.trees is None:
+            return 0
+        return _sum(resized(self.packs, change, config).rows_per_pack)
+
     @property
     def cut(self) -> int:
         """Number of documents in several pieces or with tokens cut off."""

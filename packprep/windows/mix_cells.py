@@ -242,11 +242,11 @@ class Cells:
             )
             tokens = int(tokens * fits)
             wanted = [int(tokens * share) for share in shares]
-        # Some tokens short of all that is left, the last document would not fit.
-        wanted = [
-            most if amount and 0 <= most - amount <= max(8, amount // 100) else amount
-            for amount, most in zip(wanted, left, strict=True)
-        ]
+            # Some tokens short of all that is left, the last document would not fit.
+            wanted = [
+                most if amount and 0 <= most - amount <= max(8, amount // 100) else amount
+                for amount, most in zip(wanted, left, strict=True)
+            ]
         self.asked.append(tokens)
         if phase.shares is None and phase.tokens is not None and tokens > sum(left):
             raise InputError(

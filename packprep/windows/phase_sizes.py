@@ -32,7 +32,8 @@ def largest_total(
     high = bound * len(phases)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        short = _short(phases, middle, most, classes)
+        amounts = [float(phase.share or 0) * middle for phase in phases]
+        short, _ = uses(phases, amounts, most, classes)
         if short is None:
             low = middle
         else:
@@ -40,17 +41,20 @@ def largest_total(
     return int(low + 1e-6), limit
 
 
-def _short(
-    phases: Sequence[Phase], total: float, most: Sequence[Fraction], classes: Classes
-) -> tuple[int, int] | None:
-    """The first phase and source that cannot supply a total, or None."""
+def uses(
+    phases: Sequence[Phase], amounts: Sequence[float], most: Sequence[Fraction], classes: Classes
+) -> tuple[tuple[int, int] | None, dict[tuple[int, int], float]]:
+    """Copies used of each class when the phases take these amounts of tokens.
+
+    Also the first phase and source that cannot supply its amount, if any; later phases are then
+    left out.
+    """
     used = dict.fromkeys(classes, 0.0)
-    for number, phase in enumerate(phases):
+    for number, (phase, wanted) in enumerate(zip(phases, amounts, strict=True)):
         members = [
             [key for key in classes if key[0] == source and key[1] >> number & 1]
             for source in range(len(most))
         ]
-        wanted = float(phase.share or 0) * total
         left = [
             sum(classes[key][number] * max(0.0, float(most[source]) - used[key]) for key in keys)
             for source, keys in enumerate(members)
@@ -61,13 +65,13 @@ def _short(
             )
             amount = wanted * float(share)
             if amount > left[source] * (1 + 1e-12):
-                return number, source
+                return (number, source), used
             level = _raised([(used[key], classes[key][number]) for key in keys], amount)
             for key in keys:
                 used[key] = max(used[key], level)
         if wanted > sum(left) * (1 + 1e-12):
-            return number, max(range(len(most)), key=lambda source: -left[source])
-    return None
+            return (number, max(range(len(most)), key=lambda source: -left[source])), used
+    return None, used
 
 
 def _raised(members: Sequence[tuple[float, int]], amount: float) -> float:

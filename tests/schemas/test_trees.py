@@ -1,4 +1,4 @@
-"""What follows from the rows of trees, where shards do not store it."""
+"""Documents and filler of trees follow from their rows, where shards do not store them."""
 
 from pathlib import Path
 from typing import Any

@@ -114,6 +114,8 @@ def test_no_document_is_used_more_often_than_max_epochs_and_the_account_closes(
     assert repeated == sum(times - 1 for times in drawn.values())
     wanted = np.array([each[:2] for each in mix.cells.wanted])
     assert (packed <= wanted).all()
+    for each_asked, of_phase in zip(options.phase_list(), packed.sum(axis=1).tolist(), strict=True):
+        assert each_asked.tokens is None or of_phase <= each_asked.tokens
     assert (wanted - packed < max(lengths) + 3).all(), "short by less than a document"
     for asked, each in zip(options.phase_list(), copies["train"], strict=True):
         for document in each:
