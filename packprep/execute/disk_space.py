@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from packprep.execute.job import Job
@@ -18,6 +19,7 @@ _TEXT_PER_BYTE = {"": 1.0, "gz": 4.0, "zst": 4.0}
 _TOKENS_PER_BYTE = 0.35  # without a sample: more than English has with any common vocabulary
 _REPORTED_FROM = 1_000_000_000
 _LEAST_MISSING = 1_000_000  # receipts, and the unused end of the last block of every file
+_SPARE = 1.05  # of all predictions: receipts, and the framing of Arrow
 _CERTAIN_SHARE = 0.7  # a build stops only if even this share of the prediction is too much
 
 
@@ -39,8 +41,41 @@ def predicted_tokens(job: Job, per_byte: float | None) -> int:
     )
 
 
+@dataclass(frozen=True)
+class DiskUse:
+    """A directory that a build writes to.
+
+    needed: most bytes that it has there at a time. option: of the build, that chooses it.
+    """
+
+    directory: Path
+    needed: int
+    option: str
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not written yet."""
+        return max(0, self.needed - written_bytes(self.directory))
+
+    @property
+    def free(self) -> int:
+        """Free bytes on its disk."""
+        folders = (self.directory, *self.directory.absolute().parents)
+        return room_at(next(folder for folder in folders if folder.exists()))
+
+
+def disk_uses(job: Job, tokens: int) -> list[DiskUse]:
+    """Directories of a build with this many tokens: its own, and the token store."""
+    own = "--work-dir" if is_url(job.config.output) else "-o"
+    found = [DiskUse(job.staging, needed_bytes(job, tokens), own)]
+    if job.config.keep_tokens:
+        stored = round(_SPARE * tokens * job.tokenizer.id_type.itemsize)
+        found.append(DiskUse(job.tokens, stored, "--keep-tokens"))
+    return found
+
+
 def needed_bytes(job: Job, tokens: int) -> int:
-    """Most bytes that a build has on disk at a time: token files, and shards if they are local."""
+    """Most bytes that a build has in its directory: token files, and shards if they are local."""
     needed = needed_columns(job.config.names)
     types = columns_of_type(job.tokenizer.shard_type(job.config.token_type), job.config.max_length)
     # Columns by segment are small beside these.
@@ -49,7 +84,7 @@ def needed_bytes(job: Job, tokens: int) -> int:
     in_shards *= job.config.epochs * (not is_url(job.config.output))
     in_shards *= job.config.materialize == "shards"
     in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
-    return round(1.05 * tokens * (in_shards + in_files))
+    return round(_SPARE * tokens * (in_shards + in_files))
 
 
 def room_at(path: Path) -> int:
@@ -67,30 +102,37 @@ def written_bytes(directory: Path) -> int:
     return total
 
 
-def check_room(job: Job, needed: int) -> str | None:
+def check_room(job: Job, tokens: int) -> str | None:
     """Message about the disk space; None if there is plenty.
 
-    StoppedError if there is clearly too little.
+    StoppedError if there is clearly too little for this many tokens.
     """
-    left = max(0, needed - written_bytes(job.staging))
-    free = room_at(job.staging)
-    forecast = (
-        f"about {size_text(left)} will be written to {job.staging}, which has {size_text(free)} "
-        "free"
-    )
-    if _CERTAIN_SHARE * left > free:
-        option = "--work-dir" if is_url(job.config.output) else "-o"
-        raise StoppedError(
-            f"{forecast}; free {size_text(left - free)} more, or choose another {option}"
+    forecasts = []
+    for place in disk_uses(job, tokens):
+        left, free = place.left, place.free
+        forecast = (
+            f"about {size_text(left)} will be written to {place.directory}, which has "
+            f"{size_text(free)} free"
         )
-    return forecast if left > min(_REPORTED_FROM, free // 10) else None
+        if _CERTAIN_SHARE * left > free:
+            raise StoppedError(
+                f"{forecast}; free {size_text(left - free)} more, or choose another {place.option}"
+            )
+        if left > min(_REPORTED_FROM, free // 10):
+            forecasts.append(forecast)
+    return "; ".join(forecasts) or None
 
 
-def full(error: OSError, staging: Path, needed: int) -> StoppedError:
-    """Error for a full disk: the path, and how much space is missing."""
-    written, free = (written_bytes(staging), room_at(staging)) if staging.exists() else (0, 0)
-    missing = max(needed - written - free, _LEAST_MISSING)
-    path = error.filename if isinstance(error.filename, str) else staging
+def full(error: OSError, job: Job, tokens: int) -> StoppedError:
+    """Error for a full disk: the path, and how much space is missing there.
+
+    tokens: of the whole build, predicted or known.
+    """
+    path = Path(error.filename) if isinstance(error.filename, str) else job.staging
+    own, *stores = disk_uses(job, tokens)
+    place = next((store for store in stores if path.is_relative_to(store.directory.parent)), own)
+    free = place.free
+    missing = max(place.left - free, _LEAST_MISSING)
     return StoppedError(
         f"{path}: no space left on the disk: {size_text(free)} are free and about "
         f"{size_text(missing)} more are needed; free that much space, then run the same command"

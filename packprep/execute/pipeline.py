@@ -188,7 +188,7 @@ def _system_errors(stages: Stages) -> Iterator[None]:
         if (cause := system_error(error)) is None:
             raise
         if cause.errno in disk_space.FULL:
-            raise disk_space.full(cause, stages.job.staging, stages.needed) from None
+            raise disk_space.full(cause, stages.job, stages.tokens) from None
         path = cause.filename or str(stages.job.staging)
         raise OSError(cause.errno, os.strerror(cause.errno or 0), path) from None
 

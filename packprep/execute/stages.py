@@ -56,15 +56,16 @@ from packprep.windows.planner import remainders
 class Stages:
     """Stages of one build, in the order they run.
 
-    gate: how the engine was chosen; None if no text was tokenized. needed: predicted bytes on disk.
-    one_split_does: see `BuildOutput`. earlier: phases that are kept of an older output.
+    gate: how the engine was chosen; None if no text was tokenized. tokens: of the build, predicted
+    until they are known. one_split_does: see `BuildOutput`. earlier: phases that are kept of an
+    older output.
     """
 
     job: Job
     progress: Progress
     clock: StageClock
     gate: dict[str, Any] | None = None
-    needed: int = 0
+    tokens: int = 0
     one_split_does: bool = False
     earlier: EarlierPhases | None = None
 
@@ -82,7 +83,7 @@ class Stages:
             files = self.tokenize()
             with self.clock(START):
                 self._load_kernels()
-            self.needed = disk_space.needed_bytes(job, sum(file.tokens for file in files))
+            self.tokens = sum(file.tokens for file in files)
             windows = Windows(job, files, self.clock)
             shards, account = self.pack(windows)
         with self.clock("sign off"):
@@ -222,11 +223,10 @@ class Stages:
         texts = pa.array([text[:2000] for text in sample], pa.large_string())
         ids, _ = engine.engine.encode(texts)
         size = int(text_bytes(pa.chunked_array([texts])).sum())
-        tokens = disk_space.predicted_tokens(
+        self.tokens = disk_space.predicted_tokens(
             self.job, (len(ids) + 2 * len(sample)) / size if size else None
         )
-        self.needed = disk_space.needed_bytes(self.job, tokens)
-        return disk_space.check_room(self.job, self.needed)
+        return disk_space.check_room(self.job, self.tokens)
 
     @contextmanager
     def _workers(

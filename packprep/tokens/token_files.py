@@ -34,7 +34,12 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import canonical_json, file_xxh3
-from packprep.schemas.storage.writing import sync_directory, temporary_name, write_file
+from packprep.schemas.storage.writing import (
+    errors_named,
+    sync_directory,
+    temporary_name,
+    write_file,
+)
 from packprep.sources.position import Extent
 from packprep.sources.source import Source, check_unchanged
 from packprep.sources.units import SLICE_BYTES, Part, Slice
@@ -154,11 +159,9 @@ def sync_tokens(directory: Path, files: Sequence[Extent]) -> None:
     Of `directory` and the two above it, because a token store and its entry may be new.
     """
     for file in files:
-        handle = os.open(directory / file_name(file.unit, file.slice), os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        path = directory / file_name(file.unit, file.slice)
+        with errors_named(path), path.open("rb") as opened:
+            os.fsync(opened.fileno())
     for folder in (directory, *directory.absolute().parents[:2]):
         sync_directory(folder)
 
@@ -241,6 +244,7 @@ def tokenize_slice(
     # Not written by `map`, which opens a file twice: ext4 then treats it as a replaced file and
     # writes it to disk at once.
     with (
+        errors_named(temporary),
         pa.OSFile(str(temporary), "wb") as file,
         pa.ipc.new_stream(file, encoded_table.schema) as writer,
     ):

@@ -7,7 +7,8 @@ always complete.
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
     Without sync, a power failure may leave it empty.
     """
     temporary = temporary_name(path)
-    with temporary.open("wb") as file:
+    with errors_named(temporary), temporary.open("wb") as file:
         file.write(content)
         file.flush()
         if sync:
@@ -31,6 +32,17 @@ def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
     temporary.replace(path)
     if sync:
         sync_directory(path.parent)
+
+
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Give errors of the system the path of the file that the block writes: writing has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def temporary_name(path: Path) -> Path:

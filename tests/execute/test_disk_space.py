@@ -1,23 +1,26 @@
 import dataclasses
 import errno
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from packprep import BuildConfig
+from packprep import BuildConfig, build
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.execute import disk_space
 from packprep.execute.job import Job
 from packprep.sources.source import Source
 from packprep.support.errors import StoppedError
-from tests.helpers.corpus import tiny_tokenizer
+from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
+from tests.helpers.files import config
 
 
-def job(staging: Path, *names: str, **options: int) -> Job:
+def job(staging: Path, *names: str, **options: Any) -> Job:
     kinds = {"jsonl": "json", "parquet": "parquet"}
     sources = [Source(name, kinds[name.split(".")[1]], Path(name), 1_000_000, "") for name in names]
     tokenizer = load_tokenizer(tiny_tokenizer(), bos="<s>", eos="</s>")
-    return Job(config=BuildConfig(**options), staging=staging, tokenizer=tokenizer, sources=sources)  # type: ignore[arg-type]
+    return Job(config=BuildConfig(**options), staging=staging, tokenizer=tokenizer, sources=sources)
 
 
 def test_tokens_are_predicted_from_what_files_hold(tmp_path: Path) -> None:
@@ -54,7 +57,7 @@ def test_too_little_room_stops_before_anything_is_written_and_little_room_is_sai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "done").write_bytes(b"x" * 20_000)
-    needed = 1_020_000
+    tokens = 97_143  # 1.02 MB
     for free, sentence in (
         (600_000, None),
         (900_000, "about 1.0 MB will be written to"),
@@ -66,9 +69,9 @@ def test_too_little_room_stops_before_anything_is_written_and_little_room_is_sai
                 StoppedError,
                 match=r"has 600\.0 kB free; free 400\.0 kB more, or choose another",
             ):
-                disk_space.check_room(job(tmp_path, "a.jsonl"), needed)
+                disk_space.check_room(job(tmp_path, "a.jsonl"), tokens)
         else:
-            assert (disk_space.check_room(job(tmp_path, "a.jsonl"), needed) or "").startswith(
+            assert (disk_space.check_room(job(tmp_path, "a.jsonl"), tokens) or "").startswith(
                 sentence
             )
 
@@ -78,25 +81,98 @@ def test_a_full_disk_names_the_path_and_what_is_missing(
 ) -> None:
     monkeypatch.setattr(disk_space, "room_at", lambda _: 5_000_000)
     error = OSError(errno.ENOSPC, "No space left on device", "out.incomplete/shards/a.arrow")
-    assert str(disk_space.full(error, tmp_path, 2_000_000_000)) == (
+    assert str(disk_space.full(error, job(tmp_path, "a.jsonl"), 190_476_190)) == (
         "out.incomplete/shards/a.arrow: no space left on the disk: 5.0 MB are free and about 2.0 "
         "GB more are needed; free that much space, then run the same command"
     )
-    assert "about 1.0 MB more are needed" in str(disk_space.full(error, tmp_path, 0))
+    without = disk_space.full(error, job(tmp_path, "a.jsonl"), 0)
+    assert "about 1.0 MB more are needed" in str(without)
 
 
-def test_sizes_are_easy_to_read() -> None:
-    assert [disk_space.size_text(size) for size in (0, 5_600, 3_400_000, 1_200_000_000_000)] == [
-        "0.0 kB",
-        "5.6 kB",
-        "3.4 MB",
-        "1,200.0 GB",
-    ]
+STORE, OUTPUT = Path("store-disk"), Path("output-disk")
 
 
-def test_a_file_that_goes_away_while_files_are_counted_has_no_bytes(
+@pytest.fixture
+def two_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, int]:
+    """Free bytes of the disk of the store and of that of the output."""
+    monkeypatch.chdir(tmp_path)
+    free = {STORE: 3_000_000, OUTPUT: 80_000_000_000}
+    for disk in free:
+        disk.mkdir()
+    monkeypatch.setattr(
+        disk_space,
+        "room_at",
+        lambda path: free[
+            next(disk for disk in free if path.resolve().is_relative_to(disk.resolve()))
+        ],
+    )
+    return free
+
+
+def test_the_disk_of_the_token_store_is_measured_too(two_disks: dict[Path, int]) -> None:
+    made = job(OUTPUT / "out.incomplete", "a.jsonl", keep_tokens=str(STORE / "tokens"))
+    tokens = 10_000_000  # 21 MB of token files, 84 MB of shards
+    with pytest.raises(StoppedError) as stopped:
+        disk_space.check_room(made, tokens)
+    assert str(stopped.value) == (
+        f"about 21.0 MB will be written to {made.tokens}, which has 3.0 MB free; free 18.0 MB "
+        "more, or choose another --keep-tokens"
+    )
+    two_disks[STORE] = 80_000_000_000
+    assert disk_space.check_room(made, tokens) is None
+    two_disks |= {OUTPUT: 90_000_000, STORE: 22_000_000}
+    said = disk_space.check_room(made, tokens) or ""
+    assert said.startswith("about 84.0 MB will be written to output-disk")
+    assert "; about 21.0 MB will be written to store-disk" in said
+
+
+def test_a_full_disk_of_the_token_store_is_not_reported_as_that_of_the_output(
+    two_disks: dict[Path, int],
+) -> None:
+    made = job(OUTPUT / "out.incomplete", "a.jsonl", keep_tokens=str(STORE / "tokens"))
+    made.tokens.mkdir(parents=True)
+    (made.tokens / "unit-000000-000.arrow").write_bytes(b"x" * 1_000_000)
+    path = str(made.tokens / "unit-000001-000.arrow.tmp")
+    two_disks[STORE] = 0
+    error = OSError(errno.ENOSPC, "No space left on device", path)
+    assert str(disk_space.full(error, made, 10_000_000)) == (
+        f"{path}: no space left on the disk: 0.0 kB are free and about 20.0 MB more are needed; "
+        "free that much space, then run the same command"
+    )
+    error = OSError(errno.ENOSPC, "No space left on device")
+    assert str(disk_space.full(error, made, 10_000_000)).startswith(
+        "output-disk/out.incomplete: no space left on the disk: 80.0 GB are free"
+    )
+
+
+class _Full:
+    """A file on a disk that has no space: it can be opened, and nothing can be written."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> "_Full":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    closed = False
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_build_names_the_file_of_the_store_that_did_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a").write_bytes(b"1234")
-    monkeypatch.setattr("os.walk", lambda folder: [(str(folder), [], ["a", "gone"])])
-    assert disk_space.written_bytes(tmp_path) == 4
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(Path("a.jsonl"), ["one", "two"])
+    tokenizer = str(save_tokenizer(tmp_path / "tokenizer"))
+    options = {"sources": ["a.jsonl"], "tokenizer": tokenizer, "engine": "hf"}
+    with monkeypatch.context() as patch:
+        patch.setattr(pa, "OSFile", _Full)
+        match = r"^store/\S+\.tmp: no space left on the disk: .* free"
+        with pytest.raises(StoppedError, match=match):
+            build(config(**options, output="out", keep_tokens="store"))
+    build(config(**options, output="out", keep_tokens="store"))
