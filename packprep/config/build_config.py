@@ -44,7 +44,7 @@ class BuildConfig(Options):
             for name in options:
                 if name not in known:
                     raise unknown_option(name)
-            super().__init__(**options)
+            super().__init__(**{"overflow": default_overflow(options)} | options)
 
     def __post_init__(self) -> None:
         for spec in fields(self):
@@ -143,6 +143,11 @@ def _written_out(
         {**table, "max_length": phase.max_length}
         for table, phase in zip(tables, phases, strict=True)
     )
+
+
+def default_overflow(options: Mapping[str, Any]) -> str:
+    """The overflow of a build whose options name none: split, but truncate for pairs."""
+    return "truncate" if options.get("pair_columns") else "split"
 
 
 def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def _check_pairs(config: Options) -> None:
         )
     if config.overflow == "split":
         raise ConfigError(
-            "overflow split would split pairs; choose --overflow truncate, drop or error"
+            "overflow split would split pairs; leave it out, or choose truncate, drop or error"
         )
     if config.truncation_side == "balanced":
         raise ConfigError(

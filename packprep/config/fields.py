@@ -306,7 +306,10 @@ class OptionFields:
         "How to pack documents. knapsack is first fit decreasing, filled pack by pack.",
     )
     overflow: Literal["split", "truncate", "drop", "error"] = option(
-        "split", "segments", "Packing", "What to do with a document longer than max_length."
+        "split",
+        "segments",
+        "Packing",
+        "What to do with a document longer than max_length; for pairs the default is truncate.",
     )
     stride: int = option(
         0, "segments", "Packing", "Tokens that consecutive pieces of a split document share."

@@ -231,3 +231,15 @@ def test_options_of_one_command_are_not_written_to_a_file() -> None:
         to_yaml(config(output="s3://bucket/out", work_dir="scratch", executor="ray"))
     )
     assert not options_in("once") & written.keys()
+
+
+def test_pairs_are_truncated_unless_another_overflow_is_given(tmp_path: Path) -> None:
+    pairs: dict[str, Any] = {"pair_columns": ["chosen", "rejected"]}
+    assert config(**pairs).identity() == config(**pairs, overflow="truncate").identity()
+    assert config(**pairs, overflow="drop").overflow == "drop"
+    assert config(pair_columns=()).overflow == config().overflow == "split"
+    path = tmp_path / "build.yaml"
+    path.write_text("pair_columns: chosen,rejected\n")
+    assert BuildConfig(**from_yaml(path)).overflow == "truncate"
+    path.write_text(to_yaml(config(**pairs)))
+    assert BuildConfig(**from_yaml(path)) == config(**pairs)

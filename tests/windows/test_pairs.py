@@ -448,7 +448,7 @@ def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
     [
         (
             {"overflow": "split"},
-            "overflow split would split pairs; choose --overflow truncate, drop or error",
+            "overflow split would split pairs; leave it out, or choose truncate, drop or error",
         ),
         (
             {"names": "hf"},

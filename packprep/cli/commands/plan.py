@@ -13,7 +13,7 @@ from packprep.cli.commands.build import Grouped, build_options, merged_options
 from packprep.cli.completion import of_names, of_paths
 from packprep.cli.printing import print_grid, print_sentence
 from packprep.config.amounts import count_of
-from packprep.config.build_config import BuildConfig
+from packprep.config.build_config import BuildConfig, default_overflow
 from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError, nearest
 
@@ -58,7 +58,8 @@ def _known(key: str) -> tuple[str, ...]:
     "--overflow",
     metavar="NAME,...",
     shell_complete=of_names([*_known("overflow"), "all"], several=True),
-    help="split, truncate, drop or error, separated by commas, or all.  [default: split]",
+    help="split, truncate, drop or error, separated by commas, or all.  [default: split; for pairs "
+    "truncate]",
 )
 @click.option(
     "--sample",
@@ -119,7 +120,7 @@ def command(
     }
     lengths = [_integer(text) for text in choices["max_length"] or ["4096"]]
     strategies = _names("strategy", choices["strategy"] or ["best_fit"])
-    overflows = _names("overflow", choices["overflow"] or ["split"])
+    overflows = _names("overflow", choices["overflow"] or [default_overflow(options)])
     tell_libraries()
     from packprep.packing.kernels.compiled import compiling
     from packprep.preview.lengths import read_lengths, write_rate

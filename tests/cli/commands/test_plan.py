@@ -154,3 +154,12 @@ def test_an_impossible_plan_beside_a_possible_one_is_not_an_error(here: Path) ->
         run("plan", "gone.jsonl", "--tokenizer", "tok").err
         == "packprep: no such file: gone.jsonl\n"
     )
+
+
+def test_pairs_are_planned_without_an_overflow(tmp_path: Path) -> None:
+    rows = [{"chosen": f"yes {number} " * 9, "rejected": "no"} for number in range(9)]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    tokenizer = save_tokenizer(tmp_path / "tok")
+    pairs = ("--pair-columns", "chosen,rejected", "--max-length", "64")
+    planned = run("plan", source, "--tokenizer", tokenizer, *pairs, "--json")
+    assert [row["overflow"] for row in json.loads(planned.out)["plans"]] == ["truncate"]
