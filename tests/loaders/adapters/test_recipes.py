@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packprep.loaders import check_trl, to_trl
+from packprep.loaders import check_trl, to_hf, to_trl
 from tests.helpers.torch_models import skip_without
 
 skip_without("torch", "transformers", "trl", "accelerate")
@@ -113,6 +113,46 @@ def test_the_guard_lets_trl_pack_rows_that_are_no_packs(tmp_path: Path) -> None:
     rows = rows_of([[6], [9]]).remove_columns(["position_ids", "seq_lengths"])
     packing = partial(trl.SFTConfig, packing=True, max_length=16, bf16=False)
     step_of(trl.SFTTrainer, rows, tmp_path, args=packing, processing_class=tokenizer())
+
+
+class InOrder:
+    """The override of docs/phases.md, before the class of a trainer."""
+
+    train_dataset: Any
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        from torch.utils.data import SequentialSampler
+
+        return SequentialSampler(self.train_dataset)
+
+
+@pytest.mark.parametrize("way", ["setting", "sampler", "setting of TRL", "loop", "default"])
+def test_rows_of_phases_are_trained_in_their_order(way: str, tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader
+    from transformers import Trainer
+
+    lengths = [[number, 3] for number in range(4, 44)]
+    rows = rows_of(lengths)
+    settings: dict[str, Any] = {**SETTINGS, "per_device_train_batch_size": 2}
+    if way.startswith("setting"):
+        settings["train_sampling_strategy"] = "sequential"
+    batches: Any
+    if way == "loop":
+        batches = DataLoader(rows, batch_size=2, shuffle=False, collate_fn=to_hf)
+    elif way == "setting of TRL":
+        trl = pytest.importorskip("trl")
+        own = {"bf16": False, "padding_free": True, "max_length": None}
+        args = trl.SFTConfig(str(tmp_path), **settings, **own)
+        trainer = trl.SFTTrainer(llama(), args, train_dataset=rows, processing_class=tokenizer())
+        batches = trainer.get_train_dataloader()
+    else:
+        args = TrainingArguments(str(tmp_path), remove_unused_columns=False, **settings)
+        kind = type("Ordered", (InOrder, Trainer), {}) if way == "sampler" else Trainer
+        trainer = kind(llama(), args, train_dataset=rows, data_collator=to_hf)
+        batches = trainer.get_train_dataloader()
+    sizes = [batch["input_ids"].shape[1] for batch in batches]
+    in_order = [sum(map(sum, lengths[first : first + 2])) for first in range(0, len(lengths), 2)]
+    assert (sizes == in_order) == (way != "default")
 
 
 def test_the_pages_list_the_settings_that_leak() -> None:
