@@ -1,8 +1,10 @@
 """The YAML file of a build, whose keys are the options: read and write it.
 
+`include` names files whose keys are defaults of this one. ${NAME} is a variable of the environment.
 Objects of Python, aliases and duplicate keys are refused.
 """
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -11,25 +13,57 @@ from typing import Any
 
 from packprep.config.build_config import BuildConfig, check_keys
 from packprep.config.options import options_in
-from packprep.support.errors import ConfigError
+from packprep.config.yaml_variables import escaped, fill_variables
+from packprep.support.errors import ConfigError, brief
 
 DEFAULT_FILE = "packprep.yaml"
 
 _YAML_BYTES = 1_000_000
+_DEEPEST = 8  # files between the first one and the last one that is included
 
 
 def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
     """Read the options from a YAML file and check the keys; - and _ are the same in a key.
 
-    extra: keys allowed besides the fields of BuildConfig.
+    extra: keys allowed besides the fields of BuildConfig. A key of the file wins over those of the
+    files that it includes, and these win over those included before them.
     """
+    return _with_included(path, extra, ())
+
+
+def _with_included(path: Path, extra: Sequence[str], including: tuple[Path, ...]) -> dict[str, Any]:
+    """Options of a file and of those it includes. including: the files that led here."""
+    if any(path.exists() and path.samefile(other) for other in including):
+        chain = " includes ".join(map(str, (*including, path)))
+        raise ConfigError(f"{chain}, so it includes itself; leave out one of the includes")
+    if len(including) > _DEEPEST:
+        raise ConfigError(f"{path} is included through {_DEEPEST} files; include it in fewer steps")
+    options = _loaded(path, including)
+    names = options.pop("include", [])
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"{path} has include {brief(names)}, expected a file or a list of files")
+    merged: dict[str, Any] = {}
+    for name in names:
+        merged |= _with_included(path.parent / name, extra, (*including, path))
+    return merged | check_keys(options, str(path), extra)
+
+
+def _loaded(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
+    """Keys and values of one file, with _ in the keys."""
     try:
         with path.open("rb") as file:
             content = file.read(_YAML_BYTES + 1)
         if len(content) > _YAML_BYTES:
             raise ValueError(f"it has more than {_YAML_BYTES:,} bytes")
-        loaded = load_yaml(content.decode())
+        loaded = load_yaml(content.decode(), variables_of=str(path))
+    except ConfigError:
+        raise
     except FileNotFoundError:
+        if including:
+            raise ConfigError(
+                f"{including[-1]} includes {path}, which does not exist; check the path"
+            ) from None
         raise ConfigError(f"no configuration file {path}; check the path given with -c") from None
     except RecursionError:
         raise ConfigError(f"{path} is not readable as YAML: it nests too deeply") from None
@@ -42,17 +76,14 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
         raise ConfigError(
             f"{path} has a {type(loaded).__name__}, expected lines such as max_length: 4096"
         )
-    return check_keys(
-        {str(key).replace("-", "_"): value for key, value in (loaded or {}).items()},
-        str(path),
-        extra,
-    )
+    return {str(key).replace("-", "_"): value for key, value in (loaded or {}).items()}
 
 
-def load_yaml(text: str) -> Any:
+def load_yaml(text: str, *, variables_of: str | None = None) -> Any:
     """Load YAML like `yaml.safe_load`, but refuse aliases, long numbers and duplicate keys.
 
-    A few lines with aliases can expand to gigabytes.
+    A few lines with aliases can expand to gigabytes. variables_of: the file, for errors, if
+    variables of the environment are replaced; None to leave them.
     """
     import yaml
 
@@ -83,7 +114,13 @@ def load_yaml(text: str) -> Any:
                 )
             return super().construct_object(node, deep)
 
-    return Loader(text).get_single_data()
+    loader = Loader(text)
+    root = loader.get_single_node()
+    if root is None:
+        return None
+    if variables_of is not None:
+        fill_variables(root, loader, os.environ, variables_of)
+    return loader.construct_document(root)
 
 
 def to_yaml(config: BuildConfig) -> str:
@@ -94,7 +131,7 @@ def to_yaml(config: BuildConfig) -> str:
     import yaml
 
     options = {
-        spec.name: list(value) if isinstance(value := getattr(config, spec.name), tuple) else value
+        spec.name: _escaped(getattr(config, spec.name))
         for spec in fields(config)
         if not _is_left_out(spec.name, getattr(config, spec.name))
     }
@@ -105,6 +142,17 @@ def to_yaml(config: BuildConfig) -> str:
         if yaml.safe_load(text) == options
         else yaml.safe_dump(options, sort_keys=False, width=10**9)
     )
+
+
+def _escaped(value: Any) -> Any:
+    """The value as YAML writes it, without variables: a tuple as a list."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, (list, tuple)):
+        return [_escaped(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _escaped(each) for key, each in value.items()}
+    return value
 
 
 def _is_left_out(key: str, value: Any) -> bool:

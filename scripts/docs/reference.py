@@ -76,7 +76,8 @@ an argument of `packprep.BuildConfig`.
 
 - **YAML.** `packprep build -c FILE` reads the options from a file. Without a source on the command
   line, `packprep.yaml` in the working folder is read. `-` and `_` are the same in a key. The
-  command line wins over the file.
+  command line wins over the file. A file may
+  [include others and name variables](../quickstart.md#keep-options-in-a-file).
 - **Sizes** are bytes, or text such as `500MB` and `4GB`.
 - **Counts** are numbers, or text: `2k` is 2,000, `2Ki` is 2,048, `1.5B` is 1,500,000,000.
   **Shares** are numbers such as `0.01`, or text such as `1%`.

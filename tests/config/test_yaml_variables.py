@@ -1,0 +1,136 @@
+"""Variables of the environment and included files, in the YAML file of a build."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep import BuildConfig
+from packprep.config.yaml_file import from_yaml, load_yaml, to_yaml
+from packprep.config.yaml_variables import escaped
+from packprep.support.errors import ConfigError
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, and the variables DATA and LENGTH."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATA", "/data")
+    monkeypatch.setenv("LENGTH", "512")
+    monkeypatch.delenv("GONE", raising=False)
+    return tmp_path
+
+
+def options(text: str, name: str = "build.yaml") -> dict[str, Any]:
+    Path(name).write_text(text)
+    return from_yaml(Path(name))
+
+
+def refused(text: str, name: str = "build.yaml") -> str:
+    with pytest.raises(ConfigError) as raised:
+        options(text, name)
+    return str(raised.value)
+
+
+def test_a_variable_is_its_value_or_its_default(here: Path) -> None:
+    assert options(
+        'sources: ["${DATA}/a.jsonl", {path: "${GONE:b}/${DATA}.jsonl", label: "${GONE:}"}]\n'
+        "output: ${GONE:out}\n"
+        "tokenizer: ${DATA}/tok\n"
+    ) == {
+        "sources": ["/data/a.jsonl", {"path": "b//data.jsonl", "label": ""}],
+        "output": "out",
+        "tokenizer": "/data/tok",
+    }
+
+
+def test_a_value_without_quotes_is_read_as_yaml_reads_it(here: Path) -> None:
+    assert options(
+        "max_length: ${LENGTH}\nseed: '${LENGTH}'\nholdout: ${GONE:0.5}\noverwrite: ${GONE:true}\n"
+        "limit: ${GONE:null}\n"
+    ) == {"max_length": 512, "seed": "512", "holdout": 0.5, "overwrite": True, "limit": None}
+
+
+def test_a_value_cannot_change_the_structure_of_the_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA", "a\nseed: 7\n- b: {c}")
+    assert options("output: ${DATA}\n") == {"output": "a\nseed: 7\n- b: {c}"}
+
+
+def test_a_variable_that_is_not_set_is_an_error_that_names_file_and_key(here: Path) -> None:
+    needs = "needs the environment variable GONE, which is not set; set it, or give a default"
+    text = 'sources: [a, {path: "${GONE}/b"}]\n'
+    assert refused(text) == f"build.yaml: sources[1].path {needs}: ${{GONE:...}}"
+    assert refused('phases: [{weights: {code: "${GONE}"}}]\n').startswith(
+        "build.yaml: phases[0].weights.code needs"
+    )
+    for wrong in ("${", "${}", "${1}", "${A B}", "${A"):
+        assert refused(f"output: 'a{wrong}'\n") == (
+            f"build.yaml: output has {wrong!r}, expected ${{NAME}} or ${{NAME:default}}; write "
+            "$${ for a plain ${"
+        )
+
+
+@given(st.text(st.sampled_from("${}:A"), max_size=12))
+def test_an_escaped_text_stands_for_itself(text: str) -> None:
+    written = f"output: '{escaped(text)}'\n"
+    assert load_yaml(written, variables_of="build.yaml") == {"output": text}
+    assert load_yaml(f"output: '{text}'\n") == {"output": text}
+
+
+def test_options_with_dollars_are_read_back_from_the_file_of_an_output(here: Path) -> None:
+    config = BuildConfig(
+        sources=["${a}.jsonl", {"path": ["$${b}"], "label": "${c}"}],
+        text_template="costs ${price}",
+        truncate_at="[$]{3}${DATA}",
+    )
+    assert BuildConfig(**options(to_yaml(config))) == config
+
+
+def test_the_values_are_part_of_the_identity(here: Path) -> None:
+    config = BuildConfig(**options("max_length: ${LENGTH}\n"))
+    assert config.identity() == BuildConfig(max_length=512).identity()
+    assert "max_length: 512\n" in to_yaml(config)
+
+
+def test_a_file_wins_over_those_it_includes_and_a_later_one_over_an_earlier_one(
+    here: Path,
+) -> None:
+    (here / "sub" / "deep").mkdir(parents=True)
+    options("seed: 1\nlimit: 1\nmax-length: 16\nholdout: 0.1\n", "sub/deep/first.yaml")
+    options("include: deep/first.yaml\nlimit: 2\nmax_length: 32\n", "sub/second.yaml")
+    options("max_length: 64\n", "third.yaml")
+    text = "include: [sub/second.yaml, '${GONE:third}.yaml']\nholdout: 0.5\n"
+    assert options(text) == {"seed": 1, "limit": 2, "max_length": 64, "holdout": 0.5}
+    assert options("include: third.yaml\n") == {"max_length": 64}
+
+
+def test_files_that_include_each_other_are_refused(here: Path) -> None:
+    (here / "sub").mkdir()
+    (here / "sub" / "b.yaml").write_text("include: ../a.yaml\n")
+    assert refused("include: sub/b.yaml\n", "a.yaml") == (
+        "a.yaml includes sub/b.yaml includes sub/../a.yaml, so it includes itself; leave out one "
+        "of the includes"
+    )
+    options("seed: 1\n", "shared.yaml")
+    options("include: shared.yaml\n", "c.yaml")
+    assert options("include: [shared.yaml, c.yaml]\n", "twice.yaml") == {"seed": 1}
+
+
+def test_a_wrong_include_is_one_sentence_with_the_file_at_fault(here: Path) -> None:
+    assert refused("include: gone.yaml\n") == (
+        "build.yaml includes gone.yaml, which does not exist; check the path"
+    )
+    assert refused("include: {a: b}\n") == (
+        "build.yaml has include {'a': 'b'}, expected a file or a list of files"
+    )
+    (here / "bad.yaml").write_text("max_lenght: 8\n")
+    assert refused("include: bad.yaml\n") == (
+        "bad.yaml has an unknown option 'max_lenght'; did you mean 'max_length'?"
+    )
+    for number in range(12):
+        (here / f"{number}.yaml").write_text(f"include: {number + 1}.yaml\n")
+    assert "is included through 8 files" in refused("include: 0.yaml\n")
