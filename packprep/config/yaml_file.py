@@ -13,7 +13,8 @@ from typing import Any
 
 from packprep.config.build_config import BuildConfig, check_keys
 from packprep.config.options import options_in
-from packprep.config.yaml_variables import escaped, fill_variables
+from packprep.config.spellings import RENAMED
+from packprep.config.yaml_variables import escaped, fill_variables, unescaped
 from packprep.support.errors import ConfigError, brief
 
 DEFAULT_FILE = "packprep.yaml"
@@ -29,6 +30,15 @@ def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
     files that it includes, and these win over those included before them.
     """
     return _with_included(path, extra, ())
+
+
+def from_output(path: Path) -> dict[str, Any]:
+    """Read the options in the build.yaml of an output.
+
+    They are resolved: no variable is filled in, and no line names the new name of an option.
+    """
+    options = _loaded(path, (), fill=False)
+    return check_keys({RENAMED.get(key, key): options[key] for key in options}, str(path))
 
 
 def _with_included(path: Path, extra: Sequence[str], including: tuple[Path, ...]) -> dict[str, Any]:
@@ -49,14 +59,15 @@ def _with_included(path: Path, extra: Sequence[str], including: tuple[Path, ...]
     return merged | check_keys(options, str(path), extra)
 
 
-def _loaded(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
-    """Keys and values of one file, with _ in the keys."""
+def _loaded(path: Path, including: tuple[Path, ...], *, fill: bool = True) -> dict[str, Any]:
+    """Keys and values of one file, with _ in the keys. fill: fill in variables."""
     try:
         with path.open("rb") as file:
             content = file.read(_YAML_BYTES + 1)
         if len(content) > _YAML_BYTES:
             raise ValueError(f"it has more than {_YAML_BYTES:,} bytes")
-        loaded = load_yaml(content.decode(), variables_of=str(path))
+        text = content.decode()
+        loaded = load_yaml(text if fill else unescaped(text), variables_of=str(path) * fill)
     except ConfigError:
         raise
     except FileNotFoundError:
@@ -79,11 +90,11 @@ def _loaded(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     return {str(key).replace("-", "_"): value for key, value in (loaded or {}).items()}
 
 
-def load_yaml(text: str, *, variables_of: str | None = None) -> Any:
+def load_yaml(text: str, *, variables_of: str = "") -> Any:
     """Load YAML like `yaml.safe_load`, but refuse aliases, long numbers and duplicate keys.
 
     A few lines with aliases can expand to gigabytes. variables_of: the file, for errors, if
-    variables of the environment are replaced; None to leave them.
+    variables of the environment are replaced; "" to leave them.
     """
     import yaml
 
@@ -118,7 +129,7 @@ def load_yaml(text: str, *, variables_of: str | None = None) -> Any:
     root = loader.get_single_node()
     if root is None:
         return None
-    if variables_of is not None:
+    if variables_of:
         fill_variables(root, loader, os.environ, variables_of)
     return loader.construct_document(root)
 

@@ -58,3 +58,8 @@ def _filled(text: str, environment: Mapping[str, str], where: str) -> str:
 def escaped(text: str) -> str:
     """Return a text that stands for itself in a YAML file."""
     return text.replace("${", "$${")
+
+
+def unescaped(text: str) -> str:
+    """Return the text that `escaped` was given."""
+    return text.replace("$${", "${")

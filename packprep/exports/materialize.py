@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.yaml_file import from_yaml, to_yaml
+from packprep.config.yaml_file import from_output, to_yaml
 from packprep.output.build_facts import build_facts
 from packprep.output.directory import publish
 from packprep.output.shard_folder import LocalShards
@@ -167,5 +167,5 @@ def _sign(
 def _write_settings(source: Path, path: Path) -> None:
     """Write build.yaml without --materialize index, under the comments that it begins with."""
     comments = [*takewhile(lambda line: line.startswith("#"), source.read_text().splitlines())]
-    config = replace(BuildConfig(**from_yaml(source)), materialize="shards")
+    config = replace(BuildConfig(**from_output(source)), materialize="shards")
     write_file(path, "\n".join([*comments, to_yaml(config)]).encode())

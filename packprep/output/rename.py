@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.yaml_file import from_yaml, to_yaml
+from packprep.config.yaml_file import from_output, to_yaml
 from packprep.output.build_facts import build_facts
 from packprep.output.directory import finish_swap, publish
 from packprep.output.shard_folder import LocalShards
@@ -249,5 +249,5 @@ def _sign(
 def _write_settings(staging: Path, old: Path, names: Names) -> None:
     """Write build.yaml with the new names, under the comments that it begins with."""
     comments = [*takewhile(lambda line: line.startswith("#"), old.read_text().splitlines())]
-    config = replace(BuildConfig(**from_yaml(old)), names=names)
+    config = replace(BuildConfig(**from_output(old)), names=names)
     write_file(staging / SETTINGS, "\n".join([*comments, to_yaml(config)]).encode())

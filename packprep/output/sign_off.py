@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.yaml_file import from_yaml, to_yaml
+from packprep.config.yaml_file import from_output, to_yaml
 from packprep.output.remote import open_shard
 from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
@@ -133,7 +133,7 @@ def write_common_settings(
     were mixed.
     """
     paths = [path for part in outputs if (path := part.find(SETTINGS)) is not None]
-    configs = [BuildConfig(**from_yaml(path)) for path in paths]
+    configs = [BuildConfig(**from_output(path)) for path in paths]
     known = len(configs) == len(outputs) and not any(config.is_mix for config in configs)
     if not known or any(config.identity() != configs[0].identity() for config in configs):
         return None

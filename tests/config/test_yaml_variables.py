@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import BuildConfig
-from packprep.config.yaml_file import from_yaml, load_yaml, to_yaml
+from packprep.config.yaml_file import from_output, from_yaml, load_yaml, to_yaml
 from packprep.config.yaml_variables import escaped
 from packprep.support.errors import ConfigError
 
@@ -88,6 +88,18 @@ def test_options_with_dollars_are_read_back_from_the_file_of_an_output(here: Pat
         truncate_at="[$]{3}${DATA}",
     )
     assert BuildConfig(**options(to_yaml(config))) == config
+    assert BuildConfig(**from_output(Path("build.yaml"))) == config
+
+
+def test_the_file_of_an_earlier_output_is_read_as_it_is_and_in_silence(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("build.yaml").write_text("min_len: 3\ntext_template: ${DATA} ${gone}\n")
+    assert from_output(Path("build.yaml")) == {
+        "min_document_tokens": 3,
+        "text_template": "${DATA} ${gone}",
+    }
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_values_are_part_of_the_identity(here: Path) -> None:
