@@ -1,10 +1,15 @@
 """The top of the report page: figures on cards, and findings in sentences."""
 
+from dataclasses import replace
+from typing import Any
+
+from packprep.inspect.reencode import recorded_config
 from packprep.output.report import left_out_sentence
 from packprep.packing.account import Sums
 from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent
 from packprep.reports.utilization import causes, fewest_tokens, small_packs
 from packprep.schemas.report import Ledger
+from packprep.support.errors import ConfigError
 
 _MUCH_LOST = 0.01  # share of the tokens
 
@@ -113,12 +118,35 @@ def _not_full(facts: Facts) -> list[str]:
         strategy=options.get("strategy", ""),
         max_segments_per_pack=options.get("max_segments_per_pack"),
         grouped=options.get("group_column") is not None,
+        may_split=options.get("overflow") != "split" and _allows(facts, "overflow", "split"),
     )
     filled = f"Packs are filled to {percent(report['utilization'])} only"
     sentences = [f"{filled}: {reason}" for reason in reasons]
     fill, (least, _) = facts.measured.fill, fewest_tokens(facts.manifest.max_length)
     small = int(fill.counts[(fill.values > 0) & (fill.values < least)].sum())
     return sentences + ([small_packs(small, facts.manifest.max_length)] if small else [])
+
+
+def _allows(facts: Facts, option: str, value: str) -> bool:
+    """True if a build like this one may have another value of an option.
+
+    Two copies of a document never share a pack, except with strategy balanced, so that is no
+    advice for a mix that repeats documents.
+    """
+    mixed = facts.report["mix"]["sources"] if "mix" in facts.report else ()
+    if value == "balanced" and any(source["repeated"]["documents"] for source in mixed):
+        return False
+    changes: dict[str, Any] = {option: value}
+    if option == "overflow":
+        changes["truncation_side"] = "right"
+    if "phases" in facts.report:
+        phase = {"tokens": 1, "max_length": facts.manifest.max_length}
+        changes |= {"sources": ("any",), "phases": (phase,), "max_tokens": None}
+    try:
+        replace(recorded_config(facts.manifest), **changes)
+    except ConfigError:
+        return False
+    return True
 
 
 def findings(facts: Facts) -> list[dict[str, str]]:
@@ -133,9 +161,8 @@ def findings(facts: Facts) -> list[dict[str, str]]:
         # "dropped: too long" reads as "dropped (too long)" in a sentence.
         parts = [(*reason.partition(": "), n) for reason, n in lost(report["tokens"]).items()]
         reasons = ", ".join(f"{n:,} {verb} ({reason})" for verb, _, reason, n in parts)
-        advice = (
-            " Use --overflow split to keep long documents." if report["tokens"]["truncated"] else ""
-        )
+        may_split = report["tokens"]["truncated"] and _allows(facts, "overflow", "split")
+        advice = " Use --overflow split to keep long documents." if may_split else ""
         state = "bad" if share >= _MUCH_LOST else "warn"
         in_no_pack = f"{percent(share)} of the tokens are in no pack: {reasons}."
         sentences.append((state, in_no_pack + advice))
@@ -186,7 +213,13 @@ def findings(facts: Facts) -> list[dict[str, str]]:
         ),
         None,
     )
-    others = [outcome for outcome in facts.outcomes if ours is not None and outcome.cut <= ours.cut]
+    others = [
+        outcome
+        for outcome in facts.outcomes
+        if ours is not None
+        and outcome.cut <= ours.cut
+        and _allows(facts, "strategy", outcome.strategy)
+    ]
     fewest = min(others, key=lambda outcome: outcome.packs, default=None)
     fewer = ours.packs - fewest.packs if ours is not None and fewest is not None else 0
     if fewest is not None and fewer > 0.005 * packs:

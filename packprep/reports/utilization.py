@@ -13,11 +13,12 @@ def causes(
     strategy: str,
     max_segments_per_pack: int | None = None,
     grouped: bool = False,
+    may_split: bool = True,
 ) -> list[str]:
     """Return causes of a utilization below LOW, each with its cure; none if it is not low.
 
     gap_share: packs above the lower bound, as a share of the bound. grouped: if documents of
-    different groups share no pack.
+    different groups share no pack. may_split: if overflow split is possible, and another.
     """
     if utilization >= LOW or not packs:
         return []
@@ -36,9 +37,10 @@ def causes(
         )
     if grouped:
         found.append("documents of different groups share no pack; join small groups")
+    split = ", or split documents with --overflow split" if may_split else ""
     return found or [
         f"few documents fit together into {max_length:,} tokens; compare other lengths with "
-        "packprep plan SOURCES --max-length N,N, or split documents with --overflow split"
+        f"packprep plan SOURCES --max-length N,N{split}"
     ]
 
 

@@ -241,6 +241,7 @@ def _advice(rows: Sequence["Row"], base: BuildConfig) -> list[str]:
             strategy=row.strategy,
             max_segments_per_pack=base.max_segments_per_pack,
             grouped=base.group_column is not None,
+            may_split=row.overflow != "split" and not base.pair_columns,
         )
     ]
     lengths = dict.fromkeys(row.max_length for row in rows)
