@@ -176,3 +176,16 @@ def test_a_build_names_the_file_of_the_store_that_did_not_fit(
         with pytest.raises(StoppedError, match=match):
             build(config(**options, output="out", keep_tokens="store"))
     build(config(**options, output="out", keep_tokens="store"))
+
+
+def test_a_limit_of_rows_is_not_refused_for_the_size_of_its_files(
+    two_disks: dict[Path, int],
+) -> None:
+    two_disks |= {OUTPUT: 1_000_000, STORE: 1_000_000}
+    made = job(OUTPUT / "out.incomplete", "a.jsonl", keep_tokens=str(STORE / "tokens"), limit=10)
+    assert disk_space.check_room(made, 10_000_000) is None
+    whole = dataclasses.replace(made, config=dataclasses.replace(made.config, limit=None))
+    of_one = dataclasses.replace(made.sources[0], reading={"limit": 10})
+    assert disk_space.check_room(dataclasses.replace(whole, sources=[of_one]), 10_000_000) is None
+    with pytest.raises(StoppedError):
+        disk_space.check_room(whole, 10_000_000)
