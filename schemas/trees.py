@@ -53,7 +53,8 @@ def row_paths(parent: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
 def ranges_at(starts: _Int64, lengths: _Int64) -> _Int64:
     """The numbers starts[i]..starts[i] + lengths[i] - 1 of all i, concatenated."""
     before = np.cumsum(lengths) - lengths
-    numbers: _Int64 = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    numbers = np.arange(lengths.sum())
+    numbers += np.repeat(starts - before, lengths)
     return numbers
 
 

@@ -22,10 +22,14 @@ RESPONSES = ("response_length", "response_lengths")
 
 
 class Ragged(Protocol):
-    """A run of values for each sample. lengths: int64 [samples]. dtype: of all values."""
+    """A run of values for each sample. dtype: of all values."""
 
-    lengths: _Int64
     dtype: np.dtype[Any]
+
+    @property
+    def lengths(self) -> _Int64:
+        """Values of each sample, int64 [samples]."""
+        ...
 
     def take(self, samples: _Int64) -> NDArray[Any]:
         """The values of these samples, concatenated."""
@@ -33,7 +37,7 @@ class Ragged(Protocol):
 
 
 class Pieces:
-    """Runs that are arrays of their own."""
+    """RunPlaces that are arrays of their own."""
 
     def __init__(self, name: str, pieces: Sequence[NDArray[Any]]) -> None:
         self.pieces = pieces
@@ -55,21 +59,44 @@ class Pieces:
         return np.concatenate([empty, *pieces], dtype=self.dtype, casting="unsafe")
 
 
+class RunPlaces:
+    """Places of runs in one array: `lengths` values from `starts` on. Both int64 [samples]."""
+
+    def __init__(self, offsets: _Int64) -> None:
+        self.starts, self.lengths = offsets[:-1], np.diff(offsets)
+        self._latest: tuple[_Int64, _Int64] | None = None
+
+    def index(self, samples: _Int64) -> _Int64:
+        """Index of the values of these samples; kept for the next column of the same samples."""
+        if self._latest is None or self._latest[0] is not samples:
+            self._latest = samples, ranges_at(self.starts[samples], self.lengths[samples])
+        return self._latest[1]
+
+
 class Flat:
-    """Runs of one array: of `lengths` values from `starts` on."""
+    """RunPlaces of one array. Columns with equal offsets have one `runs`."""
 
     def __init__(self, name: str, values: NDArray[Any], offsets: _Int64) -> None:
-        self.values, self.starts, self.lengths = values, offsets[:-1], np.diff(offsets)
+        self.values, self.runs = values, RunPlaces(offsets)
         self.dtype = _checked_dtype(name, {values.dtype})
 
+    @property
+    def lengths(self) -> _Int64:
+        return self.runs.lengths
+
     def take(self, samples: _Int64) -> NDArray[Any]:
-        starts, lengths = self.starts[samples], self.lengths[samples]
-        if not len(samples):
-            return np.empty(0, self.dtype)
-        ends = starts + lengths
-        if (ends[:-1] == starts[1:]).all():
-            return self.values[starts[0] : ends[-1]].astype(self.dtype)
-        return self.values[ranges_at(starts, lengths)].astype(self.dtype, copy=False)
+        return self.values[self.runs.index(samples)].astype(self.dtype, copy=False)
+
+    def share(self, other: Ragged) -> None:
+        """Take the runs of another column if they are equal."""
+        if isinstance(other, Flat) and all(
+            np.array_equal(mine, theirs)
+            for mine, theirs in (
+                (self.runs.starts, other.runs.starts),
+                (self.lengths, other.lengths),
+            )
+        ):
+            self.runs = other.runs
 
 
 @dataclass(kw_only=True)
@@ -132,7 +159,10 @@ def read_samples(samples: Any) -> Samples | None:
         if isinstance(column, np.ndarray):
             result.per_sample[name] = column
         elif name != key:
-            _kind(name, column, result)[name] = column
+            table = _kind(name, column, result)
+            if isinstance(column, Flat):
+                column.share(next(iter(table.values()), tokens))
+            table[name] = column
     return result if len(result) else None
 
 

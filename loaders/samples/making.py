@@ -98,9 +98,11 @@ class Maker:
         weights = None
         if self._weights is not None and labels is not None:
             weights = weights_of(cu_seqlens, labels != NO_LOSS, self._weights, ids)
+        positions = np.arange(total)
+        positions -= np.repeat(boundaries[:-1], sizes)
         return PackedBatch(
             tokens=tokens,
-            position_ids=np.arange(total) - np.repeat(boundaries[:-1], sizes),
+            position_ids=positions,
             cu_seqlens=cu_seqlens,
             max_seqlen=int(sizes.max(initial=0)),
             labels=labels,
@@ -132,7 +134,8 @@ class Maker:
             real[ranges_at(starts, lengths)] = True
             labels[~real] = NO_LOSS
         elif self.samples.mask is not None:
-            labels = np.where(extra[self.samples.mask] != 0, tokens, NO_LOSS)
+            labels = tokens.copy()
+            np.copyto(labels, NO_LOSS, where=extra[self.samples.mask] == 0)
         else:
             trained = lengths if responses is None else responses
             labels = np.full(len(tokens), NO_LOSS)

@@ -205,6 +205,18 @@ From shards to batches: million tokens per CPU second of one process, a prefetch
 included, warm, median of five. The last column says how much faster the first row is.""",
     ),
     Benchmark(
+        name="rl",
+        title="Rollouts in memory",
+        quick=("--samples", "32", "--million", "2000", "--repeats", "1"),
+        prose="""\
+`pack_sequences` against the loop that extends Python lists and makes a tensor of each; CPU
+milliseconds of one thread, median of five, in turns. Arrays, tensors and lists are what the samples
+are in. *Trees of eight*: samples of eight share a prompt, and are merged. Then short samples of 20
+to 100 tokens in arrow columns, packed once in a process of its own: the memory is its peak above
+the input, and holds the packs. Last the share of a training step: of a small Llama on the same
+thread, and of a model of half a billion parameters by arithmetic.""",
+    ),
+    Benchmark(
         name="index",
         title="Index outputs",
         quick=("--tokens", "10M", "--repeats", "1"),

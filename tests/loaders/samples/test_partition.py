@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.loaders.samples import partition
-from packprep.loaders.samples.partition import even_packs, fewest_packs, most_packs, packs_within
+from packprep.loaders.samples.partition import (
+    even_packs,
+    fewest_packs,
+    most_packs,
+    neighbours_together,
+    packs_within,
+)
 from packprep.packing.kernels.balanced import even_out, longest_first
 
 LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=40).map(np.array)
@@ -27,6 +33,15 @@ def test_even_packs_are_those_of_the_compiled_kernels(lengths: Any, packs: int) 
     expected = longest_first(short, np.zeros(0, np.int32), longest, packs, 2**31 - 1)
     even_out(short, expected, packs, 10_000)
     assert even_packs(lengths, packs).tolist() == expected.tolist()
+
+
+@given(LENGTHS, st.integers(1, 9))
+def test_samples_of_equal_length_are_dealt_in_input_order(lengths: Any, packs: int) -> None:
+    before = even_packs(lengths, packs)
+    after = neighbours_together(lengths, before)
+    for length in {*lengths.tolist()}:
+        of_length = after[lengths == length].tolist()
+        assert of_length == sorted(before[lengths == length].tolist())
 
 
 def test_a_large_plan_is_the_same_with_and_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
