@@ -161,9 +161,10 @@ class SourceAccount(Rates):
 
 
 class ReportSource(SourceAccount):
-    """One input file."""
+    """One input file. label: of its entry in the sources, if it has one."""
 
     name: str
+    label: NotRequired[str]
 
 
 class RepeatedCounts(TypedDict):

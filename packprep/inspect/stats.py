@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.inspect.histograms import COST_UNIT, Counts, Measured, log_edges, read_windows
+from packprep.output.report import shown_names
 from packprep.packing.account import Sums
 from packprep.schemas.manifest import Manifest, Output
 from packprep.schemas.report import Report
@@ -259,7 +260,9 @@ def source_rows(report: Report) -> list[tuple[str, ...]]:
     and EOS rates.
     """
     rows = []
-    for source in report["sources"]:
+    sources = report["sources"]
+    names = shown_names(sources, [source["name"] for source in sources])
+    for name, source in zip(names, sources, strict=True):
         documents, tokens = source["documents"], source["tokens"]
         lost = {"truncated": tokens["truncated"]} | tokens["dropped"]
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in lost.items() if count)
@@ -273,5 +276,5 @@ def source_rows(report: Report) -> list[tuple[str, ...]]:
         )
         rates = [source.get("bos_rate"), source.get("eos_rate")]
         shown = ("" if rate is None else f"{rate:.2%}" for rate in rates)
-        rows.append((source["name"], *(f"{count:,}" for count in counts), by_reason or "0", *shown))
+        rows.append((name, *(f"{count:,}" for count in counts), by_reason or "0", *shown))
     return rows

@@ -175,6 +175,11 @@ def make_report(
 ) -> InputReport:
     """Part of report.json that follows from the inputs; `write_report` adds the other keys."""
     by_source = [_of_source([number], files, account, config) for number in range(len(sources))]
+    labels = {
+        number: {"label": entry.label}
+        for number, entry in enumerate(config.entries())
+        if "label" in _table(config.sources[number])
+    }
     report: InputReport = {
         "report_version": 1,
         "documents": _sum_documents(by_source),
@@ -184,7 +189,8 @@ def make_report(
         "splits": _splits(account.windows),
         "windows": account.windows,
         "sources": [
-            {"name": source.name, **table} for source, table in zip(sources, by_source, strict=True)
+            {"name": source.name, **labels.get(source.entry, {}), **table}  # type: ignore[typeddict-item]
+            for source, table in zip(sources, by_source, strict=True)
         ],
     }
     if account.epochs:
@@ -209,6 +215,24 @@ def make_report(
                 f"{sources[int(number)].name} row {row:,} message {message} ({field})"
             )
     return report
+
+
+def _table(source: Any) -> Mapping[str, Any]:
+    """An entry of `sources` with options of its own; empty for a name."""
+    return source if isinstance(source, Mapping) else {}
+
+
+def shown_names(sources: Sequence[Mapping[str, Any]], files: Sequence[str]) -> list[str]:
+    """Return the names of sources of a report for people: labels, where they have some.
+
+    files: their file names, which are shown too where several files have one label.
+    """
+    labels = [source.get("label") for source in sources]
+    files_of = Counter(labels)
+    return [
+        file if label is None else label if files_of[label] == 1 else f"{label} ({file})"
+        for label, file in zip(labels, files, strict=True)
+    ]
 
 
 def _of_source(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 from packprep.inspect.report_file import read_report
+from packprep.output.report import shown_names
 from packprep.packing.account import Sums
 from packprep.reports.facts import lost, not_drawn, percent, short_names
 from packprep.schemas.columns import STANDARD_COLUMNS
@@ -112,7 +113,7 @@ def _splits(manifest: Manifest) -> Iterator[str]:
 def _sources(report: Report) -> Iterator[str]:
     sources = report["sources"]
     yield from ("## Sources", "", "| source | documents | tokens |", "|---|---|---|")
-    names = short_names([source["name"] for source in sources])
+    names = shown_names(sources, short_names([source["name"] for source in sources]))
     for name, source in list(zip(names, sources, strict=True))[:_SOURCES]:
         count = source["tokens"]["tokens_in"]
         yield f"| {_cell(name)} | {source['documents']['in']:,} | {count:,} |"

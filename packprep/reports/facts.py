@@ -8,6 +8,7 @@ from typing import Any
 
 from packprep.inspect.histograms import COST_UNIT, Measured, measure_output
 from packprep.inspect.report_file import read_report
+from packprep.output.report import shown_names
 from packprep.packing.account import Dropped, Sums
 from packprep.preview.replan import replan
 from packprep.preview.sweep import Row
@@ -62,7 +63,9 @@ class Facts:
     @cached_property
     def names(self) -> list[str]:
         """Short names of the sources."""
-        return short_names([source["name"] for source in self.report["sources"]])
+        sources = self.report["sources"]
+        files = short_names([source["name"] for source in sources])
+        return [visible(name) for name in shown_names(sources, files)]
 
     @cached_property
     def by_size(self) -> list[int]:

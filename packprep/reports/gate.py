@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.inspect.report_file import read_json
+from packprep.output.report import shown_names
 from packprep.packing.account import Dropped
 from packprep.reports.figures import (
     GROUPS,
@@ -193,7 +194,11 @@ def _sources(verdict: NumberVerdict, report: Mapping[str, Any]) -> tuple[str, ..
     sources = report.get("sources", [])
     if len(sources) < 2 or verdict.baseline is None:
         return ()
-    by_source = [(source["name"], figures(source).get(verdict.name)) for source in sources]
+    names = shown_names(sources, [source["name"] for source in sources])
+    by_source = [
+        (name, figures(source).get(verdict.name))
+        for name, source in zip(names, sources, strict=True)
+    ]
     rate = verdict.name.endswith("_rate")
     bad = [
         (name, value)

@@ -1,9 +1,16 @@
+import re
 from collections import Counter
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
+from packprep import BuildConfig, build
+from packprep.inspect.report_file import read_report
 from packprep.output.report import percentiles, table
 from packprep.packing.account import Dropped, Sums
-from packprep.schemas.report import Report
+from packprep.reports.facts import gather
+from packprep.schemas.report import Report, report_fault
+from tests.helpers.command import run
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 
 def test_the_ledger_names_only_reasons_that_dropped_something() -> None:
@@ -74,3 +81,33 @@ def test_the_table_shows_what_was_lost_beside_utilization() -> None:
     assert rows["utilization"] == "97.500%"
     assert rows["text cut"] == "4 characters of 1 documents"
     assert "filler" not in rows
+
+
+def test_a_label_names_its_source_in_every_report(tmp_path: Path) -> None:
+    """One file with a label of its own, two with one label, and a file without a label."""
+    for name in "abcd":
+        write_jsonl(tmp_path / f"{name}.jsonl", texts(9, ord(name)))
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in "abcd"}
+    sources: Any = (
+        {"path": paths["a"], "label": "first"},
+        {"path": [paths["b"], paths["c"]], "label": "both"},
+        paths["d"],
+    )
+    options: dict[str, Any] = {"tokenizer": str(save_tokenizer(tmp_path / "tok")), "max_length": 64}
+    output, other = tmp_path / "out", tmp_path / "other"
+    build(BuildConfig(sources=sources, output=str(output), **options))
+    report = read_report(output)
+    assert report_fault(report) is None
+    assert [source["name"] for source in report["sources"]] == list(paths.values())
+    labels = [source.get("label") for source in report["sources"]]
+    assert labels == ["first", "both", "both", None]
+    assert gather(output).names == ["first", "both (b.jsonl)", "both (c.jsonl)", "d.jsonl"]
+    for page in (run("stats", output).out, run("card", output).out):
+        assert "first" in page
+        assert re.search(r"both \(\S*c\.jsonl\)", page)
+    build(BuildConfig(sources=sources, output=str(other), **options, max_document_tokens=30))
+    failed = run("check", other, "--baseline", output / "report.json")
+    assert failed.code == 1
+    assert re.search(r"(first|both \(\S*b\.jsonl\)) [\d,]+", failed.out)
+    assert run("merge", output, "-o", tmp_path / "again").code == 0
+    assert gather(tmp_path / "again").names == gather(output).names
