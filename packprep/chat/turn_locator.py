@@ -177,8 +177,9 @@ class TurnLocator:
         later = marked.messages[index + 1 :]
         until = read(self._render(part)) if later else rendering
         ends = [ending(rendering, until, rendering)] if later else []
+        is_last = not ends or (ends[0] is not None and ends[0].place[0] == len(rendering.marks))
         # What begins a message of the assistant may be a prompt that is always written.
-        if not later or later[0]["role"] in ASSISTANT_ROLES:
+        if is_last or later[0]["role"] in ASSISTANT_ROLES:
             is_plain = bool(self._plain_end) and until.text.endswith(self._plain_end)
             followed = None if is_plain else self._followed(part, texts, read)
             ends.append(ending(until, until, followed))
@@ -220,7 +221,7 @@ class TurnLocator:
         return end.last if self._ends.is_closed(end.last) else ""
 
     def _followed(self, marked: Conversation, texts: int, read: Read) -> Unmarked | None:
-        """The rendering in which another message follows; None where the template takes none.
+        """The rendering in which another message follows; None where the template writes none.
 
         texts: the number of texts, which is the number of the mark of that message.
         """
@@ -229,7 +230,9 @@ class TurnLocator:
         is_call = bool(marked.messages[-1].get("tool_calls"))
         for message in (result, follower) if is_call else (follower, result):
             with suppress(RenderError):
-                return read(self._render(replace(marked, messages=[*marked.messages, message])))
+                text = self._render(replace(marked, messages=[*marked.messages, message]))
+                if message["content"] in text:
+                    return read(text)
         return None
 
     def _same_beginning(self, marked: Conversation, rendering: Unmarked) -> Place:

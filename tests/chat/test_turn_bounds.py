@@ -109,6 +109,14 @@ def test_the_eos_of_a_whole_conversation_is_not_trained() -> None:
         expected = [f"{text}<|end|>" for text in texts[1::2]]
         assert trained(finder(source).render(Conversation(chat(*texts)))) == expected
         assert by_turn(finder(source), chat(*texts)) == [[text] for text in expected]
+    # Also where the template does not write what follows, as Phi-3's ignores tools.
+    ignores = source.replace("m in messages", "m in messages if m.role != 'tool'")
+    called = [*chat("hi", "hello"), {"role": "tool", "content": "3"}]
+    called[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {}}}]
+    for messages in (called[:2], called, [*called, *chat("", "ciao")[1:]]):
+        expected = ["hello<|end|>", "ciao<|end|>"][: 1 + (len(messages) > 3)]
+        assert trained(finder(ignores).render(Conversation(messages))) == expected
+        assert by_turn(finder(ignores), messages) == [[text] for text in expected]
     # An EOS behind every turn is the end of each.
     source = CHATML.replace("<|end|>\n", "<|end|>\n</s>") + HEADER
     assert trained(finder(source).render(Conversation(chat("hi", "hello")))) == [
