@@ -135,8 +135,8 @@ class EndFinder:
         last, followed = end.last, end.followed
         if followed is None or followed.startswith(last):
             return self._closed(last) or len(last)
-        opening = rendering.text[: rendering.marks[1][0] if len(rendering.marks) > 1 else 0]
-        common = self._without_header(self._common(last, followed), opening)
+        opening = rendering.text[: rendering.marks[1][0] if len(rendering.marks) > 1 else None]
+        common = self._without_header(self._common(last, followed), followed, opening)
         if size := self._closed(common):
             return size
         prompt = self._prompt(last, rendering.text[:first])
@@ -165,13 +165,15 @@ class EndFinder:
                 size -= 1
         return last[:size]
 
-    def _without_header(self, common: str, opening: str) -> str:
+    def _without_header(self, common: str, followed: str, opening: str) -> str:
         """The text without the beginning of the next message's header at its end.
 
-        A conversation begins with such a header too, behind its BOS.
+        opening: of the conversation, which begins with such a header too, perhaps behind its BOS:
+        a first token that is in no header.
         """
-        first = next(iter(self._specials.closing_spans(opening)), (0, 0))
-        behind_bos = "" if opening[: first[0]].strip() else opening[first[1] :]
+        first, last = next(iter(self._specials.closing_spans(opening)), (0, 0))
+        has_bos = not opening[:first].strip() and opening[first:last] not in followed
+        behind_bos = opening[last:] if has_bos else ""
         inside = {
             place
             for start, stop in self._specials.closing_spans(common)

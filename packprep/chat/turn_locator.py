@@ -99,7 +99,7 @@ class TurnLocator:
                     f"the template mixes message {index} with other messages; {ADVICE}"
                 )
             turns.append(turn)
-        return turns
+        return [turn for turn in turns if turn.first < turn.last]
 
     def blocks_alone(self, conversation: Conversation, rendering: Unmarked) -> list[Turn]:
         """The trained {% generation %} blocks of a conversation whose texts have no marks.
@@ -161,7 +161,7 @@ class TurnLocator:
         if first is None or any(number >= first[0] for number in earlier):
             raise RenderError(f"cannot find where message {index} begins; {ADVICE}")
         last = self._end(marked, rendering, len(owners), index, first, read)
-        return [Turn(first, last, at_text)]
+        return [Turn(first, last, at_text)] if first < last else []
 
     def _end(
         self,

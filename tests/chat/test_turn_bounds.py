@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from packprep.chat.conversations import Conversation
@@ -16,7 +16,8 @@ from packprep.chat.turn_documents import TurnSplitter
 from packprep.chat.turns import TurnFinder
 
 from ..helpers.reference_chat import PartsTemplate
-from .test_turn_documents import documents
+from .test_left_out import FORGETS
+from .test_turn_documents import SIGNS, documents
 from .test_turns import chat, trained
 
 SPECIALS = ["<s>", "</s>", "<|start|>", "<|end|>", "<|stop|>"]
@@ -55,7 +56,9 @@ def parts(draw: st.DrawFn) -> PartsTemplate:
     )
 
 
-TEXTS = st.sampled_from(["hi", "hello", "\nhi", "hi\n", " hi \n", "a</s>b", "<|end|>", "hi\n\n"])
+TEXTS = st.sampled_from(
+    ["", " ", "hi", "hello", "\nhi", "hi\n", " hi \n", "a</s>b", "<|end|>", "hi\n\n"]
+)
 MESSAGES = st.builds(
     lambda role, text: {"role": role, "content": text},
     st.sampled_from(["user", "assistant", "assistant"]),
@@ -68,6 +71,8 @@ def test_turns_end_alike_whatever_follows(
     template: PartsTemplate, messages: list[dict[str, Any]]
 ) -> None:
     messages.append({"role": "assistant", "content": "last"})
+    # Where a turn begins with its header and has no text, a token of that header is its last one.
+    assume(template.prompt != "never" or all(message["content"].strip() for message in messages))
     text, spans = template.rendered(messages, SPECIAL)
     each = finder(template.source())
     for stop in (len(messages) - 1, len(messages)):
@@ -103,9 +108,9 @@ def test_a_generation_prompt_that_is_always_written_is_not_trained(source: str, 
 
 
 def test_the_eos_of_a_whole_conversation_is_not_trained() -> None:
-    """As Phi-3's and Apriel's templates write it."""
+    """As Phi-3's template writes it."""
     source = CHATML + "{% if add_generation_prompt %}" + HEADER + "{% else %}</s>{% endif %}"
-    for texts in (("hi", "hello"), ("hi", "hello", "bye", "ciao")):
+    for texts in (("hi", "hello"), ("hi", "hello", "bye", "ciao"), ("", "hello"), ("", "")):
         expected = [f"{text}<|end|>" for text in texts[1::2]]
         assert trained(finder(source).render(Conversation(chat(*texts)))) == expected
         assert by_turn(finder(source), chat(*texts)) == [[text] for text in expected]
@@ -269,3 +274,56 @@ def test_blocks_without_marks_are_refused_where_their_message_matters(
         f"each of its {{% generation %}} blocks is of, which {asks} needs; leave that out, or give "
         "another template by --chat-template"
     )
+
+
+ROLE = "{% for m in messages %}<|start|>{{ m.role }}:"
+BLOCK = (
+    "{% if m.role == 'assistant' %}{% generation %}BODY{% endgeneration %}{% else %}BODY{% endif %}"
+)
+BODIES = [
+    "{{ m.content }}<|end|>",
+    "{{ m.content[:4] }}<|end|>",
+    "{{ m.content[2:] | trim }}",
+    "{{ m.content.split('Q')[-1] }}<|end|>{{ m.content.split('Q')[0] }}",
+    "{{ m.content }}{{ m.content }}</s>",
+    "{% if m.content.endswith('.') %}!{% endif %}{{ m.content.split('Q')[0] }}</s>",
+    "{{ m.content | length }}{{ m.content }}<|end|>",
+    "{{ m.content | replace('Q', '<|end|>') }}<|end|>",
+    "{{ messages[-1].content }}{{ m.content if loop.last else '' }}",
+]
+ODD = [CUT, MEASURES, TRIMS, SIGNS, FORGETS, "{{ messages[0].content }}" + CHATML + HEADER]
+ODD += [ROLE + body + "{% endfor %}" for body in BODIES]
+ODD += [ROLE + BLOCK.replace("BODY", body) + "{% endfor %}" for body in BODIES]
+ODD += ["{% filter reverse %}" + ODD[-1] + "{% endfilter %}"]
+ODD_TEXTS = st.text("abQ.\n <>", max_size=8) | st.sampled_from(
+    ["<|end|>", "abc Qdef.", "<think>\nhm\n</think>\n\nhello", "</s>", "<|start|>user:", "Q."]
+)
+ODD_MESSAGES = st.builds(
+    lambda role, text: {"role": role, "content": text},
+    st.sampled_from(["system", "user", "assistant", "assistant", "tool"]),
+    ODD_TEXTS,
+)
+
+
+@given(st.sampled_from(ODD), st.lists(ODD_MESSAGES, min_size=1, max_size=5), st.data())
+def test_any_template_gives_spans_in_order_or_a_sentence(
+    source: str, messages: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    assistants = [at for at, each in enumerate(messages) if each["role"] == "assistant"]
+    untrained = data.draw(st.sets(st.sampled_from(assistants))) if assistants else set()
+    options: dict[str, Any] = data.draw(
+        st.sampled_from([{}, {"train_on": "last-turn"}, {"fields": ("content",)}])
+    )
+    row = Conversation(messages, untrained=tuple(sorted(untrained)))
+    one = finder(source, **options)
+    for render in (one.render, TurnSplitter(one, "each").render, TurnSplitter(one, "auto").render):
+        try:
+            rendered = render(row)
+        except RenderError:
+            continue
+        for turn, text, _ in documents(rendered) if rendered.turns else []:
+            assert turn not in untrained
+            assert text in rendered.text
+        bounds = [place for span in rendered.trained or [] for place in span]
+        assert bounds == sorted(bounds)
+        assert all(0 <= place <= len(rendered.text) for place in bounds)
