@@ -60,7 +60,7 @@ ORDER = (
 FACES = ("packprep.schemas", "packprep.loaders")
 
 # They compile a loop if numba is installed.
-COMPILING = ("packprep.loaders.indexed", "packprep.loaders.samples.partition")
+COMPILING = ("packprep.loaders.indexed", "packprep.loaders.samples.compiling")
 
 # By design: every command module has a `command`, and every process an entry point.
 TWINS_BY_DESIGN = {"command", "main"}

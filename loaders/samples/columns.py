@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from packprep.schemas.trees import ranges_at
 
+from .compiling import MANY, compiled
+
 _Int64 = NDArray[np.int64]
 
 TOKEN_IDS = ("tokens", "input_ids")
@@ -73,6 +75,17 @@ class RunPlaces:
         return self._latest[1]
 
 
+def join_runs(values: Any, starts: Any, lengths: Any, joined: Any) -> None:
+    """Copy runs of values one after another."""
+    place = 0
+    for run in range(len(starts)):
+        part = values[starts[run] : starts[run] + lengths[run]]
+        out = joined[place : place + lengths[run]]
+        for i in range(len(out)):  # from 0 on, so that the loop is vectorised
+            out[i] = part[i]
+        place += lengths[run]
+
+
 class Flat:
     """RunPlaces of one array. Columns with equal offsets have one `runs`."""
 
@@ -85,7 +98,12 @@ class Flat:
         return self.runs.lengths
 
     def take(self, samples: _Int64) -> NDArray[Any]:
-        return self.values[self.runs.index(samples)].astype(self.dtype, copy=False)
+        if len(self.lengths) <= MANY or (join := compiled(join_runs)) is None:
+            return self.values[self.runs.index(samples)].astype(self.dtype, copy=False)
+        lengths = self.lengths[samples]
+        joined = np.empty(lengths.sum(), self.dtype)
+        join(self.values, self.runs.starts[samples], lengths, joined)
+        return joined
 
     def share(self, other: Ragged) -> None:
         """Take the runs of another column if they are equal."""

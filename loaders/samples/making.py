@@ -98,11 +98,9 @@ class Maker:
         weights = None
         if self._weights is not None and labels is not None:
             weights = weights_of(cu_seqlens, labels != NO_LOSS, self._weights, ids)
-        positions = np.arange(total)
-        positions -= np.repeat(boundaries[:-1], sizes)
         return PackedBatch(
             tokens=tokens,
-            position_ids=positions,
+            position_ids=_positions(sizes),
             cu_seqlens=cu_seqlens,
             max_seqlen=int(sizes.max(initial=0)),
             labels=labels,
@@ -134,8 +132,7 @@ class Maker:
             real[ranges_at(starts, lengths)] = True
             labels[~real] = NO_LOSS
         elif self.samples.mask is not None:
-            labels = tokens.copy()
-            np.copyto(labels, NO_LOSS, where=extra[self.samples.mask] == 0)
+            labels = np.where(extra[self.samples.mask] != 0, tokens, NO_LOSS)
         else:
             trained = lengths if responses is None else responses
             labels = np.full(len(tokens), NO_LOSS)
@@ -143,6 +140,18 @@ class Maker:
             labels[inside] = tokens[inside]
         labels[starts[lengths > 0]] = NO_LOSS
         return np.roll(labels, -1) if self._labels == "shifted" else labels
+
+
+def _positions(sizes: _Int64) -> _Int64:
+    """0, 1, 2, ... again in every segment, [tokens]: sums of steps, which short segments keep fast.
+
+    Example: sizes=[3, 0, 2] -> [0, 1, 2, 0, 1], from steps [0, 1, 1, -2, 1]
+    """
+    sizes = sizes[sizes > 0]
+    steps = np.ones(sizes.sum(), np.int64)
+    steps[np.cumsum(sizes[:-1])] = 1 - sizes[:-1]
+    steps[0] = 0
+    return np.cumsum(steps, out=steps)
 
 
 def _extended(values: NDArray[Any], length: int) -> NDArray[Any]:

@@ -16,7 +16,14 @@ from ..context_parallel import ContextLayout
 from ..loss import Mode
 from .columns import read_samples
 from .making import Maker, Shape
-from .partition import even_packs, fewest_packs, most_packs, neighbours_together, packs_within
+from .partition import (
+    ascending,
+    even_packs,
+    fewest_packs,
+    most_packs,
+    neighbours_together,
+    packs_within,
+)
 from .prefixes import SampleTrees, check_sharing
 
 _Int64 = NDArray[np.int64]
@@ -92,7 +99,7 @@ def pack_sequences(
     pack_of, packs = _plan(items, ranks, max_tokens, num_packs, shape)
     if make is None:
         return [_filler_pack(shape, labels, loss_weights) for _ in range(packs)]
-    order = np.argsort(neighbours_together(items, pack_of), kind="stable")
+    order = ascending(neighbours_together(items, pack_of))
     ends = np.cumsum(np.bincount(pack_of, minlength=packs))
     members = np.split(order, ends[:-1])
     if trees is not None:

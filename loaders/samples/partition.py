@@ -6,7 +6,6 @@ run them compiled; plans are the same either way.
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ from numpy.typing import NDArray
 
 from packprep.schemas.plans.balance import exchange_until_even, place_longest_first
 
+from .compiling import MANY, compiled
+
 _Int32 = NDArray[np.int32]
 _Int64 = NDArray[np.int64]
 
-_MANY = 4096  # samples; to load numba, or to compile, takes longer than a smaller plan
 _EXCHANGES = (
     1 << 17
 )  # samples to compare for exchanges; 20 ms without numba, for packs within 0.2 %
@@ -35,7 +35,7 @@ def even_packs(lengths: _Int64, packs: int) -> _Int32:
     weights, free = np.zeros(0, np.int32), np.full(packs, _NO_LIMIT, np.int64)
     heap, fills = np.arange(packs, dtype=np.int32), np.zeros(packs, np.int64)
     pack_of = np.zeros(samples, np.int32)
-    longest = np.argsort(-lengths, kind="stable")
+    longest = ascending(lengths.max(initial=0) - lengths)
     short = lengths.astype(np.int32)
     _run(place_longest_first, samples, short, weights, longest, heap, fills, free, pack_of)
     _even_out(short, pack_of, packs)
@@ -49,7 +49,7 @@ def fewest_packs(lengths: _Int64, budget: int) -> tuple[_Int32, int]:
     fit decreasing, whose packs are then made even.
     """
     least = _least(lengths, budget)
-    tries = least // 500 + 3 if len(lengths) > _MANY else 1
+    tries = least // 500 + 3 if len(lengths) > MANY else 1
     for packs in range(least, least + tries):
         if (pack_of := _even_within(lengths, budget, packs)) is not None:
             return pack_of, packs
@@ -77,7 +77,7 @@ def packs_within(lengths: _Int64, budget: int, packs: int) -> _Int32:
             "tokens was found; choose a larger number, or a larger max_tokens"
         )
     # Each missing pack takes the first sample of a pack with several.
-    order = np.argsort(pack_of, kind="stable")
+    order = ascending(pack_of)
     again = np.flatnonzero(np.diff(pack_of[order]) == 0)
     moved = order[again[: packs - needed]]
     pack_of[moved] = np.arange(needed, needed + len(moved))
@@ -107,8 +107,17 @@ def neighbours_together(lengths: _Int64, pack_of: _Int32) -> _Int32:
     Example: lengths=[4, 4, 2, 2], pack_of=[1, 0, 0, 1] -> [0, 1, 0, 1]
     """
     dealt = np.empty_like(pack_of)
-    dealt[np.argsort(lengths, kind="stable")] = pack_of[np.lexsort((pack_of, lengths))]
+    by_pack = ascending(pack_of)
+    dealt[ascending(lengths)] = pack_of[by_pack[ascending(lengths[by_pack])]]
     return dealt
+
+
+def ascending(values: NDArray[Any]) -> _Int64:
+    """Indices that sort numbers of 0 or more; equal ones stay in order. O(n) for small numbers."""
+    if len(values) and values.max() < 1 << 16:
+        values = values.astype(np.uint16)  # numpy has a radix sort for two bytes only
+    order: _Int64 = np.argsort(values, kind="stable")
+    return order
 
 
 def _least(lengths: _Int64, budget: int) -> int:
@@ -129,7 +138,7 @@ def _best_fit(lengths: _Int64, budget: int) -> tuple[_Int32, int]:
     """Best fit decreasing: each into the fullest pack with room, else into a new one."""
     rooms: list[int] = []  # room << 32 | pack, ascending
     pack_of, packs = np.zeros(len(lengths), np.int32), 0
-    for sample in np.argsort(-lengths, kind="stable").tolist():
+    for sample in ascending(lengths.max(initial=0) - lengths).tolist():
         length = int(lengths[sample])
         at = bisect_left(rooms, length << 32)
         if at == len(rooms):
@@ -144,8 +153,8 @@ def _best_fit(lengths: _Int64, budget: int) -> tuple[_Int32, int]:
 def _even_out(lengths: _Int32, pack_of: _Int32, packs: int) -> None:
     """Exchange samples between uneven packs; changes pack_of in place."""
     samples = len(lengths)
-    by_length = np.argsort(lengths, kind="stable")
-    members = by_length[np.argsort(pack_of[by_length], kind="stable")]
+    by_length = ascending(lengths)
+    members = by_length[ascending(pack_of[by_length])]
     starts = np.append(0, np.cumsum(np.bincount(pack_of, minlength=packs)))
     fills = np.bincount(pack_of, lengths, packs).astype(np.int64)
     tokens, rounds = int(fills.sum()), _EXCHANGES // (samples + packs)
@@ -166,25 +175,11 @@ def _even_out(lengths: _Int32, pack_of: _Int32, packs: int) -> None:
 
 def _run(loop: Callable[..., Any], samples: int, *arguments: Any) -> None:
     """Call a loop, compiled if that pays; arrays are changed in place."""
-    if samples > _MANY and (compiled := _compiled(loop)) is not None:
-        compiled(*arguments)
+    if samples > MANY and (fast := compiled(loop)) is not None:
+        fast(*arguments)
         return
     lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in arguments]
     loop(*lists)
     for array, values in zip(arguments, lists, strict=True):
         if isinstance(array, np.ndarray) and array.flags.writeable:
             array[:] = values
-
-
-@lru_cache
-def _compiled(loop: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The loop compiled by numba and kept on disk; None if numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return None
-    try:
-        compiled: Callable[..., Any] = njit(nogil=True, cache=True)(loop)
-    except RuntimeError:  # no folder can keep it
-        compiled = njit(nogil=True)(loop)
-    return compiled

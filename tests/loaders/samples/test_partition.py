@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.loaders.samples import partition
+from packprep.loaders.samples import compiling
 from packprep.loaders.samples.partition import (
     even_packs,
     fewest_packs,
@@ -47,10 +47,10 @@ def test_samples_of_equal_length_are_dealt_in_input_order(lengths: Any, packs: i
 def test_a_large_plan_is_the_same_with_and_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = np.random.default_rng(0).integers(1, 200, 5000)
     compiled = fewest_packs(lengths, 1000)
-    partition._compiled.cache_clear()
+    compiling.compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
     plain = fewest_packs(lengths, 1000)
-    partition._compiled.cache_clear()
+    compiling.compiled.cache_clear()
     assert compiled[1] == plain[1]
     assert compiled[0].tolist() == plain[0].tolist()
 
