@@ -37,8 +37,14 @@ def from_output(path: Path) -> dict[str, Any]:
 
     They are resolved: no variable is filled in, and no line names the new name of an option.
     """
-    options = _loaded(path, (), fill=False)
-    return check_keys({RENAMED.get(key, key): options[key] for key in options}, str(path))
+    options = _renamed(_loaded(path, (), fill=False))
+    if isinstance(phases := options.get("phases"), list):
+        options["phases"] = [_renamed(each) if isinstance(each, dict) else each for each in phases]
+    return check_keys(options, str(path))
+
+
+def _renamed(options: dict[str, Any]) -> dict[str, Any]:
+    return {RENAMED.get(key, key): value for key, value in options.items()}
 
 
 def _with_included(path: Path, extra: Sequence[str], including: tuple[Path, ...]) -> dict[str, Any]:

@@ -94,11 +94,16 @@ def test_options_with_dollars_are_read_back_from_the_file_of_an_output(here: Pat
 def test_the_file_of_an_earlier_output_is_read_as_it_is_and_in_silence(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("build.yaml").write_text("min_len: 3\ntext_template: ${DATA} ${gone}\n")
-    assert from_output(Path("build.yaml")) == {
+    Path("build.yaml").write_text(
+        "min_len: 3\ntext_template: ${DATA} ${gone}\nphases: [{tokens: 9, max_len: 5}]\n"
+    )
+    options = from_output(Path("build.yaml"))
+    assert options == {
         "min_document_tokens": 3,
         "text_template": "${DATA} ${gone}",
+        "phases": [{"tokens": 9, "max_document_tokens": 5}],
     }
+    assert BuildConfig(sources="a", **options).phase_list()[0].max_document_tokens == 5
     assert capsys.readouterr() == ("", "")
 
 
