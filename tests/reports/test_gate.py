@@ -344,7 +344,7 @@ def test_a_source_of_a_mix_that_became_scarce_fails_and_is_named(
     names = failed(less, *SMALL, baseline=figures(before))
     assert {f"mix.sources.{number}.trained_tokens" for number in (0, 1)} == {*names}
     assert names["mix.sources.0.trained_tokens"].endswith("scarce.jsonl)")
-    repeated = {"max_epochs": 9, "max_tokens": 4_000}
+    repeated = {"max_epochs": 9, "max_tokens": 40_000}
     before, less = mixes(100, 300, **repeated), mixes(40, 300, **repeated)
     names = failed(less, *SMALL, baseline=figures(before))
     assert [*names] == ["mix.sources.0.epochs"]
