@@ -1,12 +1,13 @@
 """Packs of a record batch as flat arrays, with the place of each pack, segment and token."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import FILLER
+from .columns import FILLER, NO_LOSS
 from .findings import Finding
 from .views import ListView
 
@@ -65,6 +66,11 @@ class BatchView:
     def segment_of(self, token: int) -> int:
         """The segment that holds a token of the batch."""
         return int(np.searchsorted(self.starts, token, side="right")) - 1
+
+    @cached_property
+    def unlabelled(self) -> int:
+        """Tokens without a label; labels must be among the columns."""
+        return int(np.count_nonzero(self.columns["labels"] == NO_LOSS))
 
     @property
     def filler(self) -> NDArray[np.bool_]:

@@ -1,13 +1,15 @@
 """Checks of trees: parents of segments, positions that go on from them, weights, and rows."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .batch_view import BatchView
-from .columns import FILLER, NO_LOSS
+from .columns import FILLER, NO_LOSS, Column
 from .findings import Findings
+from .tree_rows import OF_ROWS, check_rows
 
 _Int64 = NDArray[np.int64]
 
@@ -84,16 +86,6 @@ def row_labels(
     return own
 
 
-OF_ROWS = {
-    "document_ids": "row_ids",
-    "document_starts": "row_starts",
-    "turn_ids": "row_turns",
-    "pair_ids": "row_ids",
-    "pair_sides": "row_sides",
-}
-"""Column of the rows that takes the place of a column of segments, if rows are segments."""
-
-
 def last_segments(view: BatchView) -> _Int64:
     """Segment at which each row ends, counted over the batch, [rows]."""
     assert view.pack_rows is not None
@@ -113,13 +105,12 @@ def segment_documents(view: BatchView) -> NDArray[np.int64]:
     return np.where(view.filler, FILLER, ids)
 
 
-def rows_view(view: BatchView) -> BatchView:
+def rows_view(view: BatchView, carried: Sequence[Column] = ()) -> BatchView:
     """The same packs with a segment for each row, as if no prefix were shared.
 
-    document_ids and document_starts are always among its columns.
-
-    Each is numbered by the segment at which the row ends. Filler stays. Labels are those of the
-    trees: of all rows together.
+    document_ids and document_starts are always among its columns. Each segment is numbered by that
+    at which the row ends. Filler stays. Labels are those of the row. carried: other columns of
+    tokens and rows to keep.
     """
     parent, last = parents_in_batch(view), last_segments(view)
     assert parent is not None
@@ -127,11 +118,14 @@ def rows_view(view: BatchView) -> BatchView:
     order = np.argsort(np.append(last, filler), kind="stable")
     ends = np.append(last, filler)[order]  # fillers are behind all rows of their packs
     tokens, boundaries = path_tokens(parent, np.append(view.starts, view.pack_tokens[-1:]), ends)
-    columns = {
-        name: values[tokens]
-        for name, values in view.columns.items()
-        if name in ("tokens", "labels")
-    }
+    names = ["tokens", *(column.name for column in carried if column.kind == "token")]
+    columns = {name: view.columns[name][tokens] for name in names}
+    begins = np.append(view.columns["row_label_starts"], np.zeros(len(filler), np.int32))[order]
+    columns["labels"] = row_labels(view.columns["labels"], tokens, boundaries, begins)
+    for column in carried:
+        if column.kind == "row":
+            values = view.columns[column.name]
+            columns[column.name] = np.append(values, np.zeros(len(filler), values.dtype))[order]
     for name in dict.fromkeys([*view.columns, "document_ids", "document_starts"]):
         if (of_row := OF_ROWS.get(name)) in view.columns:
             fill = np.full(len(filler), 0 if name == "document_starts" else FILLER)
@@ -180,72 +174,26 @@ def check_trees(view: BatchView, findings: Findings) -> _Int64 | None:
     if report((parent >= 0) & (at != parent), "parent {} is not on the path to the segment before"):
         return None
     report(view.filler & (parent >= 0), "filler has parent {}; expected -1")
-    if view.pack_rows is not None:
-        _check_rows(view, parent, view.pack_rows, findings)
-    return path_starts(parent, view.ends - view.starts)
+    before = path_starts(parent, view.ends - view.starts)
+    if view.pack_rows is not None and not _rows_are_outside(view, view.pack_rows, findings):
+        last = last_segments(view).astype(np.int64)
+        check_rows(view, before, row_paths(parent, last), last, findings)
+    return before
 
 
-def _check_rows(view: BatchView, parent: _Int64, pack_rows: _Int64, findings: Findings) -> None:
-    """Check the table of rows, and the weights of labels against it."""
-    columns = view.columns
+def _rows_are_outside(view: BatchView, pack_rows: _Int64, findings: Findings) -> bool:
+    """Report rows that end at no segment of their pack."""
+    ends = view.columns["row_segments"]
     pack_of = np.repeat(np.arange(len(pack_rows) - 1), np.diff(pack_rows))
-    segments = np.diff(view.pack_segments)[pack_of]
-    last = columns["row_segments"].astype(np.int64)
-
-    def report(rows: NDArray[np.bool_], values: NDArray[Any], what: str) -> bool:
-        findings.many(
-            "tree",
-            np.flatnonzero(rows),
-            lambda row: view.pack(
-                int(pack_of[row]),
-                "tree",
-                f"row {row - pack_rows[pack_of[row]]}: {what.format(values[row])}",
-            ),
-        )
-        return bool(rows.any())
-
-    if report(
-        (last < 0) | (last >= segments), last, "row_segments has {}; expected one of the pack"
-    ):
-        return
-    last += view.pack_segments[pack_of]
-    ends = (view.ends[last] - view.pack_tokens[pack_of]).astype(np.int64)
-    report(columns["row_ends"] != ends, columns["row_ends"], "row_ends has {}; expected its end")
-    through = np.bincount(row_paths(parent, last)[1], minlength=len(parent))
-    weights, labels = columns["label_weights"], columns["labels"]
-    of_token = np.repeat(through, view.ends - view.starts)
-    bad = (weights < 0) | (weights > of_token) | ((weights == 0) != (labels == NO_LOSS))
-    first = view.starts[(parent < 0) & (weights[view.starts] > 0)]
-    bad[first] = True
+    outside = (ends < 0) | (ends >= np.diff(view.pack_segments)[pack_of])
     findings.many(
         "tree",
-        np.flatnonzero(bad),
-        lambda token: view.token(
-            token,
+        np.flatnonzero(outside),
+        lambda row: view.pack(
+            int(pack_of[row]),
             "tree",
-            f"label_weights has {weights[token]} and the label is {labels[token]}; expected 0 to "
-            f"the {of_token[token]} rows of the segment, 0 only where the label is {NO_LOSS}, and "
-            "0 at a row's first token",
+            f"row {row - pack_rows[pack_of[row]]}: row_segments has {ends[row]}; expected one of "
+            "the pack",
         ),
     )
-    no_rows = (through == 0) & ~view.filler
-    findings.many(
-        "tree",
-        np.flatnonzero(no_rows),
-        lambda segment: view.segment(segment, "tree", "no row of the table has it; expected one"),
-    )
-    trained = np.bincount(pack_of, columns["row_trained"], len(pack_rows) - 1).astype(np.int64)
-    sums = np.append(0, np.cumsum(weights, dtype=np.int64))[view.pack_tokens]
-    expected = np.diff(sums)
-    findings.many(
-        "tree",
-        np.flatnonzero(trained != expected),
-        lambda pack: view.pack(
-            pack,
-            "tree",
-            f"row_trained adds up to {trained[pack]}; expected the sum of label_weights, "
-            f"{expected[pack]}",
-        ),
-    )
-    ids = columns["row_ids"]
-    report(ids <= FILLER, ids, "row_ids has {}; expected an input row")
+    return bool(outside.any())

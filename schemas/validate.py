@@ -19,6 +19,7 @@ from .columns import FILLER, NO_LOSS, WHOLE_ROW, Column, as_unsigned, check_sche
 from .errors import FormatError
 from .findings import Finding, Findings, StopAtFirst
 from .names import column_view, spelling, stored_columns
+from .pairs import unpaired
 from .trees import check_trees
 
 
@@ -89,6 +90,7 @@ def sound_parts(
     if (starts := check_trees(view, findings)) is not None:
         _check_positions(view, starts, findings)
     _check_documents(view, findings)
+    _check_pairs(view, findings)
     _check_labels(view, vocab_size, findings)
     if names == "hf":
         _check_first_labels(view, findings)
@@ -162,9 +164,12 @@ def _check_documents(view: BatchView, findings: Findings) -> None:
             "document {} follows filler; expected filler at the end of its pack",
         )
     if (turns := view.columns.get("turn_ids")) is not None:
-        report(turns < WHOLE_ROW, turns, "turn_ids has {}; expected a message, or -1 for a row")
+        wrong = (turns < WHOLE_ROW) | (view.filler & (turns != FILLER))
+        report(wrong, turns, "turn_ids has {}; expected a message, or -1 for a row and for filler")
     if starts is not None:
         report(starts < 0, starts, "document_starts has {}; expected 0 or more")
+        wrong = view.filler & (starts > 0)
+        report(wrong, starts, "document_starts has {}; expected 0, as the segment is filler")
     if real is not None:
         report(
             (real < 0) | (real > lengths),
@@ -184,6 +189,34 @@ def _check_documents(view: BatchView, findings: Findings) -> None:
             )
 
 
+def _check_pairs(view: BatchView, findings: Findings) -> None:
+    """Check that both sides of each pair are in one pack. Those of trees are rows."""
+    pairs, sides = view.columns.get("pair_ids"), view.columns.get("pair_sides")
+    if pairs is None or sides is None:
+        return
+
+    def report(segments: NDArray[np.bool_], expected: str) -> None:
+        findings.many(
+            "pair",
+            np.flatnonzero(segments),
+            lambda at: view.segment(
+                at, "pair", f"it has pair {pairs[at]} side {sides[at]}; expected {expected}"
+            ),
+        )
+
+    real = ~view.filler
+    report((pairs < FILLER) | (real & (pairs == FILLER)), "the input row of a pair")
+    report(~real & ((pairs != FILLER) | (sides != FILLER)), "-1 and -1, as the segment is filler")
+    report(real & ((sides < 0) | (sides > 1)), "side 0 or 1")
+    if (ids := view.columns.get("document_ids")) is not None:
+        report(pairs != ids, "the pair of its document")
+    if view.pack_rows is None:
+        packs = np.repeat(np.arange(len(view.pack_tokens) - 1), np.diff(view.pack_segments))
+        alone = np.zeros(len(pairs), np.bool_)
+        alone[real] = unpaired(packs[real], pairs[real], sides[real])
+        report(alone, "a segment of the other side in this pack")
+
+
 def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
     """Check that labels are ids or -100, and that all padding has the label -100."""
     labels, real = (view.columns.get(name) for name in ("labels", "segment_lengths"))
@@ -197,8 +230,8 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
         what = f"it has padding but there are no labels; expected labels of {NO_LOSS} there"
         findings.many("padding", segments, lambda segment: view.segment(segment, "padding", what))
         return
-    wrong = (as_unsigned(labels) >= vocab_size) & (labels != NO_LOSS)
-    if wrong.any():
+    if np.count_nonzero(as_unsigned(labels) >= vocab_size) != view.unlabelled:
+        wrong = (as_unsigned(labels) >= vocab_size) & (labels != NO_LOSS)
         findings.many(
             "label",
             np.flatnonzero(wrong),

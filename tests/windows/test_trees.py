@@ -159,13 +159,13 @@ def sound_batch() -> tuple[pa.RecordBatch, Any, int]:
     [
         ("segment_parents", 1, 5, "segment_parents has 5"),
         ("segment_parents", 4, 2, "parent 2 is not on the path"),
-        ("segment_parents", 3, 0, "position"),
+        ("segment_parents", 3, 0, "document_starts has 3"),
         ("position_ids", 3, 2, "position"),
         ("label_weights", 3, 2, "label_weights has 2"),
         ("label_weights", 0, 1, "label_weights has 1"),
         ("row_segments", 0, 9, "row_segments has 9"),
         ("row_ends", 1, 3, "row_ends has 3"),
-        ("row_trained", 0, 5, "row_trained adds up to"),
+        ("row_trained", 0, 5, "row_trained has 5; expected its labels"),
         ("row_ids", 0, -1, "row_ids has -1"),
     ],
 )
