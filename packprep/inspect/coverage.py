@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from packprep.inspect.policy import WHOLE_DOCUMENTS, Policy
 from packprep.inspect.provenance import Sources
+from packprep.inspect.trained import TrainedTokens, check_padding
 from packprep.packing.account import Dropped
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import FILLER, NO_LOSS, WHOLE_ROW
@@ -88,6 +89,7 @@ class Coverage:
         self._pieces: list[_Piece] = []
         self._lacking: Int64 = np.empty(0, np.int64)  # documents whose first piece is missing
         self._lock = threading.Lock()
+        self._trained = TrainedTokens(manifest, self.policy)
         names = {column.name for column in manifest.columns}
         # Rows of trees always have their documents.
         self.knows_documents = manifest.has_trees or {"document_ids", "document_starts"} <= names
@@ -110,6 +112,8 @@ class Coverage:
         if rows is not None:
             in_rows = (rows.ends - rows.starts)[~rows.filler]
             totals["shared"] = int(in_rows.sum() - real.sum())
+        self._trained.add(view, self.epochs[shard])
+        check_padding(view, self.manifest, findings)
         with self._lock:
             self.totals.update(totals)
             if self.knows_documents:
@@ -306,6 +310,8 @@ class Coverage:
             if report is not None:
                 self._compare_sources(report, findings)
                 self._compare_phases(report, findings)
+        if report is not None:
+            self._trained.finish(report, findings)
         ledger = self.manifest.ledger
         keys = ["tokens_packed", *(["filler"] if self.knows_filler else [])]
         keys += (

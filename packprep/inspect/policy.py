@@ -33,7 +33,8 @@ class Policy:
 
     bos, eos: id or None. says_ends: the manifest has BOS and EOS. says_cuts: it says how documents
     were cut; the manifest of a merge may not. repeated: copies beyond the first of documents in a
-    mix. pairs: a document is two segments.
+    mix. pairs: a document is two segments. trains_overlap: pieces train what stride repeats in
+    both.
     """
 
     bos: int | None
@@ -49,6 +50,7 @@ class Policy:
     truncated: int
     repeated: int
     pairs: bool
+    trains_overlap: bool
 
     @staticmethod
     def from_manifest(manifest: Manifest) -> "Policy":
@@ -68,6 +70,7 @@ class Policy:
                 overflow=str(options.get("overflow", "split")),
                 stride=int(options.get("stride", 0)),
                 continuation_bos=bool(options.get("continuation_bos", False)),
+                trains_overlap=bool(options.get("train_overlap", False)),
                 cut_left=options.get("truncation_side") == "left",
                 dropped=manifest.ledger["dropped"],
                 truncated=manifest.ledger["truncated"],
@@ -89,6 +92,11 @@ class Policy:
         return (self.pairs and self.truncated > 0) or bool(
             set(self.dropped) - {*WHOLE_DOCUMENTS, *_TAILS}
         )
+
+    @property
+    def packs_may_lack(self) -> bool:
+        """True if packs were left out, with whatever they held."""
+        return bool({Dropped.REMAINDER, Dropped.SMALL_PACK} & set(self.dropped))
 
     @property
     def one_piece(self) -> bool:

@@ -4,8 +4,8 @@ A source is opened only if its digest is right, and read up to the last wanted r
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from packprep.config.spellings import RENAMED, recorded_name
 from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
-from packprep.schemas.columns import WHOLE_ROW
+from packprep.schemas.columns import NO_LOSS, WHOLE_ROW
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
@@ -150,27 +150,35 @@ def find_source(
     return sources[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A document as a build encodes it.
+
+    row: in its source. turn: -1 for a whole row. ids: with BOS and EOS. labels: int32 [tokens],
+    before segments are cut. trains_all: rows have no labels, so every token is trained. split:
+    tokens of the first side of a pair. aligned, values: carried columns, per token and per row.
+    """
+
+    row: int
+    turn: int
+    ids: Int32
+    labels: Int32
+    trains_all: bool
+    split: int | None
+    aligned: Mapping[str, NDArray[Any]]
+    values: Mapping[str, Any]
+
+
 def encoded_rows(
     source: Source,
     rows: NDArray[np.int64],
     tokenizer: Tokenizer,
     config: BuildConfig,
     scratch: Path,
-) -> Iterator[tuple[int, int, Int32]]:
-    """(row, turn, ids with BOS and EOS) of the documents of these rows, which ascend.
-
-    A row without usable text has no ids. turn: -1 for a whole row.
-    """
-    columns = ["ids", "second_ids"] if config.pair_columns else ["ids"]
+) -> Iterator[Document]:
+    """The documents of these rows, which ascend. A row without usable text has no ids."""
     engine = None
     if config.input_ids_column is None:
-        columns = ["text", "trained", "specials", "left_out"] if config.chats else ["text"]
-        columns += (
-            [f"second_{name}".removesuffix("_text") for name in columns]
-            if config.pair_columns
-            else []
-        )
-        columns += ["turns"] if config.turns != "row" else []
         engine = choose_engine(
             "hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens
         )
@@ -180,21 +188,41 @@ def encoded_rows(
     for table in read_rows(source, config, scratch, shape):
         begin, end = np.searchsorted(rows, [first, first + len(table)])
         if begin < end:
-            text = table.select(columns).take(rows[begin:end] - first)
-            for place, name in enumerate(columns):
+            text = table.drop_columns(["problem"]).take(rows[begin:end] - first)
+            for place, name in enumerate(text.column_names):
                 if name in ("text", "second"):
                     text = text.set_column(place, name, text[name].cast(pa.large_string()))
             if pattern is not None:
                 text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
             encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
-            taken, turns = np.arange(end - begin), np.full(end - begin, WHOLE_ROW)
-            if config.splits_rows:
-                taken, turns = encoded["turn_rows"].to_numpy(), encoded["turn_ids"].to_numpy()
-            documents = zip(
-                rows[begin:end][taken].tolist(), turns.tolist(), encoded["tokens"], strict=True
-            )
-            for row, turn, ids in documents:
-                yield row, turn, ids.values.to_numpy()
+            yield from _documents(encoded, rows[begin:end], [each.name for each in shape.carried])
         first += len(table)
         if end == len(rows):
             return
+
+
+def _documents(
+    encoded: pa.Table, rows: NDArray[np.int64], carried: Sequence[str]
+) -> Iterator[Document]:
+    """The documents of a table of `encode_table`. rows: numbers of its rows in the source."""
+    columns = {name: encoded[name] for name in encoded.column_names}
+    lists = {name for name, column in columns.items() if pa.types.is_list(column.type)}
+    numbers = {name: columns[name].to_numpy() for name in columns.keys() - lists}
+    row_of = rows[numbers["turn_rows"]] if "turn_rows" in numbers else rows
+    for place, row in enumerate(row_of.tolist()):
+        of_tokens = {name: columns[name][place].values.to_numpy() for name in lists}
+        labels, ids = of_tokens.get("labels"), of_tokens["tokens"].astype(np.int32)
+        if labels is None:
+            labels = ids
+        elif labels.dtype == np.int8:
+            labels = np.where(labels != 0, ids, NO_LOSS)
+        yield Document(
+            row=row,
+            turn=int(numbers["turn_ids"][place]) if "turn_ids" in numbers else WHOLE_ROW,
+            ids=ids,
+            labels=labels,
+            trains_all="labels" not in lists,
+            split=int(numbers["pair_split"][place]) if "pair_split" in numbers else None,
+            aligned={name: of_tokens[name] for name in carried if name in lists},
+            values={name: numbers[name][place] for name in carried if name in numbers},
+        )

@@ -1,4 +1,4 @@
-"""Compare a sample of documents with their sources, id by id.
+"""Compare a sample of documents with their sources: ids, labels, sides and carried values.
 
 Each is read from its source and tokenized by the reference engine. The sample is drawn from input
 rows, so it finds wrong tokens and missing documents. The options and the length of a row say
@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
+from packprep.config.spellings import RENAMED
 from packprep.inspect.coverage import Coverage
+from packprep.inspect.pieces import WHOLE, Cut, Piece, compare_piece
 from packprep.inspect.policy import Policy
 from packprep.inspect.reencode import (
     SHAPING,
+    Document,
     encoded_rows,
     find_source,
     find_tokenizer,
@@ -28,22 +31,21 @@ from packprep.inspect.reencode import (
 )
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
+from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.batch_view import BatchView
-from packprep.schemas.columns import WHOLE_ROW
+from packprep.schemas.columns import STANDARD_COLUMNS, WHOLE_ROW, Column
 from packprep.schemas.findings import Finding, Findings
-from packprep.support.arrays import Int32
 from packprep.support.errors import PackprepError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.progress import Progress
+from packprep.windows.cut import cut_segments
+from packprep.windows.labels import Labels
+from packprep.windows.pairs import cut_pairs
+from packprep.windows.segments import Segments
 
-
-@dataclass(frozen=True)
-class _Piece:
-    """A segment of a sampled document. ids: without a continuation BOS."""
-
-    start: int
-    ids: Int32
-    place: Finding
+# Both sides of a pair fit a pack with their padding, or it is cut.
+_WITH_PAIRS = {True: frozenset({"pad_segment_to_multiple"}), False: frozenset[str]()}
+_LENGTHS = ("max_length", "min_len", "max_len")  # keys of a phase in a manifest
 
 
 class Sample:
@@ -60,24 +62,47 @@ class Sample:
             random = np.random.default_rng(int(stream(seed, Purpose.VERIFY_SAMPLE)))
             chosen = np.sort(random.choice(total, size, replace=False, shuffle=False))
         self.rows: NDArray[np.int64] = chosen[~np.isin(chosen, leave_out)]
-        self.pieces: dict[tuple[int, int, int], list[_Piece]] = {}  # by row, turn and epoch
+        self.pieces: dict[tuple[int, int, int], list[Piece]] = {}  # by row, turn and epoch
         self._lock = threading.Lock()
 
     def add(self, view: BatchView, epoch: int) -> None:
+        """Keep the segments of the sampled rows. Those of trees are rows: see `rows_view`."""
         if not self.coverage.knows_documents or not len(self.rows):
             return
-        ids = view.columns["document_ids"]
+        ids, starts, real = (
+            view.columns["document_ids"],
+            view.columns["document_starts"],
+            view.real,
+        )
         turns = view.columns.get("turn_ids")
+        kinds = {column.name: column.kind for column in self.carried} | {"pair_sides": "segment"}
+        kinds |= {"tokens": "token", "labels": "token"}
+        of_tokens, of_segments = (
+            [name for name, kind in kinds.items() if name in view.columns and kind in chosen]
+            for chosen in (("token",), ("segment", "row"))
+        )
+        policy = self.coverage.policy
         at = np.minimum(np.searchsorted(self.rows, ids), len(self.rows) - 1)
-        real, starts, policy = view.real, view.columns["document_starts"], self.coverage.policy
         for segment in np.flatnonzero(self.rows[at] == ids).tolist():
-            begin = int(view.starts[segment])
-            extra = int(starts[segment] > 0 and policy.continuation_bos and policy.bos is not None)
-            tokens = view.columns["tokens"][begin + extra : begin + int(real[segment])].copy()
-            piece = _Piece(int(starts[segment]), tokens, view.segment(segment, "ids", ""))
+            tokens = slice(int(view.starts[segment]), int(view.ends[segment]))
+            later = starts[segment] > 0
+            piece = Piece(
+                start=int(starts[segment]),
+                bos=int(later and policy.continuation_bos and policy.bos is not None),
+                real=int(real[segment]),
+                columns={name: view.columns[name][tokens].copy() for name in of_tokens},
+                values={name: view.columns[name][segment] for name in of_segments},
+                place=view.segment(segment, "ids", ""),
+            )
             turn = WHOLE_ROW if turns is None else int(turns[segment])
             with self._lock:
                 self.pieces.setdefault((int(ids[segment]), turn, epoch), []).append(piece)
+
+    @property
+    def carried(self) -> list[Column]:
+        """Carried columns of the output: those whose meaning the format does not fix."""
+        columns = self.coverage.manifest.columns
+        return [column for column in columns if column.name not in STANDARD_COLUMNS]
 
 
 def compare(
@@ -90,7 +115,7 @@ def compare(
             "documents against their sources: the shards have no document_ids"
         )
         return
-    shaping = SHAPING & BuildConfig().identity().keys()
+    shaping = (SHAPING | _WITH_PAIRS[coverage.policy.pairs]) & BuildConfig().identity().keys()
     if missing := shaping - set(coverage.manifest.data["inputs"]["options"]):
         what = f"the manifest has no {', '.join(sorted(missing))}: the merged outputs differ in it"
         verdict.not_checked.append(f"documents against their sources: {what}")
@@ -113,11 +138,12 @@ def compare(
                 wanted = rows - int(coverage.sources.firsts[number])
                 first = int(coverage.sources.firsts[number])
                 last = -1
-                for row, turn, ids in encoded_rows(source, wanted, loaded, config, Path(scratch)):
+                for document in encoded_rows(source, wanted, loaded, config, Path(scratch)):
+                    row, turn = first + document.row, document.turn
                     for epoch in range(coverage.manifest.epochs):
-                        pieces = sample.pieces.pop((first + row, turn, epoch), [])
-                        name = coverage.name(int(coverage.keys(np.array(first + row), turn, epoch)))
-                        _compare(name, ids, pieces, coverage, config, verdict.findings)
+                        pieces = sample.pieces.pop((row, turn, epoch), [])
+                        name = coverage.name(int(coverage.keys(np.array(row), turn, epoch)))
+                        _compare(name, document, pieces, coverage, config, verdict.findings)
                     compared += row != last
                     last = row
                     progress.advance("compare", compared, len(sample.rows), "rows")
@@ -141,127 +167,113 @@ def _report_surplus(
 
 def _compare(
     row: str,
-    ids: Int32,
-    pieces: Sequence[_Piece],
+    document: Document,
+    pieces: Sequence[Piece],
     coverage: Coverage,
     config: BuildConfig,
     findings: Findings,
 ) -> None:
-    """Compare one document with its segments: ids, and each expected token once.
+    """Compare one document with its segments: where it is cut, and all their values.
 
     row: its name.
     """
-    policy = coverage.policy
+    policy, manifest = coverage.policy, coverage.manifest
     if not pieces and Dropped.NOT_DRAWN in policy.dropped:
         return
-    if pieces and coverage.manifest.phases:
-        longest = max(
-            int(coverage.longest[coverage.shards.index(str(piece.place.file))]) for piece in pieces
-        )
-        config = replace(config, max_length=longest)
-    if config.pair_columns:
-        _compare_sides(row, ids, pieces, config, policy, findings)
-        return
-    begin, end = _kept(len(ids), config, policy)
-    if begin == end:
-        for piece in pieces[:1]:
-            what = f"{row} is here, but the options exclude it"
-            findings.add(replace(piece.place, kind="surplus document", what=what))
-        return
-    if config.truncation_side == "balanced" and len(ids) > config.max_length:
-        for piece in pieces:
-            if not _two_parts(piece.ids, ids):
-                what = f"its ids are not the start of {row} followed by a later part of it"
-                findings.add(replace(piece.place, kind="ids", what=what))
-        return
-    reached = begin
-    for piece in sorted(pieces, key=lambda piece: piece.start):
-        stop = piece.start + len(piece.ids)
-        _compare_ids(row, ids, piece, findings)
-        if piece.start > reached and not policy.any_part_may_lack:
-            break
-        reached = max(reached, stop)
-    tail_may_lack = (
-        end - reached < config.min_document_tokens and Dropped.SHORT_TAIL in policy.dropped
-    )
-    if reached < end and not tail_may_lack and not policy.any_part_may_lack:
-        what = (
-            f"{row}: tokens {reached:,} to {end - 1:,} are in no pack"
-            if pieces
-            else f"{row} is in no pack"
-        )
-        findings.add(Finding(kind="lost tokens", what=what))
+    phase_of = {entry.path: entry.phase for entry in manifest.files}
+    by_phase: dict[int | None, list[Piece]] = {}
+    for piece in pieces:
+        by_phase.setdefault(phase_of[str(piece.place.file)], []).append(piece)
+    for phase, of_phase in by_phase.items() or [(None, [])]:
+        in_phase = config
+        if phase is not None:
+            settings = manifest.data["phases"][phase]
+            lengths = {RENAMED.get(key, key): settings[key] for key in _LENGTHS}
+            in_phase = replace(config, **lengths)
+        segments = _cut(document, in_phase, policy)
+        if not len(segments):
+            for piece in of_phase[:1]:
+                what = f"{row} is here, but the options exclude it"
+                findings.add(replace(piece.place, kind="surplus document", what=what))
+        elif config.strategy == "wrapped":
+            _compare_wrapped(row, document, of_phase, segments, policy, findings)
+        else:
+            _compare_pieces(row, document, of_phase, segments, policy, findings)
 
 
-def _compare_ids(row: str, ids: Int32, piece: _Piece, findings: Findings) -> None:
-    expected = ids[piece.start : piece.start + len(piece.ids)]
-    if len(expected) < len(piece.ids):
-        what = f"it reaches token {piece.start + len(piece.ids):,} of {row}, which has {len(ids):,}"
-        findings.add(replace(piece.place, kind="ids", what=what))
-    elif (differ := np.flatnonzero(expected != piece.ids)).size:
-        at = int(differ[0])
-        what = (
-            f"{len(differ):,} ids differ from those of {row}, first at token {piece.start + at}: "
-            f"{piece.ids[at]} here, {expected[at]} from the source"
-        )
-        findings.add(replace(piece.place, kind="ids", what=what))
+def _cut(document: Document, config: BuildConfig, policy: Policy) -> Segments:
+    """The segments of a document as a build cuts it, before packs are planned."""
+    lengths = np.array([len(document.ids)], np.int32)
+    ends = (policy.bos is not None) + (policy.eos is not None)
+    labels = None
+    if not document.trains_all:
+        labels = Labels(values=Pointers.into(document.labels, np.zeros(1, np.int64)))
+    if document.split is not None:
+        split = np.array([document.split], np.int32)
+        return cut_pairs(lengths, split, ends, config, labels)[0]
+    has_bos = policy.bos is not None
+    return cut_segments(lengths, ends, config, has_bos=has_bos, labels=labels)[0]
 
 
-def _compare_sides(
+def _compare_pieces(
     row: str,
-    ids: Int32,
-    pieces: Sequence[_Piece],
-    config: BuildConfig,
+    document: Document,
+    pieces: Sequence[Piece],
+    segments: Segments,
     policy: Policy,
     findings: Findings,
 ) -> None:
-    """Compare a pair with its segments: two of them or none, with the ids of the pair."""
+    """Compare the pieces of a document with the segments that it is cut into."""
+    cuts: dict[tuple[int, int], Cut] = {}
+    zeros = np.zeros(len(segments), np.int32)
+    columns = [
+        zeros if values is None else values
+        for values in (segments.repeated, segments.front, segments.hole)
+    ]
+    for start, count, repeated, front, hole in zip(
+        segments.start.tolist(),
+        segments.count.tolist(),
+        *(column.tolist() for column in columns),
+        strict=True,
+    ):
+        repeated = 0 if policy.trains_overlap else repeated
+        cuts[start, start + count] = Cut(repeated=repeated, front=front if hole else 0, hole=hole)
+    copies = Counter((piece.start, piece.end) for piece in pieces)
     for piece in pieces:
-        _compare_ids(row, ids, piece, findings)
-    sides = Counter(piece.start for piece in pieces)
-    copies = max(sides.values(), default=0)
-    complete = (
-        len(pieces) == 2 * copies and len(sides) in (0, 2) and (copies <= 1 or policy.repeated > 0)
-    )
-    if not complete and not policy.any_part_may_lack:
-        what = f"{row} has {len(pieces)} segments; expected both sides of the pair, or neither"
-        findings.add(replace(pieces[0].place, kind="pair", what=what))
-    if not pieces and len(ids) and not policy.dropped:
-        findings.add(Finding(kind="lost tokens", what=f"{row} is in no pack"))
+        if (cut := cuts.get((piece.start, piece.end))) is not None:
+            compare_piece(row, document, piece, cut, findings)
+        else:
+            what = f"it has tokens {piece.start:,} to {piece.end - 1:,} of {row}, "
+            what += f"which has {len(document.ids):,} and is cut at other places"
+            findings.add(replace(piece.place, kind="cut", what=what))
+    missing = max(copies.values(), default=1)
+    for (start, end), count in ((place, copies[place]) for place in cuts):
+        if count < missing and not policy.packs_may_lack:
+            if not pieces:
+                findings.add(Finding(kind="lost tokens", what=f"{row} is in no pack"))
+                return
+            what = f"{row}: tokens {start:,} to {end - 1:,} are "
+            what += f"missing in {missing - count} of its copies" if count else "in no pack"
+            findings.add(Finding(kind="lost tokens", what=what))
 
 
-def _two_parts(piece: Int32, ids: Int32) -> bool:
-    """True if a piece is ids[:a] + ids[b:c] with a <= b: a document cut in the middle.
-
-    Only the labels of the document say where the cut is.
-    """
-    piece, ids = (
-        piece.astype(np.int32),
-        ids.astype(np.int32),
-    )  # token files of a small vocabulary hold uint16
-    same = piece == ids[: len(piece)]
-    front = len(piece) if same.all() else int(np.argmin(same))
-    # A shorter start needs a longer later part, so trying the longest start is enough.
-    wanted, text, at = piece[front:].tobytes(), ids.tobytes(), 0
-    while (at := text.find(wanted, at)) >= 0:
-        if at % ids.itemsize == 0:
-            return True
-        at += 1
-    return False
-
-
-def _kept(length: int, config: BuildConfig, policy: Policy) -> tuple[int, int]:
-    """Range [begin, end) of the tokens in packs, for a document of this length."""
-    ends = (policy.bos is not None) + (policy.eos is not None)
-    too_short = length < config.min_document_tokens + ends
-    too_long = config.max_document_tokens is not None and length > config.max_document_tokens + ends
-    over = length > config.max_length
-    if not length or too_short or too_long or (over and config.overflow == "drop"):
-        return 0, 0
-    if over and config.overflow == "truncate":
-        return (
-            (length - config.max_length, length)
-            if config.truncation_side == "left"
-            else (0, config.max_length)
-        )
-    return 0, length
+def _compare_wrapped(
+    row: str,
+    document: Document,
+    pieces: Sequence[Piece],
+    segments: Segments,
+    policy: Policy,
+    findings: Findings,
+) -> None:
+    """Compare the pieces of a document that is cut where packs end: each token once."""
+    for piece in pieces:
+        compare_piece(row, document, piece, WHOLE, findings)
+    begin = reached = int(segments.start[0])
+    end = begin + int(segments.count[0])
+    for piece in sorted(pieces, key=lambda piece: piece.start):
+        if piece.start > reached:
+            break
+        reached = max(reached, piece.end)
+    if reached < end and not policy.any_part_may_lack:
+        what = f"{row}: tokens {reached:,} to {end - 1:,} are in no pack"
+        findings.add(Finding(kind="lost tokens", what=what if pieces else f"{row} is in no pack"))

@@ -279,7 +279,11 @@ def _check_shard(
             findings=checked.findings,
         ):
             checked.count(view)
-            rows = None if view.pack_rows is None else rows_view(view)
+            if "tree" in checked.findings.counts:  # its rows are not known
+                checked.complete = False
+                continue
+            carried = () if sample is None else sample.carried
+            rows = None if view.pack_rows is None else rows_view(view, carried)
             coverage.add(view, number, checked.findings, rows)
             if sample is not None:
                 sample.add(rows or view, coverage.epochs[number])

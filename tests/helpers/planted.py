@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
 from packprep.schemas import canonical_json, read_manifest
 from packprep.schemas.canonical import file_digest
+from packprep.schemas.index_table import TOKENS
 from packprep.schemas.names import stored_schema
 from packprep.schemas.storage.writing import write_file, write_manifest
 
@@ -44,6 +46,33 @@ def plant(out: Path, edit: Callable[[Packs], None], shard: int = 0) -> None:
         for first in range(0, len(packs), 4):
             writer.write_table(pa.Table.from_pylist(packs[first : first + 4], schema))
     seal(out, entry.path, len(packs), tokens)
+
+
+def token_rows(out: Path) -> Packs:
+    """The documents of the first token file of an index with its own tokens, as dicts."""
+    file = read_manifest(out).index_table.files[0]
+    rows: Packs = pa.ipc.open_stream((out / TOKENS / file.path).read_bytes()).read_all().to_pylist()
+    return rows
+
+
+def plant_tokens(out: Path, edit: Callable[[Packs], None]) -> None:
+    """Change documents of the first token file of such an index in place, then seal it again."""
+    manifest = read_manifest(out)
+    name = manifest.index_table.files[0].path
+    path = out / TOKENS / name
+    rows, schema = token_rows(out), pa.ipc.open_stream(path.read_bytes()).schema
+    edit(rows)
+    table = pa.Table.from_pylist(rows, schema)
+    path.unlink()
+    with pa.ipc.new_stream(str(path), schema) as writer:
+        writer.write_table(table)
+    content = path.read_bytes()
+    data, run = (json.loads(json.dumps(part)) for part in (manifest.data, manifest.run))
+    of_index = next(file for file in data["index"]["files"] if file["path"] == name)
+    of_index |= {"bytes": len(content), "xxh3": xxhash.xxh3_128(content).hexdigest()}
+    listed = next(file for file in run["files"] if file["path"] == f"{TOKENS}/{name}")
+    listed |= {"bytes": len(content), "sha256": file_digest(path)}
+    write_manifest(out, data, run)
 
 
 def seal(out: Path, shard: str, packs: int, tokens: int, *, segments: int | None = None) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pytest
 
 from packprep import build
 from packprep.engines.tokenizer import recorded_tokenizer
-from packprep.inspect.retokenize import Sample, _two_parts
+from packprep.inspect.retokenize import Sample
 from packprep.inspect.verify import verify
 from packprep.schemas import digest_of, read_manifest
 from packprep.schemas.storage.writing import write_manifest
@@ -244,20 +243,6 @@ def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) ->
     assert (
         recorded_tokenizer(unnamed, "tok").sha256 == manifest.data["inputs"]["tokenizer"]["sha256"]
     )
-
-
-def test_a_piece_cut_in_its_middle_is_a_beginning_and_a_later_part() -> None:
-    def two(piece: list[int], ids: list[int]) -> bool:
-        return _two_parts(np.array(piece, np.int32), np.array(ids, np.int32))
-
-    document = [5, 6, 7, 8, 9, 10, 11]
-    assert two([5, 6, 7, 8], document)
-    assert two([5, 6, 9, 10], document)
-    assert two([9, 10], document)
-    assert not two([5, 6, 10, 9], document)
-    assert not two([5, 6, 12, 13], document)
-    # 1 << 8 is the bytes 00 01 00 00: found between two numbers, but not as one.
-    assert not two([7, 1 << 16], [7, 1, 0, 0x0100])
 
 
 def test_the_command_says_how_many_were_tokenized_again(here: Path) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -551,9 +552,12 @@ def test_a_label_on_the_first_token_of_a_segment_is_found(corpus: Path, tmp_path
     )
     assert verify(output).sound
     plant(output, lambda packs: packs[1]["labels"].__setitem__(0, packs[1]["tokens"][0]))
-    (said,) = found(output)
+    said, summed = found(output)
     assert said.startswith(
         "data-00000-of-00001.arrow pack 1 segment 0: the first token has a label"
+    )
+    assert re.fullmatch(
+        r"report\.json: ([\d,]+) tokens are trained, the shards have ([\d,]+) labels", summed
     )
 
 

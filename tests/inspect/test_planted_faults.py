@@ -1,0 +1,359 @@
+"""`verify --level full` finds every wrong value of every column, under digests that are right.
+
+A table: kinds of outputs, as shards and as an index, times their columns, times changes of a value.
+"""
+
+import functools
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from packprep import build
+from packprep.exports.materialize import materialize
+from packprep.inspect import retokenize
+from packprep.inspect.verify import verify
+from packprep.schemas import read_manifest
+from packprep.schemas.columns import STANDARD_COLUMNS, Column
+from packprep.schemas.index_table import _DTYPES
+from packprep.schemas.names import HF_NAMES
+from packprep.tokens.index_shards import as_packs
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.files import config
+from tests.helpers.planted import Packs, packs_of, plant, plant_tokens, token_rows
+from tests.helpers.trees import answer_rows
+
+TEMPLATE = (
+    "{% for m in messages %}{{ '<s>' + m.role + '\n' + m.content + '</s>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% endif %}"
+)
+
+
+def id_rows() -> list[dict[str, Any]]:
+    """Rows of token ids with a mask, other labels, and values per row and per token."""
+    rows = []
+    for number in range(9):
+        ids = [3 + (5 * number + 7 * place) % 90 for place in range(12 + 17 * (number % 4))]
+        mask = [int(place > 4 + 5 * (number % 8)) for place in range(len(ids))]
+        labels = [token + 100 if on else -100 for token, on in zip(ids, mask, strict=True)]
+        rows.append(
+            {
+                "ids": ids,
+                "mask": mask,
+                "targets": labels,
+                "quality": number / 8,
+                "weights": [place / 4 + number for place in range(len(ids))],
+                "part": number % 3,
+            }
+        )
+    return rows
+
+
+def chat_rows() -> list[dict[str, Any]]:
+    turns = ["user", "assistant", "user", "assistant"]
+    return [
+        {
+            "messages": [
+                {"role": role, "content": f"{role} {n} {turn}"} for turn, role in enumerate(turns)
+            ]
+        }
+        | {"quality": n}
+        for n in range(5)
+    ]
+
+
+def pair_rows() -> list[dict[str, Any]]:
+    return [
+        {"prompt": f"what is {n}", "chosen": f"good {n} yes", "rejected": f"bad {n}", "quality": n}
+        for n in range(6)
+    ]
+
+
+def pair_id_rows() -> list[dict[str, Any]]:
+    return [
+        {"a": [n, n + 1, n + 2, n + 3], "b": [n + 9, n, n + 4] + [7] * n, "quality": n}
+        for n in range(6)
+    ]
+
+
+SOURCES: dict[str, list[Any]] = {
+    "texts": [text or "none" for text in texts(12)],
+    "ids": id_rows(),
+    "chats": chat_rows(),
+    "pairs": pair_rows(),
+    "pair_ids": pair_id_rows(),
+    "answers": answer_rows(3),
+}
+_IDS = {"of": "ids", "input_ids_column": "ids", "vocab_size": 400}
+_MASKED = _IDS | {"loss_mask_column": "mask"}
+_CARRY = {"carry": ("quality", "weights")}
+_CHATS = {"of": "chats", "messages_column": "messages", "carry": ("quality",)}
+_PAIRS = {"pair_columns": ("chosen", "rejected"), "prompt_column": "prompt", "overflow": "truncate"}
+_ID_PAIRS = {"of": "pair_ids", "input_ids_column": "auto", "pair_columns": ("a", "b")}
+_TREES = {"share_prefixes": True, "min_shared": 1, "max_length": 256}
+_ANSWERS = {"of": "answers", "group_prefix": "prompt"}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "text": {"of": "texts"},
+    "pieces": {"of": "texts", "stride": 7, "continuation_bos": True},
+    "both pieces": {"of": "texts", "stride": 7, "train_overlap": True},
+    "left": {"of": "texts", "overflow": "truncate", "truncation_side": "left"},
+    "wrapped": {"of": "texts", "strategy": "wrapped"},
+    "padded": {"of": "texts", "pad_segment_to_multiple": 8, "packs_multiple_of": 4}
+    | {"remainder": "fill", "continuation_bos": True, "stride": 3},
+    "masked": _MASKED | _CARRY | {"stride": 9, "max_length": 32},
+    "masked, padded": _MASKED | _CARRY | {"pad_segment_to_multiple": 8},
+    "labels": _IDS | {"labels_column": "targets", "min_loss_tokens": 0, "max_length": 32},
+    "balanced": _MASKED | {"overflow": "truncate", "truncation_side": "balanced", "max_length": 32},
+    "chats": _CHATS,
+    "turns": _CHATS | {"turns": "each"},
+    "pairs": _PAIRS | {"of": "pairs"},
+    "pairs of ids": _ID_PAIRS | {"vocab_size": 40, "overflow": "drop", "carry": ("quality",)},
+    "trees of turns": _CHATS | _TREES | {"turns": "each"},
+    "trees of pairs": _PAIRS | {"of": "pairs"} | _TREES,
+    "trees of answers": _MASKED
+    | _CARRY
+    | _ANSWERS
+    | _TREES
+    | {"packs_multiple_of": 4, "remainder": "fill"},
+    "trees of pieces": _MASKED | _ANSWERS | _TREES | {"stride": 4, "max_length": 32},
+    "mix": {"of": "ids", "max_epochs": 3.0, "weights": (1,), "max_tokens": 500} | _MASKED,
+    "epochs": {"of": "texts", "repack": True, "epochs": 2, "order": "shuffle"},
+    "hf": _CHATS | {"names": "hf"},
+    "compact": _MASKED | {"token_type": "uint16", "stride": 5, "max_length": 32},
+}
+_TREE = {"segment_parents", "row_starts", "row_segments", "row_trained", "row_label_starts"}
+_ROWS = {"labels", "label_weights", "row_ids", "row_ends", *_TREE}
+ALWAYS = (
+    {"tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"},
+    {"lengths"},
+)
+SHOWN: dict[str, tuple[set[str], set[str]]] = {
+    "text": (set(), {"store_rows", "document_starts"}),
+    "pieces": ({"labels"}, {"bos", "repeated"}),
+    "padded": ({"labels", "segment_lengths"}, {"segment_lengths"}),
+    "masked": ({"labels", "quality", "weights"}, {"repeated"}),
+    "balanced": ({"labels"}, {"front", "hole"}),
+    "chats": ({"labels", "turn_ids", "quality"}, set()),
+    "pairs": ({"labels", "pair_ids", "pair_sides"}, set()),
+    "trees of turns": ({"turn_ids", "row_turns", "quality"} | _ROWS, {"row_store_rows"} | _TREE),
+    "trees of pairs": ({"pair_ids", "pair_sides", "row_sides"} | _ROWS, {"row_store_rows"}),
+    "trees of answers": ({"quality", "weights"} | _ROWS, set()),
+    "hf": ({"input_ids", "seq_lengths", "labels"} - ALWAYS[0], set()),
+}
+"""Columns that have a planted fault in outputs of a kind, in addition to ALWAYS."""
+
+
+TOKEN_COLUMNS = {
+    "masked": {"tokens", "labels", "quality", "weights"},
+    "labels": {"tokens", "labels"},
+    "turns": {"tokens", "labels", "turn_ids", "turn_rows", "quality"},
+    "pairs of ids": {"tokens", "pair_split", "quality"},
+}
+
+
+def shown(kind: str, form: str) -> set[str]:
+    """Columns of the files of an output that have a planted fault."""
+    number = 1 if form == "index" else 0
+    columns = ALWAYS[number] | SHOWN.get(kind, (set(), set()))[number]
+    hf = number == 0 and KINDS[kind].get("names") == "hf"
+    return columns - {*HF_NAMES} if hf else columns
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """A sound output of each kind, made once."""
+    folder = tmp_path_factory.mktemp("planted")
+    chat = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    save_tokenizer(folder / "chat", config=chat)
+    save_tokenizer(folder / "plain")
+    for name, rows in SOURCES.items():
+        write_jsonl(folder / f"{name}.jsonl", rows)
+
+    @functools.cache
+    def output(kind: str, form: str) -> Path:
+        options = {"max_length": 64, "order": "input", **KINDS[kind]}
+        of = options.pop("of")
+        if options.get("vocab_size") is None:
+            options["tokenizer"] = str(folder / ("plain" if of == "texts" else "chat"))
+        out = folder / f"{kind}-{form}"
+        if form == "shards":  # the bytes that a build writes
+            materialize(output(kind, "index"), out)
+            return out
+        build(
+            config(
+                sources=(str(folder / f"{of}.jsonl"),),
+                output=str(out),
+                materialize="index",
+                **options,
+            )
+        )
+        return out
+
+    return output
+
+
+@pytest.fixture(scope="module", autouse=True)
+def encoded_once() -> Iterator[None]:
+    """Tokenize the rows of an output again once, not for each planted fault."""
+    known: dict[str, Any] = {}
+
+    def once(
+        name: str, key_of: Callable[..., Any], whole: Callable[[Any], Any] = lambda x: x
+    ) -> Any:
+        make = getattr(retokenize, name)
+
+        def made(*arguments: Any) -> Any:
+            key = f"{name} {key_of(*arguments)}"
+            if key not in known:
+                known[key] = whole(make(*arguments))
+            return known[key]
+
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        identity = "identity"
+        for name, key_of, whole in (
+            ("find_tokenizer", lambda coverage, *_: coverage.manifest.data[identity], lambda x: x),
+            ("find_source", lambda manifest, *_: manifest.data[identity], lambda x: x),
+            (
+                "encoded_rows",
+                lambda source, rows, tokenizer, config, _: (id(tokenizer), config),
+                list,
+            ),
+        ):
+            patch.setattr(retokenize, name, once(name, key_of, whole))
+        patch.setattr("os.fsync", lambda _: None)
+        yield
+
+
+class Change(NamedTuple):
+    """A wrong value. pack: in the first shard. words: for the message of a failed test."""
+
+    pack: int
+    column: str
+    place: int
+    value: Any
+    words: str
+
+
+def changes_of(out: Path, column: Column, most: int) -> list[Change]:
+    """Wrong values in some places of a column: one more, one less, and for labels on and off.
+
+    most: about as many of them.
+    """
+    changes: list[Change] = []
+    packs = packs_of(out)
+    for number in sorted({0, len(packs) // 2, len(packs) - 1}):
+        pack, values = packs[number], packs[number][column.name]
+        places = {0, len(values) // 3, 2 * len(values) // 3, len(values) - 1} if values else set()
+        for place in sorted(places):
+            more = 1 if len(changes) % 2 else -1
+            words = f"{values[place]} {more:+d}"
+            changes.append(Change(number, column.name, place, values[place] + more, words))
+        if column.name == "labels":
+            ids = pack.get("tokens", pack.get("input_ids"))
+            for on in (True, False):
+                places_of = [n for n, label in enumerate(values) if (label != -100) == on and n]
+                for place in places_of[len(places_of) // 2 :][:1]:
+                    value = -100 if on or ids is None else ids[place]
+                    changes.append(Change(number, column.name, place, value, "off" if on else "on"))
+    return changes[:: max(len(changes) // most, 1)]
+
+
+def planted_in(out: Path, change: Change, copy: Path) -> bool:
+    """Plant a fault in a copy of an output; False if the type of the column cannot hold it."""
+    shutil.copytree(out, copy, copy_function=os.link)
+
+    def edit(packs: Packs) -> None:
+        packs[change.pack][change.column][change.place] = change.value
+
+    try:
+        plant(copy, edit)
+    except (pa.ArrowInvalid, OverflowError):
+        return False
+    return True
+
+
+def packs_in(out: Path) -> list[dict[str, Any]]:
+    """The packs of an index as a build without one writes them."""
+    manifest = read_manifest(out)
+    packs = as_packs(out, manifest)
+    return [
+        pack
+        for entry in manifest.files
+        if entry.is_shard
+        for batch in pa.ipc.open_stream((out / entry.path).read_bytes())
+        for pack in packs(entry, batch, 0).to_pylist()
+    ]
+
+
+FORMS = ("shards", "index")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_wrong_value_is_found(
+    outputs: Callable[[str, str], Path], tmp_path: Path, kind: str, form: str
+) -> None:
+    out = outputs(kind, form)
+    verdict = verify(out, level="full")
+    assert (list(map(str, verdict.findings)), verdict.not_checked) == ([], [])
+    columns = read_manifest(out).file_columns
+    missed, found = [], Counter[str]()
+    for column in columns:
+        # Those that all outputs have get a few in each, the others more.
+        most = 8 if form == "index" else 4 if column.name in SHOWN.get(kind, [()])[0] else 2
+        for number, change in enumerate(changes_of(out, column, most)):
+            copy = tmp_path / f"{column.name}-{number}"
+            if not planted_in(out, change, copy):
+                continue
+            if not verify(copy, level="full").sound:
+                found[column.name] += 1
+            # Not every number of a plan has an effect: a hole of no tokens may be anywhere.
+            elif form == "shards" or packs_in(copy) != packs_in(out):
+                missed.append(change)
+            shutil.rmtree(copy)
+    assert missed == []
+    assert {name for name in shown(kind, form) if not found[name]} == set()
+
+
+@pytest.mark.parametrize("kind", ["masked", "labels", "turns", "pairs of ids"])
+def test_every_wrong_value_in_token_files_of_an_index_is_found(
+    outputs: Callable[[str, str], Path], tmp_path: Path, kind: str
+) -> None:
+    out = outputs(kind, "index")
+    missed, columns = [], set[str]()
+    for column in token_rows(out)[1]:
+        columns.add(column)
+        for more in (1, -1):
+            copy = tmp_path / f"{column}-{more}"
+            shutil.copytree(out, copy, copy_function=os.link)
+
+            def edit(rows: Packs, column: str = column, more: int = more) -> None:
+                value: Any = rows[1][column]
+                if isinstance(value, list):
+                    value[len(value) // 2] += more
+                else:
+                    rows[1][column] = value + more
+
+            with suppress(OverflowError):  # no negative number in a column of unsigned ones
+                plant_tokens(copy, edit)
+            if verify(copy, level="full").sound and packs_in(copy) != packs_in(out):
+                missed.append((column, more))
+            shutil.rmtree(copy)
+    assert missed == []
+    assert columns >= TOKEN_COLUMNS[kind]
+
+
+def test_every_column_of_the_format_has_a_planted_fault() -> None:
+    """A new column needs a kind of output here that has it."""
+    shards, index = (set[str]().union(*(shown(kind, form) for kind in KINDS)) for form in FORMS)
+    assert shards >= {*STANDARD_COLUMNS, *HF_NAMES.values()}
+    assert index >= {*_DTYPES}
