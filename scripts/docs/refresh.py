@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.docs.blocks import check_page, load  # noqa: E402
-from tests.docs.outputs import difference, masked  # noqa: E402
+from tests.docs.outputs import masked  # noqa: E402
 from tests.docs.sessions import Session  # noqa: E402
 
 NEW = "@@"  # an output that is not known yet
@@ -36,9 +36,9 @@ class Refresh(Session):
 
     replaced: list[tuple[int, list[str], list[str]]] = field(default_factory=list)
 
-    def _compare(self, where: str, shown: Sequence[str], printed: Sequence[str]) -> None:  # type: ignore[override]
+    def _compare(self, where: str, shown: Sequence[str], printed: Sequence[str]) -> None:
         new = NEW in shown
-        problem = difference(shown, printed)
+        problem = self._difference(shown, printed)
         if not problem:
             return
         if "..." in shown and not new:
@@ -81,7 +81,7 @@ def run(page: Path, sample: Path) -> tuple[list[tuple[int, list[str], list[str]]
     check_page(blocks)
     errors = []
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
-        session = Refresh(Path(folder), Path(cache), sample)
+        session = Refresh(Path(folder), Path(cache), sample, fixed=True)
         with session:
             for block in blocks:
                 try:

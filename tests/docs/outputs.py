@@ -1,11 +1,14 @@
 """Compares the output that a page shows with the one that a command prints.
 
-Numbers, digests, spaces and blank lines may differ. A line `...` stands for any lines.
+Numbers, digests, spaces and blank lines may differ. A line `...` stands for any lines. Digests of
+outputs are compared apart: see `Digests`.
 """
 
 import difflib
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _MASKS = (
@@ -68,3 +71,45 @@ def _matches(expected: list[str], actual: list[str]) -> bool:
             return False
         between = between[begin + len(part) :]
     return True
+
+
+PAGES_DATA = "2b5f56a6e1f6452af9694a76efb3c85df0c6eb4d00fae6a5d9b918bc14eba73e"
+"""`data_digest` of the sample data with which the pages were written."""
+_DIGEST = re.compile(r"sha256 +([0-9a-f]{64})")
+
+
+def data_digest(folder: Path) -> str:
+    """Digest of all files in a folder, which depend on the standard library of the Python."""
+    digest = hashlib.sha256()
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+        digest.update(f"{file.relative_to(folder).as_posix()}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+class Digests:
+    """Digests of outputs that a page shows, and those that its commands print.
+
+    With the data of the pages they are equal. With any data, equal outputs have equal digests, and
+    other outputs have others.
+    """
+
+    def __init__(self) -> None:
+        self._printed: dict[str, str] = {}
+
+    def difference(self, shown: Sequence[str], printed: Sequence[str], *, fixed: bool) -> str:
+        """Say which digest is wrong; "" if none is. fixed: the data are those of the pages."""
+        of_page, of_command = (
+            [match[1] for line in lines if (match := _DIGEST.fullmatch(line.strip()))]
+            for lines in (shown, printed)
+        )
+        if len(of_page) != len(of_command):
+            return ""  # some are in lines that the page leaves out
+        for expected, actual in zip(of_page, of_command, strict=True):
+            if fixed and expected != actual:
+                return f"the page shows sha256 {expected}, the command prints {actual}"
+            before = self._printed.setdefault(expected, actual)
+            if before != actual:
+                return f"the page shows sha256 {expected} for {before} and for {actual}"
+            if list(self._printed.values()).count(actual) > 1:
+                return f"the command prints {actual}, which the page shows as two digests"
+        return ""

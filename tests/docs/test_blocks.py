@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from .blocks import PageError, blocks_of, check_page
-from .outputs import difference, masked
+from .outputs import Digests, difference, masked
 from .sessions import run_page
 
 
@@ -148,6 +148,30 @@ def test_numbers_digests_spaces_and_blank_lines_are_not_compared() -> None:
     printed = ["packs  9", "sha256  " + "ff" * 32, "bias 0.4, 1.2 GB"]
     assert masked(shown) == ["packs #", "sha256 #", "bias #, # B"]
     assert difference(shown, printed) == ""
+
+
+A, B, C = (f"sha256   {digit * 64}" for digit in "abc")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "fixed", "wrong"),
+    [
+        ([([A], [A]), ([B], [B])], True, False),
+        ([([A], [B])], True, True),
+        ([([A], [B]), ([A], [B])], False, False),
+        ([([A], [B]), ([A], [C])], False, True),  # two outputs, shown as one
+        ([([A], [C]), ([B], [C])], False, True),  # one output, shown as two
+        ([(["..."], [A])], True, False),
+        ([(["x has sha256 " + "a" * 64], ["x has sha256 " + "b" * 64])], True, False),
+    ],
+)
+def test_digests_of_outputs_are_those_of_the_page(
+    outputs: list[tuple[list[str], list[str]]], fixed: bool, wrong: bool
+) -> None:
+    digests = Digests()
+    said = [digests.difference(shown, printed, fixed=fixed) for shown, printed in outputs]
+    assert (said[-1] != "") == wrong
+    assert set(said[:-1]) <= {""}
 
 
 def test_lines_of_progress_are_not_compared() -> None:
