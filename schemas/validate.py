@@ -19,8 +19,7 @@ from .columns import FILLER, NO_LOSS, WHOLE_ROW, Column, as_unsigned, check_sche
 from .errors import FormatError
 from .findings import Finding, Findings, StopAtFirst
 from .names import column_view, spelling, stored_columns
-from .pairs import unpaired
-from .trees import check_trees
+from .trees import check_trees, unpaired
 
 
 def check_batch(

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.histograms import measure_output
-from packprep.inspect.provenance import Sources
+from packprep.inspect.policy import Sources
 from packprep.inspect.report_file import read_report
 from packprep.output.build_facts import build_facts
 from packprep.output.directory import publish

@@ -19,8 +19,8 @@ from packprep.schemas.columns import STANDARD_COLUMNS, Column, shard_schema
 from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.schemas.names import list_array
-from packprep.schemas.tree_rows import OF_ROWS
 from packprep.schemas.trees import (
+    OF_ROWS,
     check_trees,
     parents_in_batch,
     path_starts,

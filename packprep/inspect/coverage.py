@@ -23,8 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.inspect.policy import WHOLE_DOCUMENTS, Policy
-from packprep.inspect.provenance import Sources
+from packprep.inspect.policy import WHOLE_DOCUMENTS, Policy, Sources
 from packprep.inspect.trained import TrainedTokens, check_padding
 from packprep.packing.account import Dropped
 from packprep.schemas.batch_view import BatchView

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.inspect.provenance import Sources
+from packprep.inspect.policy import Sources
 from packprep.inspect.shard_files import UNREADABLE
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import WHOLE_ROW

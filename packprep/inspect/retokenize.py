@@ -8,8 +8,8 @@ whether it must be dropped, cut or split.
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from packprep.config.build_config import BuildConfig
 from packprep.config.spellings import RENAMED
 from packprep.inspect.coverage import Coverage
-from packprep.inspect.pieces import WHOLE, Cut, Piece, compare_piece
 from packprep.inspect.policy import Policy
 from packprep.inspect.reencode import (
     SHAPING,
@@ -33,7 +32,7 @@ from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.batch_view import BatchView
-from packprep.schemas.columns import STANDARD_COLUMNS, WHOLE_ROW, Column
+from packprep.schemas.columns import NO_LOSS, STANDARD_COLUMNS, WHOLE_ROW, Column
 from packprep.schemas.findings import Finding, Findings
 from packprep.support.errors import PackprepError
 from packprep.support.hashing import Purpose, stream
@@ -46,6 +45,43 @@ from packprep.windows.segments import Segments
 # Both sides of a pair fit a pack with their padding, or it is cut.
 _WITH_PAIRS = {True: frozenset({"pad_segment_to_multiple"}), False: frozenset[str]()}
 _LENGTHS = ("max_length", "min_len", "max_len")  # keys of a phase in a manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """A segment of a sampled document.
+
+    start: its first own token in the document. bos: 1 if an extra BOS goes before. real: tokens
+    without padding. columns: values of its tokens, padding included. values: of the segment.
+    """
+
+    start: int
+    bos: int
+    real: int
+    columns: Mapping[str, NDArray[Any]]
+    values: Mapping[str, Any]
+    place: Finding
+
+    @property
+    def end(self) -> int:
+        """End of its tokens in the document, if it has no hole."""
+        return self.start + self.real - self.bos
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cut:
+    """The cut of a piece.
+
+    repeated: first own tokens that an earlier piece trains. front, hole: tokens before a gap, and
+    those that are missing there.
+    """
+
+    repeated: int = 0
+    front: int = 0
+    hole: int = 0
+
+
+_WHOLE = _Cut()
 
 
 class Sample:
@@ -62,7 +98,7 @@ class Sample:
             random = np.random.default_rng(int(stream(seed, Purpose.VERIFY_SAMPLE)))
             chosen = np.sort(random.choice(total, size, replace=False, shuffle=False))
         self.rows: NDArray[np.int64] = chosen[~np.isin(chosen, leave_out)]
-        self.pieces: dict[tuple[int, int, int], list[Piece]] = {}  # by row, turn and epoch
+        self.pieces: dict[tuple[int, int, int], list[_Piece]] = {}  # by row, turn and epoch
         self._lock = threading.Lock()
 
     def add(self, view: BatchView, epoch: int) -> None:
@@ -86,7 +122,7 @@ class Sample:
         for segment in np.flatnonzero(self.rows[at] == ids).tolist():
             tokens = slice(int(view.starts[segment]), int(view.ends[segment]))
             later = starts[segment] > 0
-            piece = Piece(
+            piece = _Piece(
                 start=int(starts[segment]),
                 bos=int(later and policy.continuation_bos and policy.bos is not None),
                 real=int(real[segment]),
@@ -168,7 +204,7 @@ def _report_surplus(
 def _compare(
     row: str,
     document: Document,
-    pieces: Sequence[Piece],
+    pieces: Sequence[_Piece],
     coverage: Coverage,
     config: BuildConfig,
     findings: Findings,
@@ -181,7 +217,7 @@ def _compare(
     if not pieces and Dropped.NOT_DRAWN in policy.dropped:
         return
     phase_of = {entry.path: entry.phase for entry in manifest.files}
-    by_phase: dict[int | None, list[Piece]] = {}
+    by_phase: dict[int | None, list[_Piece]] = {}
     for piece in pieces:
         by_phase.setdefault(phase_of[str(piece.place.file)], []).append(piece)
     for phase, of_phase in by_phase.items() or [(None, [])]:
@@ -218,13 +254,13 @@ def _cut(document: Document, config: BuildConfig, policy: Policy) -> Segments:
 def _compare_pieces(
     row: str,
     document: Document,
-    pieces: Sequence[Piece],
+    pieces: Sequence[_Piece],
     segments: Segments,
     policy: Policy,
     findings: Findings,
 ) -> None:
     """Compare the pieces of a document with the segments that it is cut into."""
-    cuts: dict[tuple[int, int], Cut] = {}
+    cuts: dict[tuple[int, int], _Cut] = {}
     zeros = np.zeros(len(segments), np.int32)
     columns = [
         zeros if values is None else values
@@ -237,11 +273,11 @@ def _compare_pieces(
         strict=True,
     ):
         repeated = 0 if policy.trains_overlap else repeated
-        cuts[start, start + count] = Cut(repeated=repeated, front=front if hole else 0, hole=hole)
+        cuts[start, start + count] = _Cut(repeated=repeated, front=front if hole else 0, hole=hole)
     copies = Counter((piece.start, piece.end) for piece in pieces)
     for piece in pieces:
         if (cut := cuts.get((piece.start, piece.end))) is not None:
-            compare_piece(row, document, piece, cut, findings)
+            _compare_piece(row, document, piece, cut, findings)
         else:
             what = f"it has tokens {piece.start:,} to {piece.end - 1:,} of {row}, "
             what += f"which has {len(document.ids):,} and is cut at other places"
@@ -260,14 +296,14 @@ def _compare_pieces(
 def _compare_wrapped(
     row: str,
     document: Document,
-    pieces: Sequence[Piece],
+    pieces: Sequence[_Piece],
     segments: Segments,
     policy: Policy,
     findings: Findings,
 ) -> None:
     """Compare the pieces of a document that is cut where packs end: each token once."""
     for piece in pieces:
-        compare_piece(row, document, piece, WHOLE, findings)
+        _compare_piece(row, document, piece, _WHOLE, findings)
     begin = reached = int(segments.start[0])
     end = begin + int(segments.count[0])
     for piece in sorted(pieces, key=lambda piece: piece.start):
@@ -277,3 +313,55 @@ def _compare_wrapped(
     if reached < end and not policy.any_part_may_lack:
         what = f"{row}: tokens {reached:,} to {end - 1:,} are in no pack"
         findings.add(Finding(kind="lost tokens", what=what if pieces else f"{row} is in no pack"))
+
+
+def _compare_piece(
+    row: str, document: Document, piece: _Piece, cut: _Cut, findings: Findings
+) -> None:
+    """Compare all values of a piece with those of its document. row: name of the document."""
+    places = piece.start + np.arange(piece.real - piece.bos)
+    places[cut.front :] += cut.hole
+    if len(places) and places[-1] >= len(document.ids):
+        what = f"it reaches token {places[-1] + 1:,} of {row}, which has {len(document.ids):,}"
+        findings.add(replace(piece.place, kind="ids", what=what))
+        return
+
+    def differ(name: str, kind: str, expected: NDArray[Any]) -> None:
+        """Report the own tokens with other values than `expected`, [own tokens]."""
+        own = piece.columns[name][piece.bos : piece.real]
+        wrong = np.flatnonzero(own != expected)
+        if wrong.size:
+            at = int(wrong[0])
+            words = "ids differ" if kind == "ids" else f"{name} differ"
+            what = (
+                f"{len(wrong):,} {words} from those of {row}, first at token {places[at]}: "
+                f"{own[at]} here, {expected[at]} from the source"
+            )
+            findings.add(replace(piece.place, kind=kind, what=what))
+
+    differ("tokens", "ids", document.ids[places])
+    if "labels" in piece.columns:
+        labels = document.labels[places]
+        head = max(cut.repeated, 0 if piece.bos else 1)
+        labels[:head] = NO_LOSS
+        differ("labels", "labels", labels)
+    for name, values in document.aligned.items():
+        differ(name, "carried", values[places].astype(piece.columns[name].dtype))
+    _compare_values(row, document, piece, findings)
+
+
+def _compare_values(row: str, document: Document, piece: _Piece, findings: Findings) -> None:
+    """Compare the values of a segment."""
+    expected: dict[str, Any] = dict(document.values)
+    if document.split is not None and "pair_sides" in piece.values:
+        expected["pair_sides"] = piece.start >= document.split
+    for name, value in expected.items():
+        here = piece.values[name]
+        if here != np.asarray(value).astype(here.dtype):
+            what = f"{name} is {here}; expected {np.asarray(value).astype(here.dtype)}, of {row}"
+            findings.add(replace(piece.place, kind="carried", what=what))
+    for name, values in piece.columns.items():
+        fill = np.append(values[: piece.bos], values[piece.real :])
+        if name in document.aligned and fill.any():
+            what = f"{name} is {fill[fill != 0][0]} where no token of {row} is; expected 0"
+            findings.add(replace(piece.place, kind="carried", what=what))

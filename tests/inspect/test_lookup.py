@@ -7,7 +7,7 @@ import pytest
 
 from packprep import build
 from packprep.inspect.lookup import document_number, find_documents, find_pack
-from packprep.inspect.provenance import Sources
+from packprep.inspect.policy import Sources
 from packprep.schemas import FormatError, read_manifest
 from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError

@@ -18,7 +18,7 @@ from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from packprep.inspect.lookup import FoundPack, LocatedSegment
-    from packprep.inspect.provenance import Sources
+    from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import Manifest, Output
 
 # Digest of the tokenizer in a build of token ids.
@@ -77,7 +77,7 @@ def command(
       packprep show packed --pack 17
     """
     from packprep.inspect.lookup import document_number, find_documents, find_pack
-    from packprep.inspect.provenance import Sources
+    from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import read_manifest
 
     if pack is not None and doc is not None:

@@ -11,7 +11,7 @@ from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from packprep.inspect.lookup import LocatedSegment
-    from packprep.inspect.provenance import Sources
+    from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import Output
 
 SPLIT_OPTION = click.option(
@@ -57,7 +57,7 @@ def command(
       packprep trace packed --document docs/a.jsonl:1042
     """
     from packprep.inspect.lookup import document_number, find_documents, find_pack
-    from packprep.inspect.provenance import Sources
+    from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import read_manifest
 
     if (pack is None) == (document is None):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packprep.inspect.provenance import Sources
+from packprep.inspect.policy import Sources
 from packprep.schemas import FormatError, Manifest
 
 
