@@ -122,6 +122,7 @@ CASES: dict[str, list[Case]] = {
     "input_ids_column": [Case("ids", {})],
     "labels_column": [Case("ids", {"labels_column": "labels", "loss_mask_column": None})],
     "loss_mask_column": [Case("ids", {})],
+    "boundaries": [Case("ids", {"boundaries": "eos:9"})],
     "carry": [
         Case("ids", {"carry": ("weights", "quality:float64", "set:int8")}),
         Case("ids", {"carry": ("weights", "quality"), **TREES, "group_prefix": "prompt"}),

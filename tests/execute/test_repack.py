@@ -415,6 +415,7 @@ def test_a_dry_run_counts_the_packs_of_every_epoch(
 ) -> None:
     once = {key: value for key, value in options.items() if key not in EPOCHS}
     predicted, alone = (estimate(config(**each))["prediction"] for each in (options, once))
+    # Each epoch has windows of its own, whose last packs are not full.
     for key in ("packs", "tokens_packed", "bytes"):
-        assert predicted[key] == pytest.approx(3 * alone[key], rel=0.01)
-    assert predicted["tokens_in"] == alone["tokens_in"]
+        assert predicted[key] == pytest.approx(3 * alone[key], rel=0.03)
+    assert predicted["tokens_in"] == 3 * alone["tokens_in"]
