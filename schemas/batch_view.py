@@ -76,10 +76,12 @@ class BatchView:
     def filler(self) -> NDArray[np.bool_]:
         """[segments], True for filler.
 
-        Without document_ids, it is the packs of trees that have no rows; without trees, none.
+        Without document_ids, it is the packs of trees that have no rows, or the segments of pairs
+        without a row; else none is known.
         """
         filler: NDArray[np.bool_] = np.zeros(len(self.starts), np.bool_)
-        if (ids := self.columns.get("document_ids")) is not None:
+        ids = self.columns.get("document_ids", self.columns.get("pair_ids"))
+        if ids is not None:
             filler = ids == FILLER
         elif self.pack_rows is not None:
             filler = np.repeat(np.diff(self.pack_rows) == 0, np.diff(self.pack_segments))
