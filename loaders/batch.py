@@ -65,6 +65,8 @@ class PackedBatch:
     """int64 [T]: number of rows that train each token; None without trees"""
     rows: Mapping[str, Array] = field(default_factory=dict)
     """columns of the rows of the trees, [rows]; row_segments count over the batch"""
+    pack_boundaries: Array = None
+    """int32 [P + 1]: 0, then the end of each pack, without padding of the batch; None: one pack"""
     _block: Block | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:

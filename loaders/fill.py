@@ -80,8 +80,9 @@ class BatchMaker:
         labels_start = 2 * (self._shape.tokens + _SKEW)
         locations: list[Location | None] = []
         ends: list[NDArray[np.int32]] = []
+        pack_ends = np.zeros(len(packs) + 1, np.int32)
         start = longest = 0
-        for pack in packs:
+        for number, pack in enumerate(packs, 1):
             if pack < 0:
                 locations.append(None)
                 end = start + self._shape.filler
@@ -112,7 +113,7 @@ class BatchMaker:
                 longest = max(longest, rows.longest_segment(row))
             if start:
                 ends[-1] = ends[-1][1:] + np.int32(start)
-            start = end
+            pack_ends[number] = start = end
         real_segments = sum(map(len, ends)) - 1 - packs.count(-1)
         tokens_end, total = start, self._padded(start)
         if total > tokens_end:
@@ -124,7 +125,9 @@ class BatchMaker:
                 )
             )
             longest = max(longest, min(total - tokens_end, self._longest))
-        return self._finish(memory, block, _joined(ends), real_segments, longest, locations)
+        batch = self._finish(memory, block, _joined(ends), real_segments, longest, locations)
+        batch.pack_boundaries = pack_ends
+        return batch
 
     def _padded(self, tokens: int) -> int:
         multiple = self._shape.multiple

@@ -122,11 +122,12 @@ def _real_tokens(
 def _joined_rows(rows: Rows) -> PackedBatch:
     """The batch of rows that have boundaries."""
     boundaries, total = [np.zeros(1, np.int32)], 0
+    pack_ends = np.zeros(len(rows) + 1, np.int32)
     for number, row in enumerate(rows):
         tokens, cu_seqlens = row_tokens(row), row_boundaries(row)
         check_boundaries(cu_seqlens, len(tokens), f"row {number} of the batch")
         boundaries.append(cu_seqlens[1:] + np.int32(total))
-        total += len(tokens)
+        pack_ends[number + 1] = total = total + len(tokens)
     cu_seqlens = np.concatenate(boundaries)
     tokens = np.concatenate([row_tokens(row) for row in rows])
     labelled = ["labels" in row for row in rows]
@@ -156,6 +157,7 @@ def _joined_rows(rows: Rows) -> PackedBatch:
         document_ids=_joined(rows, "document_ids", np.int64),
         segment_lengths=_joined(rows, "segment_lengths", np.int32),
         extra={name: values for name, values in extra.items() if values is not None},
+        pack_boundaries=pack_ends,
     )
 
 

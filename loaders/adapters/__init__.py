@@ -7,7 +7,7 @@
 # among the fields. Labels are in the trainer's convention, whatever the batch has.
 # `scripts/check_trainers` runs each adapter in its trainer; docs/train/index.md has the versions.
 
-from .axolotl import to_axolotl
+from .as_sequence import to_axolotl, to_forgather
 from .boundaries import (
     seen_until,
     to_block_sparse,
@@ -15,12 +15,12 @@ from .boundaries import (
     to_seq_idx,
     tree_mask,
 )
-from .forgather import to_forgather
 from .guard import guard
 from .isolation import Isolation, verify_isolation
 from .llama_factory import to_llama_factory
 from .megatron import to_megatron
 from .olmo import to_olmo
+from .padded import to_padded
 from .torchtitan import to_torchtitan
 from .torchtune import to_torchtune
 from .transformers import to_flattening, to_hf, to_hf_4d
@@ -41,6 +41,7 @@ __all__ = [
     "to_llama_factory",
     "to_megatron",
     "to_olmo",
+    "to_padded",
     "to_seq_idx",
     "to_torchtitan",
     "to_torchtune",

@@ -136,7 +136,7 @@ def segment_numbers(batch: PackedBatch) -> Tensor:
 
 
 def block_diagonal_mask(mask: Tensor, dtype: Any, window: int | None = None) -> Tensor:
-    """Additive mask, float [1, 1, T, T], of an int [1, T] mask.
+    """Additive mask, float [B, 1, T, T], of an int [B, T] mask of numbers, 0 for padding.
 
     0 where a token sees another, the dtype's lowest value elsewhere.
 
@@ -150,12 +150,16 @@ def block_diagonal_mask(mask: Tensor, dtype: Any, window: int | None = None) -> 
     seen = same & (distance >= 0)
     if window is not None:
         seen &= distance < window
-    return additive_mask(seen[0], dtype)
+    return additive_mask(seen, dtype)
 
 
 def additive_mask(seen: Tensor, dtype: Any) -> Tensor:
-    """float [1, 1, T, T]: 0 where `seen`, bool [T, T], is True; else the dtype's lowest value."""
+    """float [B, 1, T, T]: 0 where `seen`, bool [B, T, T], is True; else the dtype's lowest value.
+
+    B is 1 for `seen` of [T, T].
+    """
     import torch
 
     lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
-    return torch.where(seen, torch.zeros((), dtype=dtype, device=seen.device), lowest)[None, None]
+    mask = torch.where(seen, torch.zeros((), dtype=dtype, device=seen.device), lowest)
+    return mask.reshape(-1, 1, *seen.shape[-2:])

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
-
-from packprep.schemas.columns import FILLER, NO_LOSS
+from typing import Any
 
 from ..batch import PackedBatch
 from ..rows import batch_from_rows
+from .call_documents import CallDocuments, documents_of_batch, documents_of_call, is_padded
 from .transformers import to_hf, to_hf_4d
 from .tree_isolation import cause_of, compare_rows
 
@@ -57,19 +56,6 @@ class Isolation:
         )
 
 
-class _Documents(NamedTuple):
-    """The segments of a batch, its rows end to end.
-
-    tokens: [B * T]. width: T. bounds: 0, then the end of each segment; no segment is empty.
-    compared: a bool for each segment, False for filler.
-    """
-
-    tokens: Any
-    width: int
-    bounds: list[int]
-    compared: list[bool]
-
-
 def verify_isolation(
     model: Any,
     batch: PackedBatch | Mapping[str, Any],
@@ -81,7 +67,8 @@ def verify_isolation(
 
     model: a causal LM that returns logits [B, T, vocabulary], or an output with .logits. batch: a
     PackedBatch, or a dict that a trainer passes to the model, from its own dataloader; its
-    documents are read from cu_seq_lens_q, seq_idx and position_ids. inputs: the adapter that you
+    documents are read from cu_seq_lens_q, seq_idx, position_ids, segment_ids and numbers or a 4-D
+    mask in attention_mask, wherever one of them begins a document. inputs: the adapter that you
     train with, called as `model(**inputs(batch))`; by default to_hf for a PackedBatch, to_hf_4d for
     one of trees, and none for a dict. tolerance: difference that counts as equal, as a share of the
     difference in a call without boundaries; by default 1e-4, or 0.05 if the model computes in
@@ -89,7 +76,7 @@ def verify_isolation(
     can.
 
     Runs without gradients, in evaluation mode (dropout is random): a forward pass for each document
-    and two for the pack. Documents that end in padding are compared as a whole. Filler is not
+    and two for the pack. CallDocuments that end in padding are compared as a whole. Filler is not
     compared; in a dict, filler is a segment without labels. ValueError for a batch without
     boundaries, or with no document that has another before it.
     """
@@ -105,7 +92,9 @@ def verify_isolation(
     if isinstance(batch, PackedBatch) and batch.segment_parents is not None:
         return _verify_trees(model, batch, call, tolerance)
     documents = (
-        _documents_of_batch(batch) if isinstance(batch, PackedBatch) else _documents_of_call(call)
+        documents_of_batch(batch)
+        if isinstance(batch, PackedBatch) and not is_padded(call, batch)
+        else documents_of_call(call)
     )
     call.pop("labels", None)
     with _evaluating(model):
@@ -180,56 +169,6 @@ def _verify_trees(
     )
 
 
-def _documents_of_batch(batch: PackedBatch) -> _Documents:
-    bounds = batch.cu_seqlens.unique_consecutive().tolist()
-    real = [True] * batch.num_segments
-    if batch.document_ids is not None:
-        real = (batch.document_ids != FILLER).tolist()
-    elif batch.segment_lengths is not None:
-        real = (batch.segment_lengths > 0).tolist()
-    return _checked(_Documents(batch.tokens, len(batch), bounds, real))
-
-
-def _documents_of_call(call: Mapping[str, Any]) -> _Documents:
-    """The documents of a call: one begins wherever any of its three boundary fields says so."""
-    tokens = call["input_ids"]
-    rows, width = tokens.shape
-    begins = tokens.new_zeros(rows * width).bool()
-    begins[::width] = True
-    boundaries = [call.get(name) for name in ("cu_seq_lens_q", "seq_idx", "position_ids")]
-    if all(boundary is None for boundary in boundaries):
-        raise ValueError(
-            f"the batch has {', '.join(call)}; expected position_ids, cu_seq_lens_q or seq_idx, "
-            "which mark where documents begin; without them each token sees all tokens before it "
-            "in its row"
-        )
-    ends, numbers, positions = boundaries
-    if ends is not None:
-        begins[ends[ends < len(begins)].long().to(begins.device)] = True
-    for values, step in ((numbers, 0), (positions, 1)):
-        if values is not None:
-            flat = values.reshape(-1)[-len(begins) :]
-            begins[1:] |= flat[1:] != flat[:-1] + step
-    bounds = [*begins.nonzero()[:, 0].tolist(), len(begins)]
-    trained = [True] * (len(bounds) - 1)
-    if (labels := call.get("labels")) is not None and labels.shape == tokens.shape:
-        with_label = (labels.reshape(-1) != NO_LOSS).tolist()
-        trained = [any(with_label[start:end]) for start, end in pairwise(bounds)]
-    return _checked(_Documents(tokens.reshape(-1), width, bounds, trained))
-
-
-def _checked(documents: _Documents) -> _Documents:
-    if not any(
-        compared and start % documents.width
-        for start, compared in zip(documents.bounds, documents.compared, strict=False)
-    ):
-        raise ValueError(
-            "no document of the batch has another before it, so none can leak; use a batch with "
-            "several documents"
-        )
-    return documents
-
-
 def _logits(model: Any, call: Mapping[str, Any], tokens: int) -> Any:
     """Logits of the call, [tokens, vocabulary]."""
     output = model(**call)
@@ -281,7 +220,7 @@ class _Precision:
 
 
 def _advice(
-    model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float
+    model: Any, call: Mapping[str, Any], documents: CallDocuments, segment: int, limit: float
 ) -> str:
     """Likely cause and fix if the arguments of the call are right; tries a 4-D mask."""
     if _isolated_by_mask(model, call, documents, segment, limit):
@@ -302,7 +241,7 @@ def _advice(
 
 
 def _isolated_by_mask(
-    model: Any, call: Mapping[str, Any], documents: _Documents, segment: int, limit: float
+    model: Any, call: Mapping[str, Any], documents: CallDocuments, segment: int, limit: float
 ) -> bool:
     if call.get("attention_mask") is not None or not hasattr(model, "config") or _is_flash(model):
         return False
@@ -326,7 +265,7 @@ def _is_flash(model: Any) -> bool:
     return "flash" in str(getattr(getattr(model, "config", None), "_attn_implementation", ""))
 
 
-def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iterator[str]:
+def _hazards(documents: CallDocuments, call: Mapping[str, Any], model: Any) -> Iterator[str]:
     """Arguments of this call that lose boundaries in transformers, the most harmful first."""
     import torch
 
@@ -334,7 +273,13 @@ def _hazards(documents: _Documents, call: Mapping[str, Any], model: Any) -> Iter
     positions = call.get("position_ids")
     mask = call.get("attention_mask")
     segments = len(documents.bounds) - 1
-    if isinstance(mask, torch.Tensor) and mask.dim() == 2:
+    if isinstance(mask, torch.Tensor) and mask.dim() == 2 and bool((mask > 1).any()):
+        yield (
+            "attention_mask numbers the segments, and models read it as 1 and 0 unless their "
+            "attention is patched; pass to_padded(mask='segments'), whose numbers are segment_ids, "
+            "or mask='4d'"
+        )
+    elif isinstance(mask, torch.Tensor) and mask.dim() == 2:
         yield (
             "the call has an attention_mask, which makes transformers ignore packed boundaries, "
             "whatever the other arguments are; leave it out"

@@ -1,8 +1,9 @@
 """Arguments of transformers models."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
-from ..batch import PackedBatch
+from ..batch import PackedBatch, Tensor
 from ..rows import Rows
 from .boundaries import additive_mask, to_seq_idx, tree_mask
 from .fields import as_tensors, sequence_fields
@@ -55,23 +56,32 @@ def to_hf_4d(
     import torch
 
     batch = as_tensors(batch, trees=True, sides=sides == "both")
+    dtype = dtype or getattr(config, "dtype", None) or torch.float32
+    mask = masks_of_layers(config, lambda window: additive_mask(tree_mask(batch, window), dtype))
+    fields = sequence_fields(batch) | {"attention_mask": mask}
+    trees = batch.segment_parents is not None
+    if trees or sides == "both":
+        fields.pop("labels", None)
+    return fields if trees else fields | {"seq_idx": to_seq_idx(batch)}
+
+
+def masks_of_layers(config: Any, mask: Callable[[int | None], Tensor]) -> Any:
+    """The mask of a model with such a config: that of its layers, or a dict by kind of layer.
+
+    mask: f(window), window None or tokens that a token sees. ValueError for chunked attention.
+    """
     kinds = getattr(config, "layer_types", None) or ()
     if "chunked_attention" in kinds:
         raise ValueError(
             "the model has layers with chunked attention, which a 4-D mask cannot express; use "
             "to_hf"
         )
-    dtype = dtype or getattr(config, "dtype", None) or torch.float32
     window = getattr(config, "sliding_window", None)
-    mask: Any = additive_mask(tree_mask(batch), dtype)
-    if window is not None and (not kinds or "sliding_attention" in kinds):
-        sliding = additive_mask(tree_mask(batch, window), dtype)
-        mask = {"full_attention": mask, "sliding_attention": sliding} if kinds else sliding
-    fields = sequence_fields(batch) | {"attention_mask": mask}
-    trees = batch.segment_parents is not None
-    if trees or sides == "both":
-        fields.pop("labels", None)
-    return fields if trees else fields | {"seq_idx": to_seq_idx(batch)}
+    if window is None or (kinds and "sliding_attention" not in kinds):
+        return mask(None)
+    if kinds:
+        return {"full_attention": mask(None), "sliding_attention": mask(window)}
+    return mask(window)
 
 
 def to_flattening(

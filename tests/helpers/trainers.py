@@ -17,8 +17,9 @@ from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import datasets
@@ -28,9 +29,11 @@ from datasets import load_from_disk
 from packprep.loaders import (
     PackedLoader,
     PackedShards,
+    batch_from_rows,
     to_llama_factory,
     to_megatron,
     to_olmo,
+    to_padded,
     to_seq_idx,
     to_torchtitan,
     to_torchtune,
@@ -160,6 +163,126 @@ def llama_factory_trainer(mask_dtype: Any, shards: Path, folder: Path) -> tuple[
     return steps(trainer), alone(shards)
 
 
+def sequences(shards: Path) -> list[list[dict[str, list[int]]]]:
+    """The documents of each pack as trainers have them before they are packed."""
+    packs = []
+    for pack in PackedLoader(PackedShards(shards), 1, shuffle=False):
+        bounds = zip(pairwise(pack.cu_seqlens.tolist()), pack.document_ids, strict=True)
+        packs.append(
+            [
+                {
+                    "input_ids": pack.tokens[start:end].tolist(),
+                    "labels": pack.labels[start:end].tolist(),
+                    "attention_mask": [1] * (end - start),
+                    "position_ids": [*range(end - start)],
+                }
+                for (start, end), document in bounds
+                if document >= 0
+            ]
+        )
+    return packs
+
+
+def equal_fields(ours: dict[str, Any], theirs: Any) -> None:
+    """Raise AssertionError unless all fields of a trainer are ours, by name, dtype and value."""
+    assert {*theirs} == {*ours} - {"use_cache"}
+    for name, value in theirs.items():
+        assert value.dtype == ours[name].dtype, name
+        assert torch.equal(value, ours[name]), name
+
+
+def axolotl_collators(shards: Path) -> None:
+    """Axolotl's collators of packs and of single documents make the rows of to_padded."""
+    from axolotl.utils.collators import batching
+
+    padder, (batch,) = tokenizer(), PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
+    ours = partial(to_padded, batch, pad_token_id=padder.pad_token_id)
+    version_2 = batching.V2BatchSamplerDataCollatorForSeq2Seq
+    for multiple in (1, 8, 32):
+        settings: dict[str, Any] = {"tokenizer": padder, "pad_to_multiple_of": multiple}
+        options: dict[str, Any] = {"pad_to_multiple_of": multiple, "attention_mask": "segments"}
+        equal_fields(ours(**options), version_2(**settings)(sequences(shards)))
+        equal_fields(
+            ours(positions="continue", **options),
+            version_2(squash_position_ids=True, **settings)(sequences(shards)),
+        )
+        equal_fields(
+            ours(pad_to_multiple_of=multiple, attention_mask="padding"),
+            batching.BatchSamplerDataCollatorForSeq2Seq(**settings)(sequences(shards)),
+        )
+        singles = [each for pack in sequences(shards) for each in pack]
+        equal_fields(
+            ours(pad_to_multiple_of=multiple, rows="segments", mask="padding"),
+            batching.DataCollatorForSeq2Seq(**settings)(singles),
+        )
+
+
+def same_boundaries(unpad: Callable[[Any], Any], shards: Path) -> None:
+    """A trainer's get_unpad_data of the numbers gives cu_seqlens, and the tokens of documents."""
+    (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
+    fields = to_padded(batch, pad_to_multiple_of=16, mask="segments")
+    places, boundaries, longest = unpad(fields["segment_ids"])
+    documents = batch.document_ids >= 0
+    assert boundaries.dtype == torch.int32
+    assert boundaries.tolist() == batch.cu_seqlens[: documents.sum() + 1].tolist()
+    assert longest == max(batch.cu_seqlens[1:] - batch.cu_seqlens[:-1])
+    real = batch.torch().tokens[: len(batch) - FILLER]
+    assert torch.equal(fields["input_ids"].reshape(-1)[places], real)
+
+
+def axolotl_boundaries(shards: Path) -> None:
+    from axolotl.monkeypatch.utils import get_unpad_data
+
+    same_boundaries(get_unpad_data, shards)
+
+
+def llama_factory_boundaries(shards: Path) -> None:
+    same_boundaries(llama_factory("model.model_utils.packing").get_unpad_data, shards)
+
+
+def llama_factory_rows(shards: Path, cutoff: int) -> list[dict[str, Any]]:
+    """The packs as LLaMA-Factory's own processor makes them, filled to cutoff + 1 tokens."""
+    module = llama_factory("data.processor.supervised")
+    processor = module.PackedSupervisedDatasetProcessor.__new__(
+        module.PackedSupervisedDatasetProcessor
+    )
+    processor.tokenizer = tokenizer()
+    processor.data_args = SimpleNamespace(cutoff_len=cutoff, neat_packing=True)
+    rows = []
+    for pack in sequences(shards):
+        encoded = iter([(each["input_ids"], each["labels"]) for each in pack])
+        processor._encode_data_example = lambda encoded=encoded, **_: next(encoded)
+        names = ("_system", "_tools", "_images", "_videos", "_audios")
+        columns: dict[str, list[Any]] = {name: [None] * len(pack) for name in names}
+        columns |= {"_prompt": [[""]] * len(pack), "_response": [[""]] * len(pack)}
+        made = processor.preprocess_dataset(columns)
+        assert len(made["input_ids"]) == 1  # the knapsack keeps the documents of a pack together
+        rows.append({name: values[0] for name, values in made.items()})
+    return rows
+
+
+def llama_factory_collator(shards: Path) -> None:
+    """LLaMA-Factory's collator of neat_packing makes the rows of to_padded, with its 4-D mask."""
+    collator = llama_factory("data.collator").SFTDataCollatorWith4DAttentionMask
+    cutoff = max(map(sum, PACKS))
+    text_only = SimpleNamespace(
+        image_token=None, audio_token=None, get_mm_inputs=lambda *_, **__: {}
+    )
+    rows = llama_factory_rows(shards, cutoff)
+    batch = batch_from_rows(rows, boundaries="positions")
+    for dtype in (torch.float32, torch.bfloat16):
+        theirs = collator(
+            tokenizer=tokenizer(),
+            template=SimpleNamespace(mm_plugin=text_only),
+            block_diag_attn=True,
+            neat_packing=True,
+            attn_implementation="sdpa",
+            compute_dtype=dtype,
+        )([dict(row) for row in rows])
+        ours = to_padded(batch, cutoff + 1, mask="4d", dtype=dtype, padding_positions="zero")
+        equal_fields(ours, theirs)
+
+
 def flex_attention(shards: Path) -> None:
     """Logits of every call with FlexAttention, which needs a compiler and has no CPU backward."""
     (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
@@ -211,6 +334,10 @@ CONTRACTS: dict[str, Callable[[Path], None]] = {
     "ai2-olmo-core SDPA refuses": olmo_sdpa,
     "megatron-core PackedSeqParams": megatron_params,
     "llamafactory 4-D mask": llama_factory_mask,
+    "llamafactory collator of neat_packing": llama_factory_collator,
+    "llamafactory get_unpad_data": llama_factory_boundaries,
+    "axolotl collators": axolotl_collators,
+    "axolotl get_unpad_data": axolotl_boundaries,
     **{
         f"{package} reads packprep export --to {to}": partial(check_export, to)
         for to, (package, _) in CLASSES.items()

@@ -362,6 +362,6 @@ def test_a_batch_and_a_loader_are_printed_by_shapes_types_and_settings(tmp_path:
     assert repr(loader[0]) == (
         "PackedBatch(tokens=int64[20], position_ids=int64[20], cu_seqlens=int32[6], max_seqlen=4,\n"
         "    labels=int64[20], label_kind='hf', document_ids=int64[5], segment_lengths=int32[5],\n"
-        "    loss_weights=float32[20], extra={weight: float32[20]})"
+        "    loss_weights=float32[20], extra={weight: float32[20]}, pack_boundaries=int32[3])"
     )
     assert repr(loader[0].torch()) == repr(loader[0])

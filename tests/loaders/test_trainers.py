@@ -189,7 +189,7 @@ def test_the_loop_of_the_page_checks_isolation_and_shuffles_each_epoch(
     for old, new in {
         '"packed"': repr(str(shards)),
         "EPOCHS, LAST_STEP = 2, int(sys.argv[1])": "EPOCHS, LAST_STEP = 3, 18",
-        "model = LlamaForCausalLM(config)": "model = given_model",
+        "guard(LlamaForCausalLM(config))": "given_model",
     }.items():
         assert old in code
         code = code.replace(old, new)

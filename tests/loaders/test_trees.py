@@ -360,6 +360,7 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
         "to_llama_factory",
         "to_megatron",
         "to_olmo",
+        "to_padded",
         "to_seq_idx",
         "to_torchtitan",
         "to_torchtune",

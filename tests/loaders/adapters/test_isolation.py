@@ -171,7 +171,7 @@ LEAKS: dict[str, tuple[str, Inputs, str]] = {
                 ]
             }
         ),
-        "the call has an attention_mask",
+        "attention_mask numbers the segments",
     ),
     "a mask with padding, on the flash path, whatever else is given": (
         "flash",

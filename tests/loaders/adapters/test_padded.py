@@ -1,0 +1,297 @@
+"""Rows of one length: whole expected values, laws, and isolation in the attention of each mask."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.loaders import PackedBatch, PackedLoader, PackedShards, batch_from_rows
+from tests.helpers.tiny_shards import RICH, rich_row, write_output
+from tests.helpers.torch_models import documents, skip_without, tiny_llama
+
+skip_without("torch", "transformers")
+
+import torch  # noqa: E402
+from transformers import AttentionInterface, AttentionMaskInterface  # noqa: E402
+
+from packprep.loaders import to_padded, varlen_attention, verify_isolation  # noqa: E402
+
+PACKS = [[5, 1, 7], [4, 6], [8]]
+ROWS = [
+    {"tokens": [11, 12, 13, 14], "cu_seqlens": [0, 1, 4]},
+    {"tokens": [21, 22], "cu_seqlens": [0, 2]},
+]
+INPUT_IDS = [[11, 12, 13, 14], [21, 22, 0, 0]]
+LABELS = [[-100, -100, 13, 14], [-100, 22, -100, -100]]
+TOLD_APART = "no model can tell them apart; choose mask='4d' or 'segments', or rows='segments'"
+LOWEST = torch.finfo(torch.float32).min
+
+
+def lists(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: getattr(value, "tolist", lambda v=value: v)() for name, value in fields.items()}
+
+
+def packs(lengths: list[list[int]] = PACKS) -> PackedBatch:
+    rows, seed = [], 0
+    for pack in lengths:
+        texts, seed = documents(pack, seed), seed + 1
+        tokens = [token for text in texts for token in text]
+        rows.append({"input_ids": tokens, "seq_lengths": pack})
+    return batch_from_rows(rows)
+
+
+def test_rows_have_one_length_and_padding_is_a_segment_without_labels() -> None:
+    fields = to_padded(ROWS)
+    assert lists(fields) == {
+        "input_ids": INPUT_IDS,
+        "position_ids": [[0, 0, 1, 2], [0, 1, 0, 1]],
+        "use_cache": False,
+        "labels": LABELS,
+    }
+    tensors = [value for value in fields.values() if isinstance(value, torch.Tensor)]
+    assert {value.dtype for value in tensors} == {torch.int64}
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "expected"),
+    [
+        ({"mask": "segments"}, "segment_ids", [[1, 2, 2, 2], [1, 1, 0, 0]]),
+        ({"attention_mask": "segments"}, "attention_mask", [[1, 2, 2, 2], [1, 1, 0, 0]]),
+        ({"attention_mask": "padding"}, "attention_mask", [[1, 1, 1, 1], [1, 1, 0, 0]]),
+        ({"padding": 5}, "input_ids", [[11, 12, 13, 14, 0], [21, 22, 0, 0, 0]]),
+        (
+            {"pad_to_multiple_of": 3, "pad_token_id": 9},
+            "input_ids",
+            [[*ROWS[0]["tokens"], 9, 9], [21, 22, 9, 9, 9, 9]],
+        ),
+        (
+            {"padding": 5, "pad_to_multiple_of": 3},
+            "labels",
+            [[-100, -100, 13, 14, -100, -100], [-100, 22, *[-100] * 4]],
+        ),
+        ({"padding_positions": "zero"}, "position_ids", [[0, 0, 1, 2], [0, 1, 0, 0]]),
+        ({"positions": "continue", "mask": "4d"}, "position_ids", [[0, 1, 2, 3], [0, 1, 0, 1]]),
+        ({"rows": "segments"}, "input_ids", [[11, 0, 0], [12, 13, 14], [21, 22, 0]]),
+        (
+            {"rows": "segments", "mask": "padding"},
+            "attention_mask",
+            [[1, 0, 0], [1, 1, 1], [1, 1, 0]],
+        ),
+    ],
+)
+def test_each_option_changes_its_field(
+    options: dict[str, Any], name: str, expected: list[list[int]]
+) -> None:
+    assert to_padded(ROWS, **options)[name].tolist() == expected
+
+
+def test_the_4d_mask_is_lower_block_diagonal_and_padding_sees_nothing() -> None:
+    mask = to_padded(ROWS, mask="4d")["attention_mask"]
+    assert (mask.dtype, mask.shape) == (torch.float32, (2, 1, 4, 4))
+    assert (mask == 0).int()[:, 0].tolist() == [
+        [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]],
+        [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+    ]
+    assert mask[mask != 0].unique().tolist() == [LOWEST]
+
+
+def test_a_4d_mask_keeps_the_windows_of_a_config() -> None:
+    config = tiny_llama().config
+    config.sliding_window, config.layer_types = 2, ["sliding_attention", "full_attention"]
+    masks = to_padded(ROWS, mask="4d", config=config, dtype=torch.bfloat16)["attention_mask"]
+    seen = {name: (mask == 0)[0, 0, 3].tolist() for name, mask in masks.items()}
+    assert seen == {
+        "full_attention": [False, True, True, True],
+        "sliding_attention": [False, False, True, True],
+    }
+
+
+def test_filler_and_padding_of_a_batch_are_padding_of_the_rows(tmp_path: Path) -> None:
+    stored = [rich_row(0, 3, 4), rich_row(2, 1)]
+    write_output(tmp_path / "rich", {"train": [stored]}, RICH, max_length=16)
+    shards = PackedShards(tmp_path / "rich")
+    plain = PackedLoader(shards, 2, shuffle=False)[0]
+    full = PackedLoader(shards, 3, shuffle=False, remainder="fill", pad_to=60)[0]
+    assert plain.pack_boundaries.tolist() == [0, len(stored[0]["tokens"]), len(plain)]
+    few, many = (lists(to_padded(batch, mask="segments")) for batch in (plain, full))
+    for name in ("input_ids", "position_ids", "labels", "segment_ids"):
+        assert many[name][:2] == few[name]
+    assert set(many["segment_ids"][2]) == {0}
+    assert set(many["labels"][2]) == {-100}
+    assert lists(to_padded(full, rows="segments")) == lists(to_padded(plain, rows="segments"))
+
+
+LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@given(LENGTHS, st.sampled_from(["packs", "segments"]), st.integers(1, 4), st.integers(0, 3))
+def test_rows_without_padding_are_the_batch(
+    lengths: list[list[int]], rows: Any, multiple: int, more: int
+) -> None:
+    batch = packs(lengths).torch()
+    longest = max(sum(pack) if rows == "packs" else max(pack) for pack in lengths)
+    fields = to_padded(
+        batch, longest + more, pad_to_multiple_of=multiple, rows=rows, mask="segments"
+    )
+    real = fields["segment_ids"] > 0
+    assert fields["input_ids"].shape[1] == -(-(longest + more) // multiple) * multiple
+    assert torch.equal(fields["input_ids"][real], batch.tokens)
+    assert torch.equal(fields["position_ids"][real], batch.position_ids)
+    assert torch.equal(fields["labels"][real], batch.labels)
+    assert set(fields["labels"][~real].tolist()) <= {-100}
+    assert _cu_seqlens(fields["segment_ids"])[0].tolist() == batch.cu_seqlens.tolist()
+
+
+def _cu_seqlens(numbers: Any) -> tuple[Any, Any]:
+    """Boundaries of the tokens that are no padding, int32, and their places; row by row, plain."""
+    lengths: list[int] = []
+    for row in numbers.tolist():
+        last = 0
+        for number in row:
+            if number and number == last:
+                lengths[-1] += 1
+            elif number:
+                lengths.append(1)
+            last = number
+    boundaries = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
+    return boundaries, numbers.reshape(-1).nonzero()[:, 0]
+
+
+def by_numbers(module: Any, q: Any, k: Any, v: Any, mask: Any, **options: Any) -> Any:
+    """Attention of a transformers model that reads the numbers of segments, as patched code does.
+
+    From segment_ids; causal without them.
+    """
+    rows, heads, width, _ = q.shape
+    numbers = options.get("segment_ids", torch.ones(rows, width))
+    boundaries, places = _cu_seqlens(numbers)
+    flat = [each.transpose(1, 2).flatten(0, 1)[places] for each in (q, k, v)]
+    out = torch.zeros(rows * width, heads, q.shape[-1])
+    query, key, value = flat
+    scale = options.get("scaling")
+    out[places] = varlen_attention(query, key, value, boundaries, width, scale=scale)
+    return out.view(rows, width, heads, -1), None
+
+
+@pytest.fixture
+def reading_numbers() -> Iterator[Any]:
+    """A tiny Llama whose attention reads the numbers of segments, under either name."""
+    AttentionInterface.register("by_numbers", by_numbers)
+    AttentionMaskInterface.register("by_numbers", lambda *_, **__: None)
+    model = tiny_llama("by_numbers")
+    plain = model.forward
+
+    def forward(*arguments: Any, attention_mask: Any = None, **options: Any) -> Any:
+        # transformers makes bools of such a mask, so code that reads its numbers takes them first
+        named = {} if attention_mask is None else {"segment_ids": attention_mask}
+        return plain(*arguments, **named, **options)
+
+    model.forward = forward
+    yield model
+    del AttentionInterface._global_mapping["by_numbers"]
+    del AttentionMaskInterface._global_mapping["by_numbers"]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": "4d"},
+        {"mask": "4d", "positions": "continue"},
+        {"mask": "4d", "padding_positions": "zero", "padding": 20},
+        {"padding_positions": "zero", "pad_to_multiple_of": 8},
+    ],
+)
+def test_positions_and_4d_masks_isolate_in_sdpa_and_eager(
+    attention: str, options: dict[str, Any]
+) -> None:
+    model = tiny_llama(attention)
+    found = verify_isolation(model, to_padded(packs(), **options))
+    assert found.isolated, found
+    assert found.leaking > 0.1
+    assert verify_isolation(model, packs().torch(), inputs=partial(to_padded, **options)).isolated
+
+
+@pytest.mark.parametrize("positions", ["restart", "continue"])
+@pytest.mark.parametrize("option", ["mask", "attention_mask"])
+def test_numbers_isolate_in_attention_that_reads_them(
+    reading_numbers: Any, option: str, positions: Any
+) -> None:
+    numbers: dict[str, Any] = {option: "segments"}
+    fields = to_padded(packs(), **numbers, positions=positions)
+    found = verify_isolation(reading_numbers, fields)
+    assert found.isolated, found
+    assert found.leaking > 0.1
+
+
+def test_numbers_as_attention_mask_leak_in_plain_transformers_and_are_named() -> None:
+    found = verify_isolation(tiny_llama(), to_padded(packs(), attention_mask="segments"))
+    assert found.cause == (
+        "attention_mask numbers the segments, and models read it as 1 and 0 unless their attention "
+        "is patched; pass to_padded(mask='segments'), whose numbers are segment_ids, or mask='4d'"
+    )
+
+
+def test_no_mask_but_a_spelled_one_puts_numbers_into_attention_mask() -> None:
+    for mask in (None, "segments", "4d"):
+        fields = to_padded(packs(), mask=mask)
+        given = fields.get("attention_mask")
+        assert given is None or given.is_floating_point()
+    assert to_padded(packs(), rows="segments", mask="padding")["attention_mask"].max() == 1
+
+
+def test_ones_and_zeros_as_attention_mask_leak_for_several_segments_and_are_named() -> None:
+    found = verify_isolation(tiny_llama(), to_padded(packs(), attention_mask="padding"))
+    assert not found.isolated
+    assert "the call has an attention_mask" in str(found.cause)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("mask", [None, "padding", "4d"])
+def test_logits_of_single_segments_in_rows_are_those_of_each_alone(
+    attention: str, mask: Any
+) -> None:
+    model, batch = tiny_llama(attention), packs().torch()
+    fields = to_padded(batch, rows="segments", mask=mask)
+    fields.pop("labels")
+    with torch.no_grad():
+        logits = model(**fields).logits
+        for number, (start, end) in enumerate(pairwise(batch.cu_seqlens.tolist())):
+            alone = model(batch.tokens[None, start:end]).logits[0]
+            torch.testing.assert_close(logits[number, : end - start], alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"padding": 3},
+            "padding is 3 and the longest row has 4 tokens; expected as many, or 'longest'",
+        ),
+        (
+            {"padding": "max_length"},
+            "padding is 'max_length'; expected 'longest' or a number of tokens",
+        ),
+        ({"pad_to_multiple_of": 0}, "pad_to_multiple_of is 0; expected 1 or more"),
+        ({"mask": "2d"}, "mask is '2d'; expected one of None, 'padding', 'segments', '4d'"),
+        (
+            {"mask": "4d", "attention_mask": "segments"},
+            "attention_mask='segments' and mask='4d' are both the attention_mask; choose one",
+        ),
+        ({"mask": "padding"}, "row 0 has 2 segments, and with mask='padding' " + TOLD_APART),
+        (
+            {"positions": "continue"},
+            "row 0 has 2 segments, and with positions='continue' " + TOLD_APART,
+        ),
+    ],
+)
+def test_a_call_that_cannot_work_is_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|choose") as raised:
+        to_padded(ROWS, **options)
+    assert str(raised.value) == sentence
