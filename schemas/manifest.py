@@ -154,7 +154,8 @@ class Manifest:
     @property
     def part_name(self) -> str:
         """Name of what `turn_ids` number in a row: message, or document of a row split at EOS."""
-        return "message" if self.data["inputs"]["options"].get("boundaries") is None else "document"
+        options = self.data.get("inputs", {}).get("options", {})
+        return "message" if options.get("boundaries") is None else "document"
 
     @property
     def has_trees(self) -> bool:

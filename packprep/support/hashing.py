@@ -42,7 +42,7 @@ class Purpose(enum.IntEnum):
     EXCHANGES = 17  # [number]: places of documents that a repack exchanges
     WINDOW_ORDER = 18  # order of the documents of a window, where a repack needs another one
     PARTLY_RANDOM = 19  # documents that a repack takes in random order
-    PLAN_PADDING = 21  # order in which `plan` puts single documents into padded batches
+    PLAN_PADDING = 20  # order in which `plan` puts single documents into padded batches
 
 
 GOLDEN, _MIX_1, _MIX_2 = (

@@ -66,7 +66,7 @@ def test_each_value_is_drawn_by_itself() -> None:
 
 
 def test_streams_have_the_same_keys_on_every_machine_and_in_every_version() -> None:
-    assert [purpose.value for purpose in Purpose] == list(range(1, 20))
+    assert [purpose.value for purpose in Purpose] == list(range(1, 21))
     keys = [
         stream(0, Purpose.UNIT_ORDER),
         stream(2**64, Purpose.UNIT_ORDER),
