@@ -146,8 +146,7 @@ class PackedBatch:
 
     def torch(self) -> "PackedBatch":
         """The same memory as torch tensors; columns that are not numbers stay arrays."""
-        import torch
-
+        torch = import_torch()
         return self._map(
             lambda array: torch.from_numpy(array) if isinstance(array, np.ndarray) else array
         )
@@ -203,6 +202,20 @@ class PackedBatch:
         for name, value in state.items():
             setattr(self, name, value)
         self._block = None
+
+
+def import_torch() -> Any:
+    """Return torch; ModuleNotFoundError says how to install it."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name not in (None, "torch"):
+            raise
+        raise ModuleNotFoundError(
+            "batches of tensors need torch, which is not installed; pip install packprep[torch]",
+            name="torch",
+        ) from None
+    return torch
 
 
 def _described(value: Any) -> str:

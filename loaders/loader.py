@@ -9,13 +9,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, count, islice
+from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, get_args
 
 from packprep.schemas.errors import FormatError
 
 from .ahead import Readahead, prefetched
-from .batch import PackedBatch
+from .batch import PackedBatch, import_torch
 from .buffers import BlockPool
 from .fill import BatchMaker, ChosenSides, LabelChoice
 from .loss import Mode
@@ -41,10 +42,10 @@ class PackedLoader:
 
     `for batch in loader`, or `loader[step]` by number. Each batch is a PackedBatch.
 
-    shards: packs to read. Of a build that still runs, batches come in stored order (shuffle=False)
-    as soon as their packs are there; the number of steps is known when the build is finished, and
-    the remainder is dropped or filled then. A state of such a loader resumes in the finished
-    output.
+    shards: packs to read, or the path of an output with one split. Of a build that still runs,
+    batches come in stored order (shuffle=False) as soon as their packs are there; the number of
+    steps is known when the build is finished, and the remainder is dropped or filled then. A state
+    of such a loader resumes in the finished output.
     packs_per_batch: packs in a batch of one rank; in later phases as many as have the tokens of a
     batch of the first one. max_tokens: instead of it, tokens of a batch of one rank: each has as
     many of the next packs as fit, on every rank the same number of batches. The number of steps of
@@ -77,7 +78,7 @@ class PackedLoader:
 
     def __init__(
         self,
-        shards: PackedShards,
+        shards: PackedShards | str | Path,
         packs_per_batch: int | None = None,
         *,
         max_tokens: int | None = None,
@@ -101,6 +102,8 @@ class PackedLoader:
         trees: bool = False,
         sides: Sides | None = None,
     ) -> None:
+        if isinstance(shards, str | Path):
+            shards = PackedShards(shards)
         self.shards = shards
         self.packs_per_batch, self.rank, self.world_size = packs_per_batch, rank, world_size
         self.max_tokens = max_tokens
@@ -284,6 +287,7 @@ class PackedLoader:
         resumes at a loaded state and is counted by this loader's `state_dict`, as an iteration of
         the loader itself, with any number of workers.
         """
+        import_torch()
         from torch.utils.data import DataLoader
 
         loader: Any = self

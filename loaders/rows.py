@@ -163,6 +163,11 @@ def _joined_rows(rows: Rows) -> PackedBatch:
 
 def row_tokens(row: Mapping[str, Any]) -> Any:
     """Token ids of a row in either spelling, int64 [tokens]."""
+    if "store_rows" in row and "lengths" in row:
+        raise FormatError(
+            "the rows are those of an index (--materialize index), which has no tokens; read it "
+            "with PackedShards and PackedLoader, or write its shards with packprep materialize"
+        )
     if "tokens" not in row and "input_ids" not in row:
         raise FormatError(
             f"a row has the columns {', '.join(row)}; expected tokens and cu_seqlens, or input_ids "

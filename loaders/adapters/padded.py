@@ -12,7 +12,7 @@ from packprep.schemas.columns import FILLER, NO_LOSS
 from ..batch import PackedBatch, Tensor
 from ..rows import Rows
 from .boundaries import block_diagonal_mask
-from .fields import as_tensors, labels_of
+from .fields import as_tensors, labels_of, loss_divisor
 from .transformers import masks_of_layers
 
 Mask = Literal["padding", "segments", "4d"]
@@ -99,6 +99,7 @@ def to_padded(
     }
     if batch.labels is not None:
         fields["labels"] = filled(labels_of(batch, "hf"), NO_LOSS)
+        fields |= loss_divisor(fields["labels"])
     numbers = filled(place.numbers, 0)
     if mask == "segments":
         fields["segment_ids"] = numbers

@@ -17,8 +17,9 @@ def to_hf(batch: PackedBatch | Rows, *, sides: Literal["both"] | None = None) ->
     input_ids, position_ids, labels: int64 [1, T]. cu_seq_lens_q and _k: int32 [S + 1], the same
     tensor. max_length_q and _k: int. use_cache: False, because with a cache transformers does not
     look for packed sequences in position_ids. seq_idx: int32 [1, T], which state-space and
-    convolution layers need; models without such layers ignore it. In a Trainer set
-    remove_unused_columns=False. Tested with transformers 4.57.6 and 5.23.
+    convolution layers need; models without such layers ignore it. num_items_in_batch: 1 if nothing
+    in the batch is trained, so that the loss is 0; on a GPU always, the number of trained tokens.
+    In a Trainer set remove_unused_columns=False. Tested with transformers 4.57.6 and 5.23.
 
     sides: "both" for a batch with both sides of preference pairs, which is a ValueError without it.
     There are no labels then: the loss of a model would train on the rejected answers, and
@@ -61,7 +62,7 @@ def to_hf_4d(
     fields = sequence_fields(batch) | {"attention_mask": mask}
     trees = batch.segment_parents is not None
     if trees or sides == "both":
-        fields.pop("labels", None)
+        _without_labels(fields)
     return fields if trees else fields | {"seq_idx": to_seq_idx(batch)}
 
 
@@ -105,8 +106,13 @@ def to_flattening(
         "max_length_k": batch.max_seqlen,
     }
     if sides == "both":
-        fields.pop("labels", None)
+        _without_labels(fields)
     return fields | {"seq_idx": to_seq_idx(batch)} if return_seq_idx else fields
+
+
+def _without_labels(fields: dict[str, Any]) -> None:
+    for name in ("labels", "num_items_in_batch"):
+        fields.pop(name, None)
 
 
 def _as_documents(batch: PackedBatch | Rows) -> PackedBatch | Rows:

@@ -362,9 +362,11 @@ def _version(package: str) -> str | None:
 def _spaced(printed: str) -> str:
     """Lines of text as a list, so that Markdown keeps them apart; tables as they are."""
     lines: list[str] = []
-    for line in filter(None, (line.rstrip() for line in printed.splitlines())):
+    given = list(filter(None, (line.rstrip() for line in printed.splitlines())))
+    for line, following in zip(given, [*given[1:], ""], strict=True):
         is_row = line.startswith("|")
-        if is_row and lines and not lines[-1].startswith("|"):
+        begins_table = is_row and following.startswith("| --- |")
+        if is_row and lines and (begins_table or not lines[-1].startswith("|")):
             lines.append("")
         if not is_row and lines and lines[-1].startswith("|"):
             lines.append("")
