@@ -71,7 +71,7 @@ def guard(model: Any, *, allow_unpacked: bool = False) -> Any:
 
     A Trainer can also lose boundaries before the call: DataCollatorWithFlattening and TRL's
     packing=True number a pack as one document. In the first step of a Trainer that is not compiled,
-    this raises too.
+    this raises too; for TRL only where datasets caches what it maps. `check_trl` needs no cache.
 
     model: a model of transformers, or a module that has one inside, as PEFT, torch.compile and
     DistributedDataParallel make. ValueError if there is none. Guard a model again to change

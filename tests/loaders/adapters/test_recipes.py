@@ -37,6 +37,14 @@ from tests.helpers.recipes import (  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own making
 
 
+@pytest.fixture(autouse=True)
+def caches_of_datasets() -> None:
+    """A page switches the caches off, by which the guard knows rows that TRL packs again."""
+    import datasets
+
+    datasets.enable_caching()
+
+
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recipes") / "shards"
