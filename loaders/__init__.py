@@ -29,7 +29,9 @@ from .batch import PackedBatch
 from .context_parallel import context_gather, context_indices, context_slice
 from .frameworks import (
     MaxTextSource,
+    PackMetrics,
     TorchtitanSource,
+    log_pack_metrics,
     to_data_module,
     to_iterable_dataset,
     to_node,
@@ -54,6 +56,7 @@ __all__ = [
     "Isolation",
     "MaxTextSource",
     "Pack",
+    "PackMetrics",
     "PackedBatch",
     "PackedLoader",
     "PackedShards",
@@ -67,6 +70,7 @@ __all__ = [
     "context_indices",
     "context_slice",
     "guard",
+    "log_pack_metrics",
     "log_probs_and_entropy",
     "loss_weights",
     "pack_sequences",

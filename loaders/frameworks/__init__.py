@@ -1,4 +1,4 @@
-"""Shards or a loader in; a source, dataset, node or data module of another loading library out."""
+"""Shards or a loader for another loading library, and metrics of batches for its training loop."""
 
 # Each imports its library when it is used. Resuming and sharding are those of the library where it
 # reads packs by number (Grain, torchtitan), else those of PackedLoader.
@@ -6,12 +6,16 @@
 from .iterable import to_iterable_dataset
 from .lightning import to_data_module
 from .maxtext import MaxTextSource
+from .metrics import PackMetrics
 from .nodes import to_node
 from .torchtitan import TorchtitanSource
+from .trainer_metrics import log_pack_metrics
 
 __all__ = [
     "MaxTextSource",
+    "PackMetrics",
     "TorchtitanSource",
+    "log_pack_metrics",
     "to_data_module",
     "to_iterable_dataset",
     "to_node",
