@@ -9,7 +9,7 @@ import numpy as np
 
 from packprep.schemas.columns import FILLER
 
-from .buffers import Block
+from .buffers import Block, import_torch
 from .trees import refuse_trees, unshared_fields
 
 # torch.Tensor. torch is imported only where tensors are made.
@@ -202,20 +202,6 @@ class PackedBatch:
         for name, value in state.items():
             setattr(self, name, value)
         self._block = None
-
-
-def import_torch() -> Any:
-    """Return torch; ModuleNotFoundError says how to install it."""
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        if error.name not in (None, "torch"):
-            raise
-        raise ModuleNotFoundError(
-            "batches of tensors need torch, which is not installed; pip install packprep[torch]",
-            name="torch",
-        ) from None
-    return torch
 
 
 def _described(value: Any) -> str:

@@ -16,6 +16,20 @@ from numpy.typing import NDArray
 from packprep.schemas.errors import FormatError
 
 
+def import_torch() -> Any:
+    """Return torch; ModuleNotFoundError says how to install it."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name not in (None, "torch"):
+            raise
+        raise ModuleNotFoundError(
+            "batches of tensors need torch, which is not installed; pip install packprep[torch]",
+            name="torch",
+        ) from None
+    return torch
+
+
 @dataclass(eq=False)
 class Block:
     """Memory of one batch, and the copies from it that may still run.
@@ -73,6 +87,5 @@ class BlockPool:
     def _make(self) -> Block:
         if not self._pinned:
             return Block(np.empty(self._values, np.int64).data)
-        import torch
-
+        torch = import_torch()
         return Block(torch.empty(self._values, dtype=torch.int64, pin_memory=True).numpy().data)

@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 from packprep.schemas.errors import FormatError
 
 from .ahead import Readahead, prefetched
-from .batch import PackedBatch, import_torch
-from .buffers import BlockPool
+from .batch import PackedBatch
+from .buffers import BlockPool, import_torch
 from .fill import BatchMaker, ChosenSides, LabelChoice
 from .loss import Mode
 from .order import EpochOrder, Schedule, TokenSchedule

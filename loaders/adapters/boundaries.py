@@ -12,9 +12,9 @@ from .fields import as_tensors
 
 def to_seq_idx(batch: PackedBatch | Rows) -> Tensor:
     """Number of each token's segment, from 0, int32 [1, T]: seq_idx of state-space models."""
+    batch = as_tensors(batch, sides=True)
     import torch
 
-    batch = as_tensors(batch, sides=True)
     lengths = batch.cu_seqlens.diff()
     segments = torch.arange(len(lengths), dtype=torch.int32, device=lengths.device)
     return torch.repeat_interleave(segments, lengths, output_size=len(batch))[None]
@@ -28,9 +28,9 @@ def to_flex_block_mask(
     Every token sees its own segment, as in `varlen_attention` with the same causal and window. In
     a batch of trees it sees its path; that is always causal, and a window counts positions.
     """
+    batch = as_tensors(batch, trees=True, sides=True)
     from torch.nn.attention.flex_attention import create_block_mask
 
-    batch = as_tensors(batch, trees=True, sides=True)
     trees, position = batch.segment_parents is not None, batch.position_ids
     if trees and not causal:
         raise ValueError("trees are causal: a token has no single later token; pass causal=True")
@@ -54,9 +54,9 @@ def seen_until(batch: PackedBatch) -> Tensor:
     Token q sees token k if k <= q < end[k]: segments of trees are in depth-first order. Without
     trees the run ends with the token's segment.
     """
+    batch = batch.torch()
     import torch
 
-    batch = batch.torch()
     boundaries = batch.cu_seqlens.long()
     ends = boundaries[1:]
     if batch.segment_parents is not None:
@@ -77,10 +77,10 @@ def to_block_sparse(
     tokens see, which need no mask. transposed: blocks of queries for each block of keys, [1, 1, N]
     and [1, 1, N, M], as a backward pass takes them. Made from `seen_until`, not from T * T values.
     """
+    end = seen_until(batch)
     import torch
     from torch.nn.functional import pad
 
-    end = seen_until(batch)
     total, (rows, columns) = len(end), block_size
     latest = pad(end, (0, -total % columns)).view(-1, columns).amax(1)
     earliest = pad(end, (0, -total % columns), value=total).view(-1, columns).amin(1)
@@ -105,9 +105,9 @@ def tree_mask(batch: PackedBatch, window: int | None = None) -> Tensor:
     The reference for every kernel; T * T values. window: positions that a token sees, itself
     included, as in transformers.
     """
+    batch = batch.torch()
     import torch
 
-    batch = batch.torch()
     end, position = seen_until(batch), batch.position_ids
     token = torch.arange(len(end), device=end.device)
     seen = (token[None, :] <= token[:, None]) & (token[:, None] < end[None, :])

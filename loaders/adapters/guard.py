@@ -71,7 +71,7 @@ def guard(model: Any, *, allow_unpacked: bool = False) -> Any:
 
     A Trainer can also lose boundaries before the call: DataCollatorWithFlattening and TRL's
     packing=True number a pack as one document. In the first step of a Trainer that is not compiled,
-    this raises too; for TRL only where datasets caches what it maps. `check_trl` needs no cache.
+    this raises too; allow_unpacked permits packing=True for rows that are not known as packs.
 
     model: a model of transformers, or a module that has one inside, as PEFT, torch.compile and
     DistributedDataParallel make. ValueError if there is none. Guard a model again to change
@@ -120,7 +120,7 @@ class _Guard:
             return
         compiling = torch.compiler.is_compiling()
         if not compiling:
-            self._trainer.check()
+            self._trainer.check(self.allow_unpacked)
         call = {**dict(zip(self._names, args, strict=False)), **kwargs}
         fault = _fault(decoder, call, self.allow_unpacked or not decoder.training)
         if fault is not None:

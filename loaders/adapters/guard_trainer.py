@@ -19,6 +19,11 @@ _FLATTENED = (
     "remove_unused_columns=False"
 )
 _PACKED_AGAIN = (
+    "the SFTConfig has packing=True: TRL packs the rows again and numbers each pack as one "
+    "document, so its documents would see each other; set packing=False, padding_free=True, "
+    "max_length=None. For rows that are not packed: guard(model, allow_unpacked=True)"
+)
+_STILL_PACKED_AGAIN = (
     "the SFTConfig has packing=True, and the rows are packs of packprep ({path}): TRL packs them "
     "again and numbers each pack as one document, so its documents would see each other; set "
     "packing=False, padding_free=True, max_length=None"
@@ -34,12 +39,15 @@ class TrainerCheck:
     def __getstate__(self) -> dict[str, Any]:
         return {"_checked": None}
 
-    def check(self) -> None:
-        """Raise ValueError if the Trainer that makes this call loses boundaries."""
+    def check(self, allow_unpacked: bool) -> None:
+        """Raise ValueError if the Trainer that makes this call loses boundaries.
+
+        allow_unpacked: rows may be documents, so TRL may pack them if they are not known as packs.
+        """
         trainer = _trainer()
         if trainer is None or (self._checked is not None and self._checked() is trainer):
             return
-        fault = _fault(trainer)
+        fault = _fault(trainer, allow_unpacked)
         if fault is not None:
             raise ValueError(fault)
         self._checked = weakref.ref(trainer)
@@ -70,7 +78,7 @@ def _trainer() -> Any:
     return None
 
 
-def _fault(trainer: Any) -> str | None:
+def _fault(trainer: Any, allow_unpacked: bool) -> str | None:
     from transformers import DataCollatorWithFlattening
 
     dataset: Any = trainer.train_dataset
@@ -78,9 +86,12 @@ def _fault(trainer: Any) -> str | None:
         held = _first_pack(dataset)
         if held is not None:
             return _FLATTENED.format(row=held[0], documents=f"{held[1]} documents")
-    if getattr(trainer.args, "packing", False) and (path := _output_of(dataset)) is not None:
-        return _PACKED_AGAIN.format(path=path)
-    return None
+    if not getattr(trainer.args, "packing", False):
+        return None
+    if not allow_unpacked:
+        return _PACKED_AGAIN
+    path = _output_of(dataset)
+    return None if path is None else _STILL_PACKED_AGAIN.format(path=path)
 
 
 def _first_pack(dataset: Any) -> tuple[int, int] | None:
@@ -106,7 +117,10 @@ def _documents_in(row: Mapping[str, Any]) -> int:
 
 
 def _output_of(dataset: Any) -> Path | None:
-    """The output of packprep that a dataset was loaded from or mapped from, by its files."""
+    """The output of packprep that a dataset was loaded from or mapped from, by its files.
+
+    None if that is not known: without the cache of datasets, a mapped one is in another folder.
+    """
     for file in getattr(dataset, "cache_files", None) or ():
         folder = Path(file["filename"]).parent
         for output in (folder, folder.parent):  # a split has a folder of its own

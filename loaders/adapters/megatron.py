@@ -22,9 +22,9 @@ def to_megatron(batch: PackedBatch | Rows) -> dict[str, Any]:
     left out if the installed Megatron-Core is older than 0.17 and has no such field. Tested with
     PackedSeqParams of Megatron-Core 0.16.1; follows the code of its main branch (d98e8a64).
     """
+    batch = as_tensors(batch)
     import torch
 
-    batch = as_tensors(batch)
     labels = labels_of(batch, "shifted")
     cu_seqlens = batch.cu_seqlens
     params: dict[str, Any] = {

@@ -20,14 +20,14 @@ def to_olmo(batch: PackedBatch | Rows) -> dict[str, Any]:
     packs_per_batch=1, or rows. Tested with the collator and get_cumulative_document_lengths of
     OLMo-core 3.0.0, whose attention with SDPA refuses boundaries: it needs flash-attention.
     """
-    import torch
-    from torch.nn.functional import pad
-
     packs = (
         [as_tensors(batch)]
         if isinstance(batch, PackedBatch)
         else [as_tensors([row]) for row in batch]
     )
+    import torch
+    from torch.nn.functional import pad
+
     longest = max(map(len, packs))
     short = [longest - len(pack) for pack in packs]
     # Padding is a document: OLMo-core sums doc_lens across all rows, so each row must add up to T.

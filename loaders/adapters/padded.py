@@ -56,10 +56,10 @@ def to_padded(
     with several segments in a row. Check yours: `verify_isolation(model, to_padded(...))`. Tested
     with the collators of Axolotl 0.19.0 and LLaMA-Factory 0.9.5.
     """
-    import torch
-
     _check(padding, pad_to_multiple_of, mask, attention_mask, rows, positions, padding_positions)
     batch = as_tensors(batch)
+    import torch
+
     place = _places(batch, rows)
     if not len(place.lengths):
         raise ValueError("the batch has no segment, only filler; there is nothing to make rows of")

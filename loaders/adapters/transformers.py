@@ -54,9 +54,9 @@ def to_hf_4d(
 
     ValueError if the model has chunked attention, which such a mask cannot express.
     """
+    batch = as_tensors(batch, trees=True, sides=sides == "both")
     import torch
 
-    batch = as_tensors(batch, trees=True, sides=sides == "both")
     dtype = dtype or getattr(config, "dtype", None) or torch.float32
     mask = masks_of_layers(config, lambda window: additive_mask(tree_mask(batch, window), dtype))
     fields = sequence_fields(batch) | {"attention_mask": mask}
