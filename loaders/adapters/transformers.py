@@ -69,15 +69,17 @@ def to_hf_4d(
 def masks_of_layers(config: Any, mask: Callable[[int | None], Tensor]) -> Any:
     """The mask of a model with such a config: that of its layers, or a dict by kind of layer.
 
-    mask: f(window), window None or tokens that a token sees. ValueError for chunked attention.
+    mask: f(window), window None or tokens that a token sees. Of a model of images and text, the
+    config of its text part counts. ValueError for chunked attention.
     """
-    kinds = getattr(config, "layer_types", None) or ()
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    kinds = getattr(text, "layer_types", None) or ()
     if "chunked_attention" in kinds:
         raise ValueError(
             "the model has layers with chunked attention, which a 4-D mask cannot express; use "
             "to_hf"
         )
-    window = getattr(config, "sliding_window", None)
+    window = getattr(text, "sliding_window", None)
     if window is None or (kinds and "sliding_attention" not in kinds):
         return mask(None)
     if kinds:

@@ -33,6 +33,7 @@ from packprep.loaders import (  # noqa: E402
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts" / "checks"))
 
 import families  # noqa: E402
+import family_sizes  # noqa: E402
 
 PAGE = (Path(__file__).parents[3] / "docs" / "train" / "isolation.md").read_text()
 LENGTHS = [37, 1, 50, 40]
@@ -290,15 +291,34 @@ def verdicts(cells: list[str]) -> list[str]:
     return [re.sub(r"leak [\d.]+", "leak", cell) for cell in cells]
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_oss", "opt", "mpt", "bloom", "bamba", "mamba2"])
+# Fast ones of each kind; scripts/checks/families.py measures all.
+QUICK = ["llama", "gpt_oss", "opt", "mpt", "bloom", "bamba", "mamba2"]
+QUICK += ["gemma3", "llama4", "mllama_text_model", "deepseek_v3", "deepseek_v4", "qwen3_5"]
+
+
+@pytest.mark.parametrize("family", QUICK)
 def test_the_page_of_families_shows_what_is_measured_now(family: str) -> None:
     assert verdicts(families.row(family)) == verdicts(in_the_page(family))
 
 
-def test_the_page_has_every_family_of_the_script() -> None:
-    for family in families.FAMILIES:
+def test_the_page_has_every_type_that_axolotl_packs() -> None:
+    """SUPPORTED_MULTIPACK_MODEL_TYPES; gemmoe is not in transformers, and the page says so."""
+    types = (
+        "afmoe apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 falcon gemma gemma2 gemma3 "
+        "gemma3_text glm glm4 gpt_oss granite granitemoe granitemoehybrid granitemoeshared "
+        "hunyuan_v1_dense hunyuan_v1_moe lfm2 lfm2_moe llama llama4 ministral ministral3 mistral "
+        "mixtral mllama_text_model olmo olmo2 olmo3 phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe "
+        "qwen3_next seed_oss smollm3 starcoder2"
+    )
+    for family in types.split():
         assert in_the_page(family)
-    assert len(families.FAMILIES) >= 25
+    assert "gemmoe is not in\ntransformers" in PAGE
+
+
+def test_the_page_has_every_family_of_the_script() -> None:
+    for family in family_sizes.FAMILIES:
+        assert in_the_page(family)
+    assert len(family_sizes.FAMILIES) >= 25
 
 
 @pytest.mark.parametrize(
