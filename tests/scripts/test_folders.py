@@ -21,7 +21,7 @@ NAMING = [
         if path.suffix in ("", ".md", ".py") and path.is_file() and "golden" not in path.parts
     ),
 ]
-LIBRARIES = ("common.py", "crop_to_fill.py", "tables.py")
+LIBRARIES = ("common.py", "crop_to_fill.py", "family_sizes.py", "tables.py")
 PROGRAMS = sorted(
     path
     for path in [
