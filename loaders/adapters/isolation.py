@@ -76,7 +76,7 @@ def verify_isolation(
     can.
 
     Runs without gradients, in evaluation mode (dropout is random): a forward pass for each document
-    and two for the pack. CallDocuments that end in padding are compared as a whole. Filler is not
+    and two for the pack. Documents that end in padding are compared as a whole. Filler is not
     compared; in a dict, filler is a segment without labels. ValueError for a batch without
     boundaries, or with no document that has another before it.
     """
