@@ -38,6 +38,7 @@ from packprep.loaders import (  # noqa: E402
     to_torchtune,
     to_trl,
     to_trl_row,
+    tree_mask,
     varlen_attention,
 )
 
@@ -448,3 +449,13 @@ def test_a_batch_without_labels_has_none_and_trainers_that_need_them_say_so() ->
         ValueError, match="the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'"
     ):
         to_megatron(batch)
+
+
+def test_the_mask_of_xformers_is_made_of_the_lengths_of_segments() -> None:
+    bias = pytest.importorskip("xformers.ops.fmha.attn_bias", reason="xformers is not installed")
+    batch = example().torch()
+    mask = bias.BlockDiagonalCausalMask.from_seqlens(batch.cu_seqlens.diff().tolist())
+    assert mask.q_seqinfo.seqstart_py == batch.cu_seqlens.tolist()
+    assert mask.q_seqinfo.max_seqlen == batch.max_seqlen
+    dense = mask.materialize((len(batch), len(batch)))
+    assert torch.equal(dense == 0, tree_mask(batch))
