@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from packprep import BuildConfig, build, pack_dataset
 from packprep.execute.merge import merge
 from packprep.exports.export import export
+from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import MaxTextSource, PackedLoader, PackedShards, batch_from_rows
 from packprep.output.rename import rename
@@ -354,9 +355,11 @@ def test_bytes_are_what_a_plan_says_and_half_of_those_of_int32(tmp_path: Path) -
         counts = manifest.splits["train"]
         taken[kind] = column_bytes(manifest.columns, counts.tokens, counts.segments, counts.packs)
         planned = run("plan", *given_to, "--token-type", kind, "--strategy", "best_fit", "--json")
-        assert json.loads(planned.out)["plans"][0]["bytes"] == taken[kind]
+        frames = json.loads(planned.out)["plans"][0]["bytes"] - taken[kind]  # of Arrow
+        assert 0 < frames < 0.01 * taken[kind]
+        assert abs(read_report(out)["bytes"] - taken[kind] - frames) <= 64
         again = run("plan", out, "--max-length", 1800, "--token-type", kind, "--json")
-        assert {plan["bytes"] for plan in json.loads(again.out)["plans"]} >= {taken[kind]}
+        assert {plan["bytes"] for plan in json.loads(again.out)["plans"]} >= {taken[kind] + frames}
     tokens = 40 * 900
     assert taken["int32"] - taken["uint16"] == 4 * tokens
     assert taken["uint16"] <= 4.1 * tokens

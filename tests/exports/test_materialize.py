@@ -133,7 +133,9 @@ def equal_packs(one: PackedShards, other: PackedShards) -> None:
 
 
 def equal_batches(one: PackedShards, other: PackedShards) -> None:
+    pairs = any(column.name in ("pair_sides", "row_sides") for column in one.manifest.columns)
     options: dict[str, Any] = {"trees": one.has_trees, "loss_weights": "segment"}
+    options |= {"sides": "both"} if pairs else {}
     loaders = PackedLoader(one, 3, **options), PackedLoader(other, 3, **options)
     for batch, same in zip(*loaders, strict=True):
         for name in FIELDS:

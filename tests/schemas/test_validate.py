@@ -346,6 +346,9 @@ def obeys(rows: list[dict[str, list[int]]], max_length: int, vocab_size: int) ->
         for (first, last), document, length in zip(segments, ids, real, strict=True):
             if not 0 <= length <= last - first or (length == 0) != (document == -1):
                 return False
+        if any(start for document, start in zip(ids, starts, strict=True) if document == -1):
+            return False
+        for (first, last), length in zip(segments, real, strict=True):
             if any(label != -100 for label in labels[first + length : last]):
                 return False
     return True
