@@ -14,7 +14,7 @@ from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
-STAGING_VERSION = 3
+STAGING_VERSION = 4
 # Values of options that a build does not record.
 _ADDED = {
     spec.name: added

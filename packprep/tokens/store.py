@@ -34,7 +34,7 @@ from packprep.sources.units import Part, Start
 STORED = "files.json"  # in a finished store
 
 _OF_ITSELF = "sha256"  # in a receipt: digest of everything else in it
-STORE_VERSION = 6  # increased when the same inputs would give other token files
+STORE_VERSION = 7  # increased when the same inputs would give other token files
 
 
 class LeftOutCount(NamedTuple):

@@ -382,11 +382,12 @@ def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
             "Segment",
             "guard",
             "check_trl",
+            "PackMetrics",
+            "log_pack_metrics",
         ),
         *("attention_backend", "varlen_attention", "context_indices", "loss_weights"),  # no batch
         *(
             "context_gather",
-            "guard",
             "log_probs_and_entropy",
             "pack_sequences",
             "segment_means",

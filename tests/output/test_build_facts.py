@@ -45,7 +45,7 @@ def test_a_purpose_that_one_of_two_versions_lacks_is_no_obstacle() -> None:
 def test_a_build_of_an_older_staging_version_is_not_resumed() -> None:
     older = {key: value for key, value in FACTS.items() if key != "random_streams"}
     assert resume_obstacle(older | {"staging_version": 2}, FACTS) == (
-        "staging version was 2, now 3"
+        "staging version was 2, now 4"
     )
 
 
