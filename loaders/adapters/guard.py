@@ -8,8 +8,8 @@ arguments of the call, and from the kind of attention:
     flash-attention      cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k do, or
                          position_ids in a batch of one row. A mask that hides a token beats both
 
-A mask with four dimensions, a block mask or a dict of masks is taken as it is: whoever makes one
-means the boundaries to be in it.
+A mask with four dimensions, a block mask or a dict of masks is taken as it is: the code
+that makes one means the boundaries to be in it.
 
 The hook is on the decoder and not on the model: PEFT, torch.compile, DistributedDataParallel,
 accelerate and the losses of TRL all call the decoder, and some call no other module. A model that

@@ -238,7 +238,7 @@ class TurnLocator:
     def _same_beginning(self, marked: Conversation, rendering: Unmarked) -> Place:
         """Place up to which the rendering of the earlier messages is the same.
 
-        The blocks of earlier turns end before it, unless the template writes earlier turns anew.
+        The blocks of earlier turns end before it, unless the template writes earlier turns again.
         """
         try:
             earlier = unmark(self._render(replace(marked, messages=marked.messages[:-1])))

@@ -1,6 +1,6 @@
 """A finished output that another one is made of: each byte is compared with its digest once.
 
-Whoever writes a new digest over bytes that it has read signs them. So it reads them through here,
+A command that writes a new digest over bytes that it has read signs them. So it reads them here,
 and a damaged file is an error before anything is signed.
 """
 

@@ -10,7 +10,6 @@ LLaMA-Factory. Times are the median of several runs after a warm-up, CPU seconds
 where only one thread works; ratios are between runs of this process.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import click
 import numba
 import numpy as np
 import tables
+from common import median_seconds
 from numpy.typing import NDArray
 from packing import web_texts
 
@@ -34,28 +34,6 @@ Row = tuple[str, str, str, str]
 
 _BATCH = 1000  # documents that a call of `map` packs together
 _MAX_LENGTH, _LEAST = 4096, 64  # tokens of a block, and the fewest that are kept
-
-
-def seconds(run: Callable[[], object], repeats: int) -> float:
-    """Median CPU seconds of a call, after a warm-up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return statistics.median(times)
-
-
-def wall(run: Callable[[], object], repeats: int) -> float:
-    """Median wall seconds of a short call, after a warm-up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 # --- batches of `map` -------------------------------------------------------------------------
@@ -162,9 +140,9 @@ def numba_factor(documents: int) -> list[Row]:
     lengths = np.sort(np.minimum(web_texts(documents), _MAX_LENGTH))[::-1].copy()
     compiled = numba.njit(first_fit_decreasing)
     room = np.empty(documents, np.int64)
-    plain = seconds(lambda: first_fit_decreasing(lengths, _MAX_LENGTH, room), 1)
-    fast = seconds(lambda: compiled(lengths, _MAX_LENGTH, room), 5)
-    plan = seconds(lambda: pack_lengths(lengths, _MAX_LENGTH, "first_fit"), 5)
+    plain = median_seconds(lambda: first_fit_decreasing(lengths, _MAX_LENGTH, room), 1)
+    fast = median_seconds(lambda: compiled(lengths, _MAX_LENGTH, room), 5)
+    plan = median_seconds(lambda: pack_lengths(lengths, _MAX_LENGTH, "first_fit"), 5)
     return [
         (
             "numba against Python, first fit decreasing (Axolotl)",
@@ -251,7 +229,10 @@ def loss_rows(counts: Sequence[int], repeats: int) -> list[Row]:
     rows: list[Row] = []
     for count in counts:
         ways = losses(count)
-        loop, split = wall(ways.loop, repeats), wall(ways.split, repeats)
+        loop, split = (
+            median_seconds(ways.loop, repeats, time.perf_counter),
+            median_seconds(ways.split, repeats, time.perf_counter),
+        )
         rows.append(
             (
                 f"split against slices in a loop, {count:,} sequences (slime)",
@@ -260,7 +241,10 @@ def loss_rows(counts: Sequence[int], repeats: int) -> list[Row]:
                 "views only, one thread",
             )
         )
-        expected, base = float(ways.by_loop()), wall(ways.by_loop, repeats)
+        expected, base = (
+            float(ways.by_loop()),
+            median_seconds(ways.by_loop, repeats, time.perf_counter),
+        )
         for name, way in ways.others.items():
             title = f"sum of sample means by {name}, {count:,} sequences"
             try:
@@ -270,7 +254,7 @@ def loss_rows(counts: Sequence[int], repeats: int) -> list[Row]:
                 continue
             if abs(result - expected) > 1e-3 * max(1, abs(expected)):
                 raise click.ClickException(f"{name} gives {result}, the loop {expected}")
-            took = wall(way, repeats)
+            took = median_seconds(way, repeats, time.perf_counter)
             rows.append(
                 (
                     title,

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -54,6 +55,19 @@ def copies(corpus: bytes, first: int, size: int) -> Iterator[bytes]:
             return
         yield changed
         size -= len(changed)
+
+
+def median_seconds(
+    run: Callable[[], object], repeats: int, clock: Callable[[], float] = time.process_time
+) -> float:
+    """Median seconds of a call on this process's clock, after a warm-up."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = clock()
+        run()
+        times.append(clock() - start)
+    return statistics.median(times)
 
 
 def measure(arguments: Sequence[str]) -> tuple[dict[str, float], str]:

@@ -12,7 +12,6 @@ pack, and its log-probabilities with and without the entropy.
 
 import json
 import math
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ import click
 import numpy as np
 import pyarrow as pa
 import tables
-from common import measure
+from common import measure, median_seconds
 
 from packprep.loaders import log_probs_and_entropy, pack_sequences, selective_log_probs, to_hf
 
@@ -80,17 +79,6 @@ def _dtype(torch: Any, name: str) -> Any:
     return {"tokens": torch.long, "loss_masks": torch.int}.get(name, torch.float32)
 
 
-def seconds(run: Callable[[], Any], repeats: int) -> float:
-    """Median CPU seconds of this process; the first run is not counted."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return statistics.median(times)
-
-
 def packing(samples: int, repeats: int) -> tuple[list[tuple[str, str, str]], float]:
     """Rows of the first table, and CPU seconds of a token in arrays."""
     import torch
@@ -123,7 +111,7 @@ def packing(samples: int, repeats: int) -> tuple[list[tuple[str, str, str]], flo
             prompts, max_tokens=BUDGET, share_prefixes="group"
         ),
     }
-    times = {name: seconds(run, repeats) for name, run in runs.items()}
+    times = {name: median_seconds(run, repeats) for name, run in runs.items()}
     base = next(iter(times.values()))
     rows = [(name, f"{took * 1000:.0f}", f"{base / took:.1f}") for name, took in times.items()]
     return rows, times["pack_sequences, arrays"] / int(lengths.sum())
@@ -199,10 +187,12 @@ def step(repeats: int) -> tuple[float, float, float, int]:
         log_probs, entropy = log_probs_and_entropy(hidden, weight, batch)
         (log_probs + entropy).sum().backward()
 
-    both = seconds(both_losses, repeats)
-    alone = seconds(lambda: selective_log_probs(hidden, weight, shifted).sum().backward(), repeats)
+    both = median_seconds(both_losses, repeats)
+    alone = median_seconds(
+        lambda: selective_log_probs(hidden, weight, shifted).sum().backward(), repeats
+    )
     size = sum(each.numel() for each in model.parameters())
-    return seconds(train, repeats) / len(batch), alone / len(batch), both / len(batch), size
+    return median_seconds(train, repeats) / len(batch), alone / len(batch), both / len(batch), size
 
 
 @click.command(help=__doc__)

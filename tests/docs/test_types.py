@@ -1,4 +1,4 @@
-"""What users write in Python passes strict type checks: pages, and each kind of option."""
+"""Strict type checks of the Python that users write: pages, and each kind of option."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where torch is not installed, whatever needs it says how to install it."""
+"""Calls that need torch say how to install it if it is missing."""
 
 import sys
 from collections.abc import Callable

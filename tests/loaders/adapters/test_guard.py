@@ -31,7 +31,7 @@ PADS = 3  # tokens at the end that a mask hides
 
 
 class Call(NamedTuple):
-    """How a model is called with packs.
+    """A way to call a model with packs.
 
     `lengths` is "all", "some" or "none" of the arguments of flash-attention.
     """
@@ -295,7 +295,7 @@ def test_a_guarded_model_is_copied_and_pickled_with_its_guard() -> None:
 
 
 def wrappers() -> dict[str, Any]:
-    """What libraries put around a model, by name."""
+    """Wrappers that libraries put around a model, by name."""
 
     class Tuner(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         """As PEFT calls a model: `forward`, which runs no hook of the model itself."""
