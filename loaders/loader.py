@@ -42,10 +42,7 @@ class PackedLoader:
 
     `for batch in loader`, or `loader[step]` by number. Each batch is a PackedBatch.
 
-    shards: packs to read, or the path of an output with one split. Of a build that still runs,
-    batches come in stored order (shuffle=False) as soon as their packs are there; the number of
-    steps is known when the build is finished, and the remainder is dropped or filled then. A state
-    of such a loader resumes in the finished output.
+    shards: packs to read, or the path of an output with one split.
     packs_per_batch: packs in a batch of one rank; in later phases as many as have the tokens of a
     batch of the first one. max_tokens: instead of it, tokens of a batch of one rank: each has as
     many of the next packs as fit, on every rank the same number of batches. The number of steps of
@@ -176,11 +173,6 @@ class PackedLoader:
 
     def _check_steps(self) -> None:
         """Check all epochs that are packed, so that none fails after hours of training."""
-        if self.shards.growing:
-            self._check_stored_order()
-            if self.max_tokens is not None:
-                self.shards.pack_tokens(self._plan)  # raises
-            return
         for plan in self.shards.plans if self.max_tokens is None else [None]:
             for run in self._schedule(0, plan).runs:
                 if run.steps == 0:
@@ -191,13 +183,6 @@ class PackedLoader:
                         f"one batch of {size} on each of {self.world_size} ranks; choose "
                         "remainder='fill' or a smaller batch"
                     )
-
-    def _check_stored_order(self) -> None:
-        if self.shards.growing and self._window:
-            raise ValueError(
-                f"{self.shards.path} is still being built, and its last shards are not known; "
-                "choose shuffle=False: a build stores packs in a seeded random order by default"
-            )
 
     def __repr__(self) -> str:
         """Settings on a few lines, without those that have no effect."""
@@ -224,10 +209,7 @@ class PackedLoader:
         settings = ", ".join(
             f"{name}={value!r}" for name, value in kept.items() if value is not None
         )
-        count = 0 if self.shards.growing else len(self)
-        steps = "1 step" if count == 1 else f"{count:,} steps"
-        if self.shards.growing:
-            steps = "steps"
+        steps = "1 step" if len(self) == 1 else f"{len(self):,} steps"
         size = f"{'' if shape.fixed else 'at most '}{shape.tokens:,}"
         text = f"PackedLoader({self.shards!r}, {steps} of {size} tokens, {settings})"
         return fill(
@@ -237,10 +219,8 @@ class PackedLoader:
     def __len__(self) -> int:
         """Steps of this epoch, the same on every rank.
 
-        Epochs that are packed again may differ by a few steps. TypeError while a build is followed.
+        Epochs that are packed again may differ by a few steps.
         """
-        if self.shards.growing:
-            len(self.shards)  # raises
         return len(self._schedule(0))
 
     def __getitem__(self, step: int | list[int]) -> PackedBatch:
@@ -269,7 +249,7 @@ class PackedLoader:
     def __iter__(self) -> Iterator[PackedBatch]:
         start = self._take_start()
         batches = self._batches(start)
-        if self.prefetch and not self.shards.growing:  # a thread that waits could not be stopped
+        if self.prefetch:
             return prefetched(batches, self.prefetch, partial(self._count, self._schedule(start)))
         return self._counted(batches, start)
 
@@ -335,15 +315,13 @@ class PackedLoader:
             raise FormatError(
                 f"the loader's state has version {state.get('version')}; expected {STATE_VERSION}"
             )
-        known = (self.shards.fingerprint, self.shards.identity_fingerprint)
-        if state["fingerprint"] not in known:
+        if state["fingerprint"] != self.shards.fingerprint:
             raise FormatError(
                 f"the loader's state belongs to shards with fingerprint {state['fingerprint']:x}; "
                 f"{self.shards.path} has {self.shards.fingerprint:x}; resume from the shards that "
                 "the state was saved with"
             )
         self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
-        self._check_stored_order()
         self.shards.check_window(self._window)
         self._order = self._cut = None
         self._start = self._handed_out = state["packs"]
@@ -449,18 +427,11 @@ class PackedLoader:
 
     def _packs_from(self, start: int, in_workers: bool = False) -> Iterator[list[int]]:
         """Pack numbers of this rank's batches from a position on, with their shards read ahead."""
-        done, each = 0, (self.packs_per_batch or 1) * self.world_size
-        while self.shards.growing:
-            known = self.shards.grow(start + (done + 1) * each)
-            self._order = None  # of the shards that were known before
-            last = min((known - start) // each, done + _STEPS_AT_ONCE)
-            yield from self._packs(self._schedule(start), done, last)
-            done = max(done, last)
         schedule = self._schedule(start)
         steps = len(schedule)
         order, first_shard = self._epoch_order(), self._plan.first_shard
         readahead = Readahead(self.shards, order, first_shard, in_workers)
-        for first in range(done, steps, _STEPS_AT_ONCE):
+        for first in range(0, steps, _STEPS_AT_ONCE):
             readahead.advance(schedule.place(first))
             yield from self._packs(schedule, first, min(first + _STEPS_AT_ONCE, steps))
 
@@ -471,13 +442,11 @@ class PackedLoader:
         self._handed_out, self._phase = schedule.end(step), schedule.at(step)[0].phase
 
     def _counted(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
-        schedule, grew = self._schedule(start), self.shards.growing
+        schedule = self._schedule(start)
         for step in count():
             box = [*islice(batches, 1)]
             if not box:
                 return
-            if grew:
-                schedule, grew = self._schedule(start), self.shards.growing
             self._count(schedule, step)
             yield box.pop()  # keep no reference: the reader decides how long the batch lives
 

@@ -24,7 +24,6 @@ from packprep.schemas.listed import check_file, check_files
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
 from packprep.schemas.names import column_view
 from packprep.schemas.storage.remote import RemoteOutput
-from packprep.schemas.storage.running import Mapping, RunningBuild
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import check_batch
 
@@ -92,14 +91,10 @@ class PackedShards:
     cu_seqlens. verify=True checks everything at opening: digests, surplus files and every invariant
     of every pack.
 
-    follow: read the shards of a build that still runs, in the order of the finished output, and
-    wait for the next ones. `len` is known once the build is done; until then iterate, or use
-    PackedLoader with shuffle=False.
-
     mmap: False reads shards with pread into memory, for network file systems and FUSE: a file that
     changes while it is read is a FormatError, where a mapped file may end the process (SIGBUS). At
     most cache_size bytes of record batches are kept, by default 4 GiB; PackedLoader reads the next
-    ones ahead. Not for URLs, indexes and builds that are followed.
+    ones ahead. Not for URLs and indexes.
 
     >>> for document_id, start, tokens in PackedShards("packed")[0].segments(): ...
 
@@ -113,33 +108,33 @@ class PackedShards:
         split: str | None = None,
         epoch: int | None = None,
         verify: bool = False,
-        follow: bool = False,
         cache_dir: str | Path | None = None,
         cache_size: int | None = None,
         store: "Stores" = None,
         mmap: bool = True,
+        follow: None = None,
     ) -> None:
+        if follow is not None:
+            raise ValueError(
+                f"follow={follow} was passed, and a build that still runs is not read any more; "
+                f"wait until {path} is finished, and leave follow out"
+            )
         self._remote: RemoteOutput | None = None
         self._epoch = epoch
         self._shards: list[MappedShard] = []
         options = {"cache_dir": cache_dir, "cache_size": cache_size, "store": store}
         options |= {"mmap": mmap}
-        self._reopen = partial(PackedShards, epoch=epoch, follow=follow, **options)  # type: ignore[arg-type]
+        self._reopen = partial(PackedShards, epoch=epoch, **options)  # type: ignore[arg-type]
         self._ends: list[int] = []
         self._gathered: Gathered | None = None
-        self._build: RunningBuild | None = None
-        self._identity = ""  # of the build, if it was followed
         self._manifest: Manifest | None = None
         self._cache: BatchCache | None = None
         if not mmap:
-            if is_url(path) or follow:
-                kind = "at a URL" if is_url(path) else "of a build that is followed"
+            if is_url(path):
                 raise ValueError(
-                    f"{path}: shards {kind} are mapped from a local disk; leave out mmap=False"
+                    f"{path}: shards at a URL are mapped from a local disk; leave out mmap=False"
                 )
             self._cache = batch_cache(_CACHE_SIZE if cache_size is None else cache_size)
-        if follow and self._follow(path, split, epoch, verify):
-            return
         if is_url(path):
             self._remote = RemoteOutput(str(path), cache_dir, cache_size, self._evicted)
             self.path: str | Path = self._remote.url
@@ -163,54 +158,6 @@ class PackedShards:
         self.plans = self._find_plans([entry.epoch or 0 for entry in entries], manifest.epochs)
         if verify:
             self._verify(manifest)
-
-    def _follow(self, path: str | Path, split: str | None, epoch: int | None, verify: bool) -> bool:
-        """Open a build that still runs; False if it is finished, and is opened like any other."""
-        if is_url(path):
-            raise ValueError(f"{path} is in a store, where a build cannot be followed; wait for it")
-        build = RunningBuild(Path(path))
-        if (manifest := build.manifest) is None:
-            return False
-        options = manifest.data["inputs"]["options"]
-        if options.get("materialize") == "index":
-            raise ValueError(
-                f"{path} is an index that is still being built, and its tokens are not complete; "
-                "wait until it is finished"
-            )
-        parts = options.get("repack") or options.get("phases")
-        if verify or epoch is not None or parts:
-            raise ValueError(
-                f"{path} is still being built; follow cannot verify it, or read phases or the "
-                "packings of several epochs: wait until it is finished"
-            )
-        self.path, self._build, self._manifest = Path(path), build, manifest
-        self._identity, self.split = manifest.identity, _choose(manifest, split, path)
-        self.plans = self._find_plans([], 1)
-        return True
-
-    @property
-    def growing(self) -> bool:
-        """True while the build is followed, and its last pack is not known."""
-        return self._build is not None
-
-    def grow(self, packs: int) -> int:
-        """Number of packs that are known; waits until it is `packs`, or all that the build makes.
-
-        FormatError if the build failed or stopped.
-        """
-        while (build := self._build) is not None and sum(map(len, self._shards)) < packs:
-            if new := build.shards(str(self.split)):
-                self._shards += [
-                    self._shard(entry, self.manifest, mapping) for mapping, entry in new
-                ]
-            elif (finished := build.finished(str(self.split))) is not None:
-                self._build, (self._manifest, rest) = None, finished
-                self._shards += [self._open(entry, self._manifest) for entry in rest]
-            else:
-                build.wait()
-            self._ends = list(accumulate(map(len, self._shards)))
-            self.plans = self._find_plans([0] * len(self._shards), 1)
-        return self._ends[-1] if self._ends else 0
 
     def _find_plans(self, epochs: list[int], total: int) -> list["StoredPlan"]:
         """The plans that are read in turn. epochs: of each shard, ascending; total: number."""
@@ -245,24 +192,19 @@ class PackedShards:
 
     def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
         """Open a shard and check its size and schema, at a URL once it is fetched."""
-        if self._remote is not None:
-            return self._shard(entry, manifest, partial(self._remote.map, entry))
-        check_file(Path(self.path), entry)
-        shard = self._shard(entry, manifest)
-        shard.stream().close()
-        return shard
-
-    def _shard(
-        self, entry: FileEntry, manifest: Manifest, mapping: Mapping | None = None
-    ) -> MappedShard:
-        folder = Path(self.path) if self._remote is None else self._remote.directory
-        opened = self._local
+        opened, fields, columns = self._local, stored_fields(manifest), manifest.file_columns
         if self._gathered is not None:
             from .indexed import IndexShard
 
             opened = partial(IndexShard, self._gathered)
-        fields, columns = stored_fields(manifest), manifest.file_columns
-        return opened(folder / entry.path, entry.path, fields, entry.packs, columns, mapping)
+        if self._remote is not None:
+            file, mapping = self._remote.directory / entry.path, partial(self._remote.map, entry)
+            return opened(file, entry.path, fields, entry.packs, columns, mapping)
+        check_file(Path(self.path), entry)
+        file = Path(self.path) / entry.path
+        shard = opened(file, entry.path, fields, entry.packs, columns)
+        shard.stream().close()
+        return shard
 
     @property
     def _local(self) -> Callable[..., MappedShard]:
@@ -290,7 +232,7 @@ class PackedShards:
 
         ValueError where that would read or fetch whole shards.
         """
-        if self._remote is not None or self._cache is not None or self.growing:
+        if self._remote is not None or self._cache is not None:
             raise ValueError(
                 f"{self.path}: batches of max_tokens need the lengths of all packs ahead, of a "
                 "finished output on a local disk that is mapped; choose packs_per_batch"
@@ -363,16 +305,11 @@ class PackedShards:
         self.plans = self._find_plans([0] * len(self._shards), 1)
 
     def __len__(self) -> int:
-        if self.growing:
-            raise TypeError(
-                f"the packs of {self.path} can be counted when its build is finished; iterate, or "
-                "read by number"
-            )
         return self.plans[0].packs
 
     def __getitem__(self, index: int) -> Pack:
         """Pack `index`, counted from the end if negative; IndexError outside the packs."""
-        packs = self.grow(index + 1) if self.growing and index >= 0 else len(self)
+        packs = len(self)
         if not -packs <= index < packs:
             raise IndexError(f"index {index} is out of range; {self.path} has {packs} packs")
         rows, row = self.find(self.plans[0].first_pack + index % packs)
@@ -383,23 +320,15 @@ class PackedShards:
 
         index: 0 or more, in stored order over the packings of all epochs.
         """
-        if self._build is not None:  # as in a worker process, which opened the output itself
-            self.grow(index + 1)
         shard = bisect_right(self._ends, index)
         return self._shards[shard].find(index - (self._ends[shard - 1] if shard else 0))
 
     def __iter__(self) -> Iterator[Pack]:
-        number = 0
-        while self.growing and number < self.grow(number + 1):
-            yield self[number]
-            number += 1
-        yield from map(self.__getitem__, range(number, len(self)))
+        yield from map(self.__getitem__, range(len(self)))
 
     def __repr__(self) -> str:
         if self._manifest is None:
             return f"PackedShards({str(self.path)!r}: {len(self)} packs)"
-        if self.growing:
-            return f"PackedShards({str(self.path)!r}, split={self.split!r}: still being built)"
         counts = self.manifest.splits[str(self.split)]
         epochs = self.manifest.epochs
         if epochs > 1:
@@ -460,11 +389,8 @@ class PackedShards:
     def fingerprint(self) -> int:
         """Number below 2^60, equal for the same packs in the same order, at any path.
 
-        From the shards' digests, or, without a manifest, from their names, sizes and packs. Of a
-        build that is followed it is `identity_fingerprint`, also when it is finished.
+        From the shards' digests, or, without a manifest, from their names, sizes and packs.
         """
-        if self._identity:
-            return self.identity_fingerprint
         if self._manifest is not None:
             entries = self._manifest.shards(str(self.split), self._epoch)
             content: list[Any] = [entry.sha256 for entry in entries]
@@ -473,16 +399,6 @@ class PackedShards:
                 [shard.where, shard.file.stat().st_size, len(shard)] for shard in self._shards
             ]
         return int(digest_of(content)[:15], 16)
-
-    @property
-    def identity_fingerprint(self) -> int:
-        """The same from the inputs of the build, which decide the packs before any is written.
-
-        0 without a manifest.
-        """
-        if self._manifest is None:
-            return 0
-        return int(digest_of([self._manifest.identity, self.split])[:15], 16)
 
     @property
     def column_kinds(self) -> dict[str, str]:

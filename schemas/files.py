@@ -7,6 +7,8 @@ from pathlib import Path, PurePosixPath
 from .errors import FormatError
 
 MANIFEST = "manifest.json"
+SUFFIX = ".incomplete"  # of the directory in which an output is made, next to it
+BUILD = "build.json"  # in that directory: what is built there
 
 # Characters of a file or folder name. File systems allow 255 bytes, and our names are short.
 _LONGEST_NAME = 200

@@ -19,8 +19,7 @@ from functools import cached_property
 from packprep.engines.parity import EngineChoice
 from packprep.execute.job import Job
 from packprep.execute.places import Places, find_places, is_measured, measure_source
-from packprep.execute.window_files import Windows, check_windows
-from packprep.schemas.storage.running import window_at
+from packprep.execute.window_files import Windows, check_windows, window_name
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import row_shape
 from packprep.sources.source import check_unchanged
@@ -171,7 +170,9 @@ class Shares:
         written = _names(self.job.receipts)
         slices = self.places.slices
         for number, window in enumerate(self.windows):
-            splits = [split for split in self.job.splits if window_at(split, number) not in written]
+            splits = [
+                split for split in self.job.splits if window_name(split, number) not in written
+            ]
             if splits and all(slices[part].receipt in receipts for part in window):
                 yield from ((split, number) for split in splits)
 
@@ -181,13 +182,13 @@ class Shares:
         return BASE_MEMORY + documents * MEMORY_PER_DOCUMENT
 
     def is_written(self, window: WindowId) -> bool:
-        return window_at(*window) in _names(self.job.receipts)
+        return window_name(*window) in _names(self.job.receipts)
 
     def unwritten(self) -> int:
         """Number of windows that are not written yet."""
         written = _names(self.job.receipts)
         named = itertools.product(self.job.splits, range(len(self.windows)))
-        return sum(window_at(split, number) not in written for split, number in named)
+        return sum(window_name(split, number) not in written for split, number in named)
 
     def write(self, window: WindowId) -> bool:
         """Plan and write a window; False if one of its token files is damaged."""

@@ -25,11 +25,10 @@ from packprep.output.shard_writer import (
     read_shard_receipt,
     write_shard,
 )
-from packprep.output.sign_off import first_documents, write_layout
+from packprep.output.sign_off import first_documents
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.manifest import FileEntry
-from packprep.schemas.storage.running import shard_at, window_at
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens.store import TokenFile, rows_of_sources
@@ -68,6 +67,11 @@ class WindowFile:
     made_from: str
     account: Account
     shards: tuple[ShardFile, ...]
+
+
+def window_name(split: str, window: int) -> str:
+    """Name of the receipt of a window."""
+    return f"{split}-{window:05d}.json"
 
 
 def check_windows(windows: int, most: int, config: BuildConfig) -> None:
@@ -222,7 +226,6 @@ class Windows:
         change: packs to add or to leave out, see `planner.remainders`. keep: see `link`.
         """
         self.job.receipts.mkdir(exist_ok=True)
-        write_layout(self.job.staging, self.layout, self.job.splits)
         with self.clock("plan"):
             plan = self._plan(split, number)
             written = resized(plan.packs, change, self.job.config)
@@ -302,7 +305,7 @@ class Windows:
         return packs
 
     def _receipt(self, split: str, number: int) -> Path:
-        return self.job.receipts / window_at(split, number)
+        return self.job.receipts / window_name(split, number)
 
     def _made_from(self, split: str, number: int, change: int) -> str:
         return digest_of([split, number, change, [file.xxh3 for file in self.windows[number]]])
@@ -366,7 +369,7 @@ class Windows:
 
         def write(part: tuple[int, tuple[int, int]]) -> ShardFile:
             number, (first, last) = part
-            name = shard_at(split, window, number)
+            name = f"{split}-{window:05d}-{number:05d}.arrow"
             receipt = self.job.receipts / f"{name}.json"
             if (done := read_shard_receipt(receipt, made_from)) is not None and done.intact(
                 self.job.shards

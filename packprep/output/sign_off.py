@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BufferedReader
@@ -22,7 +21,6 @@ from packprep.schemas.files import shard_name
 from packprep.schemas.index_table import IndexTable
 from packprep.schemas.manifest import NEWEST_VERSION, Manifest, format_version
 from packprep.schemas.report import Report
-from packprep.schemas.storage.running import LAYOUT
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
@@ -40,7 +38,6 @@ from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.windows.index_rows import store_facts
 
 SETTINGS = "build.yaml"
-_LAYOUT_LOCK = threading.Lock()
 
 
 def name_shards(
@@ -86,19 +83,6 @@ def name_shards(
         write_dataset_dict(staging, splits)
         entries.append(file_entry(staging, staging / "dataset_dict.json"))
     return entries
-
-
-def write_layout(staging: Path, layout: ShardLayout, splits: Sequence[str]) -> None:
-    """Write layout.json, the description of the packs for a loader that follows the build."""
-    facts = {
-        "columns": described(layout.stored_columns),
-        "max_length": layout.max_length,
-        "vocab_size": layout.vocab_size,
-        "splits": list(splits),
-    }
-    with _LAYOUT_LOCK:  # threads write windows, and share the name of a temporary file
-        if not (staging / LAYOUT).exists():
-            write_file(staging / LAYOUT, canonical_json(facts))
 
 
 def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:

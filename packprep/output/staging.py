@@ -3,7 +3,7 @@
 Its build.json names the inputs of the build, so that the next command can resume it.
 
 build.json      the inputs that decide the bytes; job.json has all that another process needs to do
-                a part of the work, layout.json what a loader needs that follows the build
+                a part of the work
 tokens/         token files of slices, each with a receipt (unless they are in a token store)
 sizes/ places.json claims/ digests.json   files that the processes of an array or of Ray share
                                           (places.py, array_tasks.py)
@@ -29,12 +29,11 @@ from typing import Any
 from packprep.output.build_facts import resume_obstacle
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.errors import FormatError
+from packprep.schemas.files import BUILD as BUILD
 from packprep.schemas.files import MANIFEST, inside
+from packprep.schemas.files import SUFFIX as SUFFIX
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.storage.running import BUILD as BUILD
-from packprep.schemas.storage.running import LAYOUT
-from packprep.schemas.storage.running import SUFFIX as SUFFIX
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
 from packprep.support.progress import Progress
@@ -59,7 +58,6 @@ PARTS = (
     STORE,
     NAMES,
     JOB,
-    LAYOUT,
     BUILD,
 )  # not part of the output; BUILD is deleted last
 _KEPT = (

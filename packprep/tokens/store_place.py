@@ -9,9 +9,9 @@ from pathlib import Path
 from packprep.config.build_config import BuildConfig
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
+from packprep.schemas.files import BUILD, SUFFIX
 from packprep.schemas.manifest import read_manifest
 from packprep.schemas.storage.export_manifest import read_export
-from packprep.schemas.storage.running import BUILD, SUFFIX
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.resolve import OUTPUT_ENDINGS
 from packprep.support.errors import ConfigError

@@ -271,11 +271,9 @@ def test_nothing_is_closed_by_del_while_weak_references_still_give_it() -> None:
     assert [str(file) for file in modules if "def __del__" in file.read_text()] == []
 
 
-def test_what_cannot_be_read_so_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_read_so_is_refused() -> None:
     with pytest.raises(ValueError, match="shards at a URL are mapped from a local disk"):
         PackedShards("s3://bucket/out", mmap=False)
-    with pytest.raises(ValueError, match="shards of a build that is followed are mapped"):
-        PackedShards(tmp_path, follow=True, mmap=False)
 
 
 def test_packings_of_epochs_are_read_and_an_index_is_refused(tmp_path: Path) -> None:

@@ -381,3 +381,8 @@ def test_the_worked_example_is_what_datasets_reads_too() -> None:
 
     rows = datasets.load_from_disk(GOLDEN / "v1-example")
     assert [dict(row) for row in rows] == EXAMPLE == rows_of(PackedShards(GOLDEN / "v1-example"))
+
+
+def test_follow_answers_with_the_way_that_serves_now(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="out is finished, and leave follow out"):
+        PackedShards(tmp_path / "out", follow=True)  # type: ignore[arg-type]
