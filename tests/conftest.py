@@ -12,15 +12,14 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 
-from .helpers import warm
+from .helpers import examples, warm
 from .helpers.store_servers import SERVERS, StoreServer, running
+from .helpers.zoo import Zoo
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tests run side by side
 
-settings.register_profile(
-    "packprep", deadline=None
-)  # an example may compile a kernel, or be stopped for seconds
-settings.load_profile("packprep")
+examples.register()
+settings.load_profile("short")  # --hypothesis-profile chooses another
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,12 +32,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start one server of tests/helpers/warm.py for all workers. It imports nothing until asked."""
+    """Make the folder of the zoo, and start the server of tests/helpers/warm.py, for all workers.
+
+    The server imports nothing until asked.
+    """
     # gcsfs and adlfs send a part of a shard in one piece.
     config.addinivalue_line("filterwarnings", "ignore:Sending a large body:ResourceWarning")
-    if hasattr(config, "workerinput") or sys.platform != "linux":
+    if hasattr(config, "workerinput"):
         return
     folder = tempfile.TemporaryDirectory(prefix="packprep-tests-")
+    config.add_cleanup(folder.cleanup)
+    _set(config, "PACKPREP_ZOO", _new(Path(folder.name) / "zoo"))
+    if sys.platform != "linux":
+        return
     address, cache = Path(folder.name) / "server", Path(folder.name) / "cache"
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.helpers.warm", address],
@@ -46,14 +52,39 @@ def pytest_configure(config: pytest.Config) -> None:
         cwd=Path(__file__).parents[1],
         env=warm.environment(cache),
     )
-    os.environ["PACKPREP_WARM"] = str(address)
+    _set(config, "PACKPREP_WARM", address)
 
     def stop() -> None:
-        del os.environ["PACKPREP_WARM"]
         process.communicate()
-        folder.cleanup()
 
     config.add_cleanup(stop)
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _set(config: pytest.Config, name: str, value: Path) -> None:
+    """Set a variable of the environment until the end of the run. Workers inherit it."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv(name, str(value))
+    config.add_cleanup(patch.undo)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a test wrote into an output of the zoo."""
+    if hasattr(session.config, "workerinput"):
+        return
+    if changed := Zoo(Path(os.environ["PACKPREP_ZOO"])).changed():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print("\nA test changed the zoo, use zoo.copy:", *changed, sep="\n  ", file=sys.stderr)
+
+
+@pytest.fixture(scope="session")
+def zoo() -> Zoo:
+    """The finished outputs of tests/helpers/zoo.py, which tests only read."""
+    return Zoo(Path(os.environ["PACKPREP_ZOO"]))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,42 @@
+"""The zoo: its members are sound and the same in every run, and a change of one is noticed."""
+
+from pathlib import Path
+
+import pytest
+
+from packprep.inspect.verify import verify
+from packprep.loaders import PackedShards
+from packprep.schemas import read_manifest
+
+from .helpers import examples
+from .helpers.zoo import NAMES, Zoo
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_member_is_sound_and_has_several_shards(zoo: Zoo, name: str) -> None:
+    assert verify(zoo[name], level="full").sound
+    assert sum(entry.is_shard for entry in read_manifest(zoo[name]).files) > 2
+    assert all(path.is_file() for path in zoo.sources(name))
+
+
+def test_members_have_the_same_packs_in_every_run(zoo: Zoo, tmp_path: Path) -> None:
+    again = Zoo(tmp_path)["split"]
+    for split in ("train", "validation"):
+        packs = [
+            [pack.tokens.tolist() for pack in PackedShards(output, split=split)]
+            for output in (zoo["split"], again)
+        ]
+        assert packs[0] == packs[1]
+
+
+def test_a_changed_file_is_named_and_a_copy_may_change(zoo: Zoo, tmp_path: Path) -> None:
+    other = Zoo(tmp_path)
+    copy = other.copy("text", tmp_path / "copies")
+    (copy / "manifest.json").unlink()
+    assert other.changed() == []
+    (other["text"] / "more.arrow").write_bytes(b"")
+    assert other.changed() == ["text/out/more.arrow"]
+
+
+def test_costly_tests_take_a_share_of_the_examples_and_at_least_two() -> None:
+    assert examples.share_of_examples(10**6) == 2
