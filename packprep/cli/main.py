@@ -158,8 +158,11 @@ def _usage(error: click.ClickException) -> str:
     """Message of click as the beginning of a sentence; suggests an option for an unknown one."""
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
-        from packprep.config.spellings import option_here
+        from packprep.config.spellings import gone, option_here
 
+        of_a_build = error.ctx and error.ctx.info_name in ("build", "plan")
+        if of_a_build and (answer := gone(error.option_name)):
+            return f"{answer};"
         option = option_here(error.option_name)
         if option and error.ctx and option in (each.name for each in error.ctx.command.params):
             flag = "SOURCE" if option == "sources" else "--" + option.replace("_", "-")

@@ -15,7 +15,7 @@ from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
 from packprep.config.options import Options
 from packprep.config.phases import LENGTHS, Phase
-from packprep.config.spellings import option_here, recorded_name, with_new_names
+from packprep.config.spellings import gone, option_here, recorded_name, with_new_names
 from packprep.config.token_sources import IDS_COLUMN, names_token_files
 from packprep.config.values import parse_size as parse_size
 from packprep.config.values import value_of
@@ -39,6 +39,8 @@ class BuildConfig(Options):
             for name in options:
                 if option := option_here(name):
                     raise ConfigError(f"{name} is called {option} here")
+                if answer := gone(name):
+                    raise ConfigError(answer)
             options = with_new_names(options)
             known = {spec.name for spec in fields(self)}
             for name in options:
@@ -162,5 +164,7 @@ def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -
         if key not in known:
             if option := option_here(key):
                 raise ConfigError(f"{where}: {key} is called {option} here")
+            if answer := gone(key):
+                raise ConfigError(f"{where}: {answer}")
             raise ConfigError(f"{where} has an unknown option {key!r}{nearest(key, known)}")
     return options

@@ -299,7 +299,6 @@ def _check_executor(config: Options) -> None:
         "keep_tokens": config.keep_tokens is not None,
         "isolated": config.isolated,
         "standard_input": "-" in config.sources,
-        "restart": config.restart,
     }
     for key, sentence in EXECUTORS[config.executor].refuses.items():
         if values[key]:
@@ -310,11 +309,6 @@ def _check_output(config: Options) -> None:
     in_a_store = "://" in config.output
     if not in_a_store and config.work_dir is not None:
         raise ConfigError("work_dir is for an output in a store; leave it out for a directory")
-    if in_a_store and config.overwrite:
-        raise ConfigError(
-            "overwrite cannot replace an output in a store: readers would see a mix of old and new "
-            "files; choose another -o, and delete the old output when nobody reads it"
-        )
     if in_a_store and config.append:
         raise ConfigError(
             "append cannot change an output in a store; build the new files at another address, "

@@ -15,7 +15,7 @@ class Executor:
     share only files, so the process that signs off does not report finished work. many_commands:
     each task is a separate command that resolves the sources again; see `Options.is_task`. refuses:
     error sentences by the setting that a config must not have: keep_tokens, isolated,
-    standard_input, restart.
+    standard_input.
     """
 
     options: tuple[str, ...] = ()
@@ -49,8 +49,6 @@ EXECUTORS: Final[Mapping[str, Executor]] = {
         refuses=_keep_tokens("array")
         | {
             "standard_input": "standard input cannot be read by every task of an array; give files",
-            "restart": "restart would delete the work of other tasks; delete the unfinished build "
-            "before the tasks start",
         },
     ),
 }

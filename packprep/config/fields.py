@@ -528,7 +528,13 @@ class OptionFields:
         "Machines",
         "Write to a store that the tests of packprep have not run with: two builds may mix there.",
     )
-    overwrite: bool = option(False, "once", "Output", "Replace an output made with other settings.")
+    overwrite: bool = option(
+        False,
+        "once",
+        "Output",
+        "Replace an output, or discard an unfinished one, of other settings; in a store, only an "
+        "unfinished one.",
+    )
     from_phase: int | None = option(
         None,
         "once",
@@ -541,9 +547,6 @@ class OptionFields:
         "once",
         "Output",
         "Add the source files that are not in the output yet, in new windows.",
-    )
-    restart: bool = option(
-        False, "once", "Output", "Start over instead of resuming an unfinished build."
     )
 
     def __post_init__(self) -> None:

@@ -90,6 +90,13 @@ RENAMED = {"min_len": "min_document_tokens", "max_len": "max_document_tokens"}
 _RECORDED = {name: earlier for earlier, name in RENAMED.items()}
 
 
+GONE = {
+    "restart": "--overwrite discards an unfinished output of other settings; to do finished work "
+    "again, delete OUT.incomplete",
+}
+"""Option of earlier versions -> what serves instead."""
+
+
 def recorded_name(option: str) -> str:
     """Name of an option in manifests and reports."""
     return _RECORDED.get(option, option)
@@ -122,4 +129,14 @@ def say(line: str) -> None:
 
 def option_here(name: str) -> str | None:
     """Option of `packprep build` for a name of another tool, as key or as flag; None for others."""
-    return SPELLINGS.get(name.removeprefix("--").replace("-", "_"))
+    return SPELLINGS.get(_key(name))
+
+
+def gone(name: str) -> str | None:
+    """Answer to an option of earlier versions, as key or as flag; None for other names."""
+    instead = GONE.get(_key(name))
+    return None if instead is None else f"{name} is no option any more: {instead}"
+
+
+def _key(name: str) -> str:
+    return name.removeprefix("--").removeprefix("no-").replace("-", "_")

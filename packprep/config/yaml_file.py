@@ -13,7 +13,7 @@ from typing import Any
 
 from packprep.config.build_config import BuildConfig, check_keys
 from packprep.config.options import options_in
-from packprep.config.spellings import RENAMED
+from packprep.config.spellings import GONE, RENAMED
 from packprep.config.yaml_variables import escaped, fill_variables, unescaped
 from packprep.support.errors import ConfigError, brief
 
@@ -36,8 +36,10 @@ def from_output(path: Path) -> dict[str, Any]:
     """Read the options in the build.yaml of an output.
 
     They are resolved: no variable is filled in, and no line names the new name of an option.
+    Options that are gone, which never decided the bytes, are left out.
     """
     options = _renamed(_loaded(path, (), fill=False))
+    options = {key: value for key, value in options.items() if key not in GONE}
     if isinstance(phases := options.get("phases"), list):
         options["phases"] = [_renamed(each) if isinstance(each, dict) else each for each in phases]
     return check_keys(options, str(path))

@@ -8,7 +8,6 @@ linked; they are not written again.
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,7 +73,6 @@ class GrowingOutput:
     def __init__(self, config: BuildConfig) -> None:
         self.old = Path(config.output)
         self.path = appended_path(self.old)
-        self._restart = config.restart
 
     def __str__(self) -> str:
         return str(self.old)
@@ -120,12 +118,10 @@ class GrowingOutput:
             return
         if "generations" in json.loads((staging.path / BUILD).read_bytes()).get("inputs", ()):
             return
-        if not self._restart:
-            raise ConfigError(
-                f"{staging.path} is left from an unfinished build of all of {self}; finish that "
-                "build first, or add --restart to delete it"
-            )
-        shutil.rmtree(staging.path)
+        raise ConfigError(
+            f"{staging.path} is left from an unfinished build of all of {self}; finish that build "
+            f"first, or delete {staging.path}"
+        )
 
     def _remove(self) -> None:
         """Delete the new part. It is renamed first, so that a half-deleted one is never merged."""
@@ -183,13 +179,10 @@ class GrowingOutput:
         part = read_manifest(self.path)
         if part.identity == digest_of(inputs):
             return part
-        if config.restart:
-            self._remove()
-            return None
         changed = difference({"inputs": part.data["inputs"]}, {"inputs": inputs})
         raise ConfigError(
             f"{self.path} is an unfinished append with other settings ({changed}); repeat its "
-            "settings to resume it, or add --restart to start over"
+            f"settings to resume it, or delete {self.path} to start over"
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:

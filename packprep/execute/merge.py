@@ -187,7 +187,7 @@ def merge_locked(
     with staged(output) as staged_output:
         staging = staged_output.path
         facts = build_facts(inputs, tokens="", source_bytes=0)
-        signed = staged_output.claim(facts, progress, restart=False, replaces=output in outputs)
+        signed = staged_output.claim(facts, progress, replaces=output in outputs)
         if signed is not None:
             publish(staging, output)
             return signed

@@ -133,7 +133,7 @@ def build(
             planner=planner,
         )
         signed = staging.claim(
-            _facts(job, inputs), progress, restart=config.restart, replaces=output.replaces
+            _facts(job, inputs), progress, replaces=output.replaces, discard=_discard(config)
         )
         if signed is not None:
             progress.say(f"{staging.path} is complete: only its last rename was missing")
@@ -144,6 +144,11 @@ def build(
         with _system_errors(stages), _store_used(job):
             manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
             return output.publish(staging.path, manifest, progress)
+
+
+def _discard(config: BuildConfig) -> bool | None:
+    """True if a build deletes what one with other settings left; None if it cannot be asked to."""
+    return None if config.append else config.overwrite
 
 
 def _store_used(job: Job) -> AbstractContextManager[None]:
@@ -233,6 +238,7 @@ def build_share(
                     progress,
                     alone=not at_work(output.path),
                     replaces=output.replaces,
+                    discard=_discard(config),
                 )
             if not done:
                 stack.enter_context(locked(member, "a task is running"))

@@ -74,7 +74,7 @@ def materialize(index: Output, output: Path, *, progress: Progress | None = None
         with staged(output) as staged_output:
             staging = staged_output.path
             facts = build_facts(inputs, tokens="", source_bytes=0)
-            signed = staged_output.claim(facts, progress, restart=False, replaces=False)
+            signed = staged_output.claim(facts, progress, replaces=False)
             if signed is None:
                 source = CheckedOutput(index, manifest)
                 source.say_caches(progress)

@@ -113,7 +113,13 @@ class StoreOutput:
             manifest = finish_publication(self.store, self.work, record, progress)
         if manifest is not None:
             self._check_same(
-                manifest, inputs, f"{self} was built with other settings", "or delete it first"
+                manifest,
+                inputs,
+                f"{self} was built with other settings",
+                "and delete the old output when nobody reads it: an output in a store cannot be "
+                "replaced at once, so readers would see a mix of old and new files"
+                if config.overwrite
+                else "or delete it first",
             )
             return manifest
         if name := next(iter(self.store.list()), None):

@@ -80,7 +80,7 @@ def rename(output: Path, names: Names, progress: Progress | None = None) -> Mani
         with staged(output) as staged_output:
             staging = staged_output.path
             facts = build_facts(inputs, tokens="", source_bytes=0)
-            signed = staged_output.claim(facts, progress, restart=False, replaces=True)
+            signed = staged_output.claim(facts, progress, replaces=True)
             if signed is None:
                 source = CheckedOutput(output, manifest)
                 source.say_caches(progress)

@@ -114,29 +114,37 @@ class Staging:
         )
 
     def claim(
-        self, build: Mapping[str, Any], progress: Progress, *, restart: bool, replaces: bool
+        self,
+        build: Mapping[str, Any],
+        progress: Progress,
+        *,
+        replaces: bool,
+        discard: bool | None = None,
     ) -> Manifest | None:
         """Claim the directory for this build: resume the work in it, or begin.
 
         build: content of build.json; its `inputs` must not change. replaces: True if there is an
-        old output, which an interrupted swap may have left here. Returns the manifest if only the
-        last rename is missing. ConfigError if another build has left work here.
+        old output, which an interrupted swap may have left here. discard: True to delete the work
+        of a build with other settings; None if the command has no option for that. Returns the
+        manifest if only the last rename is missing. ConfigError if another build has left work
+        here, and is not to be discarded.
         """
         before = self._before(replaces)
-        if restart and self.committed():
-            progress.say(
-                f"{self.path} is left from an unfinished build: started over, as --restart asks"
-            )
-            before = None
         if before is not None and (changed := resume_obstacle(before, build)):
             if self.committed() and "failed" in before:
                 progress.say(
                     f"{self.path} is left from a build that failed; starting over ({changed})"
                 )
+            elif self.committed() and discard:
+                progress.say(
+                    f"{self.path} is left from an unfinished build with other settings "
+                    f"({changed}): started over, as --overwrite asks"
+                )
             elif self.committed():
+                start_over = f"delete {self.path}" if discard is None else "add --overwrite"
                 raise ConfigError(
                     f"{self.path} is an unfinished build with other settings ({changed}); repeat "
-                    "its settings to resume it, or add --restart to start over"
+                    f"its settings to resume it, or {start_over} to start over"
                 )
             before = None
         if before is None:
@@ -154,7 +162,13 @@ class Staging:
         return None
 
     def join(
-        self, build: Mapping[str, Any], progress: Progress, *, alone: bool, replaces: bool
+        self,
+        build: Mapping[str, Any],
+        progress: Progress,
+        *,
+        alone: bool,
+        replaces: bool,
+        discard: bool | None,
     ) -> bool:
         """`claim` for a task of an array. Returns True if only the last rename is missing.
 
@@ -162,7 +176,7 @@ class Staging:
         ConfigError is raised if it was claimed with other settings.
         """
         if alone:
-            return self.claim(build, progress, restart=False, replaces=replaces) is not None
+            return self.claim(build, progress, replaces=replaces, discard=discard) is not None
         claimed = json.loads((self.path / BUILD).read_bytes())
         if changed := resume_obstacle(claimed, build):
             raise ConfigError(
@@ -224,7 +238,7 @@ def staged(output: Path) -> Iterator[Staging]:
 
     It is deleted if no work was done. After any interruption it stays, and the same command resumes
     the build. After an error in an option or a row another command must follow, so build.json notes
-    the failure, and that command may start over without --restart.
+    the failure, and that command may start over without --overwrite.
     """
     staging = staging_at(output)
     path = staging.path

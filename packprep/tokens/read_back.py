@@ -40,8 +40,8 @@ def read_back(staging: Path, manifest: Manifest, opened: Callable[[str], Buffere
         if isinstance(error, OSError) and error.errno is not None:  # Arrow's has none
             raise
         raise FormatError(
-            f"the output is not signed, because it cannot be read: {error}; build it again with "
-            "--restart, and report it if that fails too"
+            f"the output is not signed, because it cannot be read: {error}; delete {staging} "
+            "and build again, and report it if that fails too"
         ) from None
 
 

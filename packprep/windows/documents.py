@@ -302,7 +302,8 @@ def _join_pointers(parts: Sequence[Pointers]) -> Pointers:
         return Pointers.joined(parts)
     except ValueError:
         raise FormatError(
-            "token files of different versions of packprep are mixed; build with --restart"
+            "token files of different versions of packprep are mixed; delete OUT.incomplete and "
+            "build again"
         ) from None
 
 

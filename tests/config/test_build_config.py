@@ -210,11 +210,9 @@ def test_a_file_name_that_is_not_unicode_survives_yaml(tmp_path: Path) -> None:
 
 
 def test_yaml_omits_unset_options_tokenizer_objects_and_permission_to_delete() -> None:
-    keys = yaml.safe_load(
-        to_yaml(BuildConfig(tokenizer=object(), overwrite=True, restart=True, limit=3))
-    ).keys()
+    keys = yaml.safe_load(to_yaml(BuildConfig(tokenizer=object(), overwrite=True, limit=3))).keys()
     assert "limit" in keys
-    assert not {"max_tokens", "tokenizer", "overwrite", "restart"} & keys
+    assert not {"max_tokens", "tokenizer", "overwrite"} & keys
 
 
 def test_every_option_has_one_stage_and_only_run_and_once_are_never_part_of_the_identity() -> None:

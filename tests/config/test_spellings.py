@@ -7,9 +7,10 @@ import pytest
 
 from packprep import BuildConfig, TokenizeAndPack, build
 from packprep.config.options import Options
-from packprep.config.spellings import RENAMED, SPELLINGS
-from packprep.config.yaml_file import from_yaml
+from packprep.config.spellings import GONE, RENAMED, SPELLINGS
+from packprep.config.yaml_file import from_output, from_yaml
 from packprep.support.errors import ConfigError
+from tests.helpers.command import run
 
 OPTIONS = {field.name for field in fields(BuildConfig)}
 
@@ -30,6 +31,25 @@ def test_a_name_of_another_tool_is_answered_in_yaml_and_python(tmp_path: Path) -
         TokenizeAndPack(None, packing_strategy="bfd")
     with pytest.raises(ConfigError, match=r"^source b: text_field is called text_column here$"):
         BuildConfig(sources=({"path": "b", "text_field": "body"},))
+
+
+@pytest.mark.parametrize("option", GONE)
+def test_an_option_that_is_gone_is_answered_with_what_serves_instead(
+    tmp_path: Path, option: str
+) -> None:
+    assert option not in OPTIONS
+    flag, path = "--" + option.replace("_", "-"), tmp_path / "build.yaml"
+    path.write_text(f"{option}: 2\nseed: 3\n")
+    for command in ("build", "plan"):
+        result = run(command, flag)
+        assert result.code == 2
+        assert result.err.startswith(f"packprep: {flag} is no option any more: {GONE[option]}; see")
+    wrong: dict[str, Any] = {option: 2}
+    with pytest.raises(ConfigError, match=f"^{option} is no option any more: "):
+        BuildConfig(**wrong)
+    with pytest.raises(ConfigError, match=f"build.yaml: {option} is no option any more: "):
+        from_yaml(path)
+    assert from_output(path) == {"seed": 3}  # an output of before can still be read
 
 
 def test_an_unknown_keyword_names_build_config_and_a_near_option() -> None:

@@ -307,7 +307,6 @@ def test_a_task_that_nobody_names_is_refused(
         ({"executor": "array", "task_index": "-1"}, "expected a number from 0, or merge"),
         ({"executor": "array", "sources": ("-",)}, "standard input cannot be read"),
         ({"executor": "array", "keep_tokens": "store"}, "keep_tokens is for one process"),
-        ({"executor": "array", "restart": True}, "restart would delete the work of other tasks"),
     ],
 )
 def test_options_that_contradict_the_executor_are_refused(

@@ -36,7 +36,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "keep_tokens": {"keep_tokens": "store"},
     "isolated": {"isolate": True},
     "standard_input": {"sources": ("-",)},
-    "restart": {"restart": True},
 }
 
 

@@ -228,7 +228,6 @@ CASES: dict[str, list[Case]] = {
     "executor": [Case("text", {"executor": "array", "num_tasks": 2, "unit_size": 300})],
     "overwrite": [Case("ids", {"overwrite": True}, before={"seed": 1})],
     "append": [Case("ids", {"append": True}, before={"append": False, "sources": 1})],
-    "restart": [Case("ids", {"restart": True})],
 }
 ELSEWHERE = {
     "sources": "every case has them",

@@ -197,10 +197,10 @@ def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"format_version": 0}))
     with pytest.raises(ConfigError, match="format version was 0, now 1"):
         build(BuildConfig(**corpus))
-    assert build(BuildConfig(**other, restart=True)).data == undisturbed(other, tmp_path)
+    assert build(BuildConfig(**other, overwrite=True)).data == undisturbed(other, tmp_path)
 
 
-def test_a_build_that_drew_another_holdout_is_refused_and_restart_starts_over(
+def test_a_build_that_drew_another_holdout_is_refused_and_overwrite_starts_over(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus |= {"holdout": 0.2}
@@ -209,7 +209,7 @@ def test_a_build_that_drew_another_holdout_is_refused_and_restart_starts_over(
         stop_in(corpus, window_files, "write_shard", 2)
     with pytest.raises(ConfigError, match=r"packprep draws other random bits now: .*holdout"):
         build(BuildConfig(**corpus))
-    assert build(BuildConfig(**corpus, restart=True)).data == undisturbed(corpus, tmp_path)
+    assert build(BuildConfig(**corpus, overwrite=True)).data == undisturbed(corpus, tmp_path)
 
 
 def test_workers_and_memory_may_change(corpus: dict[str, Any], tmp_path: Path) -> None:

@@ -151,8 +151,8 @@ def test_the_same_command_again_does_nothing_and_other_settings_are_refused(
         match=r"packed was built with other settings .max_length was 64, now 128.; choose",
     ):
         build(BuildConfig(**corpus | {"max_length": 128}))
-    with pytest.raises(ConfigError, match="overwrite cannot replace an output in a store"):
-        BuildConfig(**corpus, overwrite=True)
+    with pytest.raises(ConfigError, match="an output in a store cannot be replaced at once"):
+        build(BuildConfig(**corpus | {"max_length": 128}, overwrite=True))
     with pytest.raises(ConfigError, match="append cannot change an output in a store"):
         BuildConfig(**corpus, append=True)
     check_there(corpus, first)
@@ -202,6 +202,17 @@ def stopped(
         patch.setattr(Store, name, dies)
         with pytest.raises(RuntimeError, match="killed"):
             build(BuildConfig(**corpus))
+
+
+def test_an_unfinished_output_of_other_settings_is_discarded_with_overwrite_only(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(corpus, monkeypatch, "writing", 3)
+    other = corpus | {"max_length": 128}
+    with pytest.raises(ConfigError, match=r"max_length was 64, now 128.*add --overwrite to start"):
+        build(BuildConfig(**other))
+    check_there(corpus, build(BuildConfig(**other, overwrite=True)))
+    assert Store(corpus["output"] + ".incomplete").list() == {}
 
 
 def test_a_half_published_output_is_finished_by_the_same_build_anywhere_and_refused_to_another(
