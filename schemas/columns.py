@@ -3,18 +3,23 @@
 A column holds one list per pack. Its kind says how long the list is: `token` columns have one value
 per token, `segment` columns one per segment, `boundary` columns one more than there are segments,
 `row` columns one per row of its trees.
+
+The command line reads this module for `--help`, so numpy and pyarrow are loaded only in functions.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from .errors import FormatError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
 Kind = Literal["token", "segment", "boundary", "row"]
 DType = Literal["int8", "uint8", "int16", "uint16", "int32", "int64", "float32", "float64"]
@@ -31,17 +36,38 @@ WHOLE_ROW = -1
 COMPACT_COLUMNS = ("tokens", "position_ids")
 UINT16_LIMIT = 1 << 16
 
-_ARROW: dict[str, pa.DataType] = {
-    "int8": pa.int8(),
-    "uint8": pa.uint8(),
-    "int16": pa.int16(),
-    "uint16": pa.uint16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
+
+class NumberType(NamedTuple):
+    """A type of numbers, under the name that numpy and `datasets` give it.
+
+    arrow: Arrow's name. read_from: types of a source, by Arrow's names, that a carried column
+    stores in this type if its entry names none. carried: an entry of `carry` may name it.
+    """
+
+    arrow: str
+    read_from: tuple[str, ...] = ()
+    carried: bool = True
+
+
+NUMBER_TYPES: dict[DType, NumberType] = {
+    "int8": NumberType("int8", ("int8", "bool")),
+    "uint8": NumberType("uint8", ("uint8",)),
+    "int16": NumberType("int16", ("int16",)),
+    "uint16": NumberType("uint16", carried=False),
+    "int32": NumberType("int32", ("int32", "uint16")),
+    "int64": NumberType("int64", ("int64", "uint32", "uint64")),
+    "float32": NumberType("float", ("halffloat", "float", "double")),
+    "float64": NumberType("double"),
 }
+"""The types of all columns; a new one is a row here and in manifest.schema.json."""
+
+_OF_ARROW = {number.arrow: name for name, number in NUMBER_TYPES.items()}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+def number_type(arrow_type: Any) -> str:
+    """The name that numpy and `datasets` give to an Arrow type: "float32" of float."""
+    return _OF_ARROW.get(str(arrow_type), str(arrow_type))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +99,17 @@ class Column:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
+        import numpy as np
+
         return np.dtype(self.dtype)
 
     @property
     def arrow_type(self) -> pa.DataType:
+        import pyarrow as pa
+
         # list, not large_list: the only form that every version of datasets opens. Its int32
         # offsets limit a record batch, not the file.
-        return pa.list_(_ARROW[self.dtype])
+        return pa.list_(pa.from_numpy_dtype(self.numpy_dtype))
 
 
 STANDARD_COLUMNS: dict[str, Column] = {
@@ -261,6 +291,8 @@ def check_columns(columns: Iterable[Column], where: str = "columns") -> tuple[Co
 
 def shard_schema(columns: Sequence[Column]) -> pa.Schema:
     """Arrow schema of a shard: one list field per column, in this order, and no metadata."""
+    import pyarrow as pa
+
     return pa.schema([(column.name, column.arrow_type) for column in check_columns(columns)])
 
 

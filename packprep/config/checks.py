@@ -9,32 +9,12 @@ from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.option import TRAIN_FIELDS
 from packprep.config.options import COLUMN_CHOICE, Options
 from packprep.config.phases import check_phases
+from packprep.schemas.columns import NUMBER_TYPES, STANDARD_COLUMNS
 from packprep.support.errors import ConfigError, brief, nearest
 
-# Types of carried columns. A copy of those of packprep.schemas, which is too slow to import for
-# --help. RESERVED: names that shards and token files use for other columns.
-CARRY_TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "float64")
-RESERVED = (
-    "tokens",
-    "position_ids",
-    "cu_seqlens",
-    "document_ids",
-    "document_starts",
-    "labels",
-    "segment_lengths",
-    "pair_ids",
-    "pair_sides",
-    "turn_ids",
-    "segment_parents",
-    "label_weights",
-    "row_ids",
-    "row_starts",
-    "row_turns",
-    "row_sides",
-    "row_segments",
-    "row_ends",
-    "row_trained",
-    "row_label_starts",
+CARRY_TYPES = tuple(name for name, number in NUMBER_TYPES.items() if number.carried)
+# Columns that token files have beside those of shards.
+_OF_TOKEN_FILES = (
     "turn_rows",
     "turns",
     "text",
@@ -48,6 +28,7 @@ RESERVED = (
     "second",
     "pair_split",
 )
+RESERVED = frozenset({*STANDARD_COLUMNS, *_OF_TOKEN_FILES})
 
 _FOR_CHATS = "{} is for conversations; give --messages-column too (auto finds it)"
 ENDS_OF_TEMPLATE = "the chat template writes BOS and EOS; leave out --bos and --eos"

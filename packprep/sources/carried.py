@@ -21,21 +21,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas.columns import NO_LOSS, Column
+from packprep.schemas.columns import NO_LOSS, NUMBER_TYPES, Column
 from packprep.support.errors import InputError
 from packprep.support.problems import BadRow, Problem, problem_array, problems_in
 
 if TYPE_CHECKING:
     from packprep.chat.turns import Finder
 
-_KEPT = {
-    "uint16": "int32",
-    "uint32": "int64",
-    "uint64": "int64",
-    "bool": "int8",
-    "halffloat": "float32",
-}
-_FLOATS = {"float": "float32", "double": "float32"}
+_STORED_AS = {kind: name for name, number in NUMBER_TYPES.items() for kind in number.read_from}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +104,7 @@ def carried_types(
                 f"{where} has {shown} in {name!r} in its first rows, expected numbers or lists of "
                 "numbers to carry"
             )
-        dtype: Any = entry.removeprefix(name)[1:] or _dtype(values)
+        dtype: Any = entry.removeprefix(name)[1:] or _STORED_AS[str(values)]
         columns.append(Column(name=name, kind="token" if is_list else "segment", dtype=dtype))
         if is_list and config.input_ids_column is None:
             raise InputError(
@@ -124,10 +117,6 @@ def carried_types(
                 "row"
             )
     return tuple(columns)
-
-
-def _dtype(values: pa.DataType) -> str:
-    return (_KEPT | _FLOATS).get(str(values), str(values))
 
 
 def _is_list(type_: pa.DataType) -> bool:

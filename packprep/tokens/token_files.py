@@ -34,6 +34,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import canonical_json, file_xxh3
+from packprep.schemas.columns import number_type
 from packprep.schemas.storage.writing import (
     errors_named,
     sync_directory,
@@ -57,10 +58,6 @@ from packprep.tokens.store import (
 
 # Libraries, compiled kernels and an engine with its caches.
 BASE_MEMORY = 600_000_000
-_FEATURES = {
-    "float": "float32",
-    "double": "float64",
-}  # types that Arrow and `datasets` name differently
 
 
 class DocumentError(InputError):
@@ -341,11 +338,7 @@ def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> A
     for column in schema:
         if column.name not in READ:
             is_list = pa.types.is_list(column.type)
-            value = datasets.Value(
-                _FEATURES.get(
-                    str(kind := column.type.value_type if is_list else column.type), str(kind)
-                )
-            )
+            value = datasets.Value(number_type(column.type.value_type if is_list else column.type))
             features[column.name] = datasets.Sequence(value) if is_list else value
     return datasets.Features(features)
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..columns import number_type
 from ..errors import FormatError
 
 _Int64 = NDArray[np.int64]
-_DTYPES = {"float": "float32", "double": "float64"}  # types that Arrow and numpy name differently
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError)
 
 
@@ -137,7 +137,7 @@ class TokenFileView:
             arrays, kind = [array.values for array in lists], kind.value_type
             if any(array.null_count for array in arrays):
                 raise ValueError("it has nulls")
-        dtype = np.dtype(_DTYPES.get(str(kind), str(kind)))
+        dtype = np.dtype(number_type(kind))
         values = [array.buffers()[1] for array in arrays]
         sizes = np.array([len(array) for array in arrays], np.int64)
         return _StoredColumn(dtype, offsets, self._places(values, dtype), sizes)

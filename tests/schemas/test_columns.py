@@ -1,5 +1,7 @@
 """Allowed columns, and the Arrow schema that they make."""
 
+import json
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -9,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, shard_schema
-from packprep.schemas.columns import TokenType, check_columns, columns_of_type, token_type
+from packprep.schemas.columns import (
+    NUMBER_TYPES,
+    DType,
+    TokenType,
+    check_columns,
+    columns_of_type,
+    number_type,
+    token_type,
+)
 
 
 def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metadata() -> None:
@@ -39,6 +49,20 @@ def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metad
     ]
     assert schema == pa.schema(fields)
     assert schema.metadata is None
+
+
+def test_every_type_is_one_of_the_manifests_schema_and_of_numpy_and_arrow() -> None:
+    manifest = json.loads(Path("schemas/manifest.schema.json").read_text())
+    enums = [dtypes for dtypes in _values(manifest, "enum") if "float64" in dtypes]
+    assert enums == [list(NUMBER_TYPES)] == [list(get_args(DType))]
+    for name in NUMBER_TYPES:
+        assert number_type(pa.from_numpy_dtype(np.dtype(name))) == name
+
+
+def _values(tree: Any, key: str) -> list[Any]:
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    own = [tree[key]] if isinstance(tree, dict) and key in tree else []
+    return own + [value for child in children for value in _values(child, key)]
 
 
 @pytest.mark.parametrize(

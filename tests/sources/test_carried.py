@@ -6,7 +6,7 @@ What is read, what is refused, what comes out of a build.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import datasets
 import numpy as np
@@ -15,10 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig, build, pack_dataset
-from packprep.config.checks import CARRY_TYPES, RESERVED
 from packprep.loaders import PackedLoader, PackedShards, unpack
-from packprep.schemas import STANDARD_COLUMNS
-from packprep.schemas.columns import DType
 from packprep.sources.carried import RowShape, carried_types
 from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError
@@ -64,11 +61,6 @@ def segments(path: Path, columns: Sequence[str] = ()) -> dict[int, list[Any]]:
             assert document is not None
             found[document] = [tokens.tolist(), *values]
     return found
-
-
-def test_the_names_and_types_that_config_knows_are_those_of_the_format() -> None:
-    assert tuple(dtype for dtype in get_args(DType) if dtype != "uint16") == CARRY_TYPES
-    assert set(STANDARD_COLUMNS) <= set(RESERVED)
 
 
 @pytest.mark.parametrize(
