@@ -1,4 +1,4 @@
-r"""Writes the generated pages of the reference: cli.md and options.md in docs/reference.
+r"""Writes the generated pages of docs/reference: cli.md, options.md and errors.md.
 
 \b
 python scripts/docs/reference.py            writes them
@@ -14,6 +14,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 import click
+import errors
 
 from packprep.cli.commands.build import build_options, default_of
 from packprep.cli.main import COMMANDS, cli
@@ -99,7 +100,11 @@ Options of the stages `run` and `once` never change the bytes of the shards.
 
 def pages() -> dict[Path, str]:
     """The text of each generated page."""
-    return {FOLDER / "cli.md": cli_page(), FOLDER / "options.md": options_page()}
+    return {
+        FOLDER / "cli.md": cli_page(),
+        FOLDER / "options.md": options_page(),
+        FOLDER / "errors.md": errors.page(GENERATED),
+    }
 
 
 def cli_page() -> str:
