@@ -216,7 +216,7 @@ def test_every_command_reads_both_types_alike(pair: Any) -> None:
         ("trace", "{}", "--pack", "2", "--json"),
         ("stats", "{}", "--json"),
         ("report", "{}", "--json", "-o", "{}.html"),
-        ("card", "{}"),
+        ("push", "{}", "a/b", "--dry-run"),
     ):
         printed = []
         for out in (wide, narrow):

@@ -34,14 +34,13 @@ COMMANDS = {
     "export": "Write an output in the format of another trainer.",
     "rename": "Give the columns of an output the names of another reader.",
     "push": "Push an output to the Hugging Face hub.",
-    "card": "Print the dataset card of an output.",
     "store": "List, verify or clean a store of tokens (--keep-tokens).",
     "sample": "Write small real data to try packprep on.",
     "warm": "Compile all kernels now, for a container image.",
     "env": "Print versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of use."""
-_FROM_OUTPUTS = ("merge", "reshard", "materialize", "export", "rename", "push", "card")
+_FROM_OUTPUTS = ("merge", "reshard", "materialize", "export", "rename", "push")
 """Those in `outputs/`: they make something of finished outputs."""
 _ELSEWHERE = {
     "convert": "export",
@@ -54,6 +53,10 @@ _ELSEWHERE = {
     "validate": "verify",
 }
 """Words for a command in other tools, and the command."""
+GONE_COMMANDS = {
+    "card": "packprep push OUT NAME --dry-run prints the card",
+}
+"""Command of earlier versions -> what serves instead."""
 
 
 def module_of(command: str) -> str:
@@ -73,6 +76,8 @@ class _Commands(click.Group):
             if not context.resilient_parsing and not name.startswith("-"):
                 from packprep.support.errors import nearest
 
+                if now := GONE_COMMANDS.get(name):
+                    raise click.UsageError(f"{name} is no command any more: {now}", context)
                 here = _ELSEWHERE.get(name)
                 end = f"; did you mean {here!r}?" if here else nearest(name, COMMANDS)
                 raise click.UsageError(f"No such command {name!r}{end}", context)
@@ -160,8 +165,7 @@ def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         from packprep.config.spellings import gone, option_here
 
-        of_a_build = error.ctx and error.ctx.info_name in ("build", "plan")
-        if of_a_build and (answer := gone(error.option_name)):
+        if answer := gone(error.option_name):
             return f"{answer};"
         option = option_here(error.option_name)
         if option and error.ctx and option in (each.name for each in error.ctx.command.params):

@@ -91,6 +91,7 @@ _RECORDED = {name: earlier for earlier, name in RENAMED.items()}
 
 
 GONE = {
+    "bundle": "add env --json, and report.json and build.yaml of the output, to the issue",
     "restart": "--overwrite discards an unfinished output of other settings; to do finished work "
     "again, delete OUT.incomplete",
 }

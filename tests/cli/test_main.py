@@ -16,7 +16,7 @@ import pytest
 from packprep import BuildConfig
 from packprep.cli.commands.build import command as build_command
 from packprep.cli.commands.build import resolve_options
-from packprep.cli.main import COMMANDS, module_of
+from packprep.cli.main import COMMANDS, GONE_COMMANDS, module_of
 from packprep.config.options import options_in
 from packprep.config.yaml_file import to_yaml
 from packprep.engines.third_party import is_fast
@@ -142,6 +142,15 @@ def test_packprep_alone_prints_its_help() -> None:
         (
             ["env", "--seq-len", "4096"],
             "no such option '--seq-len'; see packprep env --help",
+        ),
+        (
+            ["env", "--bundle", "issue.zip", "packed"],
+            "--bundle is no option any more: add env --json, and report.json and build.yaml of the output, to "
+            "the issue; see packprep env --help",
+        ),
+        *(
+            ([name, "packed"], f"{name} is no command any more: {now}; see packprep --help")
+            for name, now in GONE_COMMANDS.items()
         ),
         (
             ["qqqqq"],

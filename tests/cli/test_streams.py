@@ -28,7 +28,6 @@ _ARGUMENTS = {
     "export": "out -o exported --to trl",
     "rename": "renamed --names hf",
     "push": "out someone/name --dry-run",
-    "card": "out",
     "store": "ls store",
     "sample": "data",
     "warm": "",

@@ -311,7 +311,6 @@ def test_every_command_reads_an_index_or_says_what_to_do(
         *([] if unshared else [("rename", index, "--names", "hf")]),
         ("reshard", index, "-o", new, "--shard-size", "1MB"),
         ("push", index, "a/b", "--dry-run"),
-        ("card", index),
     ):
         answer = run(*refused)
         assert (answer.code, answer.err.endswith(advice)) == (2, True), answer

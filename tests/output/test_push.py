@@ -1,5 +1,6 @@
 """Outputs on a hub of this machine, pushed by the hub's real client."""
 
+import json
 import os
 import signal
 import subprocess
@@ -55,7 +56,8 @@ def test_a_push_is_one_commit_of_every_file_and_a_card(hub: Hub, packed: Path) -
     assert hub.private[NAME]
     there = hub.head(NAME)
     card = there.pop("README.md").decode()
-    assert card == run("card", packed, "--name", NAME).out
+    dry = push(packed, "--dry-run").out
+    assert dry == f"{packed}: 7 files, 0.0 MB, ready for {NAME}\n\n{card}"
     assert there.pop(".gitattributes")
     assert there == files_of(packed)
 
@@ -194,7 +196,7 @@ def test_a_card_that_somebody_wrote_is_kept(hub: Hub, packed: Path) -> None:
     hub.commit(NAME, hub.head(NAME) | {"README.md": b"---\nlicense: mit\n---\n\nOur own words.\n"})
     result = push(packed)
     assert result.out.splitlines()[1] == (
-        "README.md was changed on the hub and is kept; packprep card prints a new one"
+        "README.md was changed on the hub and is kept; --dry-run prints a new one"
     )
     assert hub.head(NAME)["README.md"].endswith(b"Our own words.\n")
 
@@ -241,7 +243,9 @@ def test_an_output_that_is_not_finished_or_has_changed_is_refused(
 def test_a_dry_run_checks_the_files_and_asks_the_hub_nothing(hub: Hub, packed: Path) -> None:
     result = push(packed, "--dry-run")
     assert (result.code, hub.seen) == (0, [])
-    assert result.out == f"{packed}: 7 files, 0.0 MB, ready for {NAME}\n"
+    assert result.out.startswith(f"{packed}: 7 files, 0.0 MB, ready for {NAME}\n\n---\ntags:\n")
+    facts = json.loads(push(packed, "--dry-run", "--json").out)
+    assert (facts["files"], facts["card"]) == (7, result.out.split("\n\n", 1)[1])
     _changed(packed)
     result = push(packed, "--dry-run")
     assert (result.code, hub.seen) == (2, [])
@@ -270,7 +274,7 @@ def test_the_loader_and_verify_read_the_repository(hub: Hub, packed: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    "command", [("stats",), ("show", "--raw", "--pack", "0"), ("trace", "--pack", "0"), ("card",)]
+    "command", [("stats",), ("show", "--raw", "--pack", "0"), ("trace", "--pack", "0")]
 )
 def test_a_command_reads_the_repository_as_it_reads_the_directory(
     hub: Hub, packed: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]

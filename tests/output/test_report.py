@@ -7,6 +7,7 @@ from packprep import BuildConfig, build
 from packprep.inspect.report_file import read_report
 from packprep.output.report import percentiles, table
 from packprep.packing.account import Dropped, Sums
+from packprep.reports.card import dataset_card
 from packprep.reports.facts import gather
 from packprep.schemas.report import Report, report_fault
 from tests.helpers.command import run
@@ -102,7 +103,7 @@ def test_a_label_names_its_source_in_every_report(tmp_path: Path) -> None:
     labels = [source.get("label") for source in report["sources"]]
     assert labels == ["first", "both", "both", None]
     assert gather(output).names == ["first", "both (b.jsonl)", "both (c.jsonl)", "d.jsonl"]
-    for page in (run("stats", output).out, run("card", output).out):
+    for page in (run("stats", output).out, dataset_card(output, "a/b")):
         assert "first" in page
         assert re.search(r"both \(\S*c\.jsonl\)", page)
     build(BuildConfig(sources=sources, output=str(other), **options, max_document_tokens=30))

@@ -58,12 +58,3 @@ def test_a_real_build_is_accounted_for_and_names_its_source_without_folders(tmp_
     account = card.split("## Account\n")[1].split("## Splits")[0]
     assert "| documents | 3 |\n| of these empty or left out | 2 |\n" in account
     assert "| of these dropped: longer than a pack | " in account
-
-
-def test_the_command_prints_the_card_with_the_name_of_the_directory(tmp_path: Path) -> None:
-    result = run("card", GOLDEN / "v1-example")
-    assert (result.code, result.err) == (0, "")
-    assert result.out == dataset_card(GOLDEN / "v1-example", "USER/v1-example")
-    missing = run("card", tmp_path)
-    assert missing.code == 2
-    assert missing.err.startswith("packprep: ")

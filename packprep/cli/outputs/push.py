@@ -18,7 +18,9 @@ from packprep.support.errors import ConfigError
 )
 @click.option("--public", is_flag=True, help="Make a new repository public, not private.")
 @click.option("--overwrite", is_flag=True, help="Replace another output in the repository.")
-@click.option("--dry-run", is_flag=True, help="Check OUT and show its size; send nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check OUT, show its size and print the card; send nothing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 def command(
@@ -52,8 +54,11 @@ def command(
     if dry_run:
         files, size = check_ready(output, name)
         facts = {"output": str(output), "repository": name, "files": files, "bytes": size}
+        card = dataset_card(output, name)
         sentence = f"{output}: {files} files, {size / 1e6:,.1f} MB, ready for {name}"
-        click.echo(json.dumps(facts, indent=2) if as_json else sentence)
+        click.echo(json.dumps(facts | {"card": card}, indent=2) if as_json else sentence)
+        if not as_json:
+            click.echo(f"\n{card}", nl=False)
         return
     with open_progress("the hub", quiet=quiet) as progress:
         pushed = push(
@@ -72,4 +77,4 @@ def command(
     what = "is there already" if pushed.already_there else f"{pushed.bytes / 1e6:,.1f} MB"
     click.echo(f"{pushed.url}: {pushed.files} files, {what}, commit {pushed.commit[:12]}")
     if not pushed.card and not pushed.already_there:
-        click.echo("README.md was changed on the hub and is kept; packprep card prints a new one")
+        click.echo("README.md was changed on the hub and is kept; --dry-run prints a new one")
