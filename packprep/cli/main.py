@@ -36,7 +36,6 @@ COMMANDS = {
     "push": "Push an output to the Hugging Face hub.",
     "store": "List, verify or clean a store of tokens (--keep-tokens).",
     "sample": "Write small real data to try packprep on.",
-    "warm": "Compile all kernels now, for a container image.",
     "env": "Print versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of use."""
@@ -55,6 +54,7 @@ _ELSEWHERE = {
 """Words for a command in other tools, and the command."""
 GONE_COMMANDS = {
     "card": "packprep push OUT NAME --dry-run prints the card",
+    "warm": "the first build compiles what it needs; build a sample when you make an image",
 }
 """Command of earlier versions -> what serves instead."""
 

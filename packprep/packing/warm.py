@@ -1,14 +1,8 @@
 """Compile kernels before they are needed, or load them from the cache on disk."""
 
-import importlib
-import pkgutil
-from collections.abc import Sequence
-
 from numpy.typing import DTypeLike
 
-from packprep.packing import kernels
 from packprep.packing.api import pack_lengths
-from packprep.packing.kernels.compiled import KERNELS, Kernel, Variant
 from packprep.packing.kernels.gather import load_gather
 from packprep.packing.strategies import STRATEGIES
 
@@ -29,15 +23,3 @@ def load_build(
     load_gather(ids, *shards)
     if strategy in STRATEGIES:
         pack_lengths([1, 1], 2, strategy, order=order, max_segments_per_pack=slots)
-
-
-def all_variants(modules: Sequence[str]) -> list[tuple[Kernel, Variant]]:
-    """All kernels, with the types that are likely.
-
-    modules: those with kernels outside of this package.
-    """
-    for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
-        importlib.import_module(module.name)
-    for name in modules:
-        importlib.import_module(name)
-    return [(kernel, variant) for kernel in KERNELS for variant in kernel.variants or [()]]

@@ -16,7 +16,7 @@ from numba import carray
 from numpy.typing import NDArray
 
 from packprep.packing.kernels.common import smaller
-from packprep.packing.kernels.compiled import Out, inlined, kernel_of
+from packprep.packing.kernels.compiled import Out, inlined, kernel
 from packprep.packing.kernels.gather import Pointers, pointer
 from packprep.support.arrays import Int32, Int64
 
@@ -75,7 +75,7 @@ def _equal_values(first: NDArray[Any], second: NDArray[Any], most: int) -> int:
     return place
 
 
-@kernel_of([np.uint16], [np.int32])
+@kernel
 def _merge(
     address: Int64,
     like: NDArray[Any],

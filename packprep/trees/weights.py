@@ -10,14 +10,12 @@ import numpy as np
 from numba import carray
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.compiled import Out, kernel, kernel_of
+from packprep.packing.kernels.compiled import Out, kernel
 from packprep.packing.kernels.gather import Pointers, pointer
 from packprep.support.arrays import Int32, Int64
 
-_for_labels_and_masks = kernel_of([np.int32], [np.int8])
 
-
-@_for_labels_and_masks
+@kernel
 def fill_weights(
     address: Int64,
     like: NDArray[Any],
@@ -106,7 +104,7 @@ def are_tokens(labels: Pointers, tokens: Pointers, lengths: Int64, untrained: in
     return bool(_are_tokens(labels.address, tokens.address, like, lengths, untrained))
 
 
-@kernel_of([np.uint16], [np.int32])
+@kernel
 def _are_tokens(
     labels: Int64, tokens: Int64, like: NDArray[Any], lengths: Int64, untrained: int
 ) -> bool:

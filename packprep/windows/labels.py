@@ -18,12 +18,10 @@ from numba import carray
 from numpy.typing import NDArray
 
 from packprep.packing.kernels.common import larger
-from packprep.packing.kernels.compiled import Out, kernel_of
+from packprep.packing.kernels.compiled import Out, kernel
 from packprep.packing.kernels.gather import Pointers, pointer
 from packprep.schemas.columns import NO_LOSS
 from packprep.support.arrays import Bools, Int32, Int64
-
-_for_labels_and_masks = kernel_of([np.int32], [np.int8])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +94,7 @@ class Labels:
         return np.empty(0, self.values.dtype)
 
 
-@_for_labels_and_masks
+@kernel
 def _count(
     address: Int64, tokens: Int32, untrained: int, like: NDArray[Any], counts: Out[Int32]
 ) -> None:
@@ -107,7 +105,7 @@ def _count(
                 counts[run] += value != untrained
 
 
-@_for_labels_and_masks
+@kernel
 def _trainable(
     address: Int64,
     document: Int32,
@@ -137,7 +135,7 @@ def _trainable(
             reached, last = start[piece] + count[piece], document[piece]
 
 
-@_for_labels_and_masks
+@kernel
 def _turns_at(
     address: Int64,
     lengths: Int32,

@@ -30,7 +30,6 @@ _ARGUMENTS = {
     "push": "out someone/name --dry-run",
     "store": "ls store",
     "sample": "data",
-    "warm": "",
     "env": "",
 }
 """Of a run of each command that ends well."""

@@ -283,10 +283,9 @@ def _import_packprep() -> None:
     for name in ("fastokens", "gigatoken"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    from packprep.packing.warm import all_variants
+    from tests.helpers.kernels import load_all
 
-    for kernel, variant in all_variants(["packprep.windows.labels", "packprep.windows.mix_draw"]):
-        kernel.load(variant)
+    load_all()
 
 
 def _import_torch() -> None:

@@ -1,9 +1,9 @@
 """Kernels: functions of arrays and numbers that numba compiles once, for types known in advance.
 
 The annotations of a kernel are its signature. So a kernel is compiled once whatever it is called
-with, and it can be compiled before it is called: in another thread while text is read, or by
-`packprep warm` when a container image is made. Kernels allocate nothing and call no numpy function,
-because numba would compile numpy's own code for each of them.
+with, and it can be compiled before it is called, in another thread while text is read. Kernels
+allocate nothing and call no numpy function, because numba would compile numpy's own code for each
+of them.
 
 Types: `Int32` and its like are arrays that are only read, and may be read-only. `Out[...]` are
 arrays that are written. An array of `Any` may have any type of elements; there is a variant for
@@ -12,7 +12,7 @@ each. All arrays are contiguous. int is int64, float is float64.
 
 import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Annotated, Any, TypeVar, cast
 
@@ -20,7 +20,6 @@ import numpy as np
 from numba import from_dtype, njit, types
 from numba.core import event
 from numba.extending import register_jitable
-from numpy.typing import DTypeLike
 
 from packprep.packing.kernels.disk_cache import KernelCache, can_keep
 from packprep.schemas.plans.arrays import Out as Out
@@ -40,23 +39,22 @@ _NUMBERS = {
 class Kernel:
     """A compiled function; the first call compiles it, or loads it from the cache on disk.
 
-    variants: those that `warm` compiles, as types of elements. Kernels release the GIL, and have no
-    state and no threads.
+    free: places of the arguments that are arrays of any elements. Kernels release the GIL, and have
+    no state and no threads.
     """
 
-    def __init__(self, function: Callable[..., Any], variants: Sequence[Sequence[DTypeLike]]):
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         self.__module__, self.__wrapped__ = function.__module__, function
-        self.variants = [tuple(np.dtype(each) for each in variant) for variant in variants]
         hints = typing.get_type_hints(function, include_extras=True)
         hints.pop("return")
         self._hints = list(hints.values())
-        self._free = [i for i, hint in enumerate(self._hints) if _element(hint) is Any]
+        self.free = [i for i, hint in enumerate(self._hints) if _element(hint) is Any]
         self._lock = threading.Lock()
         self._compiled: dict[Variant, Any] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        variant = tuple([arguments[i].dtype for i in self._free])
+        variant = tuple([arguments[i].dtype for i in self.free])
         compiled = self._compiled.get(variant) or self.load(variant)
         try:
             return compiled(*arguments)
@@ -116,17 +114,8 @@ KERNELS: list[Kernel] = []
 
 def kernel(function: F) -> F:
     """Make a kernel of a function."""
-    return kernel_of(())(function)
-
-
-def kernel_of(*variants: Sequence[DTypeLike]) -> Callable[[F], F]:
-    """Make a kernel of a function; `packprep warm` compiles these variants."""
-
-    def make(function: F) -> F:
-        KERNELS.append(Kernel(function, variants))
-        return cast(F, KERNELS[-1])
-
-    return make
+    KERNELS.append(Kernel(function))
+    return cast(F, KERNELS[-1])
 
 
 def inlined(function: F) -> F:

@@ -2,7 +2,7 @@
 
 Folders, in this order: `__pycache__` beside the kernel's module, then the user's cache folder; if
 NUMBA_CACHE_DIR is set, that folder alone. A kernel is read from the first that has it, and written
-to the first that can be written. So an image is warmed once and then read-only, and a machine
+to the first that can be written. So an image in which one build ran may be read-only, and a machine
 without any folder to write compiles in each process. numba's own cache takes no folder that it
 cannot write, and does not see that a function in another file changed.
 """

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
 from packprep.packing.kernels.common import smaller
-from packprep.packing.kernels.compiled import Kernel, Out, inlined, kernel, kernel_of
+from packprep.packing.kernels.compiled import Kernel, Out, inlined, kernel
 from packprep.schemas.columns import NO_LOSS
 from packprep.support.arrays import Bools, Int8, Int32, Int64
 
@@ -105,7 +105,7 @@ def with_ends(offsets: Int64, ends: int) -> Int64:
     return np.append(0, np.cumsum(lengths + ends * (lengths > 0)))
 
 
-@kernel_of([np.uint16], [np.int32])
+@kernel
 def add_ends(
     ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: Out[NDArray[Any]]
 ) -> None:
@@ -127,7 +127,7 @@ def add_ends(
             out[wider[document + 1] - 1] = eos
 
 
-@kernel_of([np.int8, np.int8], [np.int32, np.int32])
+@kernel
 def make_room(
     values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: Out[NDArray[Any]]
 ) -> None:
@@ -179,7 +179,7 @@ def fill_values(
     _fill_values(values.address, like, counts, padded, bos, float(before), float(after), out)
 
 
-@kernel_of([np.uint16, np.int32], [np.int32, np.int32], [np.uint16, np.uint16], [np.int8, np.int8])
+@kernel
 def _fill_values(
     address: Int64,
     like: NDArray[Any],
@@ -206,7 +206,7 @@ def _fill_values(
         cursor = end
 
 
-@kernel_of([np.int32], [np.uint16])
+@kernel
 def fill_positions(padded: Int64, out: Out[NDArray[Any]]) -> None:
     """Fill `out` with 0, 1, 2, ..., starting again at every segment.
 
@@ -220,7 +220,7 @@ def fill_positions(padded: Int64, out: Out[NDArray[Any]]) -> None:
         start += padded[segment]
 
 
-@kernel_of([np.int32], [np.uint16])
+@kernel
 def labels_of_mask(tokens: NDArray[Any], mask: Int8, out: Out[Int32]) -> None:
     """Write the token where the mask is not 0, else NO_LOSS. All arrays: [tokens]."""
     for place in range(len(tokens)):

@@ -38,7 +38,7 @@ def test_compiling_kernels_is_reported_once_and_only_if_any_is_compiled() -> Non
 
 
 def test_a_kernel_is_compiled_once_for_read_only_arrays_and_numbers_of_any_width() -> None:
-    kernel, out = Kernel(add, ()), np.zeros(2, np.int32)
+    kernel, out = Kernel(add), np.zeros(2, np.int32)
     values = np.array([1, 2], np.int32)
     compiled = kernel.load()
     kernel(values, 1, out)
@@ -50,7 +50,7 @@ def test_a_kernel_is_compiled_once_for_read_only_arrays_and_numbers_of_any_width
 
 @pytest.mark.parametrize("values", [np.array([1, 2]), np.array([1, 0, 2], np.int32)[::2]])
 def test_an_array_of_other_elements_or_with_gaps_is_copied_to_be_read_only(values: Any) -> None:
-    kernel, out = Kernel(add, ()), np.zeros(2, np.int32)
+    kernel, out = Kernel(add), np.zeros(2, np.int32)
     kernel(values, 1, out)
     assert out.tolist() == [2, 3]
     for wrong in (np.zeros(2, np.int64), np.zeros(4, np.int32)[::2]):
@@ -59,7 +59,7 @@ def test_an_array_of_other_elements_or_with_gaps_is_copied_to_be_read_only(value
 
 
 def test_a_kernel_of_any_elements_has_a_variant_for_each_type() -> None:
-    kernel, out = Kernel(copy, ()), np.zeros(1, np.int64)
+    kernel, out = Kernel(copy), np.zeros(1, np.int64)
     kernel(np.array([3], np.int8), out)
     assert out.tolist() == [3]
     kernel(np.array([4.0]), out)
@@ -67,7 +67,7 @@ def test_a_kernel_of_any_elements_has_a_variant_for_each_type() -> None:
 
 
 def test_two_threads_that_need_a_kernel_compile_it_once() -> None:
-    kernel, results = Kernel(add, ()), []
+    kernel, results = Kernel(add), []
     threads = [threading.Thread(target=lambda: results.append(kernel.load())) for _ in range(2)]
     for thread in threads:
         thread.start()

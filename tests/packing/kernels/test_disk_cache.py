@@ -1,5 +1,8 @@
 """Compiled kernels are kept in the first folder that takes them, and read from any."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +33,7 @@ def compiled_lines() -> list[str]:
     lines: list[str] = []
     out = np.zeros(2, np.int32)
     with compiling(lines.append):
-        Kernel(double, ())(np.array([1, 2], np.int32), out)
+        Kernel(double)(np.array([1, 2], np.int32), out)
     assert out.tolist() == [2, 4]
     return lines
 
@@ -102,3 +105,27 @@ def test_kernels_are_kept_beside_their_module_or_in_the_users_cache_folder(
         Path("/site/packing/__pycache__"),
         tmp_path / "packprep" / "kernels",
     ]
+
+
+def test_a_build_of_the_sample_leaves_nothing_to_compile_in_a_read_only_image(
+    tmp_path: Path,
+) -> None:
+    kernels = tmp_path / "kernels"
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "packprep", *words]
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(kernels)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    run("sample", "data")
+    options = ("--tokenizer", "data/tokenizer", "--max-length", "512")
+    assert "compiling kernels (first run)" in run("build", "data/prose.jsonl", "-o", "a", *options)
+    kept = sorted(kernels.iterdir())
+    kernels.chmod(0o555)
+    words = ("build", "data/prose.jsonl", "-o", "b", "--seed", "7", "--window", "100KB", *options)
+    assert "compiling" not in run(*words)
+    assert sorted(kernels.iterdir()) == kept
