@@ -26,8 +26,7 @@ COMMANDS = {
     "compare": "Compare two outputs or reports.",
     "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check every file, invariant and document of an output.",
-    "show": "Print a pack as text, document by document.",
-    "trace": "List the rows in a pack, or the packs that hold a row.",
+    "show": "Print a pack as text, or the rows in it; find a row.",
     "merge": "Merge several outputs into one.",
     "reshard": "Rewrite an output with shards of another size.",
     "materialize": "Write the shards of an index, with their tokens.",
@@ -54,6 +53,7 @@ _ELSEWHERE = {
 """Words for a command in other tools, and the command."""
 GONE_COMMANDS = {
     "card": "packprep push OUT NAME --dry-run prints the card",
+    "trace": "packprep show OUT --rows lists the rows of a pack, --find ROW the packs of a row",
     "warm": "the first build compiles what it needs; build a sample when you make an image",
 }
 """Command of earlier versions -> what serves instead."""

@@ -227,6 +227,39 @@ def find_documents(
     )
 
 
+def located_rows(
+    segments: Sequence[LocatedSegment], manifest: Manifest, sources: Sources
+) -> list[dict[str, Any]]:
+    """Segments with their places and rows of sources, as rows of a table; keys are its columns.
+
+    source: path of the source, or "filler". turn is a column if rows are divided into turns, epoch
+    if documents are packed for several.
+    """
+    has_turns = any(column.name == "turn_ids" for column in manifest.columns)
+    rows = []
+    for segment in segments:
+        document, source, row = segment.document, None, None
+        if document is not None and 0 <= document < sources.total:
+            source, row = sources.place(document)
+        rows.append(
+            {
+                "split": segment.place.split,
+                **({"epoch": segment.place.epoch} if manifest.epochs > 1 else {}),
+                "pack": segment.place.pack,
+                "segment": segment.place.segment,
+                "tokens": segment.real,
+                "from_token": segment.start,
+                "document": document,
+                "source": "filler" if document == -1 else source,
+                "row": row,
+                **({"turn": segment.turn} if has_turns else {}),
+                "shard": segment.place.shard,
+                "pack_in_shard": segment.place.pack_in_shard,
+            }
+        )
+    return rows
+
+
 def document_number(sources: Sources, name: str) -> int:
     """Document id of "SOURCE:ROW" or of a bare number. SOURCE: path of a source, or the end of one.
 

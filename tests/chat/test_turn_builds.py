@@ -272,9 +272,9 @@ def test_long_documents_of_turns_are_cut_and_verified(tmp_path: Path, tokenizer:
 
 def test_the_commands_name_the_turn(tmp_path: Path, tokenizer: str) -> None:
     out = built(tmp_path, tokenizer, thoughtful(3), turns="each")
-    listed = json.loads(run("trace", out, "--document", "1", "--json").out)
+    listed = json.loads(run("show", out, "--find", "1", "--json").out)
     assert [(each["document"], each["turn"]) for each in listed] == [(1, 1), (1, 3), (1, 5)]
-    assert "turn" in run("trace", out, "--pack", "0").out
+    assert "turn" in run("show", out, "--rows", "--pack", "0").out
     shown = run("show", out, "--doc", "1").out
     assert [f"row 1 message {turn}" in shown for turn in (1, 2, 3, 4, 5)] == [
         True,
@@ -285,7 +285,7 @@ def test_the_commands_name_the_turn(tmp_path: Path, tokenizer: str) -> None:
     ]
     whole = built(tmp_path, tokenizer, thoughtful(3), "row")
     assert [
-        each["turn"] for each in json.loads(run("trace", whole, "--document", "1", "--json").out)
+        each["turn"] for each in json.loads(run("show", whole, "--find", "1", "--json").out)
     ] == [None]
     assert "message" not in run("show", whole, "--doc", "1").out
 

@@ -181,7 +181,7 @@ def test_no_row_of_any_command_is_wider_than_80_columns(tmp_path: Path) -> None:
         ],
         ["plan", "lengths.npy", "--strategy", "all", "--sample", "0.5", "--global-batch-size", "8"],
         ["compare", str(GOLDEN / "v1-example"), output],
-        ["trace", output, "--pack", "0"],
+        ["show", output, "--rows"],
         ["stats", output],
         ["verify", str(GOLDEN / "v1-example")],
         [
@@ -207,8 +207,8 @@ def test_no_row_of_any_command_is_wider_than_80_columns(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_shows_the_figures_of_the_pipe(tmp_path: Path) -> None:
-    trace = ("trace", str(GOLDEN / "v1-rich"), "--pack", "0")
-    piped = run(*trace).out.split()
-    shown = " ".join(on_a_terminal(tmp_path, 60, *trace)).split()
+    rows = ("show", str(GOLDEN / "v1-rich"), "--rows")
+    piped = run(*rows).out.split()
+    shown = " ".join(on_a_terminal(tmp_path, 60, *rows)).split()
     assert set(piped) == set(shown)
     assert len(shown) > len(piped)

@@ -21,7 +21,6 @@ _ARGUMENTS = {
     "check": "out --baseline baseline.json",
     "verify": "out",
     "show": "out --pack 0",
-    "trace": "out --pack 0",
     "merge": "out out -o merged",
     "reshard": "out -o resharded --shard-size 1MB",
     "materialize": "index -o shards",

@@ -144,7 +144,7 @@ def test_every_command_reads_what_was_appended_to(tmp_path: Path, options: dict[
     verified = run("verify", output, "--level", "full", "--sample", "50")
     assert verified.code == 0
     assert "sound" in verified.out
-    place = run("trace", output, "--document", f"{tmp_path}/data/1.jsonl:7")
+    place = run("show", output, "--find", f"{tmp_path}/data/1.jsonl:7")
     assert place.code == 0
     assert "pack" in place.out
     packs = load_from_disk(str(output))

@@ -98,7 +98,7 @@ def test_answers_to_a_prompt_share_it_and_every_row_is_there(tmp_path: Path) -> 
     assert verdict.sound
     number = max(number for number, row in enumerate(rows) if row["prompt"] is None)
     place = f"{tmp_path}/0.jsonl:{number}" if number < 20 else f"{tmp_path}/1.jsonl:{number - 20}"
-    traced = run("trace", output, "--document", place, "--json")
+    traced = run("show", output, "--find", place, "--json")
     assert traced.code == 0, traced.err
     [found] = json.loads(traced.out)
     assert found["tokens"] == len(rows[number]["ids"])

@@ -316,7 +316,7 @@ def test_an_export_is_of_one_epoch(tmp_path: Path, built: Path) -> None:
 def test_commands_name_the_epoch_of_a_pack(tmp_path: Path, built: Path) -> None:
     first = len(PackedShards(built, epoch=0))
     document = next(iter(whole_documents(built, 0)))
-    found = json.loads(run("trace", built, "--document", document, "--json").out)
+    found = json.loads(run("show", built, "--find", document, "--json").out)
     assert [segment["epoch"] for segment in found if segment["from_token"] == 0] == [0, 1, 2]
     shown = run("show", built, "--pack", first).out
     assert f" packs of train, in epoch 1: {PackedShards(built, epoch=1)[0].tokens.size} " in shown

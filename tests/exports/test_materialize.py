@@ -276,10 +276,10 @@ def test_every_command_reads_an_index_or_says_what_to_do(
     index, plain, new = tmp_path / "index", tmp_path / "plain", tmp_path / "new"
     same: list[tuple[Any, ...]] = [
         ("show", "--pack", 3),
-        ("trace", "--pack", 3),
-        ("trace", "--document", 7),
+        ("show", "--rows", "--pack", 3),
+        ("show", "--find", 7),
     ]
-    same += [("trace", "--document", 7, "--json"), ("show", "--doc", 9)]
+    same += [("show", "--find", 7, "--json"), ("show", "--doc", 9)]
     for name, *rest in same:
         answers = [run(name, output, *rest) for output in (index, plain)]
         assert [answer.code for answer in answers] == [0, 0], answers

@@ -127,28 +127,29 @@ def test_two_sources_of_one_name_ask_for_more_of_the_path(
     assert document_number(sources, "y/a.jsonl:0") == 1
 
 
-def test_trace_of_a_pack_names_file_and_row_of_each_segment(out: Path) -> None:
+def test_rows_of_a_pack_name_file_and_row_of_each_segment(out: Path) -> None:
     pack = find_pack(out, read_manifest(out), 1)
-    rows = json.loads(run("trace", "out", "--pack", 1, "--json").out)
+    rows = json.loads(run("show", "out", "--rows", "--pack", 1, "--json").out)
     assert [row["document"] for row in rows] == [segment.document for segment in pack.segments]
     for row in rows:
         first = 0 if row["source"] == "docs/a.jsonl" else 50
         assert row["document"] == first + row["row"]
-    (one,) = json.loads(run("trace", "out", "--pack", 1, "--segment", 0, "--json").out)
+    (one,) = json.loads(run("show", "out", "--rows", "--pack", 1, "--segment", 0, "--json").out)
     assert one == rows[0]
-    lines = run("trace", "out", "--pack", 1).out.splitlines()
+    lines = run("show", "out", "--rows", "--pack", 1).out.splitlines()
     assert lines[0].split()[:5] == ["split", "pack", "segment", "tokens", "from"]
     assert len(lines) == len(rows) + 1
 
 
-def test_trace_of_a_row_names_its_packs_and_there_it_is_again(out: Path) -> None:
+def test_a_row_that_is_found_has_its_packs_and_there_it_is_again(out: Path) -> None:
     long = max(range(50), key=lambda row: len(texts(50)[row]))
-    rows = json.loads(run("trace", "out", "--document", f"a.jsonl:{long}", "--json").out)
+    rows = json.loads(run("show", "out", "--find", f"a.jsonl:{long}", "--json").out)
     assert len(rows) > 1
     for row in rows:
         found = run(
-            "trace",
+            "show",
             "out",
+            "--rows",
             "--pack",
             row["pack"],
             "--segment",
@@ -159,8 +160,9 @@ def test_trace_of_a_row_names_its_packs_and_there_it_is_again(out: Path) -> None
         )
         assert json.loads(found.out) == [row]
         found = run(
-            "trace",
+            "show",
             "out",
+            "--rows",
             "--pack",
             row["pack_in_shard"],
             "--shard",
@@ -174,38 +176,38 @@ def test_trace_of_a_row_names_its_packs_and_there_it_is_again(out: Path) -> None
 
 def test_a_row_in_no_pack_is_said_to_be_in_none(out: Path) -> None:
     empty = texts(50).index("")
-    result = run("trace", "out", "--document", f"docs/a.jsonl:{empty}")
+    result = run("show", "out", "--find", f"docs/a.jsonl:{empty}")
     assert (result.code, result.out) == (
         0,
         f"docs/a.jsonl row {empty} is in no pack: it was empty, skipped or dropped; report.json "
         "counts which\n",
     )
-    assert run("trace", "out", "--document", empty, "--json").out == "[]\n"
+    assert run("show", "out", "--find", empty, "--json").out == "[]\n"
 
 
-def test_wrong_usage_of_trace_is_a_sentence(out: Path) -> None:
+def test_wrong_usage_of_show_is_a_sentence(out: Path) -> None:
     packs = read_manifest(out).splits["train"].packs
-    assert error_of("trace", "out").startswith("give either --pack or --document")
-    assert error_of("trace", "out", "--pack", packs) == (
+    assert error_of("show", "out", "--find", 1, "--doc", 1).startswith("--pack, --doc and --find")
+    assert error_of("show", "out", "--rows", "--pack", packs) == (
         f"split train has no pack {packs}; it has {packs} packs, numbered from 0"
     )
-    assert error_of("trace", "out", "--pack", 0, "--segment", 99).startswith("pack 0 has ")
-    assert error_of("trace", "out", "--pack", 0, "--split", "test").startswith(
+    assert error_of("show", "out", "--rows", "--pack", 0, "--segment", 99).startswith("pack 0 has ")
+    assert error_of("show", "out", "--rows", "--pack", 0, "--split", "test").startswith(
         "there is no split 'test'"
     )
-    assert error_of("trace", "out", "--pack", 0, "--shard", "data-0.arrow").startswith(
+    assert error_of("show", "out", "--rows", "--pack", 0, "--shard", "data-0.arrow").startswith(
         "split train has no shard"
     )
-    assert error_of("trace", "nowhere", "--pack", 0).startswith(
+    assert error_of("show", "nowhere", "--rows", "--pack", 0).startswith(
         "nowhere/manifest.json does not exist"
     )
-    assert error_of("trace", "bare", "--document", 3).startswith(
+    assert error_of("show", "bare", "--find", 3).startswith(
         "the shards of bare have no document_ids"
     )
 
 
 def test_a_pack_without_document_ids_is_shown_without_rows(out: Path) -> None:
-    (row, *_) = json.loads(run("trace", "bare", "--pack", 0, "--json").out)
+    (row, *_) = json.loads(run("show", "bare", "--rows", "--pack", 0, "--json").out)
     assert (row["document"], row["source"], row["row"]) == (None, None, None)
 
 

@@ -165,7 +165,7 @@ def test_json_holds_tokens_labels_and_text(here: Path) -> None:
 
 def test_wrong_usage_is_a_sentence(here: Path) -> None:
     for arguments, message in (
-        (("--pack", 0, "--doc", 0), "--pack and --doc exclude each other"),
+        (("--pack", 0, "--doc", 0), "--pack, --doc and --find exclude each other"),
         (("--pack", 9), "split train has no pack 9; it has 3 packs, numbered from 0"),
         (("--doc", 7), "there is no document 7"),
         (("--doc", "a.jsonl"), "'a.jsonl' is not SOURCE:ROW"),

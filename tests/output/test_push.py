@@ -274,7 +274,7 @@ def test_the_loader_and_verify_read_the_repository(hub: Hub, packed: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    "command", [("stats",), ("show", "--raw", "--pack", "0"), ("trace", "--pack", "0")]
+    "command", [("stats",), ("show", "--raw", "--pack", "0"), ("show", "--rows", "--pack", "0")]
 )
 def test_a_command_reads_the_repository_as_it_reads_the_directory(
     hub: Hub, packed: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""`packprep show`: a pack as readable text."""
+"""`packprep show`: a pack as readable text, its rows, and the packs that hold a row."""
 
 import hashlib
 import json
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packprep.cli.amount_types import CountType
-from packprep.cli.commands.trace import SHARD_OPTION, SPLIT_OPTION
 from packprep.cli.completion import of_paths
 from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
+from packprep.cli.printing import print_columns
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _NO_TOKENIZER = hashlib.sha256(b"").hexdigest()
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
-@click.command("show", short_help="Print a pack as text, document by document.")
+@click.command("show", short_help="Print a pack as text, or the rows in it; find a row.")
 @click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
     "--pack",
@@ -36,16 +36,21 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
     help="Number of a pack in its split, from 0.  [default: 0]",
 )
 @click.option(
+    "--segment", type=click.IntRange(0), metavar="S", help="Only this segment of the pack, from 0."
+)
+@click.option(
     "--doc",
     metavar="ROW",
     help="Show all segments of a document instead: a document id, or SOURCE:ROW.",
 )
+@click.option("--find", metavar="ROW", help="List the packs that hold a row, which --doc shows.")
+@click.option("--rows", is_flag=True, help="List the rows of the sources; print no text.")
 @click.option("--raw", is_flag=True, help="Print token ids instead of text; needs no tokenizer.")
 @click.option(
     "--head", type=CountType(1), metavar="N", help="Only the first N tokens of each segment."
 )
-@SPLIT_OPTION
-@SHARD_OPTION
+@click.option("--split", metavar="NAME", help="Split that holds the pack.  [default: the first]")
+@click.option("--shard", metavar="FILE", help="Number packs within this shard, as verify does.")
 @click.option(
     "--tokenizer",
     metavar="PATH|NAME",
@@ -57,7 +62,10 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 def command(
     output: "Output",
     pack: int | None,
+    segment: int | None,
     doc: str | None,
+    find: str | None,
+    rows: bool,
     raw: bool,
     head: int | None,
     split: str | None,
@@ -66,75 +74,112 @@ def command(
     store: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Print a pack of OUT, each segment under its document.
+    """Print a pack of OUT, each segment under its document, or list rows and packs.
 
     Every line begins with the position of its first token. Each segment has a colour; BOS, EOS
     and other special tokens are highlighted. Where there are labels, tokens without loss are dim,
     or between ‹ and › if there is no colour.
 
+    --rows lists the source and row of each segment of a pack, and --find the packs that hold a
+    row. Rows and packs are numbered from 0. turn is the message that is trained, where a document
+    is one turn of a row (--turns). Of trees, rows are listed, and segment is the number of a row in
+    its pack.
+
     \b
     Example:
       packprep show packed --pack 17
+      packprep show packed --pack 17 --rows
+      packprep show packed --find docs/a.jsonl:1042
     """
     from packprep.inspect.lookup import document_number, find_documents, find_pack
     from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import read_manifest
 
-    if pack is not None and doc is not None:
-        raise ConfigError("--pack and --doc exclude each other; give only one of them")
+    if sum(each is not None for each in (pack if segment is None else segment, doc, find)) > 1:
+        raise ConfigError("--pack, --doc and --find exclude each other; give only one of them")
     output = with_store(output, store)
     manifest = read_manifest(output)
     sources = Sources(manifest)
-    if doc is None:
-        first = find_pack(output, manifest, pack or 0, split, shard)
-        shown = [(first, segment) for segment in first.segments]
+    listed, row = rows or find is not None, find if doc is None else doc
+    first = None
+    if row is None:
+        first = find_pack(output, manifest, pack or 0, split, shard, rows=listed)
+        segments = _chosen(first, pack or 0, segment)
     else:
-        places = find_documents(output, manifest, [document_number(sources, doc)])
-        if not places:
-            raise ConfigError(
-                f"{sources.row(document_number(sources, doc))} is in no pack: it was empty, "
-                "skipped or dropped; report.json counts which"
-            )
-        packs = {
-            place.place: find_pack(output, manifest, place.place.pack, place.place.split, rows=True)
-            for place in places
-        }
-        shown = [(packs[place.place], place) for place in places]
+        number = document_number(sources, row)
+        segments = find_documents(output, manifest, [number])
+        if not segments:
+            reason = "it was empty, skipped or dropped; report.json counts which"
+            sentence = f"{sources.row(number)} is in no pack: {reason}"
+            if not listed:
+                raise ConfigError(sentence)
+            click.echo("[]" if as_json else sentence)
+            return
+    if listed:
+        _list(segments, manifest, sources, as_json=as_json)
+        return
+    shown = [
+        (
+            first or find_pack(output, manifest, each.place.pack, each.place.split, rows=True),
+            each,
+        )
+        for each in segments
+    ]
     decoder = None if raw else _decoder(manifest, tokenizer)
     if as_json:
-        click.echo(
-            json.dumps(
-                [_as_dict(each, segment, sources, decoder) for each, segment in shown], indent=2
-            )
-        )
+        found = [_as_dict(each, segment, sources, decoder) for each, segment in shown]
+        click.echo(json.dumps(found, indent=2))
         return
-    if doc is None:
-        used = len(first.columns["tokens"])
-        packs_of_split = f"{manifest.splits[first.split].packs:,} packs of {first.split}"
-        if manifest.epochs > 1:
-            packs_of_split += f", in epoch {first.segments[0].place.epoch}"
-        segments = f"{len(shown)} segments" if len(shown) != 1 else "1 segment"
-        click.secho(
-            f"pack {first.number} of {packs_of_split}: {used:,} of {manifest.max_length:,} tokens, "
-            f"{segments}",
-            bold=True,
-        )
+    if first is not None:
+        click.secho(_heading(first, len(shown), manifest), bold=True)
     special = _special(manifest, decoder)
-    for number, (found_pack, segment) in enumerate(shown):
-        colour = _COLOURS[number % len(_COLOURS)]
+    for place, (found_pack, each) in enumerate(shown):
+        colour = _COLOURS[place % len(_COLOURS)]
         click.echo()
-        click.secho(
-            _title(
-                segment,
-                sources,
-                _side(found_pack, segment, manifest),
-                with_pack=doc is not None,
-                above=_path_above(found_pack, segment),
-            ),
-            fg=colour,
-            bold=True,
+        side, above = _side(found_pack, each, manifest), _path_above(found_pack, each)
+        title = _title(each, sources, side, with_pack=first is None, above=above)
+        click.secho(title, fg=colour, bold=True)
+        _print_segment(found_pack, each, decoder, special, colour, head)
+
+
+def _chosen(found_pack: "FoundPack", pack: int, segment: int | None) -> "Sequence[LocatedSegment]":
+    """All segments of a pack, or one of them."""
+    segments = found_pack.segments
+    if segment is None:
+        return segments
+    if segment >= len(segments):
+        raise ConfigError(
+            f"pack {pack} has {len(segments)} segments, numbered from 0, so there is no segment "
+            f"{segment}"
         )
-        _print_segment(found_pack, segment, decoder, special, colour, head)
+    return segments[segment : segment + 1]
+
+
+def _list(
+    segments: "Sequence[LocatedSegment]", manifest: "Manifest", sources: "Sources", *, as_json: bool
+) -> None:
+    """Print the rows of segments as a table or as JSON."""
+    from packprep.inspect.lookup import located_rows
+
+    rows = located_rows(segments, manifest, sources)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    if all(row.get("turn") is None for row in rows):  # a column of dashes would say nothing
+        rows = [{key: value for key, value in row.items() if key != "turn"} for row in rows]
+    print_columns(rows, keys=3 + (manifest.epochs > 1))
+
+
+def _heading(found_pack: "FoundPack", segments: int, manifest: "Manifest") -> str:
+    """The line above the segments of a pack."""
+    used = len(found_pack.columns["tokens"])
+    split = f"{manifest.splits[found_pack.split].packs:,} packs of {found_pack.split}"
+    if manifest.epochs > 1:
+        split += f", in epoch {found_pack.segments[0].place.epoch}"
+    return (
+        f"pack {found_pack.number} of {split}: {used:,} of {manifest.max_length:,} tokens, "
+        f"{segments} segment{'s' * (segments != 1)}"
+    )
 
 
 def _decoder(manifest: "Manifest", moved: str | None) -> Any:
