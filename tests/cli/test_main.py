@@ -145,8 +145,8 @@ def test_packprep_alone_prints_its_help() -> None:
         ),
         (
             ["env", "--bundle", "issue.zip", "packed"],
-            "--bundle is no option any more: add env --json, and report.json and build.yaml of the output, to "
-            "the issue; see packprep env --help",
+            "--bundle is no option any more: add env --json, and report.json and build.yaml of the "
+            "output, to the issue; see packprep env --help",
         ),
         *(
             ([name, "packed"], f"{name} is no command any more: {now}; see packprep --help")
