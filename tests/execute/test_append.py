@@ -151,7 +151,7 @@ def test_every_command_reads_what_was_appended_to(tmp_path: Path, options: dict[
     last = packs[len(packs) - 1]
     assert len(PackedShards(output, verify=True)) == len(packs)
     assert {number // 80 for number in last["document_ids"]} == {1}
-    traced = run("trace", output, "--pack", len(packs) - 1, "--segment", 0)
+    traced = run("show", output, "--rows", "--pack", len(packs) - 1, "--segment", 0)
     assert f"data/1.jsonl  {last['document_ids'][0] - 80:>3}  data-" in traced.out
     for command in (
         ("show", output, "--pack", "0"),
