@@ -8,17 +8,18 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
-from typing import Any
+from itertools import chain, islice, pairwise
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import (
     Regex,
@@ -32,7 +33,7 @@ from tokenizers import (
 )
 
 from packprep.engines import backends, cut_points
-from packprep.engines.backends import Engine, HfEngine, load_engine
+from packprep.engines.backends import Engine, EngineName, HfEngine, load_engine
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import SHARED
 
@@ -42,7 +43,7 @@ LINES = [
     "Größe, naïve café, 东京 and Москва; 今天天气很好。\n明天也好。\r\n",
     "  leading spaces,\ttabs, and      runs of them   \n",
 ]
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+REAL_TOKENIZERS = "bert_base_uncased gemma2 gpt2 llama3_2 mistral_nemo qwen3 t5_small"
 
 
 def byte_level(
@@ -117,78 +118,30 @@ def one_by_one(
     return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
-every_engine = pytest.mark.parametrize("name", ["hf", "fastokens", "gigatoken"])
-TRICKY = [
-    "a",
-    "B",
-    "1",
-    " ",
-    "\n",
-    "\r",
-    ".",
-    "'s",
-    "中",
-    "。",
-    "\t",
-    "é",
-    "e\u0301",
-    "\u3000",
-    "/",
-    "\0",
-    "<|end|>",
-    "🙂",
-]
+ENGINES = get_args(EngineName)
+every_engine = pytest.mark.parametrize("name", ENGINES)
+TRICKY = [*"aB1 \n\r.\t中。é/\0🙂\u3000", "'s", "e\u0301", "<|end|>"]
 texts_of = st.lists(st.lists(st.sampled_from(TRICKY), max_size=12).map("".join), max_size=6)
-
-
-@every_engine
-def test_ids_are_flat_int32_and_offsets_int64_with_one_entry_more_than_documents(name: str) -> None:
-    ids, offsets = load(name).encode(pa.array(["one two", "", "three"]))
-    assert ids.dtype == np.int32
-    assert offsets.dtype == np.int64
-    assert (ids.ndim, offsets.shape) == (1, (4,))
-    assert offsets[0] == 0
-    assert offsets[1] == offsets[2]
-    assert offsets[3] == len(ids)
 
 
 @every_engine
 @pytest.mark.parametrize("kind", ["byte level", "byte level with NFC", "sentencepiece"])
 def test_ids_are_those_of_tokenizers_one_by_one(name: str, kind: str) -> None:
-    made = {
-        "byte level": byte_level,
-        "byte level with NFC": lambda: byte_level(normalizer=normalizers.NFC()),
-    }
-    tokenizer_json = as_bytes(made.get(kind, sentencepiece)())
+    nfc = normalizers.NFC() if "NFC" in kind else None
+    tokenizer_json = as_bytes(sentencepiece() if kind[0] == "s" else byte_level(normalizer=nfc))
     engine = load(name, tokenizer_json)
 
-    @given(texts=texts_of)
-    @settings(max_examples=60)
-    def law(texts: list[str]) -> None:
-        assert documents(engine, texts) == one_by_one(tokenizer_json, texts)
+    @given(texts=texts_of, start=st.integers(0, 3), wide=st.booleans())
+    def law(texts: list[str], start: int, wide: bool) -> None:
+        """Of any slice; flat int32, and int64 offsets with one entry more than documents."""
+        array = pa.array(texts, pa.large_string() if wide else pa.string())
+        ids, offsets = engine.encode(array.slice(start))
+        assert (ids.dtype, ids.ndim, offsets.dtype) == (np.int32, 1, np.int64)
+        lists = [ids[first:last].tolist() for first, last in pairwise(offsets)]
+        assert (offsets[0], offsets[-1]) == (0, len(ids))
+        assert lists == one_by_one(tokenizer_json, texts[start:])
 
     law()
-
-
-@every_engine
-def test_an_empty_batch_and_a_batch_of_empty_documents_have_no_ids(name: str) -> None:
-    engine = load(name)
-    for texts, offsets in (([], [0]), ([""], [0, 0]), (["", "", ""], [0, 0, 0, 0])):
-        ids, found = engine.encode(pa.array(texts, pa.string()))
-        assert ids.tolist() == []
-        assert found.tolist() == offsets
-        assert ids.dtype == np.int32
-        assert found.dtype == np.int64
-
-
-@every_engine
-def test_a_slice_of_a_large_string_array_gives_its_own_documents(name: str) -> None:
-    engine = load(name)
-    whole = pa.array(["zero", "one", "", "three", "four"], pa.large_string())
-    ids, offsets = engine.encode(whole.slice(1, 3))
-    expected_ids, expected_offsets = engine.encode(pa.array(["one", "", "three"]))
-    assert ids.tolist() == expected_ids.tolist()
-    assert offsets.tolist() == expected_offsets.tolist()
 
 
 @every_engine
@@ -206,8 +159,8 @@ def test_text_that_spells_a_special_token_stays_text_unless_it_is_parsed(name: s
     kept = documents(load(name), texts)
     assert kept == one_by_one(BYTE_LEVEL, texts)
     assert all(0 not in ids for ids in kept)
-    mark = Tokenizer.from_buffer(BYTE_LEVEL).token_to_id("<mark>")
-    assert mark in kept[1]  # an added token that is not special is part of the vocabulary
+    # An added token that is not special is part of the vocabulary.
+    assert Tokenizer.from_buffer(BYTE_LEVEL).token_to_id("<mark>") in kept[1]
     parsed = documents(load(name, parse_special_tokens=True), texts)
     assert parsed == one_by_one(BYTE_LEVEL, texts, parse_special_tokens=True)
     assert parsed[0] == [0]
@@ -231,9 +184,8 @@ def test_many_threads_on_one_engine_get_the_ids_that_one_thread_gets(name: str) 
     engine = load(name)  # a fresh one: its caches fill while the threads run
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(engine.encode, batches))
-    for (ids, offsets), (expected, expected_offsets) in zip(together, alone, strict=True):
-        assert np.array_equal(ids, expected)
-        assert np.array_equal(offsets, expected_offsets)
+    for encoded, expected in zip(together, alone, strict=True):
+        assert [each.tolist() for each in encoded] == [each.tolist() for each in expected]
 
 
 @every_engine
@@ -244,52 +196,36 @@ def test_a_file_that_is_no_tokenizer_is_a_sentence_with_the_engine_in_it(name: s
         load(name, b"not json at all")
 
 
-def test_an_unknown_engine_names_the_known_ones() -> None:
-    with pytest.raises(
-        ConfigError, match="'tiktoken' is unknown; choose one of hf, fastokens, gigatoken"
-    ):
-        load_engine("tiktoken", BYTE_LEVEL)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
-def test_an_engine_that_is_not_installed_says_what_to_install(
+@pytest.mark.parametrize("name", ["tiktoken", *ENGINES[1:]])
+def test_an_engine_that_is_unknown_or_not_installed_says_what_to_choose_or_install(
     name: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(module: str) -> None:
         raise ImportError(module)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(
-        ConfigError, match=rf"{name} needs the package {name}: pip install packprep\[fast\]"
-    ):
+    known = "choose one of hf, fastokens, gigatoken"
+    words = known if name == "tiktoken" else rf"package {name}: pip install packprep\[fast\]"
+    with pytest.raises(ConfigError, match=rf"{name}.*{words}"):
         load_engine(name, BYTE_LEVEL)
 
 
 def test_an_id_past_int32_is_an_error_and_not_a_negative_number() -> None:
     assert backends.as_int32(np.array([0, 2**31 - 1], np.uint32)).tolist() == [0, 2**31 - 1]
-    with pytest.raises(
-        InputError, match="returned the id 2,147,483,648; ids must be below 2,147,483,648"
-    ):
+    with pytest.raises(InputError, match="the id 2,147,483,648; ids must be below 2,147,483,648"):
         backends.as_int32(np.array([0, 2**31], np.uint32))
 
 
 def test_added_tokens_are_read_without_the_model_and_specials_alone_are_taken_out() -> None:
-    assert [
-        (token["content"], token["special"]) for token in backends.added_tokens(BYTE_LEVEL)
-    ] == [
-        ("<|end|>", True),
-        ("<mark>", False),
-    ]
+    added = [(token["content"], token["special"]) for token in backends.added_tokens(BYTE_LEVEL)]
+    assert added == [("<|end|>", True), ("<mark>", False)]
     rest = json.loads(backends._without_specials(BYTE_LEVEL.decode()))
     whole = json.loads(BYTE_LEVEL)
     assert [token["content"] for token in rest.pop("added_tokens")] == ["<mark>"]
     whole.pop("added_tokens")
     assert rest == whole
-    trap = (
-        '{"model": {"vocab": {"\\"added_tokens\\": [": 1, "added_tokens": 2}}, "added_tokens" '
-        ": "
-        '[{"content": "x"}]}'
-    )
+    trap = r'{"model": {"vocab": {"\"added_tokens\": [": 1, "added_tokens": 2}}, '
+    trap += '"added_tokens" : [{"content": "x"}]}'
     assert backends.added_tokens(trap.encode()) == [{"content": "x"}]
     assert backends.added_tokens(b'{"model": {}}') == []
     assert backends._without_specials('{"model": {}}') == '{"model": {}}'
@@ -339,37 +275,26 @@ def test_a_long_document_that_cannot_be_cut_is_encoded_whole_and_that_is_said_on
     tokenizer_json = as_bytes(byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True)))
     engine = HfEngine(tokenizer_json)
     texts = ["".join(LINES), "short", "".join(LINES) * 2]
-    assert documents(engine, texts) == one_by_one(tokenizer_json, texts)
-    assert documents(engine, texts) == one_by_one(tokenizer_json, texts)
-    assert engine.notes == [
-        "documents over 200 bytes are encoded whole and on one core: "
-        "its pre-tokenizer ByteLevel treats the start of a text apart"
-    ]
+    for _ in range(2):
+        assert documents(engine, texts) == one_by_one(tokenizer_json, texts)
+    (note,) = engine.notes
+    assert note.startswith("documents over 200 bytes are encoded whole and on one core: ")
+    assert "ByteLevel treats the start of a text apart" in note
 
 
 # Cuts: where a long document falls apart without changing an id.
 
 
 def split_then_bytes(pattern: str) -> Any:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([split, plain])
 
 
 def word_piece(normalizer: Any = None) -> Tokenizer:
     letters = sorted(set("".join(LINES).lower()) - set(" \n\r\t"))
-    tokens = [
-        "[UNK]",
-        "[CLS]",
-        *letters,
-        *(f"##{letter}" for letter in letters),
-        "the",
-        "fox",
-        "##es",
-    ]
+    later = [f"##{letter}" for letter in letters]
+    tokens = ["[UNK]", "[CLS]", *letters, *later, "the", "fox", "##es"]
     tokenizer = Tokenizer(models.WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizer or normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -379,17 +304,11 @@ def word_piece(normalizer: Any = None) -> Tokenizer:
 
 def unigram() -> Tokenizer:
     letters = sorted(set("".join(LINES)) - set(" \n\r\t"))
-    pieces = [
-        ("<unk>", 0.0),
-        ("▁", -2.0),
-        *((letter, -4.0) for letter in letters),
-        ("▁the", -1.0),
-        ("es", -2.0),
-    ]
+    pieces = [("<unk>", 0.0), ("▁", -2.0), *((letter, -4.0) for letter in letters)]
+    pieces += [("▁the", -1.0), ("es", -2.0)]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
-    )
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
     return tokenizer
 
 
@@ -412,60 +331,43 @@ def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     tokenizer.encode_special_tokens = True
     assert cut_points.why_not(tokenizer) is None
-    parts = [
-        "a",
-        "B",
+    words = [
         "end.\nNext",
         "1\na",
-        "\n",
-        " ",
-        "\r",
-        ".",
         "'s",
         "中。\n明",
         "é\nz",
-        "\t",
         "e\u0301",
-        "\u3000",
-        "/",
         "x\nit's",
+        "<mark>",
+        "<|end|>",
     ]
 
     @given(
-        text=st.lists(st.sampled_from([*parts, "<mark>", "<|end|>", "🙂"]), max_size=25).map(
-            "".join
-        )
+        text=st.lists(st.sampled_from([*"aB\n \r.\t\u3000/🙂", *words]), max_size=25).map("".join)
     )
-    @settings(max_examples=150)
     def law(text: str) -> None:
-        pieces = [
-            str(piece, "utf-8") for piece in cut_points.text_pieces(memoryview(text.encode()), 1)
-        ]
+        pieces = pieces_of(text)
         assert "".join(pieces) == text
-        whole = tokenizer.encode(text, add_special_tokens=False).ids
-        assert [
-            token
-            for piece in pieces
-            for token in tokenizer.encode(piece, add_special_tokens=False).ids
-        ] == whole
+        encoded = [tokenizer.encode(piece, add_special_tokens=False).ids for piece in pieces]
+        assert [*chain.from_iterable(encoded)] == tokenizer.encode(
+            text, add_special_tokens=False
+        ).ids
 
     law()
 
 
+def pieces_of(text: str, size: int = 1) -> list[str]:
+    return [
+        str(piece, "utf-8") for piece in cut_points.text_pieces(memoryview(text.encode()), size)
+    ]
+
+
 def test_pieces_end_behind_a_line_feed_between_visible_text_and_a_letter() -> None:
-    text = "one.\nTwo\n three \nfour\n\nfive\r\nsix\n7\n。\n中国\n。\né\nend"
-    assert [
-        str(piece, "utf-8") for piece in cut_points.text_pieces(memoryview(text.encode()), 1)
-    ] == [
-        "one.\n",
-        "Two\n three \nfour\n\nfive\r\nsix\n7\n。\n",
-        "中国\n。\né\nend",
-    ]
-    assert [bytes(piece) for piece in cut_points.text_pieces(memoryview(b"a\nb\nc\nd\ne"), 4)] == [
-        b"a\nb\nc\n",
-        b"d\ne",
-    ]
-    assert list(cut_points.text_pieces(memoryview(b""), 4)) == []
+    pieces = ["one.\n", "Two\n three \nfour\n\nfive\r\nsix\n7\n。\n", "中国\n。\né\nend"]
+    assert pieces_of("".join(pieces)) == pieces
+    assert pieces_of("a\nb\nc\nd\ne", 4) == ["a\nb\nc\n", "d\ne"]
+    assert pieces_of("", 4) == []
 
 
 def with_added(**options: Any) -> Tokenizer:
@@ -480,59 +382,31 @@ def with_line_feed_merge() -> Tokenizer:
     return tokenizer
 
 
+_BERT_THEN = [normalizers.BertNormalizer(), normalizers.Replace(" ", "▁")]
+_ENDS, _PIECE = "may change the ends", "not one known to end a piece"
+NORMALIZERS = (
+    *(normalizers.Prepend("▁"), normalizers.Strip(), normalizers.BertNormalizer()),
+    *(normalizers.Replace(Regex(r"\s+"), " "), normalizers.Replace("_", " ")),
+)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (
-            lambda: with_added(content="end\nNext"),
-            r"added token 'end\\nNext' can reach over a line end",
+        *(
+            (partial(byte_level, normalizer=each), f"{type(each).__name__} may")
+            for each in NORMALIZERS
         ),
+        (partial(word_piece, normalizers.Sequence(_BERT_THEN)), f"BertNormalizer {_ENDS}"),
+        (partial(with_added, content="end\nNext"), r"token 'end\\nNext' can reach over a line end"),
+        (partial(with_added, content="<left>", lstrip=True), "'<left>' can reach over a line end"),
+        (partial(byte_level, split_then_bytes(r"\n\w+|\w+|\s")), f"{_PIECE} at a line end"),
         (
-            lambda: with_added(content="<left>", lstrip=True),
-            "added token '<left>' can reach over a line end",
-        ),
-        (
-            lambda: byte_level(split_then_bytes(r"\n\w+|\w+|\s")),
-            "not one known to end a piece at a line end",
-        ),
-        (
-            lambda: byte_level(normalizer=normalizers.Prepend("▁")),
-            "normalizer Prepend may change the ends",
-        ),
-        (
-            lambda: byte_level(normalizer=normalizers.Strip()),
-            "normalizer Strip may change the ends",
-        ),
-        (
-            lambda: byte_level(normalizer=normalizers.Replace(Regex(r"\s+"), " ")),
-            "normalizer Replace may change",
-        ),
-        (
-            lambda: byte_level(normalizer=normalizers.Replace("_", " ")),
-            "normalizer Replace may change",
-        ),
-        (
-            lambda: byte_level(normalizer=normalizers.BertNormalizer()),
-            "normalizer BertNormalizer may change the ends",
-        ),
-        (
-            lambda: byte_level(pre_tokenizers.Metaspace(prepend_scheme="first")),
+            partial(byte_level, pre_tokenizers.Metaspace(prepend_scheme="first")),
             "treats the start of a text apart",
         ),
-        (
-            lambda: word_piece(
-                normalizers.Sequence([normalizers.BertNormalizer(), normalizers.Replace(" ", "▁")])
-            ),
-            "normalizer BertNormalizer may change the ends",
-        ),
-        (
-            lambda: Tokenizer(models.BPE({"\n": 0}, [], ignore_merges=True)),
-            "not one known to end a piece",
-        ),
-        (
-            lambda: Tokenizer(models.BPE({"\n": 0}, [], end_of_word_suffix="</w>")),
-            "not one known to end a piece",
-        ),
+        (lambda: Tokenizer(models.BPE({"\n": 0}, [], ignore_merges=True)), _PIECE),
+        (lambda: Tokenizer(models.BPE({"\n": 0}, [], end_of_word_suffix="</w>")), _PIECE),
         (with_line_feed_merge, r"vocabulary entry '\\na' reaches over a line end"),
         (lambda: Tokenizer(models.BPE({"a": 0}, [])), "it has no line feed token"),
         (lambda: Tokenizer(models.BPE({"a": 0}, [], dropout=0.1)), "its BPE has dropout"),
@@ -541,28 +415,21 @@ def with_line_feed_merge() -> Tokenizer:
 def test_a_cut_that_is_not_proven_is_refused_with_the_reason(
     make: Callable[[], Tokenizer], reason: str
 ) -> None:
-    with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(cut_points.why_not(make()))
+    assert re.search(reason, str(cut_points.why_not(make())))
 
 
 # The real tokenizers.
 
 
-@pytest.mark.parametrize(
-    "tokenizer",
-    ["bert_base_uncased", "gemma2", "gpt2", "llama3_2", "mistral_nemo", "qwen3", "t5_small"],
-)
+@pytest.mark.parametrize("tokenizer", REAL_TOKENIZERS.split())
 def test_real_tokenizers_give_the_same_ids_for_books_in_pieces(
     tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer_json = (SHARED / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
-    engine = HfEngine(tokenizer_json)
-    texts = []
+    engine, texts = HfEngine(tokenizer_json), []
     for corpus in ("books", "pydocs_zh", "udhr"):
         with gzip.open(SHARED / "text" / f"{corpus}.jsonl.gz", "rt", encoding="utf-8") as lines:
-            texts += [
-                json.loads(line)["text"][:200_000] for line, _ in zip(lines, range(4), strict=False)
-            ]
+            texts += [json.loads(line)["text"][:200_000] for line in islice(lines, 4)]
     monkeypatch.setattr(backends, "PIECE_BYTES", 1_000_000)
     whole = documents(engine, texts)
     monkeypatch.setattr(backends, "PIECE_BYTES", 1000)

@@ -1,8 +1,8 @@
-"""Every way a source is known to be bad: how to make it, and the error that must come.
+"""Every way a source is known to be bad: how to make it, and the words of the error that must come.
 
-`ROWS` are bad rows among good ones, per format; `--on-error skip` passes them over and counts them
-by `reason`. `FILES` are files that cannot be read as a whole: they stop a build with skipped rows
-too.
+Rows of `FORMATS` are bad ones among good ones, per format; `--on-error skip` passes them over and
+counts them by `reason`. `FILES` are files that cannot be read as a whole: they stop a build with
+skipped rows too.
 """
 
 import io
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,23 +21,16 @@ GOOD = texts(40)
 LIMIT = 5_000  # bytes of a row at most, in all of these builds
 AT = 25  # number of the bad row among the good ones
 
-_LARGE = f"has more than {LIMIT:,} bytes (--max-row-size)"
-_NUL = "contains a NUL byte; save it as UTF-8 text"
 
-
-@dataclass(frozen=True, kw_only=True)
-class BadRow:
+class BadRow(NamedTuple):
     """A row that cannot be used.
 
     row: as the format writes it, without a line end. For binary formats the bytes of the value,
-    None for null.
-
-    sentence: the error after file, row and line.
+    None for null. words: of the error, after file, row and line.
     """
 
-    name: str
     row: bytes | None
-    sentence: str
+    words: str
     reason: str
 
 
@@ -48,7 +41,6 @@ class Format:
     make: the file of these rows. first_line: of row 0, in formats that have lines.
     """
 
-    suffix: str
     make: Callable[[Sequence[bytes | None]], bytes]
     good: tuple[bytes, ...]
     rows: tuple[BadRow, ...]
@@ -64,38 +56,27 @@ class Format:
         return f"row {row}" + (f" (line {row + self.first_line})" if self.first_line else "")
 
 
-def _bad(name: str, row: bytes | None, sentence: str, reason: str) -> BadRow:
-    return BadRow(name=name, row=row, sentence=sentence, reason=reason)
+def _bad(reason: str, words: str, *rows: bytes | None) -> list[BadRow]:
+    return [BadRow(row, words, reason) for row in rows]
 
 
 def _lines(rows: Sequence[bytes | None]) -> bytes:
     return b"".join((row or b"") + b"\n" for row in rows)
 
 
-def _csv(rows: Sequence[bytes | None]) -> bytes:
-    return _lines([b"id,text", *rows])
-
-
 def _column(values: Sequence[bytes | None]) -> pa.Table:
     """A column that says it is text, whatever its bytes are."""
     array = pa.array(values, pa.binary())
+    buffers = array.buffers()
     return pa.table(
-        {"text": pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count)}
+        {"text": pa.Array.from_buffers(pa.string(), len(array), buffers, array.null_count)}
     )
-
-
-def _parquet(rows: Sequence[bytes | None]) -> bytes:
-    return write_parquet(_column(rows))
 
 
 def write_parquet(table: pa.Table, **options: Any) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, **{"write_page_checksum": True, **options})
     return sink.getvalue()
-
-
-def _arrow(rows: Sequence[bytes | None]) -> bytes:
-    return write_arrow(_column(rows))
 
 
 def write_arrow(table: pa.Table) -> bytes:
@@ -105,202 +86,72 @@ def write_arrow(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-_NOT_JSON = "invalid JSON: "
+_ENDLESS, _LARGE = b"x" * 2 * LIMIT, f"has more than {LIMIT:,} bytes (--max-row-size)"
+_NUL = "contains a NUL byte; save it as UTF-8 text"
+# A byte that is not UTF-8, an overlong sequence, a surrogate in UTF-8.
+_NOT_UTF8 = [b'{"text": "%s"}' % bad for bad in (b"\xff", b"\xc0\xaf", b"\xed\xa0\x80")]
 _JSON_ROWS = (
-    _bad(
-        "a byte that is not UTF-8",
-        b'{"text": "\xff"}',
-        "byte 10 of the line is not UTF-8",
-        "bad_utf8",
+    *_bad("bad_utf8", "byte 10 of the line is not UTF-8", *_NOT_UTF8),
+    *_bad(
+        "bad_utf8", "'text' has a lone surrogate", b'{"text": "\\ud800"}', b'{"text": "\\ud83d."}'
     ),
-    _bad(
-        "an overlong sequence",
-        b'{"text": "\xc0\xaf"}',
-        "byte 10 of the line is not UTF-8",
-        "bad_utf8",
-    ),
-    _bad(
-        "a surrogate in UTF-8",
-        b'{"text": "\xed\xa0\x80"}',
-        "byte 10 of the line is not UTF-8",
-        "bad_utf8",
-    ),
-    _bad("a lone surrogate", b'{"text": "\\ud800"}', "'text' has a lone surrogate", "bad_utf8"),
-    _bad("half a pair", b'{"text": "a\\ud83d."}', "'text' has a lone surrogate", "bad_utf8"),
-    _bad(
-        "UTF-16 in one line",
-        '{"text": "a"}'.encode("utf-16-le"),
-        _NOT_JSON + "Expecting property name enclosed in double quotes at character 1",
-        "bad_json",
-    ),
-    _bad(
-        "a byte order mark in the middle",
-        b'\xef\xbb\xbf{"text": "a"}',
-        "it begins with a byte order mark, which is allowed only at the start of a file",
-        "bad_json",
-    ),
-    _bad("a number", b'{"text": 7}', "'text' is a number, expected text", "not_text"),
-    _bad("not a number", b'{"text": NaN}', "'text' is a number, expected text", "not_text"),
-    _bad("true", b'{"text": true}', "'text' is a boolean, expected text", "not_text"),
-    _bad("a list", b'{"text": ["a"]}', "'text' is a list, expected text", "not_text"),
-    _bad("an object", b'{"text": {"text": "a"}}', "'text' is an object, expected text", "not_text"),
-    _bad("null", b'{"text": null}', "the row has no 'text'", "null"),
-    _bad("no such key", b'{"body": "a"}', "the row has no 'text'", "null"),
-    _bad("a row that is null", b"null", "the row has no 'text'", "null"),
-    _bad("a key twice", b'{"text": "a", "text": "b"}', "duplicate key 'text'", "bad_json"),
-    _bad(
-        "a key twice, once escaped",
-        b'{"text": "a", "\\u0074ext": "b"}',
-        "duplicate key 'text'",
-        "bad_json",
-    ),
-    _bad("garbage", b"garbage", _NOT_JSON + "Expecting value at character 0", "bad_json"),
-    _bad("binary", bytes(range(1, 10)), _NOT_JSON + "Expecting value at character 0", "bad_json"),
-    _bad(
-        "a raw NUL",
-        b'{"text": "\x00"}',
-        _NOT_JSON + "Invalid control character at character 10",
-        "bad_json",
-    ),
-    _bad(
-        "a raw tab",
-        b'{"text": "a\tb"}',
-        _NOT_JSON + "Invalid control character at character 11",
-        "bad_json",
-    ),
-    _bad(
-        "a NUL behind it",
-        b'{"text": "a"}\x00',
-        _NOT_JSON + "Extra data at character 13",
-        "bad_json",
-    ),
-    _bad(
-        "half a line",
-        b'{"text": "ha',
-        _NOT_JSON + "Unterminated string starting at character 9",
-        "bad_json",
-    ),
-    _bad(
-        "half an escape",
-        b'{"text": "\\u12"}',
-        _NOT_JSON + "Invalid \\uXXXX escape at character 11",
-        "bad_json",
-    ),
-    _bad(
-        "no such escape",
-        b'{"text": "\\x41"}',
-        _NOT_JSON + "Invalid \\escape at character 10",
-        "bad_json",
-    ),
-    _bad(
-        "single quotes",
-        b"{'text': 'a'}",
-        _NOT_JSON + "Expecting property name enclosed in double quotes at character 1",
-        "bad_json",
-    ),
-    _bad(
-        "a comma behind it", b'{"text": "a"},', _NOT_JSON + "Extra data at character 13", "bad_json"
-    ),
-    _bad(
-        "two objects",
-        b'{"text": "a"} {"text": "b"}',
-        _NOT_JSON + "Extra data at character 14",
-        "bad_json",
-    ),
-    _bad("an array", b"[7]", "it is a list, expected an object", "bad_json"),
-    _bad("a bare text", b'"a"', "it is text, expected an object", "bad_json"),
-    _bad("a bare number", b"7", "it is a number, expected an object", "bad_json"),
-    _bad(
-        "nested beyond reason",
-        b'{"text": ' + b"[" * 4000,
-        _NOT_JSON + "nested too deeply",
-        "bad_json",
-    ),
-    _bad(
-        "a line without end",
-        b'{"text": "' + b"x" * 2 * LIMIT + b'"}',
-        "the line " + _LARGE,
-        "too_large",
-    ),
+    *_bad("bad_json", "Expecting property name enclosed in", '{"text": "a"}'.encode("utf-16-le")),
+    *_bad("bad_json", "Expecting property name enclosed in double", b"{'text': 'a'}"),
+    *_bad("bad_json", "begins with a byte order mark", b'\xef\xbb\xbf{"text": "a"}'),
+    *_bad("not_text", "'text' is a number, expected text", b'{"text": 7}', b'{"text": NaN}'),
+    *_bad("not_text", "'text' is a boolean, expected text", b'{"text": true}'),
+    *_bad("not_text", "'text' is a list, expected text", b'{"text": ["a"]}'),
+    *_bad("not_text", "'text' is an object, expected text", b'{"text": {"text": "a"}}'),
+    *_bad("null", "the row has no 'text'", b'{"text": null}', b'{"body": "a"}', b"null"),
+    *_bad("bad_json", "duplicate key 'text'", b'{"text": "a", "text": "b"}'),
+    *_bad("bad_json", "duplicate key 'text'", b'{"text": "a", "\\u0074ext": "b"}'),
+    *_bad("bad_json", "Expecting value at character 0", b"garbage", bytes(range(1, 10))),
+    *_bad("bad_json", "Invalid control character at character 10", b'{"text": "\x00"}'),
+    *_bad("bad_json", "Invalid control character at character 11", b'{"text": "a\tb"}'),
+    *_bad("bad_json", "Extra data at character 13", b'{"text": "a"}\x00', b'{"text": "a"},'),
+    *_bad("bad_json", "Extra data at character 14", b'{"text": "a"} {"text": "b"}'),
+    *_bad("bad_json", "Unterminated string starting at character 9", b'{"text": "ha'),
+    *_bad("bad_json", "Invalid \\uXXXX escape at character 11", b'{"text": "\\u12"}'),
+    *_bad("bad_json", "Invalid \\escape at character 10", b'{"text": "\\x41"}'),
+    *_bad("bad_json", "it is a list, expected an object", b"[7]"),
+    *_bad("bad_json", "it is text, expected an object", b'"a"'),
+    *_bad("bad_json", "it is a number, expected an object", b"7"),
+    *_bad("bad_json", "invalid JSON: nested too deeply", b'{"text": ' + b"[" * 4000),
+    *_bad("too_large", "the line " + _LARGE, b'{"text": "%s"}' % _ENDLESS),
 )
-
 _CSV_ROWS = (
-    _bad("a byte that is not UTF-8", b"1,\xff", "'text' is not UTF-8", "bad_utf8"),
-    _bad("a NUL", b"1,a\x00b", f"'text' {_NUL}", "bad_utf8"),
-    _bad("a field too many", b"1,a,b", "line 27 has 3 fields, the header has 2", "bad_csv"),
-    _bad("a field too few", b"a", "line 27 has 1 field, the header has 2", "bad_csv"),
-    _bad("text behind a quote", b'1,"a" b', "line 27: ',' expected after '\"'", "bad_csv"),
+    *_bad("bad_utf8", "'text' is not UTF-8", b"1,\xff"),
+    *_bad("bad_utf8", f"'text' {_NUL}", b"1,a\x00b"),
+    *_bad("bad_csv", "line 27 has 3 fields, the header has 2", b"1,a,b"),
+    *_bad("bad_csv", "line 27 has 1 field, the header has 2", b"a"),
+    *_bad("bad_csv", "line 27: ',' expected after '\"'", b'1,"a" b'),
 )
-
-_LINE = AT + 1
+_LINE = f"line {AT + 1}"
 _TEXT_ROWS = (
-    _bad("a byte that is not UTF-8", b"a\xffb", f"line {_LINE} is not UTF-8", "bad_utf8"),
-    _bad("UTF-16", "ab".encode("utf-16"), f"line {_LINE} is not UTF-8", "bad_utf8"),
-    _bad("UTF-16 without its mark", "ab".encode("utf-16-le"), f"line {_LINE} {_NUL}", "bad_utf8"),
-    _bad("a line without end", b"x" * 2 * LIMIT, f"line {_LINE} {_LARGE}", "too_large"),
+    *_bad("bad_utf8", f"{_LINE} is not UTF-8", b"a\xffb", "ab".encode("utf-16")),
+    *_bad("bad_utf8", f"{_LINE} {_NUL}", "ab".encode("utf-16-le")),
+    *_bad("too_large", f"{_LINE} {_LARGE}", _ENDLESS),
 )
-
 _BINARY_ROWS = (
-    _bad("a byte that is not UTF-8", b"a\xffb", "'text' is not UTF-8", "bad_utf8"),
-    _bad("half a character", "é".encode()[:1], "'text' is not UTF-8", "bad_utf8"),
-    _bad("null", None, "the row has no 'text'", "null"),
-    _bad("a text without end", b"x" * 2 * LIMIT, "the text " + _LARGE, "too_large"),
+    *_bad("bad_utf8", "'text' is not UTF-8", b"a\xffb", "é".encode()[:1]),
+    *_bad("null", "the row has no 'text'", None),
+    *_bad("too_large", "the text " + _LARGE, _ENDLESS),
 )
-
 _TEXTS = tuple(text.encode() for text in GOOD)
+_JSON = tuple(json.dumps({"text": text, "id": n}).encode() for n, text in enumerate(GOOD))
 FORMATS = {
-    each.suffix: each
-    for each in (
-        Format(
-            suffix=".jsonl",
-            make=_lines,
-            good=tuple(
-                json.dumps({"text": text, "id": number}).encode()
-                for number, text in enumerate(GOOD)
-            ),
-            rows=_JSON_ROWS,
-            first_line=1,
-        ),
-        Format(
-            suffix=".csv",
-            make=_csv,
-            good=tuple(b'%d,"%s"' % (number, text) for number, text in enumerate(_TEXTS)),
-            rows=_CSV_ROWS,
-        ),
-        Format(
-            suffix=".txt",
-            make=_lines,
-            good=_TEXTS,
-            rows=_TEXT_ROWS,
-            options=("--sample-by", "line"),
-        ),
-        Format(suffix=".parquet", make=_parquet, good=_TEXTS, rows=_BINARY_ROWS),
-        Format(suffix=".arrow", make=_arrow, good=_TEXTS, rows=_BINARY_ROWS),
-    )
+    ".jsonl": Format(make=_lines, good=_JSON, rows=_JSON_ROWS, first_line=1),
+    ".csv": Format(
+        make=lambda rows: _lines([b"id,text", *rows]),
+        good=tuple(b'%d,"%s"' % (number, text) for number, text in enumerate(_TEXTS)),
+        rows=_CSV_ROWS,
+    ),
+    ".txt": Format(make=_lines, good=_TEXTS, rows=_TEXT_ROWS, options=("--sample-by", "line")),
+    ".parquet": Format(
+        make=lambda rows: write_parquet(_column(rows)), good=_TEXTS, rows=_BINARY_ROWS
+    ),
+    ".arrow": Format(make=lambda rows: write_arrow(_column(rows)), good=_TEXTS, rows=_BINARY_ROWS),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class BadFile:
-    """A file that cannot be used.
-
-    sentence: a regular expression of the message behind the file's name. packed: whether .gz and
-    .zst are bad too.
-
-    make gives the plain file.
-    """
-
-    name: str
-    suffix: str
-    make: Callable[[], bytes]
-    sentence: str
-    packed: bool = True
-
-
-def _file(
-    name: str, suffix: str, make: Callable[[], bytes], sentence: str, *, packed: bool = True
-) -> BadFile:
-    return BadFile(name=name, suffix=suffix, make=make, sentence=sentence, packed=packed)
 
 
 @cache
@@ -314,142 +165,46 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
 
 
-def _wrong_type(values: "pa.Array[Any]") -> Callable[[], bytes]:
-    return lambda: write_parquet(pa.table({"text": values}))
+def _cells(values: "list[Any] | pa.Array[Any]", name: str = "text") -> bytes:
+    return write_parquet(pa.table({name: values}))
 
 
-_NO_ROWS = "holds no rows; expected at least one document"
-_ARRAY_END = "fix it, as no row after it can be found in an array"
-FILES = (
-    _file(
-        "empty", ".jsonl", lambda: b"", "(is empty; expected at least one document|holds no rows.*)"
-    ),
-    _file("blank lines", ".jsonl", lambda: b"\n \n\t\n", _NO_ROWS),
-    _file("an empty array", ".json", lambda: b" [ ]\n", _NO_ROWS),
-    _file("a header alone", ".csv", lambda: b"id,text\n", _NO_ROWS),
-    _file("a table without rows", ".parquet", lambda: write_parquet(_column([])), _NO_ROWS),
-    _file("a stream without rows", ".arrow", lambda: write_arrow(_column([])), _NO_ROWS),
-    _file(
-        "no such column, JSON",
-        ".jsonl",
-        lambda: b'{"body": "a", "id": 1}\n',
-        "has no column 'text'; it has body, id.*",
-    ),
-    _file(
-        "no such column, array",
+_LINES, _PARQUET, _ARROW = whole(".jsonl"), whole(".parquet"), whole(".arrow")
+_NO_ROWS, _NO_COLUMN = "holds no rows; expected at least one", "has no column 'text'; it has "
+_PAGE = flipped(_PARQUET, len(_PARQUET) // 3)
+FILES: dict[str, tuple[str, bytes, str]] = {
+    "empty": (".jsonl", b"", "(is empty|holds no rows); expected at least one document"),
+    "blank lines": (".jsonl", b"\n \n\t\n", _NO_ROWS),
+    "an empty array": (".json", b" [ ]\n", _NO_ROWS),
+    "a header alone": (".csv", b"id,text\n", _NO_ROWS),
+    "a table without rows": (".parquet", write_parquet(_column([])), _NO_ROWS),
+    "a stream without rows": (".arrow", write_arrow(_column([])), _NO_ROWS),
+    "no such column, JSON": (".jsonl", b'{"body": "a", "id": 1}\n', _NO_COLUMN + "body, id"),
+    "no such column, array": (".json", b'[{"body": "a"}]', _NO_COLUMN + "body:"),
+    "no such column, CSV": (".csv", b"id,body\n1,a\n", _NO_COLUMN + "id, body"),
+    "no such column, Parquet": (".parquet", _cells(["a"], "body"), _NO_COLUMN + "body"),
+    "a column twice": (".csv", b"text,text\na,b\n", "more than one column 'text'; it has text"),
+    "a quote never closed": (".csv", b'id,text\n1,"a\n2,b\n', "line 2: a quote .* never closed"),
+    "an endless field": (".csv", b'id,text\n1,"' + b"x\n" * LIMIT, "line 2: .* than 5,000 bytes"),
+    "an array not closed": (".json", b'[{"text": "a"}', "row 1: expected a comma or the end"),
+    "a broken element": (".json", b'[{"text": "a"}, {"text" "b"}]', "row 1: .* at character 8"),
+    "an array and more": (".json", b'[{"text": "a"}]\n[{"text": "b"}]\n', "row 1: text follows"),
+    "an endless element": (
         ".json",
-        lambda: b'[{"body": "a"}]',
-        "has no column 'text'; it has body:.*",
+        b'[{"text": "a"}, {"text": "' + b"x" * 10_000_000,
+        r"row 1: invalid JSON, or more than 5,000 bytes \(--max-row-size\)",
     ),
-    _file(
-        "no such column, CSV",
-        ".csv",
-        lambda: b"id,body\n1,a\n",
-        "has no column 'text'; it has id, body.*",
-    ),
-    _file(
-        "no such column, Parquet",
-        ".parquet",
-        lambda: write_parquet(pa.table({"body": ["a"]})),
-        "has no column 'text'; it has body.*",
-    ),
-    _file(
-        "a column twice",
-        ".csv",
-        lambda: b"text,text\na,b\n",
-        "has more than one column 'text'; it has text.*",
-    ),
-    _file(
-        "a quote never closed",
-        ".csv",
-        lambda: b'id,text\n1,"a\n2,b\n',
-        "line 2: a quote in this row is never closed.*",
-    ),
-    _file(
-        "a quoted field without end",
-        ".csv",
-        lambda: b'id,text\n1,"' + b"x\n" * LIMIT,
-        "line 2: the row has more than 5,000 bytes.*",
-    ),
-    _file(
-        "an array not closed",
-        ".json",
-        lambda: b'[{"text": "a"}',
-        f"row 1: expected a comma or the end of the array before it; {_ARRAY_END}",
-    ),
-    _file(
-        "an array with a broken element",
-        ".json",
-        lambda: b'[{"text": "a"}, {"text" "b"}]',
-        f"row 1: invalid JSON: Expecting ':' delimiter at character 8; {_ARRAY_END}",
-    ),
-    _file(
-        "an array and more",
-        ".json",
-        lambda: b'[{"text": "a"}]\n[{"text": "b"}]\n',
-        f"row 1: text follows the end of the array; {_ARRAY_END}",
-    ),
-    _file(
-        "an element without end",
-        ".json",
-        lambda: b'[{"text": "a"}, {"text": "' + b"x" * 10_000_000,
-        rf"row 1: invalid JSON, or more than 5,000 bytes \(--max-row-size\); {_ARRAY_END}",
-    ),
-    _file("not Parquet", ".parquet", lambda: whole(".jsonl"), "cannot be read as parquet: .*"),
-    _file(
-        "Parquet cut off",
-        ".parquet",
-        lambda: whole(".parquet")[:-100],
-        "cannot be read as parquet: .*",
-    ),
-    _file(
-        "a Parquet footer flipped",
-        ".parquet",
-        lambda: flipped(whole(".parquet"), -6),
-        "cannot be read as parquet.*",
-    ),
-    _file(
-        "a Parquet page flipped",
-        ".parquet",
-        lambda: flipped(whole(".parquet"), len(whole(".parquet")) // 3),
-        "cannot be read as parquet: could not verify page integrity.*",
-    ),
-    _file(
-        "numbers in Parquet",
-        ".parquet",
-        _wrong_type(pa.array([1, 2])),
-        "row 0: 'text' is int64, expected text.*",
-    ),
-    _file(
-        "lists in Parquet",
-        ".parquet",
-        _wrong_type(pa.array([["a"]])),
-        "row 0: 'text' is list<.*>, expected text.*",
-    ),
-    _file(
-        "bytes in Parquet",
-        ".parquet",
-        _wrong_type(pa.array([b"a"])),
-        "row 0: 'text' is binary, expected text.*",
-    ),
-    _file("not Arrow", ".arrow", lambda: whole(".jsonl"), "cannot be read as arrow: .*"),
-    _file("Arrow cut off", ".arrow", lambda: whole(".arrow")[:-500], "cannot be read as arrow: .*"),
-    _file(
-        "a pickle",
-        ".jsonl",
-        lambda: b"\x80\x04\x95\x10\n.",
-        "row 0 .line 1.: byte 0 of the line is not UTF-8.*",
-    ),
-    _file(
-        "UTF-16",
-        ".jsonl",
-        lambda: whole(".jsonl").decode().encode("utf-16"),
-        "row 0 .line 1.: byte 0 of .*",
-    ),
-    _file(
-        "UTF-16, CSV",
-        ".csv",
-        lambda: whole(".csv").decode().encode("utf-16"),
-        "has no column 'text'; it has .*",
-    ),
-)
+    "not Parquet": (".parquet", _LINES, "cannot be read as parquet: "),
+    "Parquet cut off": (".parquet", _PARQUET[:-100], "cannot be read as parquet: "),
+    "a Parquet footer flipped": (".parquet", flipped(_PARQUET, -6), "cannot be read as parquet"),
+    "a Parquet page flipped": (".parquet", _PAGE, "could not verify page integrity"),
+    "numbers in Parquet": (".parquet", _cells([1, 2]), "row 0: 'text' is int64, expected text"),
+    "lists in Parquet": (".parquet", _cells([["a"]]), "row 0: 'text' is list<.*>, expected text"),
+    "bytes in Parquet": (".parquet", _cells([b"a"]), "row 0: 'text' is binary, expected text"),
+    "not Arrow": (".arrow", _LINES, "cannot be read as arrow: "),
+    "Arrow cut off": (".arrow", _ARROW[:-500], "cannot be read as arrow: "),
+    "a pickle": (".jsonl", b"\x80\x04\x95\x10\n.", "row 0 .line 1.: byte 0 of the line is not"),
+    "UTF-16": (".jsonl", _LINES.decode().encode("utf-16"), "row 0 .line 1.: byte 0 of "),
+    "UTF-16, CSV": (".csv", whole(".csv").decode().encode("utf-16"), _NO_COLUMN),
+}
+"""By name: the suffix and the bytes of a file, and a regular expression for its error."""

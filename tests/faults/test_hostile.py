@@ -45,29 +45,29 @@ def saved(folder: Path) -> Path:
     return folder / "saved"
 
 
-ESCAPES = [
+BELOW = [
     "../outside.arrow",
     "{folder}/outside.arrow",
     "./../outside.arrow",
     "a/../../outside.arrow",
-    "",
-    "..",
-    "\0",
 ]
+NAMES = [*BELOW, "", "..", "\0", "link.arrow", "sub/outside.arrow", 7, None, ["a"]]
+# Of another shape.
+STATES = ["[" * 100_000, "7", '{"_data_files": 7}', '{"_data_files": [7]}', "\x80"]
 
 
-@pytest.mark.parametrize("name", [*ESCAPES, "link.arrow", "sub/outside.arrow", 7, None, ["a"]])
+@pytest.mark.parametrize("state", [*({"filename": name} for name in NAMES), *STATES], ids=range(17))
 def test_state_json_of_a_source_names_files_of_its_own_folder_only(
-    tmp_path: Path, name: Any
+    tmp_path: Path, state: Any
 ) -> None:
     folder = saved(tmp_path)
     (folder / "link.arrow").symlink_to(tmp_path / "outside.arrow")
     (folder / "sub").symlink_to(tmp_path)
-    state = json.loads((folder / "state.json").read_text())
-    state["_data_files"] = [
-        {"filename": name.format(folder=tmp_path) if isinstance(name, str) else name}
-    ]
-    (folder / "state.json").write_text(json.dumps(state))
+    if isinstance(state, dict):
+        whole_state = json.loads((folder / "state.json").read_text())
+        whole_state["_data_files"] = [state]
+        state = json.dumps(whole_state).replace("{folder}", str(tmp_path))
+    (folder / "state.json").write_text(state, "latin-1")
     assert refused(tmp_path, folder).startswith(str(folder / "state.json"))
     with pytest.raises(FormatError):
         PackedShards(folder)
@@ -79,18 +79,8 @@ def test_a_split_of_a_source_is_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train"]}')
     (tmp_path / "dict" / "train").symlink_to(tmp_path / "saved")
     assert "which is a link out of" in refused(tmp_path, tmp_path / "dict")
-    assert refused(tmp_path, tmp_path / "dict", "--split", "../saved").endswith(
-        "choose --split from train"
-    )
-
-
-@pytest.mark.parametrize(
-    "content", ["[" * 100_000, "7", '{"_data_files": 7}', '{"_data_files": [7]}', "\x80"]
-)
-def test_a_state_json_of_another_shape_is_a_sentence(tmp_path: Path, content: str) -> None:
-    folder = saved(tmp_path)
-    (folder / "state.json").write_text(content, "latin-1")
-    assert refused(tmp_path, folder).startswith(str(folder / "state.json"))
+    outside = refused(tmp_path, tmp_path / "dict", "--split", "../saved")
+    assert outside.endswith("choose --split from train")
 
 
 # Code in data ------------------------------------------------------------------------------
@@ -102,25 +92,11 @@ SOURCES = [
     if path.name != "disk_cache.py"  # reads machine code, from folders that packprep writes
 ]
 CODE = {"eval", "exec", "compile", "__import__"}
-MODULES = {
-    "pickle",
-    "cPickle",
-    "_pickle",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "marshal",
-    "shelve",
-    "jsonpickle",
-}
-LOADERS = {
-    ("np", "load"),
-    ("numpy", "load"),
-    ("torch", "load"),
-    ("yaml", "load"),
-    ("yaml", "unsafe_load"),
-}
-LOADERS |= {("yaml", "full_load"), ("pd", "read_pickle"), ("pandas", "read_pickle")}
+UNPICKLERS = "pickle cPickle _pickle dill cloudpickle joblib marshal shelve jsonpickle"
+MODULES = {*UNPICKLERS.split()}
+LOADERS = {(module, "load") for module in ("np", "numpy", "torch", "yaml")}
+LOADERS |= {("yaml", "unsafe_load"), ("yaml", "full_load")}
+LOADERS |= {("pd", "read_pickle"), ("pandas", "read_pickle")}
 SAFE = {"allow_pickle": False, "weights_only": True}
 
 
@@ -131,13 +107,10 @@ def code_from_data(tree: ast.Module) -> list[int]:
     """
     found = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = (
-                [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else [alias.name for alias in node.names]
-            )
-            found += [node.lineno for name in names if name.split(".")[0] in MODULES]
+        if isinstance(node, ast.ImportFrom):
+            found += [node.lineno] * ((node.module or "").split(".")[0] in MODULES)
+        if isinstance(node, ast.Import):
+            found += [node.lineno for name in node.names if name.name.split(".")[0] in MODULES]
         if not isinstance(node, ast.Call):
             continue
         given = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
@@ -147,45 +120,36 @@ def code_from_data(tree: ast.Module) -> list[int]:
             call = (node.func.value.id, node.func.attr)
             safe = any(given.get(key) is value for key, value in SAFE.items())
             found += [node.lineno] if call in LOADERS and not safe else []
-        found += (
-            [node.lineno] if given.get("trust_remote_code") or given.get("allow_pickle") else []
-        )
+        told = given.get("trust_remote_code") or given.get("allow_pickle")
+        found += [node.lineno] * bool(told)
     return found
 
 
 def test_no_source_makes_code_of_data() -> None:
     assert len(SOURCES) > 50
-    assert {
-        str(path): lines
-        for path in SOURCES
-        if (lines := code_from_data(ast.parse(path.read_text())))
-    } == {}
+    found = {str(path): code_from_data(ast.parse(path.read_text())) for path in SOURCES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import pickle",
-        "from dill import loads",
-        "eval(x)",
-        "np.load(f)",
-        "np.load(f, allow_pickle=True)",
-        "torch.load(f, weights_only=False)",
-        "yaml.load(f, L)",
-        "f(trust_remote_code=True)",
-    ],
-)
-def test_the_search_finds_what_it_looks_for(line: str) -> None:
-    assert set(code_from_data(ast.parse(line))) == {1}
+BAD_CODE = """
+import pickle
+from dill import loads
+eval(x)
+np.load(f)
+np.load(f, allow_pickle=True)
+torch.load(f, weights_only=False)
+yaml.load(f, L)
+f(trust_remote_code=True)
+"""
 
 
-def test_the_search_lets_pass_what_is_safe() -> None:
-    assert (
-        code_from_data(
-            ast.parse("np.load(f, allow_pickle=False); torch.load(f, weights_only=True)")
-        )
-        == []
-    )
+def test_the_search_finds_what_it_looks_for_and_lets_pass_what_is_safe() -> None:
+    assert {*code_from_data(ast.parse(BAD_CODE))} == {*range(2, 10)}
+    safe = "np.load(f, allow_pickle=False)\ntorch.load(f, weights_only=True)"
+    assert code_from_data(ast.parse(safe)) == []
+
+
+DATA_NAMES = "a.pkl a.pt a.npy a.jsonl a.json a.csv a.txt a.parquet a.arrow a.jsonl.gz"
 
 
 class Trap:
@@ -213,22 +177,10 @@ def test_a_pickle_is_never_opened_whatever_it_is_called(tmp_path: Path, trap: Pa
     content = pickle.dumps(Trap(trap))
     array = tmp_path / "object.npy"
     np.save(array, np.array([Trap(trap)], dtype=object), allow_pickle=True)
-    for name in (
-        "a.pkl",
-        "a.pt",
-        "a.npy",
-        "a.jsonl",
-        "a.json",
-        "a.csv",
-        "a.txt",
-        "a.parquet",
-        "a.arrow",
-        "a.jsonl.gz",
-    ):
+    for name in DATA_NAMES.split():
         for data in (content, array.read_bytes()):
             (tmp_path / name).write_bytes(data)
             assert refused(tmp_path, tmp_path / name).startswith(str(tmp_path / name))
-    write_jsonl(tmp_path / "good.jsonl", ["a"])
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         folder = save_tokenizer(tmp_path / "tok")
         (folder / name).write_bytes(content)
@@ -252,13 +204,9 @@ def test_an_arrow_type_that_is_a_pickle_is_never_opened(tmp_path: Path, trap: Pa
         b"ARROW:extension:name": b"arrow.py_extension_type",
         b"ARROW:extension:metadata": pickle.dumps(Trap(trap)),
     }
-    table = pa.table(
-        [pa.array(texts(40))], schema=pa.schema([pa.field("text", pa.string(), metadata=extension)])
-    )
-    with (
-        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file,
-        pa.ipc.new_stream(file, table.schema) as writer,
-    ):
+    field = pa.field("text", pa.string(), metadata=extension)
+    table = pa.table([pa.array(texts(40))], schema=pa.schema([field]))
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), table.schema) as writer:
         writer.write_table(table)
     pq.write_table(table, tmp_path / "a.parquet")
     for name in ("a.arrow", "a.parquet"):
@@ -266,19 +214,11 @@ def test_an_arrow_type_that_is_a_pickle_is_never_opened(tmp_path: Path, trap: Pa
         assert not trap.exists()
 
 
-@pytest.mark.parametrize(
-    "tag",
-    [
-        "!!python/object/apply:os.mkdir [{path}]",
-        "!!python/object/new:os.mkdir [{path}]",
-        "!!python/name:os.system ''",
-        "!!python/module:os ''",
-        "!new {path}",
-        "!!timestamp x",
-        "!!int x",
-        "!!bool x",
-    ],
-)
+TAGS = ("!!python/object/apply:os.mkdir [{path}]", "!!python/object/new:os.mkdir [{path}]")
+ODD_TAGS = ("!!python/name:os.system ''", "!!python/module:os ''", "!new {path}")
+
+
+@pytest.mark.parametrize("tag", [*TAGS, *ODD_TAGS, "!!timestamp x", "!!int x", "!!bool x"])
 def test_a_yaml_tag_is_never_obeyed(tmp_path: Path, trap: Path, tag: str) -> None:
     (tmp_path / "build.yaml").write_text(f"seed: {tag.format(path=trap)}\n")
     with pytest.raises(ConfigError, match=r"build\.yaml is not readable as YAML"):
@@ -291,12 +231,8 @@ def test_a_yaml_tag_is_never_obeyed(tmp_path: Path, trap: Path, tag: str) -> Non
 
 def laughs(levels: int, width: int) -> str:
     """Billion laughs: each level is `width` times the one before."""
-    lines = ["a0: &a0 [x]"]
-    lines += [
-        f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]"
-        for level in range(1, levels)
-    ]
-    return "\n".join(lines)
+    times = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
+    return "\n".join(["a0: &a0 [x]", *times])
 
 
 @pytest.mark.parametrize(
@@ -330,73 +266,38 @@ def test_a_yaml_file_that_grows_or_is_odd_is_a_sentence(
     assert len(str(raised.value)) < 600
 
 
-@pytest.mark.parametrize(
-    "value",
-    [["x"] * 100_000, {"a": "b" * 100_000}, "y" * 100_000, 10**4000, -(16**5000)],
-    ids=range(5),
-)
-@pytest.mark.parametrize(
-    "key", ["sources", "max_length", "strategy", "window", "columns", "holdout", "overwrite"]
-)
-def test_a_wrong_value_is_never_shown_at_full_length(key: str, value: Any) -> None:
-    if (key, type(value)) in (("sources", list), ("sources", str)):
-        return  # those are names
-    with pytest.raises(ConfigError) as raised:
-        BuildConfig(**{key: value})
-    assert len(str(raised.value)) < 600
+_LONG = [["x"] * 100_000, {"a": "b" * 100_000}, "y" * 100_000, 10**4000, -(16**5000)]
+_KEYS = ("sources", "max_length", "strategy", "window", "columns", "holdout", "overwrite")
+_SOURCES: list[dict[str, Any]] = [
+    *({"weight": "1e-999999999"}, {"weight": 10**400}, {"epochs": 16**5000}, {"limit": 2**70}),
+    *({"max_tokens": "9" * 5000}, {"epochs": ["x"] * 100_000}, {"label": ["x"] * 100_000}),
+    {"x" * 100_000: 1},
+]
+HOSTILE: list[dict[str, Any]] = [
+    *({key: value} for key in _KEYS[1:] for value in _LONG),
+    *({"sources": value} for value in _LONG if not isinstance(value, list | str)),
+    *({"sources": ({"path": "a.jsonl", **table},)} for table in _SOURCES),
+]
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"weight": "1e-999999999"},
-        {"weight": 10**400},
-        {"epochs": 16**5000},
-        {"max_tokens": "9" * 5000},
-        {"epochs": ["x"] * 100_000},
-        {"label": ["x"] * 100_000},
-        {"x" * 100_000: 1},
-        {"limit": 2**70},
-    ],
-)
-def test_a_hostile_table_of_a_source_is_a_sentence_at_once(table: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_wrong_value_is_never_shown_at_full_length(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as raised:
-        BuildConfig(sources=({"path": "a.jsonl", **table},))
+        BuildConfig(**options)
     assert len(str(raised.value)) < 600
 
 
 # Tokenizers --------------------------------------------------------------------------------
 
 
-def with_token_id(number: Any) -> Callable[[dict[str, Any]], object]:
-    return lambda parsed: parsed["added_tokens"][1].update(id=number)
-
-
-TOKENIZERS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "an id of 2^40": with_token_id(2**40),
-    "an id of 2^32 - 1": with_token_id(2**32 - 1),
-    "an id of 2^31": with_token_id(2**31),
-    "an id below 0": with_token_id(-1),
-    "an id that is text": with_token_id("1"),
-    "an id that is true": with_token_id(True),
-    "an id that is a fraction": with_token_id(1.5),
-    "an id that is null": with_token_id(None),
-    "a vocabulary of text": lambda parsed: parsed["model"].update(vocab="x"),
-    "a vocabulary of numbers": lambda parsed: parsed["model"].update(vocab=[1, 2]),
-    "an empty vocabulary": lambda parsed: (
-        parsed["model"].update(vocab={}),
-        parsed.update(added_tokens=[]),
-    ),
-    "no vocabulary": lambda parsed: parsed["model"].pop("vocab"),
-    "a model that is a list": lambda parsed: parsed.update(model=[]),
-    "a model that is null": lambda parsed: parsed.update(model=None),
-    "added tokens that are a number": lambda parsed: parsed.update(added_tokens=7),
-    "added tokens that are text": lambda parsed: parsed.update(added_tokens="ab"),
-    "an added token without content": lambda parsed: parsed.update(added_tokens=[{}]),
-    "an added token that is a list": lambda parsed: parsed["added_tokens"][0].update(
-        content=["<s>"]
-    ),
-}
+_IDS = (2**40, 2**32 - 1, 2**31, -1, "1", True, 1.5, None)
+# Keys of a tokenizer.json that get another value; `vocab` is one of its model.
+TOKENIZERS: list[tuple[str, Any]] = [
+    *(("id", number) for number in _IDS),
+    *(("vocab", value) for value in ("x", [1, 2], None)),
+    *(("model", value) for value in ([], None)),
+    *(("added_tokens", value) for value in (7, "ab", [{}], [{"content": ["<s>"]}])),
+]
 
 
 def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -408,20 +309,25 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_a_tokenizer_of_another_shape_is_a_sentence(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(
-        InputError, match=r"is not a tokenizer\.json: .*; expected a file saved by tokenizers"
-    ):
-        load_tokenizer(changed(tmp_path / "tok", TOKENIZERS[kind]))
+@pytest.mark.parametrize(("key", "value"), [*TOKENIZERS, ("vocab", {})])
+def test_a_tokenizer_of_another_shape_is_a_sentence(tmp_path: Path, key: str, value: Any) -> None:
+    def change(parsed: dict[str, Any]) -> None:
+        if value == {}:  # an empty vocabulary has no added tokens either
+            parsed["added_tokens"] = []
+        inside = {"id": parsed["added_tokens"][1:2], "vocab": [parsed["model"]]}
+        for table in inside.get(key, [parsed]):
+            table[key] = value
+
+    with pytest.raises(InputError, match=r"is not a tokenizer\.json: .*; expected a file saved by"):
+        load_tokenizer(changed(tmp_path / "tok", change))
 
 
-@pytest.mark.parametrize(
-    "name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
-)
-@pytest.mark.parametrize(
-    "content", ["[" * 100_000, '{"model": ' * 100_000, "", "null", "[]", "7", "\xff", "9" * 5000]
-)
+SIDES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+NO_TABLES = ("[" * 100_000, '{"model": ' * 100_000, "", "null", "[]", "7", "\xff", "9" * 5000)
+
+
+@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize("content", NO_TABLES, ids=range(8))
 def test_a_tokenizer_file_that_is_no_table_is_a_sentence(
     tmp_path: Path, name: str, content: str
 ) -> None:
@@ -434,25 +340,16 @@ def test_a_tokenizer_file_that_is_no_table_is_a_sentence(
 @pytest.mark.parametrize("value", [7, [], True, {"content": 7}, {"content": []}])
 def test_a_token_that_is_no_text_is_never_taken_for_none(tmp_path: Path, value: Any) -> None:
     folder = save_tokenizer(tmp_path / "tok", config={"bos_token": value, "eos_token": "</s>"})
-    with pytest.raises(
-        InputError,
-        match=r"tokenizer_config\.json says bos_token is .*; expected the text of a token",
-    ):
+    with pytest.raises(InputError, match=r"tokenizer_config\.json says bos_token is .*; expected"):
         load_tokenizer(folder)
 
 
 @pytest.mark.parametrize(
     "processor",
     [
-        [],
-        7,
-        "x",
-        {"type": "BertProcessing"},
-        {"type": "BertProcessing", "cls": [], "sep": 1},
-        {"type": "TemplateProcessing", "single": 7},
-        {"type": "TemplateProcessing", "single": [7]},
-        {"type": "Sequence", "processors": 7},
-        {"type": "Sequence", "processors": [7]},
+        *([], 7, "x", {"type": "BertProcessing"}, {"type": "BertProcessing", "cls": [], "sep": 1}),
+        *({"type": "TemplateProcessing", "single": single} for single in (7, [7])),
+        *({"type": "Sequence", "processors": processors} for processors in (7, [7])),
     ],
 )
 def test_a_post_processor_of_another_shape_is_a_sentence(tmp_path: Path, processor: Any) -> None:
@@ -479,16 +376,10 @@ def test_a_regex_that_explodes_stops_with_a_sentence(tmp_path: Path) -> None:
     """
 
     def explode(parsed: dict[str, Any]) -> None:
-        split = {
-            "type": "Split",
-            "pattern": {"Regex": "(x+x+)+y"},
-            "behavior": "Isolated",
-            "invert": False,
-        }
-        parsed["pre_tokenizer"] = {
-            "type": "Sequence",
-            "pretokenizers": [split, parsed["pre_tokenizer"]],
-        }
+        split = {"type": "Split", "behavior": "Isolated", "invert": False}
+        split |= {"pattern": {"Regex": "(x+x+)+y"}}
+        both = [split, parsed["pre_tokenizer"]]
+        parsed["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": both}
 
     write_jsonl(tmp_path / "a.jsonl", ["good", "x" * 1000])
     save_tokenizer(tmp_path / "tokenizer")
@@ -498,10 +389,7 @@ def test_a_regex_that_explodes_stops_with_a_sentence(tmp_path: Path) -> None:
         arguments, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False
     )
     assert done.returncode == 2
-    assert (
-        "cannot encode a text: Onig: Regex search error: retry-limit-in-match over"
-        in done.stderr.splitlines()[-1]
-    )
+    assert "cannot encode a text: Onig: Regex search error: retry" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -518,22 +406,19 @@ def test_text_that_spells_a_special_token_stays_text_in_every_format(
     assert tokenizer.eos is not None
     lines = [text.replace("\n", " ") for text in SPELLED]
     path = tmp_path / f"a{suffix}"
+    table = pa.table({"text": lines})
     if suffix == ".parquet":
-        pq.write_table(pa.table({"text": lines}), path)
+        pq.write_table(table, path)
+    elif suffix == ".jsonl":
+        write_jsonl(path, lines)
     else:
-        rows = {
-            ".jsonl": [json.dumps({"text": line}) for line in lines],
-            ".csv": ["text", *lines],
-            ".txt": lines,
-        }
-        path.write_text("\n".join(rows[suffix]) + "\n")
+        path.write_text("\n".join(["text"] * (suffix == ".csv") + lines) + "\n")
     for engine in ("hf", "auto"):
         build(tmp_path, path, "--overwrite", "--sample-by", "line", "--engine", engine)
         tokens = np.concatenate([pack.tokens for pack in PackedShards(tmp_path / "out")])
-        assert int((tokens == tokenizer.bos.id).sum()) == len(lines), (
-            "the BOS of each document and no other"
-        )
-        assert int((tokens == tokenizer.eos.id).sum()) == len(lines)
+        # BOS and EOS of each document, and no other.
+        counts = [int((tokens == special.id).sum()) for special in (tokenizer.bos, tokenizer.eos)]
+        assert counts == [len(lines)] * 2
         shutil.rmtree(tmp_path / "out")
 
 
@@ -545,17 +430,12 @@ SECRET = "swordfish42swordfish42swordfish42"
 @pytest.mark.parametrize(
     "name",
     [
-        f"https://user:{SECRET}@host/a.jsonl",
-        f"s3://bucket/a.jsonl?X-Amz-Signature={SECRET}",
-        f"hf_{SECRET}",
-        f"org/name?token={SECRET}",
-        f"/gone/a.jsonl?sig={SECRET}",
+        *(f"https://user:{SECRET}@host/a.jsonl", f"s3://bucket/a.jsonl?X-Amz-Signature={SECRET}"),
+        *(f"hf_{SECRET}", f"org/name?token={SECRET}", f"/gone/a.jsonl?sig={SECRET}"),
         f"gone?access_token={SECRET}.jsonl",
     ],
 )
-@pytest.mark.usefixtures(
-    "store"
-)  # or one of them would ask for credentials elsewhere, and be remembered without
+@pytest.mark.usefixtures("store")  # else one would ask for credentials elsewhere, and be remembered
 def test_no_message_shows_a_secret_of_a_source_or_a_tokenizer(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -580,9 +460,8 @@ def test_no_report_and_no_manifest_shows_a_secret(tmp_path: Path) -> None:
     assert result.code == 0
     shown = result.out + result.err + build(tmp_path, path, "--dry-run", "--overwrite").out
     tables = tmp_path / "build.yaml"
-    tables.write_text(
-        json.dumps({"sources": [{"path": [str(path)], "epochs": 1}], "overwrite": True})
-    )
+    sources = [{"path": [str(path)], "epochs": 1}]
+    tables.write_text(json.dumps({"sources": sources, "overwrite": True}))
     for options in (("--dry-run", "--json"), ("--json",)):
         mixed = build(tmp_path, "-c", tables, *options)
         assert mixed.code == 0
@@ -590,4 +469,4 @@ def test_no_report_and_no_manifest_shows_a_secret(tmp_path: Path) -> None:
     for file in (tmp_path / "out").glob("*.json"):
         shown += file.read_text()
     assert SECRET not in shown
-    assert "a?sig=***/a.jsonl" in shown or "a?sig=***" in shown
+    assert "a?sig=***" in shown
