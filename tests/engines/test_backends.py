@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from typing import Any, get_args
 
 import numpy as np
@@ -325,34 +325,25 @@ CUTTABLE: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
+SIGNS = [*"aB\n \r.\t\u3000/🙂", "end.\nNext", "1\na", "'s", "中。\n明", "é\nz", "e\u0301"]
+SIGNS += ["x\nit's", "<mark>", "<|end|>"]
+
+
 @pytest.mark.parametrize("kind", CUTTABLE)
 def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
     tokenizer_json = as_bytes(CUTTABLE[kind]())
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     tokenizer.encode_special_tokens = True
     assert cut_points.why_not(tokenizer) is None
-    words = [
-        "end.\nNext",
-        "1\na",
-        "'s",
-        "中。\n明",
-        "é\nz",
-        "e\u0301",
-        "x\nit's",
-        "<mark>",
-        "<|end|>",
-    ]
 
-    @given(
-        text=st.lists(st.sampled_from([*"aB\n \r.\t\u3000/🙂", *words]), max_size=25).map("".join)
-    )
+    def ids(piece: str) -> list[int]:
+        return tokenizer.encode(piece, add_special_tokens=False).ids
+
+    @given(text=st.lists(st.sampled_from(SIGNS), max_size=25).map("".join))
     def law(text: str) -> None:
         pieces = pieces_of(text)
         assert "".join(pieces) == text
-        encoded = [tokenizer.encode(piece, add_special_tokens=False).ids for piece in pieces]
-        assert [*chain.from_iterable(encoded)] == tokenizer.encode(
-            text, add_special_tokens=False
-        ).ids
+        assert [token for piece in pieces for token in ids(piece)] == ids(text)
 
     law()
 
@@ -393,10 +384,7 @@ NORMALIZERS = (
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        *(
-            (partial(byte_level, normalizer=each), f"{type(each).__name__} may")
-            for each in NORMALIZERS
-        ),
+        *((partial(byte_level, normalizer=n), f"{type(n).__name__} may") for n in NORMALIZERS),
         (partial(word_piece, normalizers.Sequence(_BERT_THEN)), f"BertNormalizer {_ENDS}"),
         (partial(with_added, content="end\nNext"), r"token 'end\\nNext' can reach over a line end"),
         (partial(with_added, content="<left>", lstrip=True), "'<left>' can reach over a line end"),

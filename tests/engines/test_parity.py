@@ -30,23 +30,24 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from tests.helpers.corpus import SHARED
 
+from .test_backends import ENGINES, REAL_TOKENIZERS
+
+FAST = ENGINES[1:]
+
 # Kirat Rai, Garay, Nag Mundari, CJK extension H and an Arabic letter
 UNASSIGNED_IN_UNICODE_14 = [
-    (0x88F, 0x890),
-    (0x16D40, 0x16D7A),
-    (0x10D40, 0x10D90),
-    (0x1E4D0, 0x1E4FA),
+    *((0x88F, 0x890), (0x16D40, 0x16D7A), (0x10D40, 0x10D90), (0x1E4D0, 0x1E4FA)),
     (0x31350, 0x323B0),
 ]
 ALPHABETS = ((0x80, 0x250), (0x300, 0x310), (0x1D00, 0x1D30))  # that a sweep of these tests tries
-TOKENIZERS = [
-    "bert_base_uncased",
-    "gemma2",
-    "gpt2",
-    "llama3_2",
-    "mistral_nemo",
-    "qwen3",
-    "t5_small",
+TOKENIZERS = REAL_TOKENIZERS.split()
+PROBES = [
+    *"\u088f\U0001e6c0\u3000\0\u212b１",
+    "<|end|>",
+    "👩🏽\u200d🚀",
+    "漢字",
+    "\n\n\n",
+    "straße",
 ]
 
 
@@ -123,9 +124,7 @@ def planted(
             if name == "hf":
                 return load_engine(name, tokenizer_json, **options)
             if name == "gigatoken":
-                raise ConfigError(
-                    "engine gigatoken needs the package gigatoken: pip install packprep[fast]"
-                )
+                raise ConfigError("engine gigatoken needs a package: pip install packprep[fast]")
             if isinstance(engine, Exception):
                 raise engine
             return engine.with_tokenizer(tokenizer_json) if isinstance(engine, Wrong) else engine
@@ -152,23 +151,13 @@ def test_an_engine_that_agrees_on_everything_is_taken_and_the_gate_says_what_was
     assert json.loads(json.dumps(gate)) == gate
 
 
-@pytest.mark.parametrize(
-    "probe",
-    [
-        "\u088f",
-        "\U0001e6c0",
-        "\u3000",
-        "\0",
-        "\u212b",
-        "<|end|>",
-        "👩🏽\u200d🚀",
-        "漢字",
-        "\n\n\n",
-        "１",
-        "straße",
-        "'lL",
-    ],
-)
+def same_ids(choice: Any, texts: list[str]) -> bool:
+    """True if the chosen engine gives the ids of the reference."""
+    array = pa.array(texts)
+    return not len(unequal(*choice.engine.encode(array), *HfEngine(SMALL).encode(array)))
+
+
+@pytest.mark.parametrize("probe", [*PROBES, "'lL"])
 def test_a_difference_planted_on_a_probe_is_caught_and_the_reference_taken(
     probe: str, planted: Callable[[Engine], None]
 ) -> None:
@@ -176,13 +165,9 @@ def test_a_difference_planted_on_a_probe_is_caught_and_the_reference_taken(
     choice = choose_engine("auto", SMALL)
     assert choice.engine.name == "hf"
     assert choice.engine is choice.reference()
-    assert choice.gate["verdict"] == "different"
-    assert choice.gate["rejected"] == "fastokens 0.0"
+    assert (choice.gate["verdict"], choice.gate["rejected"]) == ("different", "fastokens 0.0")
     (note,) = choice.notes
-    assert note.startswith(
-        f"fastokens 0.0 gives other ids than tokenizers: on the text {probe!a} it gives ["
-    )
-    assert note.endswith("; tokenizers itself tokenizes this build, which takes longer")
+    assert f"on the text {probe!a} it gives [" in note
     assert "\n" not in note
 
 
@@ -196,16 +181,6 @@ def test_a_difference_only_in_the_sampled_documents_is_caught_too(
     assert "on the text 'xyzzy' it gives" in choice.notes[0]
 
 
-def test_an_engine_asked_for_by_name_stops_the_build_where_it_differs(
-    planted: Callable[[Engine], None],
-) -> None:
-    planted(Wrong(lambda text: "\0" in text))
-    with pytest.raises(
-        InputError, match=r"fastokens 0\.0 gives other ids than tokenizers.*use --engine hf or auto"
-    ):
-        choose_engine("fastokens", SMALL)
-
-
 @pytest.mark.parametrize("character", ["\u017f", "\u00e9", "\u0306", "\u1d2b", "\u0149"])
 def test_texts_with_the_one_character_that_differs_go_to_the_reference(
     character: str, planted: Callable[[Engine], None]
@@ -214,21 +189,12 @@ def test_texts_with_the_one_character_that_differs_go_to_the_reference(
     choice = choose_engine("auto", SMALL, sample=["plain text"] * 300 + [f"one {character}"])
     assert (choice.engine.name, choice.gate["verdict"]) == ("fastokens", "guarded")
     assert choice.gate["guard"] == f"{ord(character):X}"
-    assert choice.notes == [
-        "fastokens tokenizes this build, and tokenizers the documents with 1 certain character, "
-        "for which fastokens gives other ids"
-    ]
-    texts = pa.array(["the fox", f"a{character}b isn't", "", f"'{character}", "the fox", character])
-    expected = HfEngine(SMALL).encode(texts)
-    assert unequal(*choice.engine.encode(texts), *expected).tolist() == []
-    assert verify_batch(
-        choice.engine,
-        *choice.engine.encode(texts),
-        texts,
-        np.arange(6),
-        choice.reference,
-        share=1.0,
-    ) == len(texts)
+    (note,) = choice.notes
+    assert "tokenizers the documents with 1 certain character" in note
+    texts = ["the fox", f"a{character}b isn't", "", f"'{character}", "the fox", character]
+    assert same_ids(choice, texts)
+    rows = encode_rows(choice.engine, texts)
+    assert verify_batch(choice.engine, *rows, np.arange(6), choice.reference, share=1.0) == 6
 
 
 @pytest.mark.parametrize("letter", ["e", "Q", "s", "7", "'", "\n"])
@@ -238,7 +204,7 @@ def test_an_engine_that_differs_on_ordinary_letters_is_refused(
     planted(Wrong(lambda text: letter in text))
     choice = choose_engine("auto", SMALL, sample=["plain text"])
     assert (choice.engine.name, choice.gate["verdict"]) == ("hf", "different")
-    with pytest.raises(InputError, match="use --engine hf or auto"):
+    with pytest.raises(InputError, match=r"fastokens 0\.0 gives other ids .*use --engine hf or"):
         choose_engine("fastokens", SMALL)
 
 
@@ -248,9 +214,7 @@ def test_a_code_point_that_no_sweep_tries_goes_to_the_reference(
     planted(Wrong(lambda text: "\U000f1234" in text))
     choice = choose_engine("auto", SMALL)
     assert (choice.engine.name, choice.gate["verdict"]) == ("fastokens", "equal")
-    texts = pa.array(["the fox", "icon \U000f1234"])
-    expected = HfEngine(SMALL).encode(texts)
-    assert unequal(*choice.engine.encode(texts), *expected).tolist() == []
+    assert same_ids(choice, ["the fox", "icon \U000f1234"])
 
 
 def test_an_engine_that_would_send_much_of_the_text_to_the_reference_is_refused(
@@ -261,10 +225,7 @@ def test_an_engine_that_would_send_much_of_the_text_to_the_reference_is_refused(
     assert choose_engine("auto", SMALL, sample=sample[:98]).engine.name == "fastokens"
     choice = choose_engine("auto", SMALL, sample=[*sample, "deux cafés, et plus de texte"])
     assert choice.engine.name == "hf"
-    assert choice.notes == [
-        "fastokens 0.0 gives other ids than tokenizers: for documents with 1 certain character, "
-        "2.1% of the first ones; tokenizers itself tokenizes this build, which takes longer"
-    ]
+    assert "with 1 certain character, 2.1% of the first ones" in choice.notes[0]
 
 
 def test_another_process_loads_the_chosen_engine_with_its_guard(
@@ -274,9 +235,7 @@ def test_another_process_loads_the_chosen_engine_with_its_guard(
     chosen = choose_engine("auto", SMALL).as_dict()
     again = trusted_engine(json.loads(json.dumps(chosen)), SMALL)
     assert again.as_dict() == chosen
-    texts = pa.array(["the fox", "I'\u017fa"])
-    expected = HfEngine(SMALL).encode(texts)
-    assert unequal(*again.engine.encode(texts), *expected).tolist() == []
+    assert same_ids(again, ["the fox", "I'\u017fa"])
     assert trusted_engine({"engine": "hf", "guard": ""}, SMALL).engine.name == "hf"
 
 
@@ -311,33 +270,27 @@ def test_without_a_fast_engine_auto_is_the_reference_with_one_note_and_a_name_is
     planted(ConfigError("engine fastokens needs the package fastokens: pip install packprep[fast]"))
     choice = choose_engine("auto", SMALL)
     assert choice.engine.name == "hf"
-    assert choice.gate == {
-        "engine": "hf",
-        "version": choice.engine.version,
-        "verdict": "no fast engine",
-    }
-    assert choice.notes == [
-        "tokenizers itself tokenizes this build, which takes longer: no fast engine is installed "
-        "(pip install packprep[fast])"
-    ]
+    expected = {"engine": "hf", "version": choice.engine.version, "verdict": "no fast engine"}
+    assert choice.gate == expected
+    (note,) = choice.notes
+    assert "no fast engine is installed (pip install packprep[fast])" in note
     with pytest.raises(ConfigError, match="pip install packprep"):
         choose_engine("gigatoken", SMALL)
 
 
-@pytest.mark.parametrize("model", ["unigram", "word piece"])
-def test_unigram_and_word_piece_fall_back_to_the_reference_with_a_note(model: str) -> None:
-    pytest.importorskip(
-        "fastokens", reason="fastokens is not installed (pip install packprep[fast])"
-    )
-    pytest.importorskip(
-        "gigatoken", reason="gigatoken is not installed (pip install packprep[fast])"
-    )
-    if model == "unigram":
-        tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁", -1.0), ("a", -2.0)], unk_id=0))
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    else:
-        tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+METASPACE, BERT = pre_tokenizers.Metaspace(), pre_tokenizers.BertPreTokenizer()
+UNIGRAM = models.Unigram([("<unk>", 0.0), ("▁", -1.0), ("a", -2.0)], unk_id=0)
+WORD_PIECE = models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]")
+
+
+@pytest.mark.parametrize(("model", "pre_tokenizer"), [(UNIGRAM, METASPACE), (WORD_PIECE, BERT)])
+def test_unigram_and_word_piece_fall_back_to_the_reference_with_a_note(
+    model: Any, pre_tokenizer: Any
+) -> None:
+    for package in FAST:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer_json = str(tokenizer.to_str()).encode()
     choice = choose_engine("auto", tokenizer_json)
     assert (choice.engine.name, choice.gate["verdict"]) == ("hf", "no fast engine")
@@ -352,9 +305,7 @@ def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(
 ) -> None:
     choice = choose_engine("auto", SMALL)
     with ThreadPoolExecutor(4) as pool:
-        assert (
-            len({id(engine) for engine in pool.map(lambda _: choice.reference(), range(16))}) == 1
-        )
+        assert len({*map(id, pool.map(lambda _: choice.reference(), range(16)))}) == 1
     assert loads.count("hf") == 1
     assert choose_engine("hf", SMALL).gate["verdict"] == "reference"
     assert loads.count("hf") == 2
@@ -363,9 +314,8 @@ def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(
 def test_the_difference_shown_is_the_shortest_text_found() -> None:
     wrong = Wrong(lambda text: "ix" in text)
     reference = HfEngine(SMALL)
-    found = first_difference(
-        wrong, reference, ["fine", "a" * 500 + "the matrix is here" + "b" * 700]
-    )
+    texts = ["fine", "a" * 500 + "the matrix is here" + "b" * 700]
+    found = first_difference(wrong, reference, texts)
     assert found is not None
     assert found.text == "ix"
     assert found.expected == reference.encode(pa.array(["ix"]))[0].tolist()
@@ -410,27 +360,16 @@ def test_probes_are_always_the_same_bounded_and_hold_what_they_promise() -> None
     everything = "".join(texts)
     assert set(map(chr, range(0x80, 0x2000))) <= set(everything)
     assert len(set(everything)) > 20_000
-    assert all(
-        any(chr(point) in everything for point in range(*span)) for span in UNASSIGNED_IN_UNICODE_14
-    )
+    for span in UNASSIGNED_IN_UNICODE_14:
+        assert any(chr(point) in everything for point in range(*span))
     assert "" in texts
-    for spelling in (
-        "a<|im_start|>b",
-        "<|im_start|><|im_start|>",
-        "<|im_start|",
-        "|im_start|>",
-        "a<tool>b",
-        "<TOOL>",
-    ):
-        assert spelling in everything
+    spelled = ("a<|im_start|>b", "<|im_start|><|im_start|>", "<|im_start|", "|im_start|>", "<TOOL>")
+    assert all(spelling in everything for spelling in (*spelled, "a<tool>b"))
 
 
 def test_thousands_of_added_tokens_do_not_make_the_probes_large() -> None:
-    tokens = [
-        {"content": f"<reserved_special_token_{number}>", "special": number % 2 == 0}
-        for number in range(20_000)
-    ]
-    assert sum(len(text.encode()) for text in probes(tokens)) < 350_000
+    reserved = [{"content": f"<reserved_{n}>", "special": n % 2 == 0} for n in range(20_000)]
+    assert sum(len(text.encode()) for text in probes(reserved)) < 350_000
 
 
 # The check during a build.
@@ -447,17 +386,14 @@ def test_one_wrong_id_in_one_document_of_ten_thousand_is_found_and_the_document_
     wrong = Wrong(lambda text: text.startswith("document 7041 "))
     first = 500_000  # the batch stands somewhere in the middle of a build
     numbers = np.arange(first, first + len(texts))
-    with pytest.raises(
-        InputError,
-        match=r"document 507041: from token \d+ on engine fastokens 0\.0 gave \[\d+\] and hf .* "
-        r"\[\d+\]",
-    ):
+    words = (
+        r"document 507041: from token \d+ on engine fastokens 0\.0 gave \[\d+\] and hf .*\[\d+\]"
+    )
+    with pytest.raises(InputError, match=words):
         verify_batch(wrong, *encode_rows(wrong, texts), numbers, lambda: reference, share=1.0)
     right = Wrong(lambda text: False)
-    assert (
-        verify_batch(right, *encode_rows(right, texts), numbers, lambda: reference, share=1.0)
-        == 10_000
-    )
+    rows = encode_rows(right, texts)
+    assert verify_batch(right, *rows, numbers, lambda: reference, share=1.0) == 10_000
 
 
 def test_a_document_cut_short_and_a_document_missing_are_found() -> None:
@@ -497,19 +433,16 @@ def test_which_documents_are_compared_depends_on_their_numbers_alone(
     whole = drawn(key, numbers, share)
     in_batches = [drawn(key, batch, share) for batch in np.split(numbers, sorted(cuts))]
     assert np.concatenate(in_batches).tolist() == whole.tolist()
-    assert not (
-        drawn(key, numbers, share / 2) & ~whole
-    ).any()  # a smaller share is part of a larger one
+    # A smaller share is part of a larger one.
+    assert not (drawn(key, numbers, share / 2) & ~whole).any()
 
 
 def test_the_share_is_met_and_seeds_choose_differently() -> None:
     numbers = np.arange(1_000_000)
     keys = [stream(seed, Purpose.VERIFY_ENGINE) for seed in range(2)]
     for share in (0.0, 0.001, 0.1, 0.5, 1.0):
-        assert (
-            abs(drawn(keys[0], numbers, share).mean() - share)
-            < 4 * np.sqrt(share * (1 - share) / 1e6) + 1e-12
-        )
+        spread = np.sqrt(share * (1 - share) / 1e6)
+        assert abs(drawn(keys[0], numbers, share).mean() - share) < 4 * spread + 1e-12
     both = (drawn(keys[0], numbers, 0.1) & drawn(keys[1], numbers, 0.1)).mean()
     assert abs(both - 0.01) < 0.001
 
@@ -526,9 +459,8 @@ def real_texts() -> list[str]:
             rows = lines.readlines()
         for row in rows[:: max(1, len(rows) // 12)]:
             fields = json.loads(row)
-            texts.append(
-                (fields["text"] if "text" in fields else json.dumps(fields["messages"]))[:5000]
-            )
+            text = fields["text"] if "text" in fields else json.dumps(fields["messages"])
+            texts.append(text[:5000])
     return texts
 
 
@@ -539,7 +471,7 @@ def real(request: pytest.FixtureRequest, real_texts: list[str]) -> tuple[str, by
     return request.param, tokenizer_json, *HfEngine(tokenizer_json).encode(pa.array(real_texts))
 
 
-@pytest.mark.parametrize("engine", ["fastokens", "gigatoken"])
+@pytest.mark.parametrize("engine", FAST)
 def test_engines_that_read_a_real_tokenizer_give_the_ids_of_the_reference(
     real: tuple[str, bytes, Ids, Offsets], engine: Any, real_texts: list[str]
 ) -> None:
@@ -557,10 +489,8 @@ def test_engines_that_read_a_real_tokenizer_give_the_ids_of_the_reference(
 def test_auto_takes_the_faster_engine_for_a_real_tokenizer(
     tokenizer: str, real_texts: list[str]
 ) -> None:
-    for package in ("fastokens", "gigatoken"):
-        pytest.importorskip(
-            package, reason=f"{package} is not installed (pip install packprep[fast])"
-        )
+    for package in FAST:
+        pytest.importorskip(package, reason=f"{package} is not installed")
     tokenizer_json = (SHARED / "tokenizers" / tokenizer / "tokenizer.json").read_bytes()
     engine = {"bert_base_uncased": "hf", "t5_small": "hf", "gemma2": "gigatoken"}.get(
         tokenizer, "gigatoken" if len(tokenizer_json) > LARGE_TOKENIZER else "fastokens"

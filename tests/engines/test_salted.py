@@ -6,7 +6,6 @@ compared, and code points that no sweep tries. Of ideographs it holds every 17th
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,29 +20,17 @@ from packprep.engines.compare import unequal
 from packprep.engines.guard import Guard
 from packprep.engines.known_guards import guard_for, known_guards
 from packprep.engines.parity import choose_engine
-from packprep.schemas.manifest import Manifest
 from tests.helpers import stand_ins
-from tests.helpers.corpus import SHARED
+from tests.helpers.corpus import SHARED, write_jsonl
+from tests.helpers.files import config
 
 FAST: tuple[Any, ...] = ("fastokens", "gigatoken")
 TOKENIZERS = ("gpt2", "llama3_2", "qwen3", "mistral_nemo", "gemma2", "o200k", "deepseek")
 PLACES = (
-    *sweep._PLACES,
-    *sweep._CONTRACTIONS,
-    *(
-        "X",
-        "XX",
-        "I'X",
-        "X'X",
-        "1 a'X's",
-        " X ",
-        "\nX\n",
-        "\r\nX",
-        "1X1",
-        "e\u0301X",
-        "X\u0323\u0301",
-    ),
-    *("\u1100X", "\u1100\u1161X", "<X>", "\u4e2dX\u4e2d", "\u0430X\u0430", "X\U0001f600"),
+    *(*sweep._PLACES, *sweep._CONTRACTIONS),
+    *("X", "XX", "I'X", "X'X", "1 a'X's", " X ", "\nX\n", "\r\nX", "1X1", "e\u0301X"),
+    *("X\u0323\u0301", "\u1100X", "\u1100\u1161X", "<X>", "\u4e2dX\u4e2d", "\u0430X\u0430"),
+    "X\U0001f600",
 )
 UNSWEPT = (0x14680, 0x1B400, 0x33480, 0xE0200, 0xF1234, 0x10FFFF)
 
@@ -66,12 +53,8 @@ def salted_texts(points: list[int]) -> list[str]:
 def guarded_points(tokenizer: bytes) -> list[int]:
     """Code points of all guards that are known for this tokenizer, and some that no sweep tries."""
     parts = sweep.splitting(tokenizer)
-    guards = [
-        Guard.from_text(text)
-        for entry in known_guards()
-        if entry["splitting"] == parts
-        for text in entry["guards"].values()
-    ]
+    known = [entry["guards"] for entry in known_guards() if entry["splitting"] == parts]
+    guards = [Guard.from_text(text) for texts in known for text in texts.values()]
     assert guards or parts is None  # or its guard is found by a sweep, as for Gemma
     ranges = [each for guard in guards for each in guard.ranges]
     points = {point for first, last in ranges for point in range(first, last + 1)}
@@ -81,11 +64,8 @@ def guarded_points(tokenizer: bytes) -> list[int]:
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def salted(request: pytest.FixtureRequest) -> Salted:
-    folder = next(
-        path
-        for data in (SHARED, stand_ins.data())
-        if (path := data / "tokenizers" / request.param).exists()
-    )
+    folders = (data / "tokenizers" / request.param for data in (SHARED, stand_ins.data()))
+    folder = next(path for path in folders if path.exists())
     tokenizer = (folder / "tokenizer.json").read_bytes()
     texts = pa.array(salted_texts(guarded_points(tokenizer)), pa.large_string())
     return Salted(tokenizer, texts, HfEngine(tokenizer).encode(texts))
@@ -117,33 +97,20 @@ def test_without_its_guard_an_engine_gives_other_ids_for_this_text(name: Any) ->
     assert set(bad) <= set(guard.with_(sweep.unswept()).rows(texts))
 
 
-def write_salted(path: Path, tokenizer: bytes) -> None:
-    """JSON lines: plain text, of which engines are sampled, with salted text behind it."""
-    plain = ["the quick brown fox isn't here, it's there. " * 40] * 40
-    texts = [*plain, *salted_texts(guarded_points(tokenizer))]
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-
-
 def test_a_build_of_text_with_guarded_characters_has_the_same_bytes_with_every_engine(
     tmp_path: Path,
 ) -> None:
+    """Of plain text, of which engines are sampled, with salted text behind it."""
     folder = stand_ins.data() / "tokenizers" / "o200k"
-    write_salted(tmp_path / "salted.jsonl", (folder / "tokenizer.json").read_bytes())
-
-    def built(engine: Any) -> Manifest:
-        return packprep.build(
-            packprep.BuildConfig(
-                sources=(str(tmp_path / "salted.jsonl"),),
-                output=str(tmp_path / engine),
-                tokenizer=str(folder),
-                max_length=256,
-                engine=engine,
-            )
-        )
-
-    reference = built("hf")
-    for name in FAST:
-        pytest.importorskip(name, reason=f"{name} is not installed")
-        manifest = built(name)
-        assert manifest.run["engine"]["engine"] == name
-        assert manifest.data == reference.data  # with the sha256 of every shard
+    points = guarded_points((folder / "tokenizer.json").read_bytes())
+    plain = ["the quick brown fox isn't here, it's there. " * 40] * 40
+    path = write_jsonl(tmp_path / "salted.jsonl", [*plain, *salted_texts(points)])
+    options: Any = {"sources": path, "tokenizer": folder, "max_length": 256}
+    built = {}
+    for engine in ("hf", *FAST):
+        if engine in FAST:
+            pytest.importorskip(engine, reason=f"{engine} is not installed")
+        output = tmp_path / engine
+        built[engine] = packprep.build(config(output=output, engine=engine, **options))
+        assert built[engine].run["engine"]["engine"] == engine
+        assert built[engine].data == built["hf"].data  # with the sha256 of every shard

@@ -7,6 +7,7 @@ at the N-th call that a forked build makes on its files, pyarrow's calls include
 compiler only kills by time are there.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -45,14 +46,16 @@ class Ended:
     err: str
 
 
-def compiled(folder: Path, source: Path = SHIM) -> Path | None:
-    """A C file as a library; None where nothing compiles it."""
-    compiler = shutil.which("cc")
-    if compiler is None or sys.platform != "linux":
-        return None
+def may_compile() -> bool:
+    """True if this machine can compile the libraries that count and fail calls."""
+    return shutil.which("cc") is not None and sys.platform == "linux"
+
+
+def compiled(folder: Path, source: Path) -> str:
+    """A C file as a library."""
     library = folder / source.with_suffix(".so").name
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    return library
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return str(library)
 
 
 def corpus(folder: Path) -> list[str]:
@@ -60,28 +63,12 @@ def corpus(folder: Path) -> list[str]:
 
     In some 20 slices and a dozen windows and shards.
     """
-    write_jsonl(folder / "a.jsonl", texts(120, seed=1))
-    write_jsonl(folder / "b.jsonl", texts(120, seed=2))
-    return [
-        "build",
-        str(folder / "a.jsonl"),
-        str(folder / "b.jsonl"),
-        "--tokenizer",
-        str(save_tokenizer(folder / "tok")),
-        "--engine",
-        "hf",
-        "--max-length",
-        "64",
-        "--unit-size",
-        "4KB",
-        "--window",
-        "16KB",
-        "--shard-size",
-        "30KB",
-        "--holdout",
-        "0.2",
-        "-q",
+    sources = [
+        write_jsonl(folder / f"{name}.jsonl", texts(120, seed=1 + (name == "b"))) for name in "ab"
     ]
+    sizes = "--max-length 64 --unit-size 4KB --window 16KB --shard-size 30KB --holdout 0.2 -q"
+    tokenizer = ["--tokenizer", str(save_tokenizer(folder / "tok")), "--engine", "hf"]
+    return ["build", *map(str, sources), *tokenizer, *sizes.split()]
 
 
 def few_files(arguments: list[str]) -> list[str]:
@@ -119,21 +106,21 @@ class Armed(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Fault:
     """Fault that the shim makes in a forked build; see shim.c."""
 
-    def __init__(self, kind: str, call: int, what: int, under: Path) -> None:
-        self.kind, self.call, self.what, self.under = kind, call, what, under
+    kind: str
+    call: int
+    what: int
+    under: Path
 
     def arm(self) -> Any:
         library = ctypes.CDLL(None)
         library.fault_count.restype = ctypes.c_long
-        library.fault_arm(
-            ctypes.c_char(self.kind.encode()),
-            ctypes.c_long(self.call),
-            ctypes.c_int(self.what),
-            ctypes.c_char_p(os.fsencode(self.under)),
-        )
+        kind, call = ctypes.c_char(self.kind.encode()), ctypes.c_long(self.call)
+        under = ctypes.c_char_p(os.fsencode(self.under))
+        library.fault_arm(kind, call, ctypes.c_int(self.what), under)
         return library
 
 
@@ -202,13 +189,8 @@ def stage_of(output: Path) -> str:
     """
     staging = staging_path(output)
     if not (staging / "build.json").exists():
-        return (
-            "after"
-            if (output / MANIFEST).exists()
-            else "sign off"
-            if (staging / MANIFEST).exists()
-            else "before"
-        )
+        signed = "sign off" if (staging / MANIFEST).exists() else "before"
+        return "after" if (output / MANIFEST).exists() else signed
     if (staging / MANIFEST).exists() or (staging / "names.json").exists():
         return "sign off"
     sealed = any((staging / "tokens").rglob("files.json"))
@@ -229,20 +211,22 @@ def clear(output: Path) -> None:
             path.unlink()
 
 
+def _ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
     """Kills a build some seconds after it is seen in a stage."""
 
     def kill(pid: int) -> None:
         deadline = time.monotonic() + 60
         while stage_of(output) != stage and time.monotonic() < deadline:
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            if _ended(pid):
                 return
             time.sleep(0.0005)
         time.sleep(delay)
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
     return kill
 
@@ -250,25 +234,17 @@ def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
 def kill_workers(
     random: Random, seconds: float, most: int, killed: list[int]
 ) -> Callable[[int], None]:
-    """Kill worker processes of an isolated build, `most` of them.
-
-    Each some time after it was started.
-    """
+    """Kill `most` worker processes of an isolated build, each some time after it was started."""
 
     def kill(pid: int) -> None:
         seen: set[int] = set()
-        while (
-            len(seen) < most
-            and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        ):
+        while len(seen) < most and not _ended(pid):
             for worker in _children(pid) - seen:
                 time.sleep(random.random() * seconds)
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(worker, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-                seen.add(worker)
-                killed.append(worker)
+                    seen.add(worker)
+                    killed.append(worker)
             time.sleep(0.01)
 
     return kill
@@ -290,22 +266,15 @@ def small_disk(folder: Path, size: int) -> None:
     Only where `under_shim` gave a place for mounts.
     """
     folder.mkdir(exist_ok=True)
-    how = (
-        ["-o", f"remount,size={size}"]
-        if folder.is_mount()
-        else ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
-    )
+    new = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
+    how = ["-o", f"remount,size={size}"] if folder.is_mount() else new
     subprocess.run(["mount", *how, folder], check=True)
 
 
 def may_mount() -> bool:
     """True if this user can have mounts of their own."""
-    return (
-        subprocess.run(
-            ["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True
-        ).returncode
-        == 0
-    )
+    command = ["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def under_shim(
@@ -317,8 +286,9 @@ def under_shim(
     it so. settings: of subprocess.run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        built = [compiled(Path(folder), source) for source in (SHIM, RECORDER)]
-        libraries, mounts = [str(library) for library in built if library is not None], may_mount()
+        sources = (SHIM, RECORDER) if may_compile() else ()
+        libraries = [compiled(Path(folder), source) for source in sources]
+        mounts = may_mount()
         more = ["--inside", *["--shim"] * bool(libraries), *["--mounts"] * mounts]
         environment = os.environ | ({"LD_PRELOAD": " ".join(libraries)} if libraries else {})
         alone = ["unshare", "-Urm"] if mounts else []

@@ -11,11 +11,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -30,47 +31,57 @@ from . import harness
 from .crash_checks import Found, commands, explore
 from .harness import DIE_AFTER, DIE_BEFORE, ERRORS, STAGES, Ended, Fault, forked
 
+SECONDS = {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}  # share of a build until a kill by time
+KIND_NAMES = ("open", "open to read", "write", "fsync", "rename", "read")
+KINDS = dict(zip("oOwsri", KIND_NAMES, strict=True))
 
-class Soak:
-    """One folder of builds, and the output of an undisturbed one to compare with."""
 
-    def __init__(self, folder: Path, seed: int, shim: bool, *more: str) -> None:
-        self.folder = folder
-        self.random = random.Random(seed)
-        self.shim = shim
-        self.arguments = [*harness.corpus(folder), *more]
-        self.output = folder / "out"
-        self.log = folder / "log"
-        self.failures = 0
-        start = time.monotonic()
-        undisturbed = self.build("--num-proc", "1", output=folder / "undisturbed")
-        self.seconds = time.monotonic() - start
-        assert undisturbed.code == 0, undisturbed.err
-        self.expected = read_manifest(folder / "undisturbed").data
+class Failures:
+    """What did not go as it must, printed and counted."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.failures = random.Random(seed), 0
 
     def fail(self, what: str) -> None:
         self.failures += 1
         print("FAILED", what, flush=True)
 
-    def build(
-        self,
-        *more: str,
-        output: Path | None = None,
-        fault: Fault | None = None,
-        kill: object = None,
-    ) -> Ended:
-        target = output or self.output
-        return forked([*self.arguments, "-o", str(target), *more], self.log, fault, kill)  # type: ignore[arg-type]
+
+class Soak(Failures):
+    """One folder of builds, and the output of an undisturbed one to compare with."""
+
+    def __init__(self, folder: Path, seed: int, shim: bool, *more: str) -> None:
+        super().__init__(seed)
+        self.folder, self.shim = folder, shim
+        self.arguments = [*harness.corpus(folder), *more]
+        self.output, self.log = folder / "out", folder / "log"
+        start = time.monotonic()
+        self.expected = self.whole("--num-proc", "1", output=folder / "undisturbed")
+        self.seconds = time.monotonic() - start
+
+    def build(self, *more: str, output: Path | None = None, **disturbance: Any) -> Ended:
+        target = str(output or self.output)
+        return forked([*self.arguments, "-o", target, *more], self.log, **disturbance)
+
+    def whole(self, *more: str, output: Path) -> Any:
+        """Facts of the output of a build that is not disturbed."""
+        ended = self.build(*more, output=output)
+        assert ended.code == 0, ended.err
+        return read_manifest(output).data
 
     def calls(self, kind: str, *more: str) -> int:
-        """Number of calls of a kind that an undisturbed build makes."""
-        harness.clear(self.output)
-        ended = self.build(*more, fault=Fault(kind, 0, 0, self.folder / "out"))
+        """Number of calls of a kind that an undisturbed build makes, on what is on the disk."""
+        ended = self.build(*more, fault=Fault(kind, 0, 0, self.output))
         assert ended.code == 0, ended.err
         return int(ended.err.rsplit("calls ", 1)[1])
 
+    def dying(self, first: int, last: int) -> Fault:
+        """SIGKILL before or after one of these calls."""
+        call, what = self.random.randint(first, last), self.random.choice([DIE_BEFORE, DIE_AFTER])
+        return Fault("*", call, what, self.output)
+
     def check_resume(self, what: str, *more: str, output: Path | None = None) -> None:
-        """The same command ends with the bytes of an undisturbed build."""
+        """The same command ends with the bytes of an undisturbed build, and leaves nothing else."""
         output = output or self.output
         ended = self.build(*more, output=output)
         if ended.code != 0 or read_manifest(output).data != self.expected:
@@ -80,6 +91,7 @@ class Soak:
 
     def kills(self, number: int) -> str:
         """SIGKILL at random calls and at random times, every stage in turn, workers 1 and 2."""
+        harness.clear(self.output)
         total = self.calls("*", "--num-proc", "1") if self.shim else 0
         landed: Counter[str] = Counter()
         tried = 0
@@ -88,109 +100,70 @@ class Soak:
             or min(landed[stage] for stage in STAGES) < number // 5
         ):
             tried += 1
-            workers = str(1 + tried % 2)
+            workers = ("--num-proc", str(1 + tried % 2))
             harness.clear(self.output)
             stage = min(STAGES, key=lambda name: landed[name])
-            if self.shim and tried % 4:
-                first = (
-                    total - total // 10 if stage == STAGES[-1] else 1
-                )  # few of the calls are the last stage's
-                fault = Fault(
-                    "*",
-                    self.random.randint(first, total),
-                    self.random.choice([DIE_BEFORE, DIE_AFTER]),
-                    self.output,
-                )
-                ended = self.build("--num-proc", workers, fault=fault)
+            if self.shim and tried % 4:  # few of the calls are the last stage's
+                first = total - total // 10 if stage == STAGES[-1] else 1
+                ended = self.build(*workers, fault=self.dying(first, total))
             else:
-                delay = (
-                    self.random.random()
-                    * {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}[stage]
-                    * self.seconds
-                )
-                ended = self.build(
-                    "--num-proc", workers, kill=harness.kill_in(stage, self.output, delay)
-                )
+                delay = self.random.random() * SECONDS[stage] * self.seconds
+                ended = self.build(*workers, kill=harness.kill_in(stage, self.output, delay))
             found = harness.stage_of(self.output)
-            what = f"kill {tried} in {found}, {workers} workers"
+            what = f"kill {tried} in {found}, {workers[1]} workers"
             if not harness.absent_or_complete(self.output):
                 self.fail(f"{what}: the output is neither absent nor whole")
             if ended.code != -9:
                 continue  # it was done before
             landed[found] += 1
             self.check_resume(what, "--num-proc", str(self.random.randint(1, 2)))
-        return f"{sum(landed.values())} SIGKILLs: " + ", ".join(
-            f"{landed[stage]} in {stage}" for stage in landed
-        )
+        hit = ", ".join(f"{count} in {stage}" for stage, count in landed.items())
+        return f"{landed.total()} SIGKILLs: {hit}"
 
-    def overwrites(self, number: int) -> str:
-        """SIGKILL while an old output is replaced: one complete output always exists."""
-        total = self.calls("*")
-        landed = 0
-        for tried in range(number):
-            harness.clear(self.output)
-            old = self.build("--max-length", "32")
-            assert old.code == 0, old.err
-            # Most of them around the swap, which is at the end.
-            call = (
-                total - self.random.randint(0, total // 10)
-                if tried % 2
-                else self.random.randint(1, total)
-            )
-            fault = Fault("*", call, self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output)
-            ended = self.build("--overwrite", fault=fault)
-            if not self.output.exists() or not harness.absent_or_complete(self.output):
-                self.fail(f"overwrite {tried}, call {call}: no whole output is there")
-            landed += ended.code == -9
-            self.check_resume(f"overwrite {tried}, call {call}", "--overwrite")
-        return f"{landed} SIGKILLs while an old output was replaced: one whole output at each"
+    def changes(self, option: str, make_old: Callable[[], Any], number: int) -> str:
+        """SIGKILL while an old output is replaced or extended: it is always the old or the new one.
 
-    def appends(self, number: int) -> str:
-        """SIGKILL while more is appended to an output.
-
-        It is the old one or the new one, and the same command ends.
+        Half of them come in the last part, where outputs are put together and swapped.
         """
-        both, base = self.arguments, self.folder / "base"
-        self.arguments = both[:2] + both[3:]
-        first = self.build(output=base)
-        self.arguments = both
-        assert first.code == 0, first.err
-
-        def begin() -> None:
-            harness.clear(self.output)
-            shutil.copytree(base, self.output)
-
-        begin()
-        counted = self.build("--append", fault=Fault("*", 0, 0, self.output))
-        assert counted.code == 0, counted.err
-        total = int(counted.err.rsplit("calls ", 1)[1])
-        old, self.expected = read_manifest(base).data, read_manifest(self.output).data
+        old = make_old()
+        total, expected = self.calls("*", option), self.expected
+        self.expected = read_manifest(self.output).data
         landed: Counter[str] = Counter()
         for tried in range(number):
-            begin()
-            # Half of them in the last part, where outputs are put together and swapped.
-            call = (
-                total - self.random.randint(0, total // 4)
-                if tried % 2
-                else self.random.randint(1, total)
-            )
-            fault = Fault("*", call, self.random.choice([DIE_BEFORE, DIE_AFTER]), self.output)
-            ended = self.build("--append", fault=fault)
-            there = (
-                read_manifest(self.output).data if harness.absent_or_complete(self.output) else {}
-            )
-            if there not in (old, self.expected):
-                self.fail(
-                    f"append {tried}, call {call}: neither the old nor the new output is there"
-                )
-            landed["new" if there == self.expected else "old"] += ended.code == -9
-            self.check_resume(f"append {tried}, call {call}", "--append")
-            if left := sorted(path.name for path in self.folder.glob("out?*")):
-                self.fail(f"append {tried}, call {call}: {left} are left")
-        return (
-            f"{landed.total()} SIGKILLs while more was appended: {landed['old']} left the old "
-            "output, the rest the new"
-        )
+            make_old()
+            first = total - total // 6 if tried % 2 else 1
+            ended = self.build(option, fault=self.dying(first, total))
+            what = f"{option} {tried}"
+            whole = self.output.exists() and harness.absent_or_complete(self.output)
+            left = read_manifest(self.output).data if whole else None
+            if left not in (old, self.expected):
+                self.fail(f"{what}: neither the old nor the new output is there")
+            landed["new" if left == self.expected else "old"] += ended.code == -9
+            self.check_resume(what, option)
+            if beside := sorted(path.name for path in self.folder.glob("out?*")):
+                self.fail(f"{what}: {beside} are left")
+        self.expected = expected
+        return f"{landed.total()} SIGKILLs with {option}: {landed['old']} left the old output"
+
+    def overwrites(self, number: int) -> str:
+        def make_old() -> Any:
+            harness.clear(self.output)
+            return self.whole("--max-length", "32", output=self.output)
+
+        return self.changes("--overwrite", make_old, number)
+
+    def appends(self, number: int) -> str:
+        base, both = self.folder / "base", self.arguments
+        self.arguments = both[:2] + both[3:]
+        old = self.whole(output=base)
+        self.arguments = both
+
+        def make_old() -> Any:
+            harness.clear(self.output)
+            shutil.copytree(base, self.output)
+            return old
+
+        return self.changes("--append", make_old, number)
 
     def failing_calls(self, of: str, most: int | None) -> Iterator[str]:
         """Let the N-th call fail, N = 1, 2, ... until a build is clean.
@@ -198,84 +171,61 @@ class Soak:
         `most`: so many of each kind, spread evenly.
         """
         self.arguments = harness.few_files(self.arguments)
-        self.build(output=self.folder / "few")
-        self.expected = read_manifest(self.folder / "few").data
-        kinds = {
-            "o": "open",
-            "O": "open to read",
-            "w": "write",
-            "s": "fsync",
-            "r": "rename",
-            "i": "read",
-        }
-        for kind, name in ((kind, kinds[kind]) for kind in of):
+        self.expected = self.whole(output=self.folder / "few")
+        for kind in of:
             for error, what in ERRORS.items():
                 if (error == "short" and kind != "w") or (error == "ENOSPC" and kind in "Oi"):
                     continue
+                harness.clear(self.output)
                 total = self.calls(kind, "--num-proc", "1")
                 numbers = range(1, total + 2, max(1, total // most) if most else 1)
-                survived = 0
-                for number in numbers:
-                    harness.clear(self.output)
-                    ended = self.build(
-                        "--num-proc", "1", fault=Fault(kind, number, what, self.output)
-                    )
-                    said = [
-                        line
-                        for line in ended.err.splitlines()
-                        if line and not line.startswith("calls ")
-                    ]
-                    at = f"{name} {number} of {total} with {error}"
-                    if ended.code == 0:
-                        survived += (
-                            number <= total
-                        )  # nothing a build cannot do without, such as who had its lock
-                        if (
-                            not self.output.exists()
-                            or read_manifest(self.output).data != self.expected
-                        ):
-                            self.fail(f"{at}: exit code 0 and another output")
-                        continue
-                    if ended.code not in (2, 3) or len(said) != 1 or number > total:
-                        self.fail(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
-                    if self.output.exists() and not harness.absent_or_complete(self.output):
-                        self.fail(f"{at}: a half-written output")
-                    self.check_resume(at, "--num-proc", "1")
+                at = f"{KINDS[kind]} {{}} of {total} with {error}"
+                faults = (Fault(kind, number, what, self.output) for number in numbers)
+                survived = sum(self._fails(fault, total, at) for fault in faults)
                 failed = sum(number <= total for number in numbers)
-                yield (
-                    f"{name} with {error}: {failed} of {total} calls failed, {survived} of them "
-                    "without harm"
-                )
+                done = f"{KINDS[kind]} with {error}: {failed} of {total} calls failed"
+                yield f"{done}, {survived} of them without harm"
+
+    def _fails(self, fault: Fault, total: int, at: str) -> bool:
+        """Let one call fail; True if the build did without it, as of the name of a lock's owner."""
+        harness.clear(self.output)
+        at = at.format(fault.call)
+        ended = self.build("--num-proc", "1", fault=fault)
+        lines = [line for line in ended.err.splitlines() if line[:6] not in ("", "calls ")]
+        if ended.code == 0:
+            if not self.output.exists() or read_manifest(self.output).data != self.expected:
+                self.fail(f"{at}: exit code 0 and another output")
+            return fault.call <= total
+        if ended.code not in (2, 3) or len(lines) != 1 or fault.call > total:
+            self.fail(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
+        if not harness.absent_or_complete(self.output):
+            self.fail(f"{at}: a half-written output")
+        self.check_resume(at, "--num-proc", "1")
+        return False
 
     def full_disks(self, sizes: int) -> str:
         """A disk that fills up at ten sizes; then it grows, and the same command goes on."""
-        disk = self.folder / "disk"
-        big = 1 << 28
+        disk, big = self.folder / "disk", 1 << 28
         harness.small_disk(disk, big)
         output = disk / "out"
-        fault = Fault(
-            "*", self.calls("*") - 30, DIE_BEFORE, output
-        )  # near the end, where most is on the disk
-        self.build(output=output, fault=fault)
+        harness.clear(self.output)
+        # Near the end, where most is on the disk.
+        self.build(output=output, fault=Fault("*", self.calls("*") - 30, DIE_BEFORE, output))
         peak = sum(path.stat().st_blocks * 512 for path in disk.rglob("*"))
         stages: Counter[str] = Counter()
         for number in range(sizes):
             harness.clear(output)
             harness.small_disk(disk, int(peak * (0.4 + 0.58 * number / sizes)))
             ended = self.build(output=output)
-            at = f"disk {number}"
             refused = " free; free " in ended.err  # before anything was written
-            if (
-                ended.code != 3
-                or not (refused or ("no space left" in ended.err and "are needed" in ended.err))
-                or len(ended.err.splitlines()) != 1
-            ):
-                self.fail(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
+            full = "no space left" in ended.err and "are needed" in ended.err
+            if (ended.code, len(ended.err.splitlines())) != (3, 1) or not (refused or full):
+                self.fail(f"disk {number}: exit code {ended.code}: {ended.err[-300:]}")
             if output.exists():
-                self.fail(f"{at}: a half-written output")
+                self.fail(f"disk {number}: a half-written output")
             stages["refused" if refused else harness.stage_of(output)] += 1
             harness.small_disk(disk, big)
-            self.check_resume(at, output=output)
+            self.check_resume(f"disk {number}", output=output)
         subprocess.run(["umount", disk], check=True)
         hit = ", ".join(f"{count} in {stage}" for stage, count in stages.items())
         return f"{sizes} full disks, each reported in one line, exit code 3, and resumed: {hit}"
@@ -287,16 +237,10 @@ class Soak:
         while len(killed) < number:
             builds += 1
             harness.clear(self.output)
-            ended = self.build(
-                "--isolate",
-                "--num-proc",
-                "2",
-                kill=harness.kill_workers(self.random, 3.0, 2, killed),
-            )
+            kill = harness.kill_workers(self.random, 3.0, 2, killed)
+            ended = self.build("--isolate", "--num-proc", "2", kill=kill)
             if ended.code != 0:
-                self.fail(
-                    f"killed workers, build {builds}: exit code {ended.code}: {ended.err[-300:]}"
-                )
+                self.fail(f"killed workers: exit code {ended.code}: {ended.err[-300:]}")
             self.check_resume(f"killed workers, build {builds}")
         return f"{len(killed)} SIGKILLs of workers in {builds} builds, all recovered"
 
@@ -305,124 +249,39 @@ class Soak:
         folder = self.folder / "oom"
         folder.mkdir()
         rows = [f"row {row} <once {folder / str(row)}>" for row in range(number)]
-        write_jsonl(
-            folder / "a.jsonl", [text for row in rows for text in (row, *["some other text"] * 20)]
-        )
-        arguments = [
-            "build",
-            str(folder / "a.jsonl"),
-            *self.arguments[3:],
-            "--num-proc",
-            "1",
-            "--isolate",
-        ]
+        texts = [text for row in rows for text in (row, *["some other text"] * 20)]
+        source = str(write_jsonl(folder / "a.jsonl", texts))
+        arguments = ["build", source, *self.arguments[3:], "--num-proc", "1", "--isolate"]
         arguments[arguments.index("4KB")] = "300"
         for row in range(number):
             (folder / str(row)).write_text("<oom>")
-        real, workers.COMMAND = (
-            workers.COMMAND,
-            (sys.executable, "-m", "tests.faults.poisoned_worker"),
-        )
+        poisoned = (sys.executable, "-m", "tests.faults.poisoned_worker")
+        real, workers.COMMAND = workers.COMMAND, poisoned
         ended = forked([*arguments, "-o", str(folder / "out")], self.log)
         workers.COMMAND = real
         plain = forked([*arguments, "-o", str(folder / "plain")], self.log)
         left = sum((folder / str(row)).exists() for row in range(number))
         if ended.code or plain.code or left:
-            self.fail(
-                f"out of memory: exit codes {ended.code} and {plain.code}, {left} rows not reached"
-            )
+            self.fail(f"out of memory: {ended.code} and {plain.code}, {left} rows not reached")
         elif read_manifest(folder / "out").data != read_manifest(folder / "plain").data:
             self.fail("out of memory: another output")
         return f"{number - left} simulated kills for memory in one build, all recovered"
 
 
-@dataclass(frozen=True)
-class Given:
-    """Values of the command line."""
-
-    seed: int
-    kills: int
-    overwrites: int
-    appends: int
-    calls: int | None
-    kinds: str
-    disks: int
-    workers: int
-    index: bool
-    crash_states: int
-    every: int
-    forget: tuple[str, ...]
-    inside: bool
-    shim: bool
-    mounts: bool
-
-
-@click.command(help=__doc__)
-@click.option("--seed", default=0, show_default=True)
-@click.option(
-    "--kills",
-    default=200,
-    show_default=True,
-    help="SIGKILLs that land in a stage; a fifth in each at least.",
-)
-@click.option("--overwrites", default=40, show_default=True)
-@click.option("--appends", default=40, show_default=True)
-@click.option("--calls", type=int, help="So many failing calls of each kind; default: every one.")
-@click.option(
-    "--kinds",
-    default="oOwsri",
-    show_default=True,
-    help="Of calls: o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n).",
-)
-@click.option("--disks", default=10, show_default=True, help="Sizes of a disk that fills up.")
-@click.option(
-    "--workers",
-    default=20,
-    show_default=True,
-    help="Worker processes killed, and as many for memory.",
-)
-@click.option("--index", is_flag=True, help="Build index outputs, with their tokens in OUT.")
-@click.option(
-    "--crash-states",
-    default=0,
-    help="Check so many states of the disk that power cuts may leave, and do nothing else.",
-)
-@click.option(
-    "--every",
-    default=1,
-    show_default=True,
-    help="With --crash-states: run the command again in one of so many states.",
-)
-@click.option(
-    "--forget",
-    multiple=True,
-    metavar="PATTERN",
-    help="With --crash-states: as many states must show that files of this name are not synced.",
-)
-@click.option("--inside", is_flag=True, hidden=True)
-@click.option("--shim", is_flag=True, hidden=True)
-@click.option("--mounts", is_flag=True, hidden=True)
-def main(**values: Any) -> None:
-    sys.exit(_run(Given(**values)))
-
-
-def _run(given: Given) -> int:
-    if not given.inside:
-        return harness.under_shim("tests.faults.soak", sys.argv[1:]).returncode
-    harness.warm()
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        if given.crash_states:
-            with _in_memory(Path(folder), given.mounts) as memory:
-                failures = _power_cuts(memory, given)
-        else:
-            index = ["--materialize", "index"] if given.index else []
-            soak = Soak(Path(folder), given.seed, given.shim, *index)
-            for line in _parts(soak, given):
-                print(line, flush=True)
-            failures = soak.failures
-        print(f"seed {given.seed}: {failures} failures in {time.monotonic() - start:,.0f} s")
-        return 1 if failures else 0
+def _parts(soak: Soak, given: SimpleNamespace) -> Iterator[str]:
+    if given.kills:
+        yield soak.kills(given.kills)
+    if given.shim and given.overwrites:
+        yield soak.overwrites(given.overwrites)
+    if given.shim and given.appends:
+        yield soak.appends(given.appends)
+    if given.mounts and given.shim and given.disks:
+        yield soak.full_disks(given.disks)
+    if given.workers:
+        yield soak.killed_workers(given.workers)
+        yield soak.out_of_memory(given.workers)
+    if given.shim:
+        yield from soak.failing_calls(given.kinds, given.calls)
 
 
 @contextmanager
@@ -431,15 +290,14 @@ def _in_memory(folder: Path, mounts: bool) -> Iterator[Path]:
     if not mounts:
         yield folder
         return
-    memory = folder / "memory"
-    harness.small_disk(memory, 1 << 28)
+    harness.small_disk(folder / "memory", 1 << 28)
     try:
-        yield memory
+        yield folder / "memory"
     finally:
-        subprocess.run(["umount", "--lazy", memory], check=True)
+        subprocess.run(["umount", "--lazy", folder / "memory"], check=True)
 
 
-def _power_cuts(folder: Path, given: Given) -> int:
+def _power_cuts(folder: Path, given: SimpleNamespace) -> int:
     """Check states of the disk after power cuts. Returns the number of faults."""
     names = [*commands(folder, folder)]
     each = given.crash_states // len(names)
@@ -468,22 +326,46 @@ def _explore(case: tuple[str, Path, int, int, int, Sequence[str]]) -> Found:
     return explore(*case)
 
 
-def _parts(soak: Soak, given: Given) -> Iterator[str]:
-    if given.kills:
-        yield soak.kills(given.kills)
-    if given.shim and given.overwrites:
-        yield soak.overwrites(given.overwrites)
-    if given.shim and given.appends:
-        expected = soak.expected
-        yield soak.appends(given.appends)
-        soak.expected = expected
-    if given.mounts and given.shim and given.disks:
-        yield soak.full_disks(given.disks)
-    if given.workers:
-        yield soak.killed_workers(given.workers)
-        yield soak.out_of_memory(given.workers)
-    if given.shim:
-        yield from soak.failing_calls(given.kinds, given.calls)
+def _run(given: SimpleNamespace) -> int:
+    if not given.inside:
+        return harness.under_shim("tests.faults.soak", sys.argv[1:]).returncode
+    harness.warm()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.crash_states:
+            with _in_memory(Path(folder), given.mounts) as memory:
+                failures = _power_cuts(memory, given)
+        else:
+            index = ["--materialize", "index"] if given.index else []
+            soak = Soak(Path(folder), given.seed, given.shim, *index)
+            for line in _parts(soak, given):
+                print(line, flush=True)
+            failures = soak.failures
+        print(f"seed {given.seed}: {failures} failures in {time.monotonic() - start:,.0f} s")
+        return 1 if failures else 0
+
+
+_option = partial(click.option, show_default=True)
+
+
+@click.command(help=__doc__)
+@_option("--seed", default=0)
+@_option("--kills", default=200, help="SIGKILLs that land in a stage; a fifth in each at least.")
+@_option("--overwrites", default=40)
+@_option("--appends", default=40)
+@_option("--calls", type=int, help="So many failing calls of each kind; default: every one.")
+@_option("--kinds", default="oOwsri", help="o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n).")
+@_option("--disks", default=10, help="Sizes of a disk that fills up.")
+@_option("--workers", default=20, help="Worker processes killed, and as many for memory.")
+@_option("--index", is_flag=True, help="Build index outputs, with their tokens in OUT.")
+@_option("--crash-states", default=0, help="Check so many states that power cuts leave, only.")
+@_option("--every", default=1, help="Run the command again in one of so many crash states.")
+@_option("--forget", multiple=True, help="Crash states must show that PATTERN is not synced.")
+@_option("--inside", is_flag=True, hidden=True)
+@_option("--shim", is_flag=True, hidden=True)
+@_option("--mounts", is_flag=True, hidden=True)
+def main(**values: Any) -> None:
+    sys.exit(_run(SimpleNamespace(**values)))
 
 
 if __name__ == "__main__":
