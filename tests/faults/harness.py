@@ -68,7 +68,7 @@ def corpus(folder: Path) -> list[str]:
     ]
     sizes = "--max-length 64 --unit-size 4KB --window 16KB --shard-size 30KB --holdout 0.2 -q"
     tokenizer = ["--tokenizer", str(save_tokenizer(folder / "tok")), "--engine", "hf"]
-    return ["build", *map(str, sources), *tokenizer, *sizes.split()]
+    return ["build", *sources, *tokenizer, *sizes.split()]
 
 
 def few_files(arguments: list[str]) -> list[str]:

@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 from packprep.schemas import FormatError, canonical, canonical_json, digest_of
 from packprep.schemas.canonical import parse_canonical
 
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+_ATOMS = st.none() | st.booleans() | st.integers() | _TEXT
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: (
-        st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner)
-    ),
+    _ATOMS | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner) | st.dictionaries(_TEXT, inner),
 )
 
 
@@ -34,10 +30,7 @@ def test_a_value_survives_and_has_one_form(value: Any) -> None:
     assert canonical_json(json.loads(content)) == content
 
 
-@given(
-    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers(), min_size=2),
-    st.randoms(),
-)
+@given(st.dictionaries(_TEXT, st.integers(), min_size=2), st.randoms())
 def test_the_order_of_keys_does_not_matter(value: dict[str, int], random: Any) -> None:
     keys = list(value)
     random.shuffle(keys)
@@ -48,19 +41,11 @@ def test_the_digest_is_fixed() -> None:
     assert digest_of({}) == "ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        float("nan"),
-        {"a": [float("inf")]},
-        {1: 2},
-        [{"a": {None: 1}}],
-        {1, 2},
-        b"x",
-        "\ud800",
-        object(),
-    ],
-)
+_NAN, _INFINITY = float("nan"), float("inf")
+NO_JSON = (_NAN, {"a": [_INFINITY]}, {1: 2}, [{"a": {None: 1}}], {1, 2}, b"x", "\ud800", object())
+
+
+@pytest.mark.parametrize("value", NO_JSON)
 def test_a_value_without_a_json_form_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="no canonical JSON form"):
         canonical_json(value)
@@ -69,20 +54,9 @@ def test_a_value_without_a_json_form_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b'{"a":1}',
-        b'{"a": 1}\n',
-        b'{"a":1}\n\n',
-        b'{"b":1,"a":1}\n',
-        b'{"a":2,"a":1}\n',
-        b'{"a":1.00}\n',
-        b'{"a":"\\u00e9"}\n',
-        b'\xef\xbb\xbf{"a":1}\n',
-        b'{"a":NaN}\n',
-        b'"\\ud800"\n',
-        b"\xff\n",
-        b"",
-        b"[" * 100_000,
-        b"1" * 5_000 + b"\n",
+        *(b'{"a":1}', b'{"a": 1}\n', b'{"a":1}\n\n', b'{"b":1,"a":1}\n', b'{"a":2,"a":1}\n'),
+        *(b'{"a":1.00}\n', b'{"a":"\\u00e9"}\n', b'\xef\xbb\xbf{"a":1}\n', b'{"a":NaN}\n'),
+        *(b'"\\ud800"\n', b"\xff\n", b"", b"[" * 100_000, b"1" * 5_000 + b"\n"),
     ],
 )
 def test_any_other_form_is_a_format_error(content: bytes) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,30 +23,18 @@ from packprep.schemas.columns import (
 
 def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metadata() -> None:
     schema = shard_schema(list(STANDARD_COLUMNS.values()))
-    int32, int64 = pa.list_(pa.int32()), pa.list_(pa.int64())
-    fields: list[tuple[str, pa.DataType]] = [
-        ("tokens", int32),
-        ("position_ids", int32),
-        ("cu_seqlens", int32),
-        ("document_ids", int64),
-        ("document_starts", int32),
-        ("labels", int32),
-        ("segment_lengths", int32),
-        ("pair_ids", int64),
-        ("pair_sides", pa.list_(pa.int8())),
-        ("turn_ids", int32),
-        ("segment_parents", int32),
-        ("label_weights", int32),
-        ("row_ids", int64),
-        ("row_starts", int32),
-        ("row_turns", int32),
-        ("row_sides", pa.list_(pa.int8())),
-        ("row_segments", int32),
-        ("row_ends", int32),
-        ("row_trained", int32),
-        ("row_label_starts", int32),
-    ]
-    assert schema == pa.schema(fields)
+    types = {
+        "int32": "tokens position_ids cu_seqlens document_starts labels segment_lengths turn_ids "
+        "segment_parents label_weights row_starts row_turns row_segments row_ends row_trained "
+        "row_label_starts",
+        "int64": "document_ids pair_ids row_ids",
+        "int8": "pair_sides row_sides",
+    }
+    expected = {name: dtype for dtype, names in types.items() for name in names.split()}
+    assert schema.names == [*STANDARD_COLUMNS]
+    assert {field.name: str(field.type) for field in schema} == {
+        name: f"list<item: {dtype}>" for name, dtype in expected.items()
+    }
     assert schema.metadata is None
 
 
@@ -73,10 +60,7 @@ def _values(tree: Any, key: str) -> list[Any]:
         ({"name": "a" * 129}, "at most 128 characters"),
         ({"name": 3}, "column name 3 is not"),
         ({"kind": "line"}, "column reward has kind 'line'; expected one of token, segment, "),
-        (
-            {"dtype": "float16"},
-            "column reward has dtype 'float16'; expected one of int8, uint8, int16, uint16, int32",
-        ),
+        ({"dtype": "float16"}, "column reward has dtype 'float16'; expected one of int8, uint8"),
         ({"dtype": ["int32"]}, "column reward has dtype"),
     ],
 )
@@ -87,10 +71,7 @@ def test_a_column_the_format_cannot_hold_is_refused(wrong: dict[str, Any], messa
 
 def test_a_standard_name_cannot_be_used_for_something_else() -> None:
     columns = [*STANDARD_COLUMNS.values()][:3]
-    with pytest.raises(
-        FormatError,
-        match="labels is a segment column of int32; the format fixes it as a token column",
-    ):
+    with pytest.raises(FormatError, match="labels is a segment column of int32; the format fixes"):
         check_columns([*columns, Column(name="labels", kind="segment", dtype="int32")])
 
 
@@ -116,11 +97,7 @@ def test_only_tokens_and_positions_may_be_uint16(name: str) -> None:
     if name in ("tokens", "position_ids"):
         assert column in check_columns(columns.values())
         return
-    with pytest.raises(
-        FormatError,
-        match=f"says {name} is a column of uint16; only tokens and position_ids may be, so choose "
-        "int32",
-    ):
+    with pytest.raises(FormatError, match=f"{name} is a column of uint16; only tokens and positi"):
         check_columns(columns.values())
 
 
@@ -135,7 +112,7 @@ def test_a_duplicate_name_and_a_missing_required_column_are_refused() -> None:
     with pytest.raises(FormatError, match="lists tokens twice"):
         check_columns([*columns, columns[0]])
     with pytest.raises(
-        FormatError, match="has no cu_seqlens; every shard has tokens and cu_seqlens"
+        FormatError, match="has no cu_seqlens; every shard has tokens and cu_seqlen"
     ):
         check_columns(columns[:2])
 

@@ -31,19 +31,14 @@ def findings(out: Path) -> list[str]:
 
 def test_datasets_opens_an_output_and_a_dict_of_two(tmp_path: Path, out: Path) -> None:
     write_output(tmp_path / "one", {"train": [EXAMPLE[:1], EXAMPLE[1:]]})
-    one = datasets.load_from_disk(tmp_path / "one")
+    one, two = (datasets.load_from_disk(place) for place in (tmp_path / "one", out))
     assert isinstance(one, datasets.Dataset)
     assert [dict(row) for row in one] == EXAMPLE
     assert str(one.split) == "train"
-    two = datasets.load_from_disk(out)
     assert isinstance(two, datasets.DatasetDict)
-    assert {name: [dict(row) for row in rows] for name, rows in two.items()} == {
-        "train": EXAMPLE,
-        "validation": EXAMPLE,
-    }
-
-
-def test_an_output_as_it_was_written_has_no_findings(out: Path) -> None:
+    assert {split: [dict(row) for row in rows] for split, rows in two.items()} == dict.fromkeys(
+        ("train", "validation"), EXAMPLE
+    )
     assert findings(out) == []
 
 
@@ -96,20 +91,14 @@ def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path, out: Path) 
     shutil.move(shard, tmp_path / "elsewhere")
     shard.symlink_to(tmp_path / "elsewhere")
     (finding,) = findings(out)
-    assert finding == (
-        "manifest.json names the file 'train/data-00000-of-00001.arrow', which is a link out of "
-        f"{out}; "
-        "replace the link with a copy of the file"
-    )
-
-
-def test_a_folder_that_is_a_link_out_and_links_in_a_circle_are_refused(
-    tmp_path: Path, out: Path
-) -> None:
-    shutil.move(out / "train", tmp_path / "elsewhere")
-    (out / "train").symlink_to(tmp_path / "elsewhere")
+    assert "names the file 'train/data-00000-of-00001.arrow', which is a link out of " in finding
+    shutil.move(out / "train", tmp_path / "folder")
+    (out / "train").symlink_to(tmp_path / "folder")
     with pytest.raises(FormatError, match="link out of"):
         inside(out, "train/state.json")
+
+
+def test_links_in_a_circle_are_refused(out: Path) -> None:
     (out / "a").symlink_to("b")
     (out / "b").symlink_to("a")
     with pytest.raises(FormatError, match="names the file 'a'"):
@@ -132,8 +121,6 @@ def test_an_unknown_level_is_a_usage_error(out: Path) -> None:
 
 
 def test_a_name_too_long_for_any_file_system_is_refused_without_reading_the_disk() -> None:
-    with pytest.raises(
-        FormatError, match="expected a relative path inside its directory"
-    ) as raised:
+    with pytest.raises(FormatError, match="a relative path inside its directory") as raised:
         check_path("x" * 5000 + "/data.arrow")
     assert len(str(raised.value)) < 400

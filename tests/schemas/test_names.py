@@ -27,6 +27,9 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
+TWO, MOST = ROWS[1]["labels"], 2**31 - 1
+
+
 def check(batch: pa.RecordBatch) -> None:
     check_batch(batch, LABELLED, max_length=8, vocab_size=32, where="data.arrow")
 
@@ -34,9 +37,8 @@ def check(batch: pa.RecordBatch) -> None:
 def edited(column: str, values: list[list[int]]) -> pa.RecordBatch:
     """The two packs with the names of hf, and other values of a column."""
     batch = stored_batch(to_batch(LABELLED, ROWS), "hf")
-    return batch.set_column(
-        batch.schema.get_field_index(column), column, pa.array(values, pa.list_(pa.int32()))
-    )
+    number = batch.schema.get_field_index(column)
+    return batch.set_column(number, column, pa.array(values, pa.list_(pa.int32())))
 
 
 def test_the_worked_example_with_the_names_of_hf() -> None:
@@ -70,62 +72,28 @@ packs = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), max_size=5
 def test_boundaries_become_lengths_and_lengths_boundaries_in_any_slice(
     lengths: list[list[int]], first: int, count: int
 ) -> None:
-    rows = [
-        {"tokens": [0] * sum(sizes), "cu_seqlens": np.cumsum([0, *sizes]).tolist()}
-        for sizes in lengths
-    ]
+    ends = [np.cumsum([0, *sizes]).tolist() for sizes in lengths]
+    rows = [{"tokens": [0] * each[-1], "cu_seqlens": each} for each in ends]
     columns = (STANDARD_COLUMNS["tokens"], STANDARD_COLUMNS["cu_seqlens"])
     batch = to_batch(columns, rows).slice(first, count)
     stored = stored_batch(batch, "hf")
     assert stored["seq_lengths"].to_pylist() == lengths[first:][:count]
     assert packprep_batch(stored, "data.arrow").to_pylist() == batch.to_pylist()
-    view = column_view(
-        stored_batch(to_batch(columns, rows), "hf").slice(first, count), "cu_seqlens", "data.arrow"
-    )
+    whole = stored_batch(to_batch(columns, rows), "hf").slice(first, count)
+    view = column_view(whole, "cu_seqlens", "data.arrow")
     assert [view.row(row).tolist() for row in range(len(batch))] == batch["cu_seqlens"].to_pylist()
 
 
 @pytest.mark.parametrize(
     ("column", "values", "sentence"),
     [
-        (
-            "labels",
-            [[20, 20, 21, 22, 23, 24, 25, 26], ROWS[1]["labels"]],
-            "pack 0 segment 0 token 0: the first token of a segment has the label 20; expected "
-            "-100",
-        ),
-        (
-            "labels",
-            [ROWS[0]["labels"], [-100, 10, 2, -100, 2, 1, 30, 2]],
-            "pack 1 segment 2 token 0: the first token of a segment has the label 1; expected -100",
-        ),
-        (
-            "seq_lengths",
-            [[8], [3, 2, 2]],
-            "pack 1: cu_seqlens are [0, 3, 5, 7]; expected them to end at the pack's 8 tokens",
-        ),
-        (
-            "seq_lengths",
-            [[8], [3, -1, 6]],
-            "pack 1 segment 1: it ends at 2 and starts at 3; expected every segment to have a "
-            "token",
-        ),
-        (
-            "seq_lengths",
-            [[2**31 - 1, 2**31 - 1, 10], [3, 2, 3]],
-            "pack 0 segment 1: it ends at -2 and starts at 2147483647; expected every segment to "
-            "have a token",
-        ),
-        (
-            "seq_lengths",
-            [[], [3, 2, 3]],
-            "pack 0: cu_seqlens are [0]; expected 0 and the end of each segment",
-        ),
-        (
-            "position_ids",
-            [[*range(8)], [*range(8)]],
-            "pack 1 segment 1 token 0: position_ids has 3; expected 0",
-        ),
+        ("labels", [[*range(20, 28)], TWO], "pack 0 segment 0 token 0: the first token of a"),
+        ("labels", [ROWS[0]["labels"], [*TWO[:5], 1, 30, 2]], "pack 1 segment 2 token 0: the"),
+        ("seq_lengths", [[8], [3, 2, 2]], "pack 1: cu_seqlens are [0, 3, 5, 7]; expected them to"),
+        ("seq_lengths", [[8], [3, -1, 6]], "pack 1 segment 1: it ends at 2 and starts at 3"),
+        ("seq_lengths", [[MOST, MOST, 10], [3, 2, 3]], "pack 0 segment 1: it ends at -2 and"),
+        ("seq_lengths", [[], [3, 2, 3]], "pack 0: cu_seqlens are [0]; expected 0 and the end of"),
+        ("position_ids", [[*range(8)], [*range(8)]], "pack 1 segment 1 token 0: position_ids has"),
     ],
 )
 def test_damage_under_the_names_of_hf_is_found_at_its_place(
@@ -133,7 +101,7 @@ def test_damage_under_the_names_of_hf_is_found_at_its_place(
 ) -> None:
     with pytest.raises(FormatError) as error:
         check(edited(column, values))
-    assert str(error.value) == f"data.arrow {sentence}"
+    assert str(error.value).startswith(f"data.arrow {sentence}")
 
 
 def test_a_label_at_the_start_of_a_segment_is_allowed_under_the_names_of_packprep() -> None:

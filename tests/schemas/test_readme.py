@@ -42,15 +42,11 @@ def test_the_worked_example_keeps_the_rules_and_every_token_of_its_documents() -
     documents, packs = block("documents"), block("packs")
     assert packs == EXAMPLE
     check_batch(to_batch(PLAIN, packs), PLAIN, max_length=8, vocab_size=32, where="README.md")
-    pieces = [
-        segment
-        for pack in PackedShards(GOLDEN / "v1-example", verify=True)
-        for segment in pack.segments()
-    ]
+    shards = PackedShards(GOLDEN / "v1-example", verify=True)
+    pieces = [segment for pack in shards for segment in pack.segments()]
     for number, document in enumerate(documents):
-        own = sorted(
-            (piece.start, piece.tokens.tolist()) for piece in pieces if piece.document_id == number
-        )
+        of_document = [piece for piece in pieces if piece.document_id == number]
+        own = sorted((piece.start, piece.tokens.tolist()) for piece in of_document)
         assert [token for _, tokens in own for token in tokens] == document
 
 
@@ -63,31 +59,18 @@ def test_the_continuation_example_repeats_bos_and_counts_own_tokens() -> None:
 
 def test_the_padding_example_keeps_the_rules() -> None:
     columns = [column for column in RICH if column.name in STANDARD_COLUMNS]
-    check_batch(
-        to_batch(columns, [block("padding")]),
-        columns,
-        max_length=12,
-        vocab_size=32,
-        where="README.md",
-    )
+    batch = to_batch(columns, [block("padding")])
+    check_batch(batch, columns, max_length=12, vocab_size=32, where="README.md")
 
 
 def test_the_version_and_the_law_of_the_ledger_equal_those_of_the_code() -> None:
     assert TEXT.startswith(f"# The packprep format, version {FORMAT_VERSION}\n")
     law = re.search(r"`(tokens_in .*? sum\(dropped\))`", TEXT)
     assert law
-    words = {
-        "tokens_in": 9,
-        "overlap": 2,
-        "continuation_bos": 1,
-        "filler": 3,
-        "tokens_packed": 8,
-        "truncated": 5,
-    }
-    values: dict[str, Any] = {**words, "dropped": {"too_short": 2}}
-    assert eval(
-        law[1], {"sum": lambda table: sum(table.values()), "shared": 0}, values
-    )  # the law is ours, not input
+    values: dict[str, Any] = {"tokens_in": 9, "overlap": 2, "continuation_bos": 1, "filler": 3}
+    values |= {"tokens_packed": 8, "truncated": 5, "dropped": {"too_short": 2}}
+    names = {"sum": lambda table: sum(table.values()), "shared": 0}
+    assert eval(law[1], names, values)  # the law is ours, not input
     check_ledger(values)
 
 

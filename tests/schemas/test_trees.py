@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.inspect.verify import verify
@@ -18,16 +18,14 @@ from tests.helpers.trees import Window, plan_and_layout, tree_documents, tree_ou
 
 def view_of(window: Window, fillers: int, columns: tuple[str, ...], max_length: int) -> BatchView:
     """The packs of a window with these columns and this number of filler packs at the end."""
-    plan, layout, config = plan_and_layout(
-        tree_documents(*window), columns=columns, max_length=max_length, min_loss_tokens=0
-    )
+    options: Any = {"columns": columns, "max_length": max_length, "min_loss_tokens": 0}
+    plan, layout, config = plan_and_layout(tree_documents(*window), **options)
     packs = resized(plan.packs, fillers, config)
     batch = record_batch(packs, 0, len(packs), layout)
     names = [column.name for column in layout.columns]
     return batch_view({name: list_view(batch, name, "here") for name in names}, "here", 0)
 
 
-@settings(max_examples=100)
 @given(windows(), st.integers(0, 3), st.integers(2, 24))
 def test_documents_of_segments_and_filler_follow_from_the_rows(
     window: Window, fillers: int, max_length: int
