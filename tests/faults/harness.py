@@ -63,9 +63,10 @@ def corpus(folder: Path) -> list[str]:
 
     In some 20 slices and a dozen windows and shards.
     """
-    sources = [
-        write_jsonl(folder / f"{name}.jsonl", texts(120, seed=1 + (name == "b"))) for name in "ab"
-    ]
+    files = (
+        write_jsonl(folder / f"{name}.jsonl", texts(120, seed=seed))
+        for seed, name in enumerate("ab", 1)
+    )
     sizes = "--max-length 64 --unit-size 4KB --window 16KB --shard-size 30KB --holdout 0.2 -q"
     tokenizer = ["--tokenizer", str(save_tokenizer(folder / "tok")), "--engine", "hf"]
     return ["build", *sources, *tokenizer, *sizes.split()]

@@ -290,14 +290,14 @@ def test_a_wrong_value_is_never_shown_at_full_length(options: dict[str, Any]) ->
 # Tokenizers --------------------------------------------------------------------------------
 
 
-_IDS = (2**40, 2**32 - 1, 2**31, -1, "1", True, 1.5, None)
+_VALUES: dict[str, list[Any]] = {
+    "id": [2**40, 2**32 - 1, 2**31, -1, "1", True, 1.5, None],
+    "vocab": ["x", [1, 2], None, {}],
+    "model": [[], None],
+    "added_tokens": [7, "ab", [{}], [{"content": ["<s>"]}]],
+}
 # Keys of a tokenizer.json that get another value; `vocab` is one of its model.
-TOKENIZERS: list[tuple[str, Any]] = [
-    *(("id", number) for number in _IDS),
-    *(("vocab", value) for value in ("x", [1, 2], None)),
-    *(("model", value) for value in ([], None)),
-    *(("added_tokens", value) for value in (7, "ab", [{}], [{"content": ["<s>"]}])),
-]
+TOKENIZERS = [(key, value) for key, values in _VALUES.items() for value in values]
 
 
 def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -309,7 +309,7 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("key", "value"), [*TOKENIZERS, ("vocab", {})])
+@pytest.mark.parametrize(("key", "value"), TOKENIZERS)
 def test_a_tokenizer_of_another_shape_is_a_sentence(tmp_path: Path, key: str, value: Any) -> None:
     def change(parsed: dict[str, Any]) -> None:
         if value == {}:  # an empty vocabulary has no added tokens either

@@ -95,13 +95,14 @@ def test_a_missing_manifest_is_a_sentence(tmp_path: Path) -> None:
 
 
 _NEWER: Table = {"data": {"format_version": 3, "columns": "another form"}, "run": None}
+NO_MANIFESTS: list[Any] = [{}, [], None, {"data": {}, "run": {}}]
 _NO_MANIFEST = "is not a manifest; expected exactly the keys data, run and sha256"
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        *((value, _NO_MANIFEST) for value in ({}, [], None, {"data": {}, "run": {}})),
+        *((value, _NO_MANIFEST) for value in NO_MANIFESTS),
         ({"data": {}, "run": {}, "sha256": "", "x": 1}, _NO_MANIFEST),
         (_NEWER | {"sha256": digest_of(_NEWER)}, "version 3; this packprep reads up to 2; install"),
     ],

@@ -7,8 +7,8 @@ import pytest
 from packprep.schemas.report import Report, report_fault
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_bytes())
-VALUES = {int: "integer", float: "number", str: "string"}
-VALUES |= {kind | None: [name, "null"] for kind, name in VALUES.items()}  # type: ignore[dict-item]
+VALUES: dict[Any, Any] = {int: "integer", float: "number", str: "string"}
+VALUES |= {kind | None: [name, "null"] for kind, name in VALUES.items()}
 
 
 def described(schema: Any) -> Any:
