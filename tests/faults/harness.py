@@ -69,7 +69,7 @@ def corpus(folder: Path) -> list[str]:
     )
     sizes = "--max-length 64 --unit-size 4KB --window 16KB --shard-size 30KB --holdout 0.2 -q"
     tokenizer = ["--tokenizer", str(save_tokenizer(folder / "tok")), "--engine", "hf"]
-    return ["build", *sources, *tokenizer, *sizes.split()]
+    return ["build", *map(str, files), *tokenizer, *sizes.split()]
 
 
 def few_files(arguments: list[str]) -> list[str]:
