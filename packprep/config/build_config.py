@@ -99,7 +99,6 @@ class BuildConfig(Options):
         return replace(
             self,
             phases=(),
-            from_phase=None,
             sources=(),
             weights=(),
             max_epochs=1.0,
@@ -113,9 +112,7 @@ class BuildConfig(Options):
         # A column or a template of the source replaces both of the build.
         if ("text_column" in options) != ("text_template" in options):
             options = {"text_column": "text", "text_template": None} | dict(options)
-        return replace(
-            self, sources=(), weights=(), max_epochs=1.0, phases=(), from_phase=None, **options
-        )
+        return replace(self, sources=(), weights=(), max_epochs=1.0, phases=(), **options)
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output, by their names in manifests.

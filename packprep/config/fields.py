@@ -535,13 +535,6 @@ class OptionFields:
         "Replace an output, or discard an unfinished one, of other settings; in a store, only an "
         "unfinished one.",
     )
-    from_phase: int | None = option(
-        None,
-        "once",
-        "Output",
-        "With --overwrite: make phase N (from 1) and later ones again; link the files of earlier "
-        "ones.",
-    )
     append: bool = option(
         False,
         "once",

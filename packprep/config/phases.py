@@ -256,17 +256,6 @@ def _weight(where: str, label: str, value: Any) -> Fraction:
 
 def check_phases(config: "OptionFields") -> None:
     """Raise ConfigError for options that have no meaning with phases, or without them."""
-    if config.from_phase is not None:
-        if not config.overwrite or not config.phases:
-            raise ConfigError(
-                "from_phase makes later phases of an output again; give it with overwrite and "
-                "phases"
-            )
-        if not 2 <= config.from_phase <= len(config.phases):
-            raise ConfigError(
-                f"from_phase is {config.from_phase}, expected 2 to {len(config.phases)}, the "
-                "number of phases"
-            )
     if not config.phases:
         return
     if config.append:

@@ -92,6 +92,8 @@ _RECORDED = {name: earlier for earlier, name in RENAMED.items()}
 
 GONE = {
     "bundle": "add env --json, and report.json and build.yaml of the output, to the issue",
+    "from_phase": "--overwrite with --keep-tokens makes all phases again in seconds; earlier ones "
+    "with a number of tokens keep their bytes",
     "restart": "--overwrite discards an unfinished output of other settings; to do finished work "
     "again, delete OUT.incomplete",
 }

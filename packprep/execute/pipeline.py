@@ -33,7 +33,6 @@ from packprep.execute.job import Job
 from packprep.execute.ray_tasks import run_on_ray
 from packprep.execute.stages import Stages
 from packprep.output.build_facts import build_facts
-from packprep.output.earlier_phases import earlier_phases
 from packprep.output.staging import (
     DIGESTS,
     Staging,
@@ -138,9 +137,8 @@ def build(
         if signed is not None:
             progress.say(f"{staging.path} is complete: only its last rename was missing")
             return output.publish(staging.path, signed, progress)
-        earlier = earlier_phases(config, inputs)
         output.begin(staging.path)
-        stages = Stages(job, progress, clock, one_split_does=output.one_split_does, earlier=earlier)
+        stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
         with _system_errors(stages), _store_used(job):
             manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
             return output.publish(staging.path, manifest, progress)

@@ -23,7 +23,6 @@ from packprep.execute.job import Job
 from packprep.execute.quarantine import collect_quarantine
 from packprep.execute.shares import Shares
 from packprep.execute.window_files import WindowFile, Windows
-from packprep.output.earlier_phases import EarlierPhases
 from packprep.output.report import Account
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import name_shards, sign, write_report, write_settings
@@ -67,7 +66,6 @@ class Stages:
     gate: dict[str, Any] | None = None
     tokens: int = 0
     one_split_does: bool = False
-    earlier: EarlierPhases | None = None
 
     def __post_init__(self) -> None:
         self.early = EarlyWindows(self.job, self.clock, self._window)
@@ -318,13 +316,10 @@ class Stages:
         reused = 0
 
         def make(split: str, number: int, change: int) -> tuple[WindowFile, bool]:
-            if number in kept:
-                return kept[number], True
             return self.early.result(split, number) or self._window(windows, split, number, change)
 
         for split in self.job.splits:
             changes = self._changes(windows, split)
-            kept = self._kept(windows, split, changes)
             with ThreadPoolExecutor(windows.at_once) as pool:
                 made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
                 for number, (done, was_written) in enumerate(made):
@@ -363,17 +358,6 @@ class Stages:
                 f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
             )
         return shards, account
-
-    def _kept(self, windows: Windows, split: str, changes: Sequence[int]) -> dict[int, WindowFile]:
-        """Windows of earlier phases, whose shards are linked; their plans are made in order."""
-        if self.earlier is None:
-            return {}
-        old, kept = self.earlier.shards(split), dict[int, WindowFile]()
-        for number in range(len(windows)):
-            if windows.run(number)[1] < self.earlier.count:
-                kept[number] = windows.link(split, number, changes[number], self.earlier, old)
-                self.progress.advance("pack", number + 1, len(windows), "windows")
-        return kept
 
     def _window(
         self, windows: Windows, split: str, number: int, change: int = 0

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.execute.job import Job
-from packprep.output.earlier_phases import EarlierPhases
 from packprep.output.report import Account
 from packprep.output.shard_writer import (
     ShardFile,
@@ -28,7 +27,6 @@ from packprep.output.shard_writer import (
 from packprep.output.sign_off import first_documents
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.columns import WHOLE_ROW
-from packprep.schemas.manifest import FileEntry
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens.store import TokenFile, rows_of_sources
@@ -214,16 +212,10 @@ class Windows:
         same = receipt.made_from == self._made_from(split, number, change)
         return receipt if same and all(shard.intact(self.job.shards) for shard in shards) else None
 
-    def write(
-        self,
-        split: str,
-        number: int,
-        change: int = 0,
-        keep: tuple[EarlierPhases, Iterator[FileEntry]] | None = None,
-    ) -> WindowFile:
+    def write(self, split: str, number: int, change: int = 0) -> WindowFile:
         """Plan a window and write its shards; intact shards of the same inputs are kept.
 
-        change: packs to add or to leave out, see `planner.remainders`. keep: see `link`.
+        change: packs to add or to leave out, see `planner.remainders`.
         """
         self.job.receipts.mkdir(exist_ok=True)
         with self.clock("plan"):
@@ -239,11 +231,7 @@ class Windows:
                 }
         made_from = self._made_from(split, number, change)
         with self.clock("write"):
-            shards = (
-                self._write_shards(written, split, number, made_from)
-                if keep is None
-                else self._link_shards(written, split, number, *keep)
-            )
+            shards = self._write_shards(written, split, number, made_from)
         content = {
             "made_from": made_from,
             "account": account.as_dict(),
@@ -251,39 +239,6 @@ class Windows:
         }
         write_file(self._receipt(split, number), canonical_json(content))
         return WindowFile(made_from=made_from, account=account, shards=shards)
-
-    def link(
-        self,
-        split: str,
-        number: int,
-        change: int,
-        earlier: EarlierPhases,
-        old: Iterator[FileEntry],
-    ) -> WindowFile:
-        """Plan a window of an earlier phase again, and link its shards, the next ones of `old`."""
-        if (done := self.finished(split, number, change)) is not None:
-            for _ in done.shards:
-                next(old, None)
-            return done
-        return self.write(split, number, change, (earlier, old))
-
-    def _link_shards(
-        self,
-        packs: Packs,
-        split: str,
-        window: int,
-        earlier: EarlierPhases,
-        old: Iterator[FileEntry],
-    ) -> tuple[ShardFile, ...]:
-        shards = []
-        for number, (first, last) in enumerate(
-            cut_shards(packs, self.layout, self.job.config.shard_size) if len(packs) else ()
-        ):
-            segments = int(packs.offsets[last] - packs.offsets[first])
-            counts = (last - first, segments, int(packs.lengths[first:last].sum()))
-            name = f"{split}-{window:05d}-{number:05d}.arrow"
-            shards.append(earlier.link(old, name, self.job.staging / "shards", split, counts))
-        return tuple(shards)
 
     def count(self, split: str, number: int) -> int:
         """Number of packs of a window before any is added or left out.

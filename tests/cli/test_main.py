@@ -385,7 +385,6 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "pad_segment_to_multiple": 8,
         "weights": "50",
         "phases": '[{"tokens": 50, "max_length": 32}]',
-        "from_phase": 2,
         "max_epochs": 2.5,
         "train_on": "all",
         "train_fields": "content",
@@ -409,10 +408,6 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
         "vocab_size": ids,
         "boundaries": ids,
         "max_epochs": {"weights": "1"},
-        "from_phase": {
-            "overwrite": True,
-            "phases": '[{"tokens": 5, "max_length": 32}, {"tokens": 5, "max_length": 64}]',
-        },
         "prompt_column": {"response_column": "r"},
         "train_on": chat,
         "train_fields": chat,

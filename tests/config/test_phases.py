@@ -157,16 +157,6 @@ def test_classes_of_lengths_come_first_and_all_lengths_last() -> None:
         ),
         (
             [{"tokens": 5}],
-            {"from_phase": 1},
-            "from_phase makes later phases of an output again; give it with overwrite and phases",
-        ),
-        (
-            [{"tokens": 5}, {"tokens": 5}],
-            {"from_phase": 3, "overwrite": True},
-            "from_phase is 3, expected 2 to 2, the number of phases",
-        ),
-        (
-            [{"tokens": 5}],
             {"sources": [{"path": "a", "epochs": 2}, "b"]},
             "source a has epochs, and phases say how much to take; leave it out",
         ),

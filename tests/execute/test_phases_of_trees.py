@@ -77,7 +77,7 @@ def test_a_later_phase_is_replaced_and_earlier_ones_stay(options: dict[str, Any]
         build(BuildConfig(**options | {"phases": [first, last], **more}))
         for last, more in (
             ({"tokens": 1000, "max_length": 128}, {}),
-            ({"tokens": 2000, "max_length": 256}, {"overwrite": True, "from_phase": 2}),
+            ({"tokens": 2000, "max_length": 256}, {"overwrite": True}),
         )
     )
     shards = [

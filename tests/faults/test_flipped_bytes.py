@@ -55,7 +55,6 @@ CASES = {
     "push": Case("push a user/packed --dry-run", ("a",)),
     "append": Case(f"build b.jsonl -o a --append {' '.join(SHARDS)}", ("a",), "a"),
     "append to an index": Case(f"build b.jsonl -o ia --append {' '.join(INDEX)}", ("ia",), "ia"),
-    "later phases": Case("build -c later.yaml -q", ("p",), "p", "p/data-00001-*"),
 } | {f"export to {to}": Case(f"export a --to {to} -o out", ("a",)) for to in EXPORT_FORMATS}
 
 
@@ -80,18 +79,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             packprep("build", f"{name}.jsonl", "-o", f"i{name}", *INDEX)
             store = ["--keep-tokens", "store"]
             packprep("build", f"{name}.jsonl", "-o", f"k{name}", *INDEX, *store)
-        settings: dict[str, Any] = {
-            "sources": ["a.jsonl", "b.jsonl"],
-            "output": "p",
-            "input_ids_column": "ids",
-            "vocab_size": 1000,
-            "phases": [{"max_length": 32, "tokens": 600}, {"max_length": 32, "tokens": 600}],
-        }
-        Path("first.yaml").write_text(json.dumps(settings))
-        packprep("build", "-c", "first.yaml", "-q")
-        settings["phases"][1]["tokens"] = 500
-        later = settings | {"from_phase": 2, "overwrite": True}
-        Path("later.yaml").write_text(json.dumps(later))
     return folder
 
 

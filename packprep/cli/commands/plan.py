@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SWEPT = ("max_length", "strategy", "overflow")
 # A plan writes no output and runs on this machine.
-_OUTPUT = ("output", "overwrite", "append", "shard_size", "shuffle", "from_phase")
+_OUTPUT = ("output", "overwrite", "append", "shard_size", "shuffle")
 _MIXED = ("phases",)
 _MACHINES = ("executor", "task_index", "num_tasks", "ray_address", "work_dir")
 _OVERFLOWS = ("split", "truncate", "drop")  # "all"; error gives either their plan or none
