@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -14,7 +14,9 @@ from hypothesis import settings
 
 from .helpers import examples, warm
 from .helpers.store_servers import SERVERS, StoreServer, running
-from .helpers.zoo import Zoo
+
+if TYPE_CHECKING:
+    from .helpers.zoo import Zoo
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tests run side by side
 
@@ -76,14 +78,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if a test wrote into an output of the zoo."""
     if hasattr(session.config, "workerinput"):
         return
-    if changed := Zoo(Path(os.environ["PACKPREP_ZOO"])).changed():
+    folder = Path(os.environ["PACKPREP_ZOO"])
+    if not any(folder.iterdir()):
+        return
+    from .helpers.zoo import Zoo
+
+    if changed := Zoo(folder).changed():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         print("\nA test changed the zoo, use zoo.copy:", *changed, sep="\n  ", file=sys.stderr)
 
 
 @pytest.fixture(scope="session")
-def zoo() -> Zoo:
+def zoo() -> "Zoo":
     """The finished outputs of tests/helpers/zoo.py, which tests only read."""
+    from .helpers.zoo import Zoo
+
     return Zoo(Path(os.environ["PACKPREP_ZOO"]))
 
 
