@@ -76,6 +76,21 @@ RICH = (
 )
 
 
+def row_of(first: int, *lengths: int) -> Row:
+    """A pack of whole documents `first`, `first` + 1, ..., their tokens all the document's id."""
+    return {
+        "tokens": [first + n for n, length in enumerate(lengths) for _ in range(length)],
+        "position_ids": [position for length in lengths for position in range(length)],
+        "cu_seqlens": [sum(lengths[:n]) for n in range(len(lengths) + 1)],
+        "document_ids": [first + n for n in range(len(lengths))],
+        "document_starts": [0] * len(lengths),
+    }
+
+
+ROWS = [row_of(0, 3, 4), row_of(2, 8), row_of(3, 1, 1, 1), row_of(6, 2), row_of(7, 5, 3)]
+ROWS.append(row_of(9, 4))
+
+
 def rich_row(document: int, *lengths: int) -> Row:
     """Documents `document`, `document` + 1, ... of these lengths, then 4 tokens of filler.
 

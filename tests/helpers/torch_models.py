@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
-from tests.loaders.test_shards import row_of
 
-from .tiny_shards import write_output
+from .tiny_shards import row_of, write_output
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

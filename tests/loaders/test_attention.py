@@ -3,6 +3,7 @@
 The reference against float64 by hand, every kernel's call through a stub, refusals.
 """
 
+import inspect
 import sys
 import types
 from collections.abc import Iterator
@@ -25,10 +26,12 @@ def inputs(
     total: int, heads: int = 4, kv_heads: int = 2, dim: int = 8, dtype: Any = torch.float32
 ) -> Any:
     generator = torch.Generator().manual_seed(0)
-    return [
-        torch.randn(total, count, dim, generator=generator, dtype=dtype)
-        for count in (heads, kv_heads, kv_heads)
-    ]
+    counts = (heads, kv_heads, kv_heads)
+    return [torch.randn(total, n, dim, generator=generator, dtype=dtype) for n in counts]
+
+
+def boundaries(*ends: int) -> torch.Tensor:
+    return torch.tensor(ends, dtype=torch.int32)
 
 
 def by_hand(
@@ -44,13 +47,11 @@ def by_hand(
     q, k, v = q.double(), k.double(), v.double()
     group = q.shape[1] // k.shape[1]
     scale = q.shape[2] ** -0.5 if scale is None else scale
+    reach = len(q) if window is None else window
     out = torch.zeros_like(q)
     for start, end in pairwise(cu):
         for token in range(start, end):
-            low = start if window is None else max(start, token - window)
-            high = (
-                token + 1 if causal else (end if window is None else min(end, token + window + 1))
-            )
+            low, high = max(start, token - reach), min(end, token + (0 if causal else reach) + 1)
             for head in range(q.shape[1]):
                 keys, values = k[low:high, head // group], v[low:high, head // group]
                 out[token, head] = (keys @ q[token, head] * scale).softmax(0) @ values
@@ -59,36 +60,28 @@ def by_hand(
 
 @pytest.mark.parametrize("cu", [[0, 12], [0, 5, 12], [0, 1, 2, 12], [0, 0, 5, 5, 12, 12]])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1)])
-@pytest.mark.parametrize("window", [None, 0, 2, 50])
+@pytest.mark.parametrize(("window", "scale"), [(None, None), (0, None), (2, 0.3), (50, None)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_reference_is_attention_within_each_segment(
-    cu: list[int], heads: int, kv_heads: int, window: int | None, causal: bool
+    cu: list[int], heads: int, kv_heads: int, window: int | None, scale: float | None, causal: bool
 ) -> None:
     q, k, v = inputs(12, heads, kv_heads)
-    boundaries = torch.tensor(cu, dtype=torch.int32)
-    out = varlen_attention(q, k, v, boundaries, 12, causal=causal, window=window)
+    out = varlen_attention(q, k, v, boundaries(*cu), 12, causal=causal, window=window, scale=scale)
     assert out.shape == q.shape
-    assert (out - by_hand(q, k, v, cu, causal, window)).abs().max() < 2e-6
+    assert (out - by_hand(q, k, v, cu, causal, window, scale)).abs().max() < 2e-6
 
 
 def test_the_reference_is_within_2e_6_of_float64_at_training_lengths() -> None:
     q, k, v = inputs(3000, 8, 2, 64)
-    cu = torch.tensor([0, 700, 701, 2900, 3000], dtype=torch.int32)
+    cu = boundaries(0, 700, 701, 2900, 3000)
     exact = varlen_attention(q.double(), k.double(), v.double(), cu, 2199)
     assert (varlen_attention(q, k, v, cu, 2199) - exact).abs().max() < 2e-6
-
-
-def test_the_scale_is_the_softmax_scale() -> None:
-    q, k, v = inputs(6)
-    cu = torch.tensor([0, 6], dtype=torch.int32)
-    out = varlen_attention(q, k, v, cu, 6, scale=0.3)
-    assert (out - by_hand(q, k, v, [0, 6], scale=0.3)).abs().max() < 2e-6
 
 
 @pytest.mark.parametrize("window", [None, 2])
 def test_gradients_of_the_reference_are_right(window: int | None) -> None:
     q, k, v = (tensor.requires_grad_() for tensor in inputs(7, 2, 1, 4, torch.float64))
-    cu = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
+    cu = boundaries(0, 3, 3, 7)
     assert torch.autograd.gradcheck(
         lambda q, k, v: varlen_attention(q, k, v, cu, 4, window=window), (q, k, v)
     )
@@ -96,14 +89,11 @@ def test_gradients_of_the_reference_are_right(window: int | None) -> None:
 
 def test_no_gradient_crosses_a_boundary() -> None:
     q, k, v = (tensor.requires_grad_() for tensor in inputs(9))
-    cu = torch.tensor([0, 4, 9], dtype=torch.int32)
-    varlen_attention(q, k, v, cu, 5)[:4].sum().backward()
+    varlen_attention(q, k, v, boundaries(0, 4, 9), 5)[:4].sum().backward()
     for tensor in (q, k, v):
-        assert tensor.grad is not None
         assert (tensor.grad[4:] == 0).all()
-        assert (
-            tensor.grad[:4].abs().sum() > 0 or tensor is q
-        )  # a lone key's weight is 1 whatever the query
+        # The weight of a lone key is 1 whatever the query.
+        assert tensor.grad[:4].abs().sum() > 0 or tensor is q
 
 
 class Recorder:
@@ -141,8 +131,8 @@ class OnGpu:
         return self.shape[0]
 
 
-def on_gpu(*shape: int) -> Any:
-    return OnGpu(*shape)
+def on_gpu(heads: int, dim: int = 64) -> Any:
+    return OnGpu(10, heads, dim)
 
 
 @pytest.fixture
@@ -159,23 +149,19 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Recorder]]:
     module._kernel.cache_clear()
 
 
-CU = torch.tensor([0, 3, 10], dtype=torch.int32)
+CU = boundaries(0, 3, 10)
 
 
-@pytest.mark.parametrize("backend", ["flash_attn_2", "flash_attn_3", "flash_attn_4"])
+@pytest.mark.parametrize("backend", module._KERNELS)
 def test_flash_attn_is_called_by_keyword_with_one_tensor_of_boundaries(
     kernels: dict[str, Recorder], backend: Any
 ) -> None:
-    q, k = on_gpu(10, 4, 64), on_gpu(10, 2, 64)
+    q, k = on_gpu(4), on_gpu(2)
     assert varlen_attention(q, k, k, CU, 7, backend=backend) is q
     (call,) = kernels[backend].calls
     assert call["cu_seqlens_q"] is call["cu_seqlens_k"] is CU
-    assert (call["max_seqlen_q"], call["max_seqlen_k"], call["causal"], call["softmax_scale"]) == (
-        7,
-        7,
-        True,
-        None,
-    )
+    assert (call["max_seqlen_q"], call["max_seqlen_k"]) == (7, 7)
+    assert (call["causal"], call["softmax_scale"]) == (True, None)
     assert call["window_size"] == ((None, None) if backend == "flash_attn_4" else (-1, -1))
 
 
@@ -183,10 +169,16 @@ def test_flash_attn_is_called_by_keyword_with_one_tensor_of_boundaries(
 def test_a_window_reaches_back_and_ahead_unless_causal(
     kernels: dict[str, Recorder], causal: bool, expected: tuple[int, int]
 ) -> None:
-    q = on_gpu(10, 4, 64)
+    q = on_gpu(4)
     varlen_attention(q, q, q, CU, 7, causal=causal, window=5, scale=0.5, backend="flash_attn_2")
     (call,) = kernels["flash_attn_2"].calls
     assert (call["window_size"], call["causal"], call["softmax_scale"]) == (expected, causal, 0.5)
+
+
+def stub_varlen(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
+    stub: Any = types.ModuleType("torch.nn.attention.varlen")
+    stub.varlen_attn = function
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", stub)
 
 
 def test_torch_varlen_says_causal_by_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,107 +188,70 @@ def test_torch_varlen_says_causal_by_its_window(monkeypatch: pytest.MonkeyPatch)
         calls.append(arguments | {"window_size": window_size})
         return arguments["query"]
 
-    stub: Any = types.ModuleType("torch.nn.attention.varlen")
-    stub.varlen_attn = varlen_attn
-    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", stub)
-    q, k = on_gpu(10, 4, 64), on_gpu(10, 2, 64)
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    stub_varlen(monkeypatch, varlen_attn)
+    q, k = on_gpu(4), on_gpu(2)
     for causal, window in ((True, None), (True, 5), (False, None), (False, 5)):
         varlen_attention(q, k, k, CU, 7, causal=causal, window=window, backend="torch_varlen")
     assert [call["window_size"] for call in calls] == [(-1, 0), (5, 0), (-1, -1), (5, 5)]
     assert all(call["cu_seq_q"] is call["cu_seq_k"] and call["enable_gqa"] for call in calls)
+    assert {*calls[0]} <= {*inspect.signature(varlen.varlen_attn).parameters}
 
 
 def test_an_older_torch_without_windows_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub: Any = types.ModuleType("torch.nn.attention.varlen")
-    stub.varlen_attn = lambda query, key, value, is_causal: query
-    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", stub)
-    q = on_gpu(10, 4, 64)
-    with pytest.raises(
-        ValueError, match="the varlen_attn of this torch has no window_size; choose another"
-    ):
+    stub_varlen(monkeypatch, lambda query, key, value, is_causal: query)
+    q = on_gpu(4)
+    with pytest.raises(ValueError, match="the varlen_attn of this torch has no window_size"):
         varlen_attention(q, q, q, CU, 7, backend="torch_varlen")
     assert attention_backend(q) == "reference"
-
-
-def test_torch_varlen_has_the_arguments_that_are_passed() -> None:
-    varlen = pytest.importorskip("torch.nn.attention.varlen")
-    import inspect
-
-    parameters = inspect.signature(varlen.varlen_attn).parameters
-    used = {
-        "query",
-        "key",
-        "value",
-        "cu_seq_q",
-        "cu_seq_k",
-        "max_q",
-        "max_k",
-        "scale",
-        "window_size",
-        "enable_gqa",
-    }
-    assert used <= set(parameters)
 
 
 def test_the_fastest_that_can_run_is_taken(
     kernels: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    q = on_gpu(10, 4, 64)
-    assert attention_backend(q) == "flash_attn_3"
+    assert attention_backend(on_gpu(4)) == "flash_attn_3"
     monkeypatch.delitem(sys.modules, "flash_attn_interface")
     module._kernel.cache_clear()
-    assert attention_backend(q) == "flash_attn_2"
-    assert attention_backend(torch.zeros(1, 1, 8)) == "reference"
-    odd = on_gpu(10, 4, 60)
-    assert attention_backend(odd) == "reference"
+    assert attention_backend(on_gpu(4)) == "flash_attn_2"
+    assert (
+        attention_backend(torch.zeros(1, 1, 8)) == attention_backend(on_gpu(4, 60)) == "reference"
+    )
 
 
-@pytest.mark.parametrize(
-    ("backend", "message"),
-    [
-        (
-            "flash_attn_4",
-            r"flash_attn_4 cannot run this: flash_attn\.cute\.flash_attn_varlen_func is not "
-            r"installed",
-        ),
-        (
-            "torch_varlen",
-            "it needs a GPU and the tensors are on cpu; choose another, or backend=None",
-        ),
-        ("xformers", "backend is 'xformers'; expected one of flash_attn_4, flash_attn_3"),
-    ],
-)
-def test_an_impossible_backend_is_a_sentence(backend: Any, message: str) -> None:
-    module._kernel.cache_clear()
-    q, k, v = inputs(10)
-    with pytest.raises(ValueError, match=message):
-        varlen_attention(q, k, v, CU, 7, backend=backend)
-
-
-def test_a_dtype_or_head_dim_that_a_kernel_lacks_is_a_sentence() -> None:
-    q = on_gpu(10, 4, 60)
-    with pytest.raises(
-        ValueError, match="head_dim that is a multiple of 8, at most 256, and it is 60"
-    ):
-        varlen_attention(q, q, q, CU, 7, backend="torch_varlen")
+def in_float32() -> Any:
+    q = on_gpu(4)
     q.dtype = torch.float32
-    with pytest.raises(
-        ValueError, match=r"it needs float16 or bfloat16 and the tensors are torch\.float32"
-    ):
-        varlen_attention(q, q, q, CU, 7, backend="torch_varlen")
+    return q
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("backend", "q", "message"),
     [
-        ({"k": (10, 2, 16)}, r"q, k and v are \[10, 4, 8\], \[10, 2, 16\], \[10, 2, 8\]; expected"),
-        ({"k": (10, 3, 8), "v": (10, 3, 8)}, "q has 4 heads; expected a multiple of the 3"),
-        ({"cu": torch.tensor([0, 10])}, r"cu_seqlens is torch\.int64 \[2\]; expected torch\.int32"),
+        ("flash_attn_4", torch.zeros(10, 4, 8), r"flash_attn\.cute\.flash_attn_varlen_func is not"),
+        ("torch_varlen", torch.zeros(10, 4, 8), "it needs a GPU and the tensors are on cpu"),
+        ("torch_varlen", on_gpu(4, 60), "a multiple of 8, at most 256, and it is 60"),
+        ("torch_varlen", in_float32(), r"float16 or bfloat16 and the tensors are torch\.float32"),
+        ("xformers", torch.zeros(10, 4, 8), "'xformers'; expected one of flash_attn_4, flash_att"),
     ],
 )
-def test_wrong_shapes_are_a_sentence(change: dict[str, Any], message: str) -> None:
-    q, k, v = inputs(10)
-    k = torch.zeros(change["k"]) if "k" in change else k
-    v = torch.zeros(change["v"]) if "v" in change else v
+def test_an_impossible_backend_is_a_sentence(backend: Any, q: Any, message: str) -> None:
+    module._kernel.cache_clear()
     with pytest.raises(ValueError, match=message):
-        varlen_attention(q, k, v, change.get("cu", CU), 7)
+        varlen_attention(q, q, q, CU, 7, backend=backend)
+
+
+K, V = torch.zeros(10, 2, 16), torch.zeros(10, 2, 8)
+THREE = torch.zeros(10, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("k", "v", "cu", "message"),
+    [
+        (K, V, CU, r"q, k and v are \[10, 4, 8\], \[10, 2, 16\], \[10, 2, 8\]; expected"),
+        (THREE, THREE, CU, "q has 4 heads; expected a multiple of the 3"),
+        (V, V, torch.tensor([0, 10]), r"cu_seqlens is torch\.int64 \[2\]; expected torch\.int32"),
+    ],
+)
+def test_wrong_shapes_are_a_sentence(k: Any, v: Any, cu: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        varlen_attention(torch.zeros(10, 4, 8), k, v, cu, 7)

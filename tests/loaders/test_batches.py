@@ -18,9 +18,7 @@ from packprep.loaders import (
     unpack,
 )
 from packprep.schemas import STANDARD_COLUMNS, FormatError
-from tests.helpers.tiny_shards import GOLDEN, PLAIN, RICH, Row, rich_row, write_output
-
-from .test_shards import ROWS, row_of
+from tests.helpers.tiny_shards import GOLDEN, PLAIN, RICH, ROWS, Row, rich_row, row_of, write_output
 
 
 def example(**options: Any) -> PackedLoader:
@@ -28,9 +26,8 @@ def example(**options: Any) -> PackedLoader:
 
     Packs [1, 20, ..., 26] and [1, 10, 2 | 27, 2 | 1, 30, 2], in stored order.
     """
-    return PackedLoader(
-        PackedShards(GOLDEN / "v1-example"), **({"packs_per_batch": 2, "shuffle": False} | options)
-    )
+    shards = PackedShards(GOLDEN / "v1-example")
+    return PackedLoader(shards, **({"packs_per_batch": 2, "shuffle": False} | options))
 
 
 def rich(tmp_path: Path, *rows: Row) -> PackedShards:
@@ -38,18 +35,13 @@ def rich(tmp_path: Path, *rows: Row) -> PackedShards:
     return PackedShards(tmp_path / "rich")
 
 
+FIELDS = ("tokens", "position_ids", "cu_seqlens", "max_seqlen", "labels", "document_ids")
+
+
 def lists(batch: PackedBatch) -> dict[str, Any]:
     return {
         name: value.tolist() if hasattr(value, "tolist") else value
-        for name in (
-            "tokens",
-            "position_ids",
-            "cu_seqlens",
-            "max_seqlen",
-            "labels",
-            "document_ids",
-            "loss_weights",
-        )
+        for name in (*FIELDS, "loss_weights")
         if (value := getattr(batch, name)) is not None
     }
 
@@ -64,95 +56,43 @@ def test_a_batch_is_its_packs_one_behind_the_other() -> None:
         "labels": [-100, 20, 21, 22, 23, 24, 25, 26, -100, 10, 2, -100, 2, -100, 30, 2],
         "document_ids": [1, 0, 1, 2],
     }
-    dtypes = {
-        name: getattr(batch, name).dtype.name
-        for name in ("tokens", "position_ids", "labels", "document_ids")
-    }
-    assert set(dtypes.values()) == {"int64"}
+    wide = (batch.tokens, batch.position_ids, batch.labels, batch.document_ids)
+    assert {values.dtype.name for values in wide} == {"int64"}
     assert batch.cu_seqlens.dtype == np.int32
     assert type(batch.max_seqlen) is int
-    assert (len(batch), batch.num_segments, batch.num_items, batch.num_real_tokens) == (
-        16,
-        4,
-        12,
-        16,
-    )
+    assert (len(batch), batch.num_segments, batch.num_items) == (16, 4, 12)
+    assert batch.num_real_tokens == 16
 
 
 def test_shifted_labels_are_of_the_next_token_and_stop_at_the_end_of_each_segment() -> None:
     (batch,) = example(labels="shifted")
-    assert batch.labels is not None
-    assert batch.labels.tolist() == [
-        20,
-        21,
-        22,
-        23,
-        24,
-        25,
-        26,
-        -100,
-        10,
-        2,
-        -100,
-        2,
-        -100,
-        30,
-        2,
-        -100,
-    ]
+    none = -100
+    expected = [20, 21, 22, 23, 24, 25, 26, none, 10, 2, none, 2, none, 30, 2, none]
+    assert batch.labels.tolist() == expected
     assert next(iter(example(labels="none"))).labels is None
-
-
-@given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=5))
-def test_each_label_convention_converts_to_the_other(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[list[int]]
-) -> None:
-    out = tmp_path_factory.mktemp("labels") / "out"
-    write_output(
-        out, {"train": [[row_of(n, *pack) for n, pack in enumerate(lengths)]]}, max_length=20
-    )
-    shards = PackedShards(out)
-    hf, shifted = (
-        next(iter(PackedLoader(shards, len(lengths), labels=kind))) for kind in ("hf", "shifted")
-    )
-    assert hf.labels_as("shifted").tolist() == shifted.labels.tolist()
-    assert shifted.labels_as("hf").tolist() == hf.labels.tolist()
-    assert hf.labels_as("hf") is hf.labels
 
 
 def test_stored_labels_are_used_and_padding_keeps_its_minus_100(tmp_path: Path) -> None:
     shards = rich(tmp_path, rich_row(0, 3, 4), rich_row(2, 1))
     (batch,) = PackedLoader(shards, 2, shuffle=False)
-    assert batch.tokens.tolist() == [5, 5, 5, 0, 5, 5, 5, 5, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]
     none = -100
-    assert batch.labels is not None
+    assert batch.tokens.tolist() == [5, 5, 5, 0, 5, 5, 5, 5, *[0] * 4, 5, *[0] * 7]
     assert batch.labels.tolist() == [none, 5, 5, none, none, 5, 5, 5, *[none] * 4, *[none] * 8]
-    assert batch.document_ids is not None
     assert batch.document_ids.tolist() == [0, 1, -1, 2, -1]
-    assert batch.segment_lengths is not None
     assert batch.segment_lengths.tolist() == [3, 4, 0, 1, 0]
     assert batch.num_real_tokens == 8
-    assert [values.tolist() for values in unpack(batch.tokens, batch)] == [
-        [5, 5, 5],
-        [5, 5, 5, 5],
-        [5],
-    ]
+    assert [values.tolist() for values in unpack(batch.tokens, batch)] == [[5] * 3, [5] * 4, [5]]
     (shifted,) = PackedLoader(shards, 2, shuffle=False, labels="shifted")
-    assert shifted.labels is not None
-    assert shifted.labels.tolist() == [5, 5, none, none, 5, 5, 5, none, *[none] * 4, *[none] * 8]
+    assert shifted.labels.tolist() == [5, 5, none, none, 5, 5, 5, none, *[none] * 12]
 
 
 def test_further_columns_come_along_when_asked_for(tmp_path: Path) -> None:
     shards = rich(tmp_path, rich_row(0, 3), rich_row(1, 1))
-    (batch,) = PackedLoader(
-        shards, 2, shuffle=False, columns=["weight", "source"], pad_to=40, max_segments=6
-    )
+    options: dict[str, Any] = {"columns": ["weight", "source"], "pad_to": 40, "max_segments": 6}
+    (batch,) = PackedLoader(shards, 2, shuffle=False, **options)
     assert batch.extra["weight"].dtype == np.float32
     assert batch.extra["weight"].tolist() == [0.5] * 3 + [0] * 5 + [0.5] + [0] * 31
     assert batch.extra["source"].tolist() == [0] * 6
-
-
-PAIR_COLUMNS = ["pair_ids", "pair_sides", "document_ids"]
 
 
 @pytest.mark.parametrize(
@@ -166,23 +106,19 @@ def test_columns_that_mark_filler_mark_that_of_the_loader_too(
     columns = (*PLAIN, STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"])
     row = {**row_of(0, 3, 2), "document_ids": [0, 0], "pair_ids": [0, 0], "pair_sides": [0, 1]}
     write_output(tmp_path / "pairs", {"train": [[row]]}, columns)
-    shards = PackedShards(tmp_path / "pairs")
-    columns_of_batch = {"packs_per_batch": 1, "columns": PAIR_COLUMNS, "sides": "both"}
-    (batch,) = PackedLoader(shards, **{**columns_of_batch, **options})
-    filler = batch.num_segments - 2
+    expected = {"pair_ids": [0, 0], "pair_sides": [0, 1], "document_ids": [0, 0]}
+    default: dict[str, Any] = {"packs_per_batch": 1, "columns": [*expected], "sides": "both"}
+    (batch,) = PackedLoader(PackedShards(tmp_path / "pairs"), **default | options)
+    filler = [-1] * (batch.num_segments - 2)
     assert filler
-    assert {name: values.tolist() for name, values in batch.extra.items()} == {
-        "pair_ids": [0, 0] + [-1] * filler,
-        "pair_sides": [0, 1] + [-1] * filler,
-        "document_ids": [0, 0] + [-1] * filler,
-    }
+    found = {name: values.tolist() for name, values in batch.extra.items()}
+    assert found == {name: values + filler for name, values in expected.items()}
 
 
 def test_padding_is_segments_of_its_own_at_the_end_without_loss(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [[row_of(1, 3), row_of(2, 2)]]}, max_length=8)
-    (batch,) = PackedLoader(
-        PackedShards(tmp_path / "out"), 2, shuffle=False, pad_to=24, loss_weights="segment"
-    )
+    shards = PackedShards(tmp_path / "out")
+    (batch,) = PackedLoader(shards, 2, shuffle=False, pad_to=24, loss_weights="segment")
     assert lists(batch) == {
         "tokens": [1, 1, 1, 2, 2, *[0] * 19],
         "position_ids": [0, 1, 2, 0, 1, *range(8), *range(8), *range(3)],
@@ -192,36 +128,25 @@ def test_padding_is_segments_of_its_own_at_the_end_without_loss(tmp_path: Path) 
         "document_ids": [1, 2, -1, -1, -1],
         "loss_weights": [0, 0.5, 0.5, 0, 1, *[0] * 19],
     }
-    (multiple,) = PackedLoader(PackedShards(tmp_path / "out"), 2, shuffle=False, pad_multiple=4)
+    (multiple,) = PackedLoader(shards, 2, shuffle=False, pad_multiple=4)
     assert multiple.cu_seqlens.tolist() == [0, 3, 5, 8]
 
 
 def test_max_segments_gives_the_same_shapes_for_every_batch(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [ROWS]})
-    batches = [*PackedLoader(PackedShards(tmp_path / "out"), 2, max_segments=6)]
-    assert {
-        (len(b.tokens), len(b.cu_seqlens), len(b.document_ids), b.max_seqlen) for b in batches
-    } == {(16, 7, 6, 8)}
-    for batch in batches:
+    shards = PackedShards(tmp_path / "out")
+    for batch in PackedLoader(shards, 2, max_segments=6):
+        shape = (len(batch.tokens), len(batch.cu_seqlens), len(batch.document_ids))
+        assert (*shape, batch.max_seqlen) == (16, 7, 6, 8)
         assert batch.cu_seqlens[-1] == 16
         assert (np.diff(batch.cu_seqlens) >= 0).all()
         assert batch.position_ids.max() < batch.max_seqlen
-
-
-def test_too_many_segments_for_max_segments_are_a_sentence(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [ROWS]})
-    with pytest.raises(
-        ValueError,
-        match=r"a batch of 1 packs has \d segments with its padding, and max_segments is 2; ",
-    ):
-        [*PackedLoader(PackedShards(tmp_path / "out"), 1, max_segments=2, pad_to=12)]
-
-
-packs = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=6)
+    with pytest.raises(ValueError, match=r"1 packs has \d segments .*and max_segments is 2; "):
+        [*PackedLoader(shards, 1, max_segments=2, pad_to=12)]
 
 
 @given(
-    packs,
+    st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=6),
     st.integers(1, 3),
     st.sampled_from([None, 80]),
     st.sampled_from([1, 4, 16]),
@@ -238,29 +163,25 @@ def test_whatever_the_shape_a_batch_holds_its_documents_and_sound_boundaries(
     out = tmp_path_factory.mktemp("shape") / "out"
     rows = [row_of(4 * n, *pack) for n, pack in enumerate(lengths)]
     write_output(out, {"train": [rows]}, max_length=24)
-    loader = PackedLoader(
-        PackedShards(out),
-        batch_size,
-        pad_to=pad_to,
-        pad_multiple=multiple,
-        max_segments=40 if fixed else None,
-        remainder="fill",
-        loss_weights="token",
-    )
-    seen = []
-    for batch in loader:
+    options: dict[str, Any] = {"pad_to": pad_to, "pad_multiple": multiple, "remainder": "fill"}
+    options["max_segments"] = 40 if fixed else None
+    shards, seen = PackedShards(out), []
+    loader = PackedLoader(shards, batch_size, loss_weights="token", **options)
+    shifted = PackedLoader(shards, batch_size, labels="shifted", **options)
+    for batch, other in zip(loader, shifted, strict=True):
         cu = batch.cu_seqlens
         assert (cu[0], cu[-1]) == (0, len(batch.tokens))
-        assert (np.diff(cu) > 0).sum() + (np.diff(cu) == 0).sum() == batch.num_segments
+        assert (np.diff(cu) >= 0).all()
+        assert len(cu) == batch.num_segments + 1
         assert len(batch.tokens) % multiple == 0
         assert batch.position_ids.tolist() == [at for n in np.diff(cu) for at in range(n)]
         assert batch.max_seqlen >= np.diff(cu).max()
-        assert batch.labels is not None
-        assert batch.document_ids is not None
         assert ((batch.loss_weights > 0) == (batch.labels != -100)).all()
-        for document, tokens in zip(
-            batch.document_ids[batch.document_ids >= 0], unpack(batch.tokens, batch), strict=True
-        ):
+        assert batch.labels_as("shifted").tolist() == other.labels.tolist()
+        assert other.labels_as("hf").tolist() == batch.labels.tolist()
+        assert batch.labels_as("hf") is batch.labels
+        documents = batch.document_ids[batch.document_ids >= 0]
+        for document, tokens in zip(documents, unpack(batch.tokens, batch), strict=True):
             assert set(tokens.tolist()) == {document}
             seen.append((int(document), len(tokens)))
     assert sorted(seen) == sorted(
@@ -268,24 +189,22 @@ def test_whatever_the_shape_a_batch_holds_its_documents_and_sound_boundaries(
     )
 
 
-def test_a_batch_pickles_whole(tmp_path: Path) -> None:
+def test_a_batch_pickles_whole() -> None:
     (batch,) = example(loss_weights="document")
     assert lists(pickle.loads(pickle.dumps(batch))) == lists(batch)
 
 
-def test_rows_make_the_batch_that_the_loader_makes(tmp_path: Path) -> None:
+def test_rows_make_the_batch_that_the_loader_makes() -> None:
     (batch,) = example()
     rows: Any = [dict(pack.columns) for pack in PackedShards(GOLDEN / "v1-example")]
     assert lists(batch_from_rows(rows)) == lists(batch)
+    lengths = [np.diff(row["cu_seqlens"]).tolist() for row in rows]
     trl = [
-        {"input_ids": row["tokens"], "seq_lengths": np.diff(row["cu_seqlens"]).tolist()}
-        for row in rows
+        {"input_ids": row["tokens"], "seq_lengths": each}
+        for row, each in zip(rows, lengths, strict=True)
     ]
     expected = {name: value for name, value in lists(batch).items() if name != "document_ids"}
     assert lists(batch_from_rows(trl)) == expected
-
-
-def test_rows_of_pairs_make_a_batch_with_the_columns_of_pairs() -> None:
     row = {"tokens": [5, 6, 7], "cu_seqlens": [0, 2, 3], "pair_ids": [4, 4], "pair_sides": [0, 1]}
     extra = batch_from_rows([row, row]).extra
     assert {name: (values.dtype.name, values.tolist()) for name, values in extra.items()} == {
@@ -297,22 +216,10 @@ def test_rows_of_pairs_make_a_batch_with_the_columns_of_pairs() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (
-            {"tokens": [1, 2], "cu_seqlens": [0, 1]},
-            r"row 0 of the batch: cu_seqlens are \[0, 1\]; expected 0, rising",
-        ),
-        (
-            {"labels": [1]},
-            r"a row has the columns labels; expected tokens and .*remove_unused_columns=False",
-        ),
-        (
-            {"tokens": [1]},
-            "a row has the columns tokens; expected cu_seqlens or seq_lengths among them",
-        ),
-        (
-            {"tokens": [1, 2], "cu_seqlens": [0, 2], "labels": [1]},
-            "the rows have 1 labels for 2 tokens",
-        ),
+        ({"tokens": [1, 2], "cu_seqlens": [0, 1]}, r"row 0 of the batch: cu_seqlens are \[0, 1\]"),
+        ({"labels": [1]}, "columns labels; expected tokens .*remove_unused_columns=False"),
+        ({"tokens": [1]}, "columns tokens; expected cu_seqlens or seq_lengths among them"),
+        ({"tokens": [1, 2], "cu_seqlens": [0, 2], "labels": [1]}, "have 1 labels for 2 tokens"),
     ],
 )
 def test_rows_that_are_no_packs_are_a_sentence(row: dict[str, Any], message: str) -> None:
@@ -322,25 +229,17 @@ def test_rows_that_are_no_packs_are_a_sentence(row: dict[str, Any], message: str
 
 def test_a_pack_longer_than_its_manifest_says_is_refused(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [ROWS]}, max_length=7)
-    with pytest.raises(
-        FormatError, match=r"out pack \d has 8 tokens; expected at most 7, the max_length of its"
-    ):
+    with pytest.raises(FormatError, match=r"out pack \d has 8 tokens; expected at most 7"):
         list(PackedLoader(PackedShards(tmp_path / "out"), 1, shuffle=False))
 
 
 def test_weights_of_each_mode() -> None:
     cu, mask = np.array([0, 1, 4, 6], np.int32), np.array([1, 0, 1, 1, 0, 0], bool)
+    third = np.float32(1 / 3)
     assert loss_weights(cu, mask).tolist() == [1, 0, 1, 1, 0, 0]
     assert loss_weights(cu, mask, "segment").tolist() == [1, 0, 0.5, 0.5, 0, 0]
-    third = np.float32(1 / 3)
-    assert loss_weights(cu, mask, "document", np.array([7, 7, 8])).tolist() == [
-        third,
-        0,
-        third,
-        third,
-        0,
-        0,
-    ]
+    of_documents = loss_weights(cu, mask, "document", np.array([7, 7, 8]))
+    assert of_documents.tolist() == [third, 0, third, third, 0, 0]
     with pytest.raises(ValueError, match="mode is 'document' but there are no document_ids"):
         loss_weights(cu, mask, "document")
     with pytest.raises(ValueError, match="mode is 'pack'; expected token, segment or document"):
@@ -349,14 +248,11 @@ def test_weights_of_each_mode() -> None:
 
 def test_a_batch_and_a_loader_are_printed_by_shapes_types_and_settings(tmp_path: Path) -> None:
     shards = rich(tmp_path, rich_row(0, 3, 4), rich_row(2, 1))
-    loader = PackedLoader(
-        shards, 2, shuffle=False, loss_weights="segment", columns=["weight"], prefetch=0
-    )
-    place = repr(str(tmp_path / "rich"))
+    options: dict[str, Any] = {"loss_weights": "segment", "columns": ["weight"], "prefetch": 0}
+    loader = PackedLoader(shards, 2, shuffle=False, **options)
     assert " ".join(repr(loader).split()) == (
-        f"PackedLoader(PackedShards({place}, split='train': 2 packs, 20 tokens), 1 step of at most "
-        "32 tokens, "
-        "packs_per_batch=2, seed=0, epoch=0, rank=0, world_size=1, shuffle=False, labels='hf', "
+        f"PackedLoader({shards!r}, 1 step of at most 32 tokens, packs_per_batch=2, seed=0, "
+        "epoch=0, rank=0, world_size=1, shuffle=False, labels='hf', "
         "loss_weights='segment', columns=['weight'], remainder='drop', prefetch=0)"
     )
     assert repr(loader[0]) == (

@@ -34,15 +34,8 @@ from torch.nn.functional import logsigmoid  # noqa: E402
 from packprep.loaders import pair_log_probs, selective_log_probs, to_hf  # noqa: E402
 
 COLUMNS = ("pair_ids", "pair_sides")
-STORED = (
-    "tokens",
-    "cu_seqlens",
-    "document_ids",
-    "document_starts",
-    "labels",
-    "segment_lengths",
-    *COLUMNS,
-)
+PER_SIDE = ("document_ids", "document_starts", "segment_lengths", *COLUMNS)
+STORED = ("tokens", "cu_seqlens", "labels", *PER_SIDE)
 
 # (pair, side, tokens of the prompt, tokens of the answer)
 Side = tuple[int, int, int, int]
@@ -53,6 +46,9 @@ PACKS: list[list[Side]] = [
     [(2, 0, 2, 7), (2, 1, 2, 2)],
     [(4, 1, 6, 3), (4, 0, 6, 8), (3, 0, 1, 1), (3, 1, 1, 12)],
 ]
+
+
+PAIRS = [0, 1, 2, 4, 3]
 
 
 def ids_of(side: Side) -> list[int]:
@@ -71,16 +67,14 @@ def row_of_sides(sides: Sequence[Side], multiple: int = 4, room: int = 0) -> Row
         ids = ids_of(side)
         row["tokens"] += ids + [0] * padding
         row["labels"] += [-100] * prompt + ids[prompt:] + [-100] * padding
-        for name, value in zip(
-            STORED[2:], (pair, 0, None, prompt + answer, pair, number), strict=True
-        ):
-            row[name] += [] if value is None else [value]
+        for name, value in zip(PER_SIDE, (pair, 0, prompt + answer, pair, number), strict=True):
+            row[name].append(value)
         row["cu_seqlens"].append(len(row["tokens"]))
     if (filler := room - len(row["tokens"])) > 0:
         row["tokens"] += [0] * filler
         row["labels"] += [-100] * filler
-        for name, value in zip(STORED[2:], (-1, 0, None, 0, -1, -1), strict=True):
-            row[name] += [] if value is None else [value]
+        for name, value in zip(PER_SIDE, (-1, 0, 0, -1, -1), strict=True):
+            row[name].append(value)
         row["cu_seqlens"].append(room)
     return row
 
@@ -148,15 +142,9 @@ def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(
     with torch.no_grad():
         expected_reference = sums_alone(reference)
     expected = sums_alone(policy)
-    pairs = [0, 1, 2, 4, 3]
     losses = [
-        dpo(
-            expected[pair, 0],
-            expected[pair, 1],
-            expected_reference[pair, 0],
-            expected_reference[pair, 1],
-        )
-        for pair in pairs
+        dpo(*(of[pair, side] for of in (expected, expected_reference) for side in (0, 1)))
+        for pair in PAIRS
     ]
     wanted = torch.autograd.grad(torch.stack(losses).mean(), [*policy.parameters()])
 
@@ -167,27 +155,27 @@ def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(
         with torch.no_grad():
             frozen = packed(reference, batch)
         results += zip(got.pair_ids.tolist(), got.chosen, got.rejected, strict=True)
-        loss = loss + dpo(got.chosen, got.rejected, frozen.chosen, frozen.rejected).sum() / len(
-            pairs
-        )
-    assert [pair for pair, _, _ in results] == pairs
+        sums = dpo(got.chosen, got.rejected, frozen.chosen, frozen.rejected).sum()
+        loss = loss + sums / len(PAIRS)
+    assert [pair for pair, _, _ in results] == PAIRS
     for pair, chosen, rejected in results:
         torch.testing.assert_close(chosen, expected[pair, 0], atol=1e-9, rtol=0)
         torch.testing.assert_close(rejected, expected[pair, 1], atol=1e-9, rtol=0)
     torch.testing.assert_close(loss, torch.stack(losses).mean(), atol=1e-9, rtol=0)
-    for gradient, expected_gradient in zip(
-        torch.autograd.grad(loss, [*policy.parameters()]), wanted, strict=True
-    ):
+    found = torch.autograd.grad(loss, [*policy.parameters()])
+    for gradient, expected_gradient in zip(found, wanted, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=0)
 
 
 def test_tokens_trained_are_counted_for_means(shards: PackedShards) -> None:
     (batch,) = batches_of(shards)
     got = pair_log_probs(torch.full((len(batch),), -0.5), batch)
-    assert got.pair_ids.tolist() == [0, 1, 2, 4, 3]
+    assert got.pair_ids.tolist() == PAIRS
     assert got.chosen_tokens.tolist() == [9, 1, 7, 8, 1]
     assert got.rejected_tokens.tolist() == [4, 6, 2, 3, 12]
     assert (got.chosen / got.chosen_tokens).tolist() == [-0.5] * 5
+    filler = batch_from_rows([row_of_sides([], room=8)])  # type: ignore[list-item, unused-ignore]
+    assert [field.tolist() for field in pair_log_probs(torch.zeros(8), filler)] == [[]] * 5
 
 
 def test_log_probabilities_in_chunks_give_what_logits_give(shards: PackedShards) -> None:
@@ -212,15 +200,10 @@ def test_logits_of_any_dtype_in_chunks_of_any_size(
     kept = (labels != -100).nonzero().flatten()
     exact = logits.double().log_softmax(-1)[kept, labels[kept]].sum()
     got = pair_log_probs(logits[None], batch, chunk=chunk)
-    assert (
-        got.chosen.dtype
-        == got.rejected.dtype
-        == (torch.float64 if dtype == torch.float64 else torch.float32)
-    )
+    precise = dtype == torch.float64
+    assert {got.chosen.dtype, got.rejected.dtype} == {dtype if precise else torch.float32}
     total = got.chosen.sum() + got.rejected.sum()
-    torch.testing.assert_close(
-        total.double(), exact, atol=1e-9 if dtype == torch.float64 else 1e-3, rtol=0
-    )
+    torch.testing.assert_close(total.double(), exact, atol=1e-9 if precise else 1e-3, rtol=0)
     (ours,), (wanted,) = torch.autograd.grad(total, logits), torch.autograd.grad(exact, logits)
     torch.testing.assert_close(ours, wanted)
 
@@ -269,10 +252,7 @@ def test_sums_of_any_packs_are_those_of_a_loop(
     if kind == "shifted":
         batch.labels, batch.label_kind = batch.labels_as("shifted"), "shifted"
     got = pair_log_probs(values, batch)
-    results = list(
-        zip(got.pair_ids.tolist(), got.chosen.tolist(), got.rejected.tolist(), strict=True)
-    )
-    assert len(results) == len(wanted)
+    results = zip(got.pair_ids.tolist(), got.chosen.tolist(), got.rejected.tolist(), strict=True)
     for (pair, *ours), (expected, *sums) in zip(results, wanted, strict=True):
         assert pair == expected
         assert ours == pytest.approx(sums, abs=1e-12)
@@ -286,15 +266,12 @@ def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None
     from trl.trainer.utils import add_fused_lm_head
 
     sides = {side[:2]: side for pack in PACKS for side in pack}
-    pairs = [0, 1, 2, 4, 3]
-    examples = [
-        {
-            "prompt_ids": ids_of(sides[pair, 0])[: sides[pair, 0][2]],
-            "chosen_ids": ids_of(sides[pair, 0])[sides[pair, 0][2] :],
-            "rejected_ids": ids_of(sides[pair, 1])[sides[pair, 1][2] :],
-        }
-        for pair in pairs
-    ]
+    examples = []
+    for pair in PAIRS:
+        chosen, rejected = ids_of(sides[pair, 0]), ids_of(sides[pair, 1])
+        prompt = sides[pair, 0][2]
+        row = {"prompt_ids": chosen[:prompt], "chosen_ids": chosen[prompt:]}
+        examples.append(row | {"rejected_ids": rejected[prompt:]})
     inputs = DataCollatorForPreference(pad_token_id=0)(examples)
     labels = inputs["input_ids"].masked_fill(inputs.pop("completion_mask") == 0, -100)
     model = tiny_llama()
@@ -302,12 +279,9 @@ def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None
     ours = packed(model, batch)
     add_fused_lm_head(model)
     with torch.no_grad():
-        theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs.sum(
-            dim=1
-        )
-    torch.testing.assert_close(
-        torch.cat([ours.chosen, ours.rejected]).detach(), theirs, atol=1e-4, rtol=1e-5
-    )
+        theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs
+    sums = torch.cat([ours.chosen, ours.rejected]).detach()
+    torch.testing.assert_close(sums, theirs.sum(dim=1), atol=1e-4, rtol=1e-5)
 
 
 def test_an_output_of_pairs_gives_every_pair_once_cut_sides_too(tmp_path: Path) -> None:
@@ -319,16 +293,10 @@ def test_an_output_of_pairs_gives_every_pair_once_cut_sides_too(tmp_path: Path) 
         {"chosen": "the cat sat " * (n % 5 + 1), "rejected": "dog " * (40 if n == 3 else 2)}
         for n in range(20)
     ]
-    build(
-        BuildConfig(
-            sources=(str(write_jsonl(tmp_path / "pairs.jsonl", rows)),),
-            output=str(tmp_path / "out"),
-            tokenizer=str(save_tokenizer(tmp_path / "t")),
-            pair_columns=("chosen", "rejected"),
-            overflow="truncate",
-            max_length=96,
-        )
-    )
+    source = str(write_jsonl(tmp_path / "pairs.jsonl", rows))
+    places = {"output": str(tmp_path / "out"), "tokenizer": str(save_tokenizer(tmp_path / "t"))}
+    options: dict[str, Any] = {"overflow": "truncate", "max_length": 96, **places}
+    build(BuildConfig(sources=(source,), pair_columns=("chosen", "rejected"), **options))
     shards = PackedShards(tmp_path / "out")
     sides: dict[tuple[int, int], float] = {}
     for pack in shards:
@@ -349,78 +317,46 @@ def test_an_output_of_pairs_gives_every_pair_once_cut_sides_too(tmp_path: Path) 
         assert dict(zip(ids, rejected, strict=True)) == {pair: sides[pair, 1] for pair in range(20)}
 
 
-def test_a_batch_of_filler_has_no_pairs() -> None:
-    batch = batch_from_rows([row_of_sides([], room=8)])  # type: ignore[list-item, unused-ignore]
-    assert [field.tolist() for field in pair_log_probs(torch.zeros(8), batch)] == [[]] * 5
-
-
-def without(batch: PackedBatch, name: str) -> PackedBatch:
-    batch.extra = {column: values for column, values in batch.extra.items() if column != name}
+def without(batch: PackedBatch, *names: str) -> PackedBatch:
+    batch.extra = {name: values for name, values in batch.extra.items() if name not in names}
     return batch
 
 
-def with_side(batch: PackedBatch, segment: int, side: int) -> PackedBatch:
-    batch.extra["pair_sides"][segment] = side
+def without_a_side(batch: PackedBatch) -> PackedBatch:
+    batch.extra["pair_sides"][1] = -1
     return batch
 
 
 @pytest.mark.parametrize(
-    ("options", "change", "shape", "message"),
+    ("change", "shape", "message"),
     [
         (
-            {},
-            lambda batch: without(without(batch, "pair_ids"), "pair_sides"),
-            (),
-            r"no pair_ids and no pair_sides; build with --pair-columns, and use PackedLoader",
+            lambda batch: without(batch, *COLUMNS),
+            (112,),
+            "has no pair_ids and no pair_sides; build",
         ),
+        (lambda batch: without(batch, "pair_sides"), (112,), "the batch has no pair_sides; build"),
+        (without_a_side, (112,), "pair 0 has 1 chosen and 0 rejected sides in the batch"),
+        (lambda batch: batch, (103,), r"values have shape \[103\] and the batch has 112 tokens"),
+        (lambda batch: batch, (2, 112, 64), r"values have shape \[2, 112, 64\] and the batch has"),
         (
-            {},
-            lambda batch: without(batch, "pair_sides"),
-            (),
-            "the batch has no pair_sides; build with --pair-columns, and use PackedLoader",
-        ),
-        (
-            {"labels": "none"},
-            None,
-            (),
-            "the batch has no labels; ask PackedLoader for labels='hf' or 'shifted'",
-        ),
-        (
-            {},
-            None,
-            (103,),
-            r"values have shape \[103\] and the batch has 112 tokens; expected logits \[T, "
-            r"vocabulary\]",
-        ),
-        ({}, None, (2, 112, 64), r"values have shape \[2, 112, 64\] and the batch has 112 tokens"),
-        (
-            {},
-            lambda batch: with_side(batch, 1, -1),
-            (),
-            "pair 0 has 1 chosen and 0 rejected sides in the batch",
-        ),
-        (
-            {"labels": "shifted", "cp_size": 2},
             lambda batch: context_slice(batch, 0, 2),
-            (),
-            "the batch has 56 tokens of 112, so it is a context-parallel slice; gather the "
-            "log-probabilities of all",
+            (56,),
+            "has 56 tokens of 112, so it is a context",
         ),
     ],
 )
 def test_batches_and_values_that_cannot_work_are_a_sentence(
-    shards: PackedShards,
-    options: dict[str, Any],
-    change: Callable[[PackedBatch], PackedBatch] | None,
-    shape: tuple[int, ...],
-    message: str,
+    shards: PackedShards, change: Callable[[Any], Any], shape: tuple[int, ...], message: str
 ) -> None:
-    (batch,) = batches_of(shards, **options)
-    batch = batch if change is None else change(batch)
+    (batch,) = batches_of(shards, labels="shifted", cp_size=2)
     with pytest.raises(ValueError, match=message):
-        pair_log_probs(torch.zeros(shape or (len(batch),)), batch)
+        pair_log_probs(torch.zeros(shape), change(batch))
+    with pytest.raises(ValueError, match="has no labels; ask PackedLoader for labels='hf' or"):
+        pair_log_probs(torch.zeros(112), batches_of(shards, labels="none")[0])
 
 
+@pytest.mark.long
 def test_the_example_learns_preferences_with_the_commands_it_shows(tmp_path: Path) -> None:
     """The commands that scripts/examples/train_dpo.py shows, with a tokenizer that is here."""
     script = (ROOT / "scripts" / "examples" / "train_dpo.py").read_text()
@@ -430,21 +366,14 @@ def test_the_example_learns_preferences_with_the_commands_it_shows(tmp_path: Pat
     tokenizer = save_tokenizer(tmp_path / "tokenizer", config=side)
     packprep, python = shlex.join(warm.command("packprep")), shlex.join(warm.command("python"))
     for command in commands:
-        line = command.replace("qwen3", str(tokenizer)).replace(
-            "python scripts/", f"{python} {ROOT}/scripts/"
-        )
+        line = command.replace("qwen3", str(tokenizer))
+        line = line.replace("python scripts/", f"{python} {ROOT}/scripts/")
         line = re.sub("^packprep ", lambda _: f"{packprep} ", line)
-        done = subprocess.run(
-            ["bash", "-ec", line],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        options: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
+        done = subprocess.run(["bash", "-ec", line], cwd=tmp_path, **options)
         assert done.returncode == 0, done.stderr
     losses = losses_in(done.stdout)
-    assert losses[1] == pytest.approx(np.log(2), abs=1e-6), (
-        "policy and reference are the same before the first step"
-    )
+    # Policy and reference are the same before the first step.
+    assert losses[1] == pytest.approx(np.log(2), abs=1e-6)
     assert losses[max(losses)] < 0.1
     assert '"accuracy": 1.0' in done.stdout.splitlines()[-1]

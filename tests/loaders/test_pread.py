@@ -15,18 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import BuildConfig, build
 from packprep.loaders import PackedLoader, PackedShards
-from packprep.schemas import FormatError
-from packprep.schemas.files import shard_name
+from packprep.schemas import FormatError, read_manifest
 from packprep.schemas.storage import steady
 from packprep.schemas.storage.read_cache import ReadCache
 from packprep.schemas.storage.steady import SteadyFile, StreamIndex
-from tests.helpers.corpus import ROOT, save_tokenizer, texts, write_jsonl
-from tests.helpers.tiny_shards import COMPACT, GOLDEN, PLAIN, write_output
-from tests.helpers.trees import tree_output
-
-from .test_shards import ROWS, row_of
+from tests.helpers.tiny_shards import COMPACT, GOLDEN, PLAIN, row_of, write_output
+from tests.helpers.zoo import NAMES, Zoo
 
 
 @pytest.fixture
@@ -58,16 +53,12 @@ def batches_of(path: Path, **options: Any) -> list[tuple[bytes, ...]]:
     ]
 
 
-@given(
-    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=9),
-    st.sampled_from([PLAIN, COMPACT]),
-    st.data(),
-)
+LENGTHS = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=9)
+
+
+@given(LENGTHS, st.sampled_from([PLAIN, COMPACT]), st.data())
 def test_packs_are_those_of_mapped_shards(
-    tmp_path_factory: pytest.TempPathFactory,
-    lengths: list[list[int]],
-    columns: Any,
-    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory, lengths: Any, columns: Any, data: st.DataObject
 ) -> None:
     rows = [row_of(n, *pack) for n, pack in enumerate(lengths)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
@@ -82,20 +73,23 @@ def test_packs_are_those_of_mapped_shards(
     assert read[index].tokens.tolist() == rows[index]["tokens"]
 
 
-@pytest.mark.parametrize("name", ["v1-example", "v1-hf", "v1-rich", "v1-uint16"])
-def test_every_kind_of_output_is_read(name: str) -> None:
-    for split in PackedShards(GOLDEN / name, split="train").manifest.splits:
-        mapped = PackedShards(GOLDEN / name, split=split)
-        read = PackedShards(GOLDEN / name, split=split, mmap=False)
-        assert columns_of(read) == columns_of(mapped)
-        assert read.fingerprint == mapped.fingerprint
-
-
-def test_trees_are_read(tmp_path: Path) -> None:
-    tree_output(tmp_path / "out", [[1, 2, 3], [1, 2, 4], [5, 6]], [0, 1, 2])
-    read = PackedShards(tmp_path / "out", mmap=False)
-    assert read.has_trees
-    assert columns_of(read) == columns_of(PackedShards(tmp_path / "out"))
+@pytest.mark.parametrize("name", ["v1-example", "v1-hf", "v1-rich", "v1-uint16", *NAMES])
+def test_every_kind_of_output_is_read(name: str, zoo: Zoo) -> None:
+    path = zoo[name] if name in NAMES else GOLDEN / name
+    for split in read_manifest(path).splits:
+        mapped = PackedShards(path, split=split)
+        if name == "index":
+            with pytest.raises(ValueError, match="is an index, whose packs are gathered from"):
+                PackedShards(path, split=split, mmap=False)
+            continue
+        for epoch in {None, mapped.manifest.epochs - 1}:
+            mapped = PackedShards(path, split=split, epoch=epoch)
+            read = pickle.loads(
+                pickle.dumps(PackedShards(path, split=split, epoch=epoch, mmap=False))
+            )
+            assert columns_of(read) == columns_of(mapped)
+            assert read.fingerprint == mapped.fingerprint
+            assert read.has_trees == (name == "trees")
 
 
 def test_a_saved_dataset_without_a_manifest_is_read(out: Path) -> None:
@@ -115,19 +109,14 @@ def test_batches_are_those_of_mapped_shards(out: Path, workers: int) -> None:
     assert batches == [batch.tokens.tolist() for batch in PackedLoader(PackedShards(out), 3)]
 
 
-def test_memory_stays_within_the_cache_size(out: Path) -> None:
+def test_memory_stays_within_the_cache_size_and_must_hold_two_windows(out: Path) -> None:
     size = 4 * max(file.stat().st_size for file in PackedShards(out).files)
     shards = PackedShards(out, mmap=False, cache_size=size)
-    cache = shards._cache
-    assert cache is not None
+    cache: Any = shards._cache
     kept = [cache.size for _ in PackedLoader(shards, 1, shuffle_window=2)]
     assert size // 4 < max(kept) <= size
-
-
-def test_a_window_that_does_not_fit_in_memory_is_refused(out: Path) -> None:
-    shards = PackedShards(out, mmap=False, cache_size=5000)
     with pytest.raises(ValueError, match=r"two windows are kept: choose a smaller shuffle_window"):
-        PackedLoader(shards, 1)
+        PackedLoader(shards, 1, shuffle_window=3)
 
 
 def test_a_record_batch_is_read_once_in_an_epoch(
@@ -171,9 +160,7 @@ def test_a_file_that_is_cut_under_the_reader_is_a_sentence(out: Path, mmap: bool
     file = shards.files[3]
     size = file.stat().st_size
     os.truncate(file, size - 200)
-    with pytest.raises(
-        FormatError, match=rf"{file.name} has {size - 200} bytes; it had {size} when it was opened"
-    ):
+    with pytest.raises(FormatError, match=rf"{file.name} has {size - 200} bytes; it had {size} "):
         list(loader)
     with pytest.raises(FormatError, match="leave outputs alone while they are read"):
         shards[3 * 8]
@@ -199,9 +186,7 @@ def test_a_file_that_is_written_again_is_a_sentence(out: Path, in_place: bool) -
     new.write_bytes(content)
     os.utime(new, ns=(later, later))
     new.replace(file)
-    with pytest.raises(
-        FormatError, match=rf"{file.name} was written or replaced after it was opened"
-    ):
+    with pytest.raises(FormatError, match=f"{file.name} was written or replaced after it was op"):
         shards[7]
 
 
@@ -264,50 +249,9 @@ def test_a_file_that_is_being_closed_is_not_read_by_another_thread(
     assert shards[0].tokens.tolist() == expected
 
 
-def test_nothing_is_closed_by_del_while_weak_references_still_give_it() -> None:
-    """`weakref.finalize` closes after the last reference, `__del__` before."""
-    modules = [file for room in ("loaders", "schemas") for file in (ROOT / room).rglob("*.py")]
-    assert len(modules) > 50
-    assert [str(file) for file in modules if "def __del__" in file.read_text()] == []
-
-
 def test_what_cannot_be_read_so_is_refused() -> None:
     with pytest.raises(ValueError, match="shards at a URL are mapped from a local disk"):
         PackedShards("s3://bucket/out", mmap=False)
-
-
-def test_packings_of_epochs_are_read_and_an_index_is_refused(tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "sources": (str(write_jsonl(tmp_path / "a.jsonl", texts(40))),),
-        "tokenizer": save_tokenizer(tmp_path / "tok"),
-        "max_length": 64,
-    }
-    epochs, index = str(tmp_path / "epochs"), str(tmp_path / "index")
-    packings: dict[str, Any] = {"epochs": 2, "repack": True, "materialize": "shards"}
-    build(BuildConfig(**options, output=epochs, order="shuffle", **packings))
-    build(BuildConfig(**options, output=index, materialize="index"))
-    for epoch in (None, 1):
-        read = PackedShards(epochs, epoch=epoch, mmap=False)
-        assert columns_of(pickle.loads(pickle.dumps(read))) == columns_of(
-            PackedShards(epochs, epoch=epoch)
-        )
-    with pytest.raises(ValueError, match="is an index, whose packs are gathered from mapped token"):
-        PackedShards(index, mmap=False)
-
-
-def test_a_damaged_stream_gives_packs_or_a_format_error(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [ROWS]})
-    file = tmp_path / "out" / shard_name(0, 1)
-    content, outcomes = file.read_bytes(), set[bool]()
-    for bit in range(0, 8 * len(content), 11):
-        changed = bytearray(content)
-        changed[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(changed)
-        try:
-            outcomes.add(len([*PackedShards(tmp_path / "out", mmap=False)]) == 6)
-        except FormatError:
-            outcomes.add(False)
-    assert outcomes == {True, False}
 
 
 @given(st.lists(st.integers(0, 3), max_size=8), st.integers(1, 3), st.booleans())

@@ -16,10 +16,9 @@ from packprep.loaders import (
 from packprep.loaders.ahead import _Queue, prefetched
 from packprep.loaders.buffers import BlockPool
 from packprep.schemas import FormatError
-from tests.helpers.tiny_shards import write_output
+from tests.helpers.tiny_shards import ROWS, write_output
 
 from .test_batches import lists
-from .test_shards import ROWS
 
 
 def test_all_batches_may_be_kept(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.loaders import PackedBatch, batch_from_rows
 from packprep.schemas import FormatError
-from packprep.schemas.boundaries import BoundaryKind, boundaries_of
+from packprep.schemas.boundaries import BoundaryKind
 
 EOS, BOS, PAD = 2, 1, 0
 ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=4)
@@ -54,26 +53,19 @@ def test_positions_restart_after_each_eos(
 
 
 @given(ROWS, st.booleans())
-def test_positions_of_rows_are_those_of_counting_token_by_token(
+def test_positions_of_rows_are_those_of_counting_token_by_token_and_give_the_boundaries(
     rows: list[list[int]], ends: bool
 ) -> None:
     kind: BoundaryKind = "eos" if ends else "bos"
     batch = batch_from_rows([{"input_ids": row} for row in rows], boundaries=kind, token=EOS)
-    expected = [position for row in rows for position in plain_positions(row, EOS, ends=ends)]
-    assert batch.position_ids.tolist() == expected
+    positions = [plain_positions(row, EOS, ends=ends) for row in rows]
+    assert batch.position_ids.tolist() == [place for row in positions for place in row]
     assert batch.labels[batch.cu_seqlens[:-1]].tolist() == [-100] * batch.num_segments
-
-
-@given(ROWS, st.booleans())
-def test_positions_of_a_row_give_the_boundaries_that_made_them(
-    rows: list[list[int]], ends: bool
-) -> None:
-    kind: BoundaryKind = "eos" if ends else "bos"
-    once = batch_from_rows([{"input_ids": row} for row in rows], boundaries=kind, token=EOS)
     positioned = [
-        {"input_ids": row, "position_ids": plain_positions(row, EOS, ends=ends)} for row in rows
+        {"input_ids": row, "position_ids": places}
+        for row, places in zip(rows, positions, strict=True)
     ]
-    assert spelled(batch_from_rows(positioned, boundaries="positions")) == spelled(once)
+    assert spelled(batch_from_rows(positioned, boundaries="positions")) == spelled(batch)
 
 
 def test_padding_has_no_loss_and_no_length() -> None:
@@ -123,52 +115,27 @@ def test_rows_without_padding_give_the_batch_of_their_boundaries() -> None:
         ("eod", 2, "boundaries is 'eod'; expected one of eos, bos, positions"),
         ("eos", None, "boundaries is 'eos' and token is None; pass the id of EOS"),
         ("bos", None, "boundaries is 'bos' and token is None; pass the id of BOS"),
-        (
-            "positions",
-            2,
-            "boundaries is 'positions' and token is 2; positions need no token",
-        ),
+        ("positions", 2, "boundaries is 'positions' and token is 2; positions need no token"),
+        (None, 2, "token is 2 and pad_token is None without boundaries; pass boundaries='eos'"),
     ],
 )
 def test_wrong_arguments_are_a_sentence(kind: Any, token: int | None, sentence: str) -> None:
-    with pytest.raises(ValueError, match="boundaries") as raised:
-        boundaries_of(np.arange(3), kind, token)
-    assert str(raised.value) == sentence
-
-
-def test_a_token_without_boundaries_is_a_sentence() -> None:
-    with pytest.raises(ValueError, match="boundaries") as raised:
-        batch_from_rows([{"input_ids": [1]}], token=2)
-    assert str(raised.value) == (
-        "token is 2 and pad_token is None without boundaries; pass boundaries='eos', 'bos' or "
-        "'positions'"
-    )
+    with pytest.raises(ValueError, match=sentence):
+        batch_from_rows([{"input_ids": [1], "position_ids": [0]}], boundaries=kind, token=token)
 
 
 @pytest.mark.parametrize(
-    ("row", "sentence"),
+    ("row", "words"),
     [
+        ({}, "has the columns input_ids; expected position_ids among them"),
+        ({"position_ids": [0]}, "has 1 position_ids for 3 tokens; expected one per token"),
+        ({"position_ids": [0, 4, 5]}, "position 4 at token 1, where positions do not continue"),
         (
-            {"input_ids": [5, 6]},
-            "row 0 of the batch has the columns input_ids; expected position_ids among them",
-        ),
-        (
-            {"input_ids": [5, 6], "position_ids": [0]},
-            "row 0 of the batch has 1 position_ids for 2 tokens; expected one per token",
-        ),
-        (
-            {"input_ids": [5, 6, 7], "position_ids": [0, 4, 5]},
-            "row 0 of the batch has position 4 at token 1, where positions do not continue; "
-            "expected 0, the first of a document",
-        ),
-        (
-            {"input_ids": [5, 6, 7], "position_ids": [0, 1, 2], "attention_mask": [0, 1, 1]},
-            "row 0 of the batch has an attention_mask of 3 values, 2 of them not 0, for 3 tokens; "
-            "expected one per token, and 0 only at the end of the row",
+            {"position_ids": [0, 1, 2], "attention_mask": [0, 1, 1]},
+            "has an attention_mask of 3 values, 2 of them not 0, for 3 tokens",
         ),
     ],
 )
-def test_rows_that_do_not_fit_are_a_sentence(row: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(FormatError) as raised:
-        batch_from_rows([row], boundaries="positions")
-    assert str(raised.value) == sentence
+def test_rows_that_do_not_fit_are_a_sentence(row: dict[str, Any], words: str) -> None:
+    with pytest.raises(FormatError, match=f"row 0 of the batch .*{words}"):
+        batch_from_rows([{"input_ids": [5, 6, 7]} | row], boundaries="positions")

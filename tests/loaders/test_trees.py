@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,6 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention  # noqa: E402
 
-from packprep import loaders  # noqa: E402
 from packprep.loaders import (  # noqa: E402
     seen_until,
     selective_log_probs,
@@ -30,8 +28,6 @@ from packprep.loaders import (  # noqa: E402
     unpack,
     verify_isolation,
 )
-
-Row = tuple[list[int], list[bool]]
 
 
 def rows_and_ids() -> tuple[list[list[int]], list[int], list[list[bool]]]:
@@ -91,21 +87,13 @@ def test_unshared_rows_are_the_rows_that_were_packed(shards: PackedShards) -> No
         labels = plain.labels[first:last].tolist()
         assert plain.position_ids[first:last].tolist() == [*range(len(tokens))]
         found.append((int(plain.document_ids[number]), tokens, labels))
-    expected = [
-        (
-            number,
-            row,
-            [
-                token if keep and place else -100
-                for place, (token, keep) in enumerate(zip(row, mask, strict=True))
-            ],
-        )
-        for row, number, mask in zip(rows, ids, masks, strict=True)
-    ]
+    expected = []
+    for row, number, mask in zip(rows, ids, masks, strict=True):
+        labels = [token if keep else -100 for token, keep in zip(row, mask, strict=True)]
+        expected.append((number, row, [-100, *labels[1:]]))
     assert sorted(found) == sorted(expected)
-    assert [row.tolist() for row in unpack(plain.tokens, plain)] == [
-        row.tolist() for row in unpack(batch_of(shards).tokens, batch_of(shards))
-    ]
+    alone, tree = unpack(plain.tokens, plain), unpack(batch_of(shards).tokens, batch_of(shards))
+    assert [row.tolist() for row in alone] == [row.tolist() for row in tree]
 
 
 def row_losses(
@@ -114,11 +102,9 @@ def row_losses(
     """Sum of the losses of all rows, one by one, and the number of their labels."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     for tokens, labels in separate(batch):
-        logits = logits_of(tokens)
-        total = total + cross_entropy(
-            logits[:-1], labels[0, 1:], ignore_index=-100, reduction=reduction
-        )
-        count += int((labels[0, 1:] != -100).sum())
+        logits, wanted = logits_of(tokens), labels[0, 1:]
+        total = total + cross_entropy(logits[:-1], wanted, reduction=reduction)
+        count += int((wanted != -100).sum())
     return total, count
 
 
@@ -151,15 +137,13 @@ def gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=64,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        attn_implementation="eager",
-    )
+    sizes = {"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    config = GPT2Config(**sizes, attn_implementation="eager")
     return GPT2LMHeadModel(config).double().eval()
+
+
+def rows_of(model: Any) -> Callable[[Any], Any]:
+    return lambda tokens: model(input_ids=tokens, use_cache=False).logits[0]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +157,7 @@ def test_gradients_of_transformers_models_are_those_of_separate_rows(
     loss = tree_loss(model(**to_hf_4d(batch, model.config, dtype=model.dtype)).logits, batch)
     loss.backward()
     of_trees = gradients(model)
-    total, count = row_losses(
-        batch, lambda tokens: model(input_ids=tokens, use_cache=False).logits[0]
-    )
+    total, count = row_losses(batch, rows_of(model))
     (total / count).backward()
     assert float(loss.detach()) == pytest.approx(float(total.detach()) / count, abs=limit)
     for one, two in zip(of_trees, gradients(model), strict=True):
@@ -188,9 +170,7 @@ def test_weights_count_rows(shards: PackedShards, mode: Any) -> None:
     model = tiny_llama("eager").double()
     loss = tree_loss(model(**to_hf_4d(batch.torch(), model.config)).logits, batch)
     reduction = "sum" if mode == "token" else "mean"  # the turns of a row are documents
-    expected, _ = row_losses(
-        batch, lambda tokens: model(input_ids=tokens, use_cache=False).logits[0], reduction
-    )
+    expected, _ = row_losses(batch, rows_of(model), reduction)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
 
 
@@ -233,21 +213,22 @@ def test_flex_attention_sees_what_the_dense_mask_lets_it_see(shards: PackedShard
     from torch.nn.attention.flex_attention import flex_attention
 
     batch = batch_of(shards, pad_multiple=64).torch()
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 1, 2, len(batch), 16, generator=generator)
-    flex = flex_attention(q, k, v, block_mask=to_flex_block_mask(batch))
+    q, k, v = torch.randn(3, 1, 2, len(batch), 16, generator=torch.Generator().manual_seed(0))
+    block_mask = to_flex_block_mask(batch)
+    flex = flex_attention(q, k, v, block_mask=block_mask)
     dense = scaled_dot_product_attention(q, k, v, attn_mask=tree_mask(batch))
     assert torch.allclose(flex, dense, atol=1e-5)
+    found, back = (to_block_sparse(batch, transposed=transposed) for transposed in (False, True))
+    of_flex = block_mask.as_tuple()[2:10]
+    for expected, tensor in zip(of_flex, [*found.values(), *back.values()], strict=True):
+        assert tensor.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("block_size", [(1, 1), (4, 4), (8, 4), (4, 8), (7, 5), (128, 128)])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("padding", [{}, {"pad_multiple": 64}])
 def test_blocks_are_those_of_the_dense_mask(
-    shards: PackedShards,
-    block_size: tuple[int, int],
-    transposed: bool,
-    padding: dict[str, int],
+    shards: PackedShards, block_size: tuple[int, int], transposed: bool, padding: dict[str, int]
 ) -> None:
     batch = batch_of(shards, **padding)
     mask = tree_mask(batch)
@@ -269,24 +250,11 @@ def test_blocks_are_those_of_the_dense_mask(
         for name, numbers in lists.items():
             expected[name].append(numbers)
     for name, lines in expected.items():
-        counts = found[f"{name}_block_cnt"]
-        numbers = found[f"{name}_block_idx"]
+        counts, numbers = found[f"{name}_block_cnt"], found[f"{name}_block_idx"]
         assert counts.shape == (1, 1, -(-total // sizes[0]))
         assert numbers.shape == (*counts.shape, -(-total // sizes[1]))
-        assert [
-            line[:count].tolist()
-            for line, count in zip(numbers[0, 0], counts[0, 0].tolist(), strict=True)
-        ] == lines
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_a_block_mask_of_these_tensors_is_that_of_flex_attention(shards: PackedShards) -> None:
-    batch = batch_of(shards, pad_multiple=64).torch()
-    block_mask = to_flex_block_mask(batch)
-    found, back = (to_block_sparse(batch, transposed=transposed) for transposed in (False, True))
-    of_flex = block_mask.as_tuple()[2:10]
-    for expected, tensor in zip(of_flex, [*found.values(), *back.values()], strict=True):
-        assert tensor.tolist() == expected.tolist()
+        used = zip(numbers[0, 0], counts[0, 0].tolist(), strict=True)
+        assert [line[:count].tolist() for line, count in used] == lines
 
 
 def test_isolation_of_trees(shards: PackedShards) -> None:
@@ -294,19 +262,6 @@ def test_isolation_of_trees(shards: PackedShards) -> None:
     result = verify_isolation(model, batch_of(shards))
     assert result.isolated, result
     assert result.leaking > 0.1
-
-
-def planted(parent: Callable[[np.ndarray], np.ndarray]) -> Callable[[PackedBatch], dict[str, Any]]:
-    """Inputs made with wrong parents."""
-
-    def inputs(batch: PackedBatch) -> dict[str, Any]:
-        changed = batch.numpy()
-        wrong = parent(changed.segment_parents.copy())
-        return to_hf_4d(
-            dataclasses.replace(changed, segment_parents=wrong).torch(), tiny_llama().config
-        )
-
-    return inputs
 
 
 def detached(parents: np.ndarray) -> np.ndarray:
@@ -326,92 +281,11 @@ def adopted(parents: np.ndarray) -> np.ndarray:
 def test_a_wrong_parent_is_reported(
     shards: PackedShards, wrong: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    result = verify_isolation(tiny_llama("sdpa"), batch_of(shards), inputs=planted(wrong))
+    def inputs(batch: PackedBatch) -> dict[str, Any]:
+        parents = wrong(batch.numpy().segment_parents.copy())
+        changed = dataclasses.replace(batch.numpy(), segment_parents=parents)
+        return to_hf_4d(changed.torch(), tiny_llama().config)
+
+    result = verify_isolation(tiny_llama("sdpa"), batch_of(shards), inputs=inputs)
     assert not result.isolated
     assert "do not see exactly their path" in str(result)
-
-
-def test_nothing_reads_a_tree_as_documents(shards: PackedShards) -> None:
-    """Every public name of the loaders is either here or in KNOWS."""
-    batch = batch_of(shards)
-    rows = [dict(shards[0].columns)]
-    refuse: dict[str, Callable[[], Any]] = {
-        "PackedLoader": lambda: PackedLoader(shards, 1),
-        "batch_from_rows": lambda: loaders.batch_from_rows(rows),
-        "context_slice": lambda: loaders.context_slice(
-            dataclasses.replace(batch, labels=None), 0, 2
-        ),
-        "check_trl": lambda: None,
-        "MaxTextSource": lambda: loaders.MaxTextSource(shards),
-        "TorchtitanSource": lambda: loaders.TorchtitanSource(path=str(shards.path)).build(),
-        "pair_log_probs": lambda: loaders.pair_log_probs(torch.zeros(len(batch), 4), batch),
-        "to_trl_row": lambda: loaders.to_trl_row(rows[0]),
-        "Pack": lambda: list(shards[0].segments()),
-        "to_iterable_dataset": lambda: next(
-            iter(loaders.to_iterable_dataset(PackedLoader(shards, 1, trees=True)))
-        ),
-    }
-    options = {"to_torchtitan": {"version": "0.3"}}
-    adapters = [
-        "to_axolotl",
-        "to_flattening",
-        "to_forgather",
-        "to_hf",
-        "to_llama_factory",
-        "to_megatron",
-        "to_olmo",
-        "to_padded",
-        "to_seq_idx",
-        "to_torchtitan",
-        "to_torchtune",
-        "to_trl",
-    ]
-    refuse |= {
-        name: partial(getattr(loaders, name), batch, **options.get(name, {})) for name in adapters
-    }
-    del refuse["check_trl"]  # checks a trainer, not a batch
-    for name, call in refuse.items():
-        with pytest.raises(ValueError, match=r"trees.*unshared\(\)"):
-            pytest.fail(f"{name} returned {call()}")
-    knows = {
-        *(
-            "Isolation",
-            "PackedBatch",
-            "PackedShards",
-            "PairLogProbs",
-            "Segment",
-            "guard",
-            "check_trl",
-            "PackMetrics",
-            "log_pack_metrics",
-        ),
-        *("attention_backend", "varlen_attention", "context_indices", "loss_weights"),  # no batch
-        *(
-            "context_gather",
-            "log_probs_and_entropy",
-            "pack_sequences",
-            "segment_means",
-            "selective_log_probs",
-            "seen_until",
-            "to_data_module",
-            "to_node",
-        ),
-        *(
-            "to_block_sparse",
-            "to_flex_block_mask",
-            "to_hf_4d",
-            "tree_loss",
-            "tree_mask",
-            "unpack",
-            "verify_isolation",
-        ),
-    }
-    assert {*refuse, *knows} == {*loaders.__all__}
-
-
-@pytest.mark.parametrize("options", [{"labels": "shifted"}, {"labels": "shifted", "cp_size": 2}])
-def test_settings_that_need_documents_are_refused(
-    shards: PackedShards, options: dict[str, Any]
-) -> None:
-    with pytest.raises(ValueError, match=r"unshared\(\)"):
-        batch_of(shards, **options)

@@ -99,13 +99,9 @@ def test_the_guard_lets_flattened_rows_of_one_document_pass(tmp_path: Path) -> N
     step_of(Trainer, rows_of([[6], [9]]), tmp_path, data_collator=DataCollatorWithFlattening())
     keep = partial(TrainingArguments, remove_unused_columns=False)
     step_of(Trainer, rows_of([[6], [4, 5]]), tmp_path, data_collator=Ours(), args=keep)
+    packs = rows_of([[6], [4, 5]])
     with pytest.raises(ValueError, match="row 1 of the dataset holds 2 documents, so they would"):
-        step_of(
-            Trainer,
-            rows_of([[6], [4, 5]]),
-            tmp_path,
-            data_collator=DataCollatorWithFlattening(),
-        )
+        step_of(Trainer, packs, tmp_path, data_collator=DataCollatorWithFlattening())
 
 
 @pytest.mark.parametrize("caching", [True, False])
@@ -193,7 +189,7 @@ def test_every_script_that_trains_a_model_of_transformers_shows_the_guard() -> N
                 assert "guard(" in block, (page.name, block[:200])
 
 
-RIGHT = {
+RIGHT: dict[str, Any] = {
     "packing": False,
     "eval_packing": None,
     "padding_free": True,
@@ -201,76 +197,36 @@ RIGHT = {
     "remove_unused_columns": True,
     "dataset_kwargs": None,
 }
+SKIPPED = {"skip_prepare_dataset": True}
 OURS: dict[str, Any] = {
     "padding_free": False,
     "remove_unused_columns": False,
-    "dataset_kwargs": {"skip_prepare_dataset": True},
+    "dataset_kwargs": SKIPPED,
 }
 
 
-def test_check_trl_hands_back_a_config_that_keeps_the_boundaries() -> None:
-    config = SimpleNamespace(**RIGHT)
-    assert check_trl(config) is config
-    ours = SimpleNamespace(
-        **(RIGHT | OURS | {"max_length": 1024})
-    )  # nothing is cut where preparation is skipped
-    assert check_trl(ours, data_collator=to_trl) is ours
-
-
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("collator", "wrong", "words"),
     [
-        (
-            {"padding_free": False, "max_length": 1024},
-            (
-                "the SFTConfig has padding_free=False, max_length=1024; expected "
-                "padding_free=True, max_length=None for "
-                "rows of to_trl_row and TRL's own collator; set that, or TRL drops the boundaries "
-                "of packed documents"
-            ),
-        ),
-        (
-            {"packing": True},
-            "the SFTConfig has packing=True, eval_packing=True; expected packing=False, ",
-        ),
-        (
-            {"eval_packing": True},
-            "the SFTConfig has eval_packing=True; expected eval_packing=False for rows",
-        ),
+        (None, {}, None),
+        (to_trl, {"max_length": 1024}, None),  # nothing is cut where preparation is skipped
+        (None, {"padding_free": False, "max_length": 1024}, "padding_free=False, max_length=1024"),
+        (None, {"packing": True}, "packing=True, eval_packing=True; expected packing=False, "),
+        (None, {"eval_packing": True}, "eval_packing=True; expected eval_packing=False for rows"),
+        (to_trl, {"padding_free": True}, "padding_free=True; expected padding_free=False for a"),
+        (to_trl, {"remove_unused_columns": True}, "remove_unused_columns=True; expected"),
+        (to_trl, {"dataset_kwargs": {}}, f"dataset_kwargs={{}}; expected dataset_kwargs={SKIPPED}"),
     ],
 )
-def test_check_trl_refuses_what_drops_the_boundaries(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=r"^the SFTConfig has ") as error:
-        check_trl(SimpleNamespace(**(RIGHT | wrong)))
-    assert str(error.value).startswith(sentence)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (
-            {"padding_free": True},
-            "the SFTConfig has padding_free=True; expected padding_free=False for a data_coll",
-        ),
-        (
-            {"remove_unused_columns": True},
-            "the SFTConfig has remove_unused_columns=True; expected remove_unused_colu",
-        ),
-        (
-            {"dataset_kwargs": {}},
-            (
-                "the SFTConfig has dataset_kwargs={}; expected "
-                "dataset_kwargs={'skip_prepare_dataset': True} for"
-            ),
-        ),
-    ],
-)
-def test_check_trl_refuses_what_keeps_rows_from_our_collator(
-    wrong: dict[str, Any], sentence: str
+def test_check_trl_refuses_what_drops_the_boundaries(
+    collator: Any, wrong: dict[str, Any], words: str | None
 ) -> None:
-    with pytest.raises(ValueError, match=r"^the SFTConfig has ") as error:
-        check_trl(SimpleNamespace(**(RIGHT | OURS | wrong)), data_collator=to_trl)
-    assert str(error.value).startswith(sentence)
+    config = SimpleNamespace(**RIGHT | (OURS if collator else {}) | wrong)
+    if words is None:
+        assert check_trl(config, data_collator=collator) is config
+    else:
+        with pytest.raises(ValueError, match=re.escape(f"the SFTConfig has {words}")):
+            check_trl(config, data_collator=collator)
 
 
 def test_check_trl_reads_the_settings_of_the_installed_trl(tmp_path: Path) -> None:
@@ -278,7 +234,5 @@ def test_check_trl_reads_the_settings_of_the_installed_trl(tmp_path: Path) -> No
     config = partial(trl.SFTConfig, str(tmp_path), bf16=False, use_cpu=True)
     check_trl(config(padding_free=True, max_length=None))
     check_trl(config(**OURS), data_collator=to_trl)
-    with pytest.raises(
-        ValueError, match="the SFTConfig has padding_free=False, max_length=1024; expected"
-    ):
+    with pytest.raises(ValueError, match="has padding_free=False, max_length=1024; expected"):
         check_trl(config())

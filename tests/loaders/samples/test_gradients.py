@@ -14,6 +14,7 @@ import torch  # noqa: E402
 
 from packprep.loaders import log_probs_and_entropy, pack_sequences, selective_log_probs  # noqa: E402
 from tests.helpers import policy  # noqa: E402
+from tests.helpers.examples import share_of_examples  # noqa: E402
 from tests.helpers.policy import CASES, ROLLOUTS, Gradients, on_packs, one_by_one  # noqa: E402
 
 
@@ -28,7 +29,7 @@ def assert_equal(found: Gradients, expected: Gradients) -> None:
     st.sampled_from(["hf", "shifted"]),
     st.integers(12, 40),
 )
-@settings(max_examples=20)
+@settings(max_examples=share_of_examples(5))
 def test_packs_give_the_gradients_of_samples(
     lengths: list[int], mean: str, labels: str, max_tokens: int
 ) -> None:
@@ -50,6 +51,7 @@ def test_trees_give_the_gradients_of_samples(mean: str, max_tokens: int) -> None
     assert tokens < 0.75 * sum(len(sample["tokens"]) for sample in rollouts)
 
 
+@pytest.mark.long
 def test_slices_on_2_and_4_ranks_give_the_gradients_of_samples(tmp_path: Path) -> None:
     """Both layouts and both means; the sum over the ranks of each group."""
     expected = {mean: one_by_one(ROLLOUTS, mean) for mean in ("token", "sample")}
@@ -60,8 +62,7 @@ def test_slices_on_2_and_4_ranks_give_the_gradients_of_samples(tmp_path: Path) -
 
 @pytest.mark.parametrize("labels", ["hf", "shifted"])
 def test_log_probs_and_entropy_stand_at_their_own_tokens(labels: str) -> None:
-    samples = [{"tokens": [1, 2, 3], "loss_mask": [0, 0, 1]}, {"tokens": [4, 5]}]
-    samples[1]["loss_mask"] = [1, 1]
+    samples = {"tokens": [[1, 2, 3], [4, 5]], "loss_mask": [[0, 0, 1], [1, 1]]}
     (pack,) = pack_sequences(samples, num_packs=1, labels=labels)  # type: ignore[arg-type]
     torch.manual_seed(0)
     hidden = torch.randn(5, 4, dtype=torch.float64)

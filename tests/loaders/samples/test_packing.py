@@ -1,6 +1,5 @@
 """Samples in memory become packs of even size, and come back from them unchanged."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from packprep.loaders import PackedBatch, context_slice, pack_sequences, unpack
 from tests.helpers.samples import columns_of, rollouts
@@ -47,14 +45,15 @@ def test_the_fields_of_a_pack() -> None:
     assert pack.cu_seqlens.dtype == np.int32
 
 
-def test_packs_are_even_and_within_the_budget() -> None:
-    packs = pack_sequences(EXAMPLE, max_tokens=8)
+def test_packs_are_even_and_within_the_budget_and_weights_sum_to_their_units() -> None:
+    packs = pack_sequences(EXAMPLE, max_tokens=8, loss_weights="segment")
     assert [pack.tokens.tolist() for pack in packs] == [
         [1, 2, 3, 4, 5, 10, 11, 12],
         [20, 21, 22, 23, 24, 25, 26],
     ]
     assert [pack.document_ids.tolist() for pack in packs] == [[0, 1], [2, 3]]
     assert_same(unpack(packs), EXAMPLE)
+    assert [pack.loss_weights.sum() for pack in packs] == [2, 1]
 
 
 @given(rollouts(), st.data())
@@ -105,9 +104,8 @@ def test_columns_of_any_kind_give_the_same_packs(form: str) -> None:
         for length in (3, 1, 4, 0, 2)
     ]
     expected = pack_sequences(samples, max_tokens=5)
-    for pack, wanted in zip(
-        pack_sequences(columns_of(samples, form), max_tokens=5), expected, strict=True
-    ):
+    found = pack_sequences(columns_of(samples, form), max_tokens=5)
+    for pack, wanted in zip(found, expected, strict=True):
         assert pack.tokens.tolist() == wanted.tokens.tolist()
         assert pack.labels.tolist() == wanted.labels.tolist()
         assert pack.extra["advantages"].dtype == np.float32
@@ -128,10 +126,7 @@ def test_values_of_the_response_are_at_its_tokens() -> None:
 
 
 def test_values_that_are_not_numbers_stay_as_they_are() -> None:
-    samples = [
-        {"tokens": [1], "uid": "a", "raw": {"x": 1}},
-        {"tokens": [2], "uid": "b", "raw": 7},
-    ]
+    samples = [{"tokens": [1], "uid": "a", "raw": {"x": 1}}, {"tokens": [2], "uid": "b", "raw": 7}]
     packs = pack_sequences(samples, num_packs=2)
     found = unpack([pack.torch() for pack in packs])
     assert [(sample["uid"], sample["raw"]) for sample in found] == [("a", {"x": 1}), ("b", 7)]
@@ -148,13 +143,9 @@ def test_every_rank_gets_the_same_number_of_packs() -> None:
             check(pack, 8)
             if pack.document_ids.tolist() == [-1]:
                 assert (pack.tokens.tolist(), pack.labels.tolist()) == ([0], [-100])
-
-
-def test_a_rank_without_samples_gets_filler() -> None:
-    packs = pack_sequences([], max_tokens=8, lengths_of_all=[[5, 5], []])
-    assert [pack.document_ids.tolist() for pack in packs] == [[-1], [-1]]
-    assert unpack(packs) == []
-    assert pack_sequences([], max_tokens=8) == []
+    filler = pack_sequences([], max_tokens=8, lengths_of_all=[[5, 5], []])
+    assert [pack.document_ids.tolist() for pack in filler] == [[-1], [-1]]
+    assert unpack(filler) == pack_sequences([], max_tokens=8) == []
 
 
 def test_slices_of_packs_of_one_token_samples_keep_columns_of_samples() -> None:
@@ -166,101 +157,40 @@ def test_slices_of_packs_of_one_token_samples_keep_columns_of_samples() -> None:
     assert half.extra["reward"].tolist() == [*range(8)]
 
 
-@pytest.mark.parametrize(
-    ("samples", "settings", "message"),
-    [
-        (
-            {"tokens": [[1, 2], [1] * 9310]},
-            {"max_tokens": 8192},
-            "sample 1 has 9,310 tokens and max_tokens is 8,192; cut it, leave it out, or choose a "
-            "larger max_tokens",
-        ),
-        (
-            {"tokens": [[1] * 7]},
-            {"max_tokens": 7, "cp_size": 2, "cp_layout": "zigzag", "labels": "shifted"},
-            "sample 0 has 7 tokens, a multiple of 4 in a pack, and max_tokens is 7; cut it, leave "
-            "it out, or choose a larger max_tokens",
-        ),
-        (
-            {"tokens": [[1, 2], [1, 2, 3]], "advantages": [[0.5, 0.5], [0.5]]},
-            {"max_tokens": 8},
-            "column 'advantages' of sample 1 has 1 values, and the sample has 3 tokens; expected "
-            "one value for each; pass response_lengths if it has values for the response only",
-        ),
-        (
-            {"tokens": [[1, 2], [1, 2, 3]], "a": [[0.5], [0.5]], "response_lengths": [1, 2]},
-            {"max_tokens": 8},
-            "column 'a' of sample 1 has 1 values, and the sample has 3 tokens and its response 2; "
-            "expected one value for each, the same for all samples of a column",
-        ),
-        (
-            [{"tokens": [1], "reward": 1}, {"tokens": [1]}],
-            {"max_tokens": 8},
-            "sample 1 has the keys tokens, and sample 0 has tokens, reward; expected the same for "
-            "all samples",
-        ),
-        (
-            {"tokens": [[1]], "response_lengths": [2]},
-            {"max_tokens": 8},
-            "the response length of sample 0 is 2, and the sample has 1 tokens; expected a whole "
-            "number of at most that many",
-        ),
-        (
-            {"ids": [[1]]},
-            {"max_tokens": 8},
-            "the samples have the columns ids; expected lists of token ids in 'tokens' or "
-            "'input_ids'",
-        ),
-        (
-            {"tokens": [[0.5]]},
-            {"max_tokens": 8},
-            "column 'tokens' has float32; expected integers, token ids",
-        ),
-        (
-            {"tokens": [[1], [2]], "reward": [1.0]},
-            {"max_tokens": 8},
-            "column 'reward' has 1 samples and 'tokens' has 2; expected equal numbers",
-        ),
-        (
-            {"tokens": [[1]], "words": [["a"]]},
-            {"max_tokens": 8},
-            "column 'words' has values of <U1; expected numbers",
-        ),
-        (
-            {"tokens": pa.array([[1], None])},
-            {"max_tokens": 8},
-            "column 'tokens' of sample 1 is null; expected a value",
-        ),
-        ({"tokens": [[1]]}, {}, "max_tokens and num_packs are both missing; pass one of them"),
-        ({"tokens": [[1]]}, {"max_tokens": 0}, "max_tokens is 0; expected 1 or more"),
-        (
-            {"tokens": [[1]]},
-            {"max_tokens": 8, "cp_size": 2},
-            "labels='hf' loses a label at the end of each slice with cp_size > 1; choose 'shifted'",
-        ),
-        (
-            {"tokens": [[1]]},
-            {"max_tokens": 8, "lengths_of_all": [[2], [3]]},
-            "lengths_of_all has no rank with the lengths of these 1 samples; pass the number of "
-            "tokens of each sample, in input order, of every rank",
-        ),
-        (
-            {"tokens": [[1]]},
-            {"max_tokens": 8, "lengths_of_all": [[1], [9]]},
-            "sample 0 of rank 1 has 9 tokens and max_tokens is 8; cut it, leave it out, or choose "
-            "a larger max_tokens",
-        ),
-    ],
-)
+TWO = {"tokens": [[1, 2], [1, 2, 3]]}
+ONE = {"tokens": [[1]]}
+CUT: dict[str, Any] = {"max_tokens": 7, "cp_size": 2, "cp_layout": "zigzag", "labels": "shifted"}
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    ({"tokens": [[1, 2], [1] * 9310]}, {"max_tokens": 8192}, "sample 1 has 9,310 .* is 8,192; cut"),
+    ({"tokens": [[1] * 7]}, CUT, "sample 0 has 7 tokens, a multiple of 4 in a pack, and .* is 7;"),
+    (
+        TWO | {"advantages": [[0.5, 0.5], [0.5]]},
+        {},
+        "'advantages' of sample 1 has 1 values, .* has 3 tokens; .* pass response_lengths",
+    ),
+    (
+        TWO | {"a": [[0.5], [0.5]], "response_lengths": [1, 2]},
+        {},
+        "'a' of sample 1 has 1 values, and the sample has 3 tokens and its response 2",
+    ),
+    ([{"tokens": [1], "reward": 1}, {"tokens": [1]}], {}, "sample 1 has the keys tokens, and .* 0"),
+    (ONE | {"response_lengths": [2]}, {}, "the response length of sample 0 is 2, .* has 1 tokens"),
+    ({"ids": [[1]]}, {}, "the samples have the columns ids; expected .* 'tokens' or 'input_ids'"),
+    ({"tokens": [[0.5]]}, {}, "column 'tokens' has float32; expected integers"),
+    ({"tokens": [[1], [2]], "reward": [1.0]}, {}, "'reward' has 1 samples and 'tokens' has 2"),
+    (ONE | {"words": [["a"]]}, {}, "column 'words' has values of <U1; expected numbers"),
+    ({"tokens": pa.array([[1], None])}, {}, "column 'tokens' of sample 1 is null"),
+    (ONE, {"max_tokens": None}, "max_tokens and num_packs are both missing; pass one of them"),
+    (ONE, {"max_tokens": 0}, "max_tokens is 0; expected 1 or more"),
+    (ONE, {"cp_size": 2}, "labels='hf' loses a label at the end of each slice with cp_size > 1"),
+    (ONE, {"lengths_of_all": [[2], [3]]}, "no rank with the lengths of these 1 samples"),
+    (ONE, {"lengths_of_all": [[1], [9]]}, "sample 0 of rank 1 has 9 tokens and max_tokens is 8"),
+]
+
+
+@pytest.mark.parametrize(("samples", "settings", "message"), REFUSED)
 def test_samples_that_cannot_be_packed_are_named(
-    samples: Any, settings: Mapping[str, Any], message: str
+    samples: Any, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole sentence is compared
-        pack_sequences(samples, **settings)
-    assert str(error.value) == message
-
-
-def test_a_pack_of_each_mode_of_weights_sums_to_its_units() -> None:
-    packs = pack_sequences(EXAMPLE, max_tokens=8, loss_weights="segment")
-    sums: list[NDArray[Any]] = [pack.loss_weights.sum() for pack in packs]
-    assert sums == [2, 1]
+    with pytest.raises(ValueError, match=message):
+        pack_sequences(samples, **{"max_tokens": 8} | settings)

@@ -31,19 +31,16 @@ def rows_of(drawn: list[tuple[list[int], int, int]]) -> list[list[int]]:
 def test_rows_merge_as_in_a_build(rows: list[list[int]], data: Any) -> None:
     """With a second column that may differ where tokens are equal."""
     marks = [[data.draw(st.integers(0, 5)) == 0 for _ in row] for row in rows]
-    columns = [
-        [np.array(row, np.int32)[:, None], np.array(mark, np.int32)[:, None]]
-        for row, mark in zip(rows, marks, strict=True)
-    ]
+    pairs = zip(rows, marks, strict=True)
+    columns = [[np.array(each, np.int32)[:, None] for each in pair] for pair in pairs]
 
     def pointers(values: list[Any]) -> Pointers:
         flat = np.array([each for row in values for each in row], np.int32)
         return Pointers.into(flat, np.cumsum([0, *map(len, values)])[:-1])
 
     lengths = np.array([len(row) for row in rows], np.int32)
-    order, shared = merge_prefixes(
-        pointers(rows), lengths, np.array([0, len(rows)]), [pointers(marks)]
-    )
+    whole = np.array([0, len(rows)])
+    order, shared = merge_prefixes(pointers(rows), lengths, whole, [pointers(marks)])
     found = merge_rows(columns, lengths.tolist())
     assert found == [*zip(order.tolist(), shared.tolist(), strict=True)]
 
@@ -56,13 +53,12 @@ def prompts(draw: Any) -> list[dict[str, Any]]:
     for sample in range(number):
         prompt = draw(st.sampled_from([[1], [1, 2, 3], [1, 2, 4, 4], []]))
         response = draw(st.lists(st.integers(5, 6), max_size=4))
+        advantages = [draw(st.sampled_from([0.5, 0.25])) for _ in response]
         samples.append(
             {
                 "tokens": np.array(prompt + response, np.int64),
                 "loss_mask": np.array([0] * len(prompt) + [1] * len(response), np.int8),
-                "advantages": np.array(
-                    [draw(st.sampled_from([0.5, 0.25])) for _ in response], np.float32
-                ),
+                "advantages": np.array(advantages, np.float32),
                 "response_lengths": np.int64(len(response)),
                 "reward": np.float64(sample),
                 "prompt": str(prompt),
@@ -80,9 +76,7 @@ def prompts(draw: Any) -> list[dict[str, Any]]:
 def test_unpacked_trees_are_the_samples(
     samples: list[dict[str, Any]], share: bool | str, settings: Any, labels: Any
 ) -> None:
-    packs = pack_sequences(
-        samples, share_prefixes=share, labels=labels, loss_weights=None, **settings
-    )
+    packs = pack_sequences(samples, share_prefixes=share, labels=labels, **settings)
     assert_same(unpack(packs), samples)
     assert_same(unpack([pack.torch() for pack in packs]), samples)
     for pack in packs:
@@ -99,10 +93,8 @@ def check_tree(pack: PackedBatch) -> None:
     assert boundaries[-1] == len(pack.tokens)
     assert (pack.segment_parents < np.arange(len(lengths))).all()
     above = path_starts(pack.segment_parents, lengths)
-    expected = [
-        first + place for first, n in zip(above, lengths, strict=True) for place in range(n)
-    ]
-    assert pack.position_ids.tolist() == expected
+    starts = zip(above, lengths, strict=True)
+    assert pack.position_ids.tolist() == [at + place for at, n in starts for place in range(n)]
     assert ((pack.previous < 0) == (pack.position_ids == 0)).all()
     inside = pack.previous >= 0
     assert (pack.position_ids[pack.previous[inside]] == pack.position_ids[inside] - 1).all()
@@ -116,7 +108,7 @@ def assert_rows(pack: PackedBatch) -> None:
     assert int(pack.rows["row_trained"].sum()) == int(pack.label_weights.sum())
 
 
-def test_a_prompt_is_held_once() -> None:
+def test_a_prompt_is_held_once_up_to_where_a_value_differs() -> None:
     samples = {
         "tokens": [[1, 2, 3, 4], [9, 9], [1, 2, 3, 5, 6]],
         "response_lengths": [1, 1, 2],
@@ -132,54 +124,26 @@ def test_a_prompt_is_held_once() -> None:
     assert pack.extra["advantages"].tolist() == [0, 0, 0, 0.5, 0.25, 0.25, 0, 1]
     assert pack.rows["row_ids"].tolist() == [0, 2, 1]
     assert pack.rows["reward"].tolist() == [1, 3, 2]
-
-
-def test_values_that_differ_at_the_prompt_are_not_shared() -> None:
-    samples = {
-        "tokens": [[1, 2, 3], [1, 2, 4]],
-        "response_lengths": [1, 1],
-        "returns": [[0.0, 0.5, 0.0], [0.0, 0.25, 0.0]],
-    }
-    (pack,) = pack_sequences(samples, max_tokens=8, share_prefixes=True)
+    returns = [[0.0, 0.5, 0.0], [0.0, 0.25, 0.0]]  # values that differ are not shared
+    others = {"tokens": [[1, 2, 3], [1, 2, 4]], "response_lengths": [1, 1], "returns": returns}
+    (pack,) = pack_sequences(others, max_tokens=8, share_prefixes=True)
     assert pack.tokens.tolist() == [1, 2, 3, 2, 4]
+
+
+UID = {"uid": ["a", "a"]}
 
 
 @pytest.mark.parametrize(
     ("columns", "settings", "message"),
     [
-        (
-            {},
-            {"share_prefixes": True},
-            "share_prefixes=True finds samples of one prompt by response_lengths, which are "
-            "missing; pass them, or the name of a column that is equal for samples of one prompt",
-        ),
-        (
-            {"uid": ["a", "a"]},
-            {"share_prefixes": "group"},
-            "share_prefixes is 'group'; expected True or a column with a value for each sample: "
-            "uid",
-        ),
-        (
-            {"uid": ["a", "a"]},
-            {"share_prefixes": "uid", "labels": "shifted"},
-            "labels='shifted' cannot be used with share_prefixes: where samples part, one position "
-            "predicts several tokens; use labels='hf' with batch.previous",
-        ),
-        (
-            {"uid": ["a", "a"]},
-            {"share_prefixes": "uid", "lengths_of_all": [[2, 2]]},
-            "lengths_of_all cannot be used with share_prefixes, because lengths of trees are not "
-            "those of samples; leave it out, and torch.distributed gathers them",
-        ),
-        (
-            {"uid": ["a", "a"]},
-            {"share_prefixes": "uid", "max_tokens": 1},
-            "sample 0 has 2 tokens and max_tokens is 1; cut it, leave it out, or choose a larger "
-            "max_tokens",
-        ),
+        ({}, {"share_prefixes": True}, "by response_lengths, which are missing; pass them, or"),
+        (UID, {"share_prefixes": "group"}, "'group'; expected True or a column .*: uid"),
+        (UID, {"labels": "shifted"}, "labels='shifted' .* with share_prefixes: .*batch.previous"),
+        (UID, {"lengths_of_all": [[2, 2]]}, "lengths_of_all cannot be used with share_prefixes"),
+        (UID, {"max_tokens": 1}, "sample 0 has 2 tokens and max_tokens is 1"),
     ],
 )
 def test_settings_that_cannot_share(columns: Any, settings: Any, message: str) -> None:
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole sentence is compared
-        pack_sequences({"tokens": [[1, 2], [1, 3]], **columns}, **{"max_tokens": 8} | settings)
-    assert str(error.value) == message
+    options = {"max_tokens": 8, "share_prefixes": "uid"} | settings
+    with pytest.raises(ValueError, match=message):
+        pack_sequences({"tokens": [[1, 2], [1, 3]], **columns}, **options)
