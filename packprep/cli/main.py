@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
     "plan": "Compare pack lengths, strategies and overflow; write no shards.",
-    "status": "Show the progress of a running or stopped build.",
     "report": "Write a report of an output: a web page, and plots.",
-    "stats": "Show the contents of an output, and its steps per epoch.",
-    "compare": "Compare two outputs or reports.",
+    "stats": "Show the contents of outputs, or the progress of a build.",
     "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check every file, invariant and document of an output.",
     "show": "Print a pack as text, or the rows in it; find a row.",
@@ -53,6 +51,8 @@ _ELSEWHERE = {
 """Words for a command in other tools, and the command."""
 GONE_COMMANDS = {
     "card": "packprep push OUT NAME --dry-run prints the card",
+    "compare": "packprep stats A B shows outputs side by side",
+    "status": "packprep stats OUT shows the progress of an unfinished build",
     "trace": "packprep show OUT --rows lists the rows of a pack, --find ROW the packs of a row",
     "warm": "the first build compiles what it needs; build a sample when you make an image",
 }

@@ -24,7 +24,7 @@ _ADDED = {
 
 
 def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """Content of build.json: versions, random streams, the inputs, and facts for `packprep status`.
+    """Content of build.json: versions, random streams, the inputs, and facts for `packprep stats`.
 
     rest: those facts, such as the names of the sources.
     """

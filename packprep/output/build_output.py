@@ -85,7 +85,7 @@ class BuildOutput(Protocol):
 
 
 class WholeOutput(BuildOutput, Protocol):
-    """An output that a build of all sources makes, and the state that `packprep status` shows."""
+    """An output that a build of all sources makes, and the state that `packprep stats` shows."""
 
     def finished(self) -> Manifest | None:
         """Manifest of the output; None if it is absent or incomplete."""

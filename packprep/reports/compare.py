@@ -1,7 +1,8 @@
-"""Comparison of two reports: their numbers, and the options that differ."""
+"""Comparison of reports: their numbers, and the options that differ."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,18 +27,29 @@ class ComparedFigure:
         return None if self.a is None or self.b is None else self.b - self.a
 
 
-def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[ComparedFigure]:
-    """Compare every number of either report, in the order of the report.
+def compare_reports(
+    first: Mapping[str, Any], *others: Mapping[str, Any]
+) -> dict[str, list[ComparedFigure]]:
+    """Compare every number of the first report with that of each other one, by name.
 
-    Numbers of sources are matched by the name of the source. A number is better or worse if
-    packprep.reports.figures has a rule for it. Seconds and tokens per second are judged too, which
-    is meaningful only on the same machine.
+    Numbers are in the order of the reports. Those of sources are matched by the name of the source.
+    A number is better or worse if packprep.reports.figures has a rule for it. Seconds and tokens
+    per second are judged too, which is meaningful only on the same machine.
     """
-    left, right = _named(a), _named(b)
-    return [
-        _difference(name, figure_of(name, left), figure_of(name, right))
-        for name in dict.fromkeys([*left, *right])
-    ]
+    a, named = _named(first), [_named(other) for other in others]
+    return {
+        name: [_difference(name, figure_of(name, a), figure_of(name, b)) for b in named]
+        for name in dict.fromkeys(chain(a, *named))
+    }
+
+
+def differing_options(outputs: Sequence[Output]) -> dict[str, list[str | None]]:
+    """Options that affect the bytes and differ, with their values; {} if one is a report.json."""
+    options = [options_of(output) for output in outputs]
+    if not all(options):
+        return {}
+    values = {key: [each.get(key) for each in options] for key in dict.fromkeys(chain(*options))}
+    return {key: each for key, each in values.items() if len(set(each)) > 1}
 
 
 def _named(report: Mapping[str, Any]) -> dict[str, float]:

@@ -37,7 +37,7 @@ def complete(line: str) -> list[str]:
     ("line", "answers"),
     [
         ("packprep ", list(COMMANDS)),
-        ("packprep st", ["status", "stats", "store"]),
+        ("packprep st", ["stats", "store"]),
         ("packprep build --str", ["--strategy", "--stride"]),
         ("packprep build --strategy ", STRATEGIES),
         ("packprep build docs.jsonl --strategy b", ["best_fit", "balanced"]),
@@ -65,8 +65,7 @@ def test_commands_options_and_choices_complete(line: str, answers: list[str]) ->
         ("packprep build --tokenizer tok", "file,tok"),
         ("packprep plan le", "file,le"),
         ("packprep show pa", "dir,pa"),
-        ("packprep status pa", "dir,pa"),
-        ("packprep compare packed re", "file,re"),
+        ("packprep stats packed re", "file,re"),
         ("packprep merge 2025 -o ", "dir,"),
     ],
 )

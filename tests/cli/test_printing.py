@@ -180,7 +180,7 @@ def test_no_row_of_any_command_is_wider_than_80_columns(tmp_path: Path) -> None:
             "all",
         ],
         ["plan", "lengths.npy", "--strategy", "all", "--sample", "0.5", "--global-batch-size", "8"],
-        ["compare", str(GOLDEN / "v1-example"), output],
+        ["stats", str(GOLDEN / "v1-example"), output],
         ["show", output, "--rows"],
         ["stats", output],
         ["verify", str(GOLDEN / "v1-example")],

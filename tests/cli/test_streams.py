@@ -14,10 +14,8 @@ _BUILD = "a.jsonl -o {} --tokenizer tok --max-length 64 --keep-tokens store"
 _ARGUMENTS = {
     "build": _BUILD.format("built"),
     "plan": "a.jsonl --tokenizer tok --max-length 64,128",
-    "status": "out",
     "report": "out -o page.html",
     "stats": "out",
-    "compare": "out out",
     "check": "out --baseline baseline.json",
     "verify": "out",
     "show": "out --pack 0",

@@ -17,8 +17,8 @@ from packprep.execute import merge as merging
 from packprep.execute import stages, window_files
 from packprep.execute.merge import merge
 from packprep.execute.pipeline import build_share
+from packprep.inspect.progress import build_progress
 from packprep.inspect.report_file import read_report
-from packprep.inspect.status import status
 from packprep.loaders import PackedShards
 from packprep.output.staging import appended_path, staging_path
 from packprep.schemas import check_files, read_manifest
@@ -159,7 +159,7 @@ def test_every_command_reads_what_was_appended_to(tmp_path: Path, options: dict[
         ("report", output, "-o", tmp_path / "r.html"),
     ):
         assert run(*command).code == 0
-    assert run("status", output).out.splitlines()[-1].split() == ["builds", "2"]
+    assert "\nbuilds              2\n" in run("stats", output).out
     assert read_report(output)["documents"]["in"] == 160
 
 
@@ -296,7 +296,8 @@ def test_an_append_that_was_stopped_anywhere_goes_on_with_the_same_command(
         build(config(append=True, **options))
     done = name == "remove_replaced"
     assert (read_manifest(tmp_path / "out").data == first) is not done
-    assert status(tmp_path / "out")["state"] == ("finished" if done else "stopped")
+    left = build_progress(tmp_path / "out")
+    assert (left and left["state"]) == (None if done else "stopped")
     assert append(options)[0] == merged(tmp_path, options, (0,), (1,))
 
 
@@ -315,7 +316,8 @@ def test_status_says_how_far_an_append_is_and_what_it_is_appended_to(
             patch.setattr(place, name, lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no")))
             with pytest.raises(OSError, match="no"):
                 build(config(append=True, **options))
-        found = status(tmp_path / "out")
+        found = build_progress(tmp_path / "out")
+        assert found is not None
         assert (found["state"], found["stage"], found["documents"]) == ("stopped", stage, 80)
         assert (found["documents_there"], found["packs_there"]) == (80, packs)
 

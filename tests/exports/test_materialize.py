@@ -292,11 +292,10 @@ def test_every_command_reads_an_index_or_says_what_to_do(
         assert counts.counts.tolist() == expected.counts.tolist()
     assert run("verify", index, "--level", "full", "--sample", 20).code == 0
     assert run("report", index, "-o", tmp_path / "report.html").code == 0
-    assert run("compare", index, plain).code == 0
+    assert run("stats", index, plain).code == 0
     baseline = ("check", index, "--baseline", tmp_path / "baseline.json")
     assert run(*baseline, "--update-baseline").code == 0
     assert run(*baseline).code == 0
-    assert run("status", index).code == 0
     for form in ("npy", "parquet"):
         for output in (index, plain):
             made = tmp_path / f"{form}-{output.name}"

@@ -326,12 +326,12 @@ def test_of_two_builds_one_is_refused_and_told_who_is_at_work(
             build(BuildConfig(**corpus))
         with pytest.raises(Held, match="is being built by"):
             build_share(BuildConfig(**corpus, executor="array", task_index="0", num_tasks=2))
-        shown = command.run("status", corpus["output"], "--work-dir", corpus["work_dir"])
+        shown = command.run("stats", corpus["output"], "--work-dir", corpus["work_dir"])
         assert (
             f"pid    {os.getpid()}" in shown.out and "running" in shown.out
         ) or "starting" in shown.out
     build(BuildConfig(**corpus))
-    assert "finished" in command.run("status", corpus["output"]).out
+    assert "packs of train" in command.run("stats", corpus["output"]).out
 
 
 def test_a_build_that_was_passed_over_publishes_nothing(
@@ -493,9 +493,8 @@ def output(
         ("show", "OUT", "--rows", "--pack", "3"),
         ("show", "OUT", "--find", "0.jsonl:3"),
         ("stats", "OUT"),
-        ("compare", "OUT", "OUT"),
+        ("stats", "OUT", "OUT"),
         ("check", "OUT", "--min-utilization", "0.5"),
-        ("status", "OUT"),
     ],
     ids=" ".join,
 )

@@ -24,7 +24,12 @@ B: dict[str, Any] = {
 
 
 def judged(a: dict[str, Any], b: dict[str, Any]) -> dict[str, str]:
-    return {each.name: each.judgement for each in compare_reports(a, b)}
+    return {name: each.judgement for name, (each,) in compare_reports(a, b).items()}
+
+
+def test_several_reports_are_each_compared_with_the_first() -> None:
+    three, pair = compare_reports(A, B, B), compare_reports(A, B)
+    assert three == {name: row * 2 for name, row in pair.items()}
 
 
 def test_each_number_is_judged_by_the_way_it_should_go() -> None:
@@ -41,7 +46,7 @@ def test_each_number_is_judged_by_the_way_it_should_go() -> None:
 
 
 def test_a_number_that_one_side_lacks_has_no_change() -> None:
-    found = {each.name: each for each in compare_reports(A, B)}
+    found = {name: each for name, (each,) in compare_reports(A, B).items()}
     assert found["bos_rate"] == ComparedFigure(name="bos_rate", a=None, b=1.0, judgement="differs")
     assert found["bos_rate"].change is None
     assert (found["tokens.dropped.too_long"].a, found["tokens.dropped.too_long"].change) == (0, 2)

@@ -1,16 +1,22 @@
-"""`packprep stats`: the contents of an output."""
+"""`packprep stats`: the contents of outputs, or the progress of an unfinished build."""
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packprep.cli.amount_types import CountType
-from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
+from packprep.cli.completion import of_paths
+from packprep.cli.output_type import STORE_OPTION, output_at, with_store
 from packprep.cli.printing import print_grid, print_sentence, print_table
+from packprep.cli.side_by_side import print_side_by_side
+from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
+    from packprep.inspect.histograms import Measured
     from packprep.schemas.manifest import Output
+    from packprep.schemas.report import Report
 
 _SOURCE_HEADS = (
     "",
@@ -26,8 +32,8 @@ _SOURCE_HEADS = (
 )
 
 
-@click.command("stats", short_help="Show the contents of an output, and its steps per epoch.")
-@click.argument("output", metavar="OUT", type=OutputType())
+@click.command("stats", short_help="Show the contents of outputs, or the progress of a build.")
+@click.argument("outputs", metavar="OUT...", nargs=-1, required=True, shell_complete=of_paths())
 @click.option(
     "--global-batch-size",
     type=CountType(1),
@@ -43,13 +49,24 @@ _SOURCE_HEADS = (
 )
 @STORE_OPTION
 @click.option(
+    "--work-dir",
+    metavar="DIR",
+    shell_complete=of_paths("dir"),
+    help="--work-dir of the unfinished build of an output in a store.  [default: here]",
+)
+@click.option(
+    "--all", "everything", is_flag=True, help="Of several OUT, also show numbers that are equal."
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print everything as JSON, with exact counts."
 )
 def command(
-    output: "Output",
+    outputs: tuple[str, ...],
     global_batch_size: int | None,
     world_size: int,
     store: tuple[str, ...],
+    work_dir: str | None,
+    everything: bool,
     as_json: bool,
 ) -> None:
     """Show the report of OUT, each of its sources, histograms of its shards, and steps per epoch.
@@ -57,31 +74,110 @@ def command(
     Steps are those of the split "train" with --global-batch-size packs each. Packs left over at
     the end of an epoch make no step, as in PackedLoader.
 
+    Of a build that is not finished, show how far it is. It is running, stopped (run the same
+    command to resume), or waiting (for other tasks of its array, or for --task-index merge).
+
+    Several OUT are shown side by side: the options and numbers that differ, and whether they are
+    better or worse than those of the first. An OUT may then be a report.json too.
+
     \b
     Example:
       packprep stats packed --global-batch-size 256 --world-size 8
+      packprep stats packed-best_fit packed-greedy
     """
-    from packprep.inspect import stats
+    if len(outputs) > 1:
+        if global_batch_size is not None or store:
+            option = "--store" if store else "--global-batch-size"
+            raise ConfigError(f"{option} is for one output; give one, or leave it out")
+        places = list(map(output_at, outputs))
+        print_side_by_side(places, everything=everything, as_json=as_json)
+        return
+    from packprep.inspect.progress import build_progress
+    from packprep.schemas.errors import FormatError
+    from packprep.schemas.manifest import read_manifest
+    from packprep.schemas.storage.stores import is_url
+
+    (name,) = outputs
+    try:
+        output = output_at(name)
+        read_manifest(output)
+    except FormatError:
+        progress = build_progress(name, work_dir)
+        if progress is None:
+            raise
+        if as_json:
+            click.echo(json.dumps({"progress": progress}, indent=2))
+        else:
+            _print_progress(name, progress)
+        return
+    progress = None if is_url(name) else build_progress(name)  # none replaces an output of a store
+    result = _measured(with_store(output, store), global_batch_size, world_size)
+    if as_json:
+        click.echo(json.dumps({"progress": progress} | result.as_dict(), indent=2))
+        return
+    if progress is not None:
+        _print_progress(f"{name} is finished; a build that is not", progress)
+        click.echo()
+    _print_stats(result)
+
+
+def _print_progress(title: str, progress: dict[str, Any]) -> None:
+    def text(key: str) -> str:
+        value = progress[key]
+        return f"{value:,}" if type(value) is int and key != "pid" else str(value)
+
+    print_table(title, [(key.replace("_", " "), text(key)) for key in progress])
+
+
+@dataclass(frozen=True)
+class _Stats:
+    """Everything that is shown of a finished output. builds: 1, and one more for each append."""
+
+    name: str
+    report: "Report"
+    measured: "Measured"
+    training: dict[str, Any]
+    builds: int
+
+    def as_dict(self) -> dict[str, Any]:
+        from packprep.inspect.stats import summaries
+
+        return {
+            "report": self.report,
+            "counts": summaries(self.measured),
+            "training": self.training,
+            "builds": self.builds,
+        }
+
+
+def _measured(output: "Output", global_batch_size: int | None, world_size: int) -> _Stats:
     from packprep.inspect.histograms import measure_output
     from packprep.inspect.report_file import read_report
-    from packprep.output.report import table
+    from packprep.inspect.stats import training
     from packprep.schemas.manifest import read_manifest
 
-    output = with_store(output, store)
-    report, manifest = read_report(output), read_manifest(output)
-    measured = measure_output(output)
-    facts = stats.training(output, manifest, measured, global_batch_size, world_size)
-    if as_json:
-        result = {"report": report, "counts": stats.summaries(measured), "training": facts}
-        click.echo(json.dumps(result, indent=2))
-        return
-    print_table(str(output), table(report))
+    manifest, measured = read_manifest(output), measure_output(output)
+    return _Stats(
+        name=str(output),
+        report=read_report(output),
+        measured=measured,
+        training=training(output, manifest, measured, global_batch_size, world_size),
+        builds=len(manifest.data["inputs"].get("generations", ())) or 1,
+    )
+
+
+def _print_stats(result: _Stats) -> None:
+    from packprep.inspect.stats import histograms, source_rows, training_rows
+    from packprep.output.report import table
+
+    appended = [("builds", f"{result.builds:,}")] if result.builds > 1 else []
+    print_table(result.name, [*table(result.report), *appended])
     click.echo()
-    print_grid("sources", _SOURCE_HEADS, stats.source_rows(report))
-    for histogram in stats.histograms(measured):
+    print_grid("sources", _SOURCE_HEADS, source_rows(result.report))
+    for histogram in histograms(result.measured):
         click.echo()
         print_sentence(f"{histogram.title} ({histogram.summary})", "italic")
         for line in histogram.lines():
             click.echo(line)
     click.echo()
-    print_table("training", stats.training_rows(facts))
+    print_table("training", training_rows(result.training))

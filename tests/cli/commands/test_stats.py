@@ -1,81 +1,132 @@
+"""`stats` of one output, of an unfinished one, and of several side by side."""
+
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from packprep.inspect.report_file import read_report
 from packprep.output.report import table
+from packprep.reports.compare import compare_reports
 from tests.helpers.command import run
-from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.tiny_shards import GOLDEN
+from tests.helpers.zoo import Zoo
 
 
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    sources = [
-        write_jsonl(tmp_path / "a.jsonl", texts(40)),
-        write_jsonl(tmp_path / "b.jsonl", ["a cat"] * 5),
-    ]
-    tokenizer = save_tokenizer(tmp_path / "tok")
-    assert (
-        run(
-            "build",
-            *sources,
-            "-o",
-            tmp_path / "out",
-            "--tokenizer",
-            tokenizer,
-            "--max-length",
-            64,
-            "-q",
-        ).code
-        == 0
-    )
-    return tmp_path / "out"
+def words_of(text: str) -> dict[str, list[str]]:
+    """The words of each line by the first of them."""
+    return {words[0]: words for words in map(str.split, text.splitlines()) if words}
 
 
-def test_the_report_its_sources_histograms_and_steps_are_printed(output: Path) -> None:
-    result = run("stats", output, "--global-batch-size", 4, "--world-size", 2)
+def test_the_report_its_sources_histograms_and_steps_are_printed(zoo: Zoo) -> None:
+    result = run("stats", zoo["mix"], "--global-batch-size", 4, "--world-size", 2)
     assert (result.code, result.err) == (0, "")
-    lines = result.out.splitlines()
-    report = read_report(output)
+    lines, report = result.out.splitlines(), read_report(zoo["mix"])
     for name, value in table(report):
         assert any(line.startswith(name) and line.endswith(value) for line in lines), name
-    assert [line for line in lines if line.endswith("100.00%  100.00%")], (
-        "BOS and EOS of both sources"
-    )
+    assert sum(line.endswith("100.00%  100.00%") for line in lines) == 3, "BOS and EOS of sources"
     for title in (
-        "document length, tokens (p5",
-        "documents per pack (p5",
-        "fill of a pack (p5",
-        "attention cost of a",
+        "document length, tokens (",
+        "documents per pack (",
+        "fill of a pack (",
+        "attent",
     ):
         assert any(line.startswith(title) for line in lines), title
     assert f"steps per epoch       {report['packs'] // 4}" in result.out
     assert "packs per step        4, 2 on each of 2 ranks" in lines
-    assert not any(line.endswith(" ") for line in lines)
-    assert "\x1b" not in result.out
+    assert not any(line.endswith(" ") or "\x1b" in line for line in lines)
 
 
-def test_json_has_the_report_exact_counts_and_steps(output: Path) -> None:
-    found = json.loads(run("stats", output, "--json", "--global-batch-size", 4).out)
-    assert found["report"] == read_report(output)
-    assert (
-        found["counts"]["fill"]["total"] == found["report"]["packs"] == found["training"]["packs"]
-    )
+def test_json_has_the_report_exact_counts_and_steps(zoo: Zoo) -> None:
+    found = json.loads(run("stats", zoo["text"], "--json", "--global-batch-size", 4).out)
+    assert (found["progress"], found["builds"]) == (None, 1)
+    assert found["report"] == read_report(zoo["text"])
+    packs = found["report"]["packs"]
+    assert packs == found["counts"]["fill"]["total"] == found["training"]["packs"]
     assert found["training"]["world_size"] == 1
 
 
-def test_loss_tokens_are_shown_where_there_are_labels() -> None:
-    assert "loss tokens" in run("stats", GOLDEN / "v1-rich").out
-    assert "loss tokens" not in run("stats", GOLDEN / "v1-example").out
+@pytest.mark.parametrize(("output", "has_labels"), [("v1-rich", True), ("v1-example", False)])
+def test_loss_tokens_are_shown_where_there_are_labels(output: str, has_labels: bool) -> None:
+    assert ("loss tokens" in run("stats", GOLDEN / output).out) == has_labels
 
 
-def test_a_path_without_an_output_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    result = run("stats", tmp_path)
-    assert result.code == 2
-    assert (
-        "manifest.json does not exist; expected the output of a finished packprep build"
-        in result.err
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gone"], "gone/manifest.json does not exist; expected the output of a finished"),
+        ([GOLDEN / "v1-rich" / "report.json"], "report.json/manifest.json is not a file"),
+        ([GOLDEN / "v1-rich", "gone"], "gone cannot be read: No such file or directory"),
+        ([GOLDEN / "v1-rich"] * 2 + ["--global-batch-size", 2], "--global-batch-size is for one"),
+        ([GOLDEN / "v1-rich"] * 2 + ["--store", "x"], "--store is for one output"),
+        ([GOLDEN / "v1-rich"] * 27, "27 outputs are too many side by side; give at most 26"),
+    ],
+)
+def test_what_stats_cannot_show_is_refused_in_one_sentence(
+    arguments: list[object], words: str
+) -> None:
+    result = run("stats", *arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert words in result.err
+
+
+def test_a_finished_output_that_is_built_again_shows_both(zoo: Zoo, tmp_path: Path) -> None:
+    output = zoo.copy("text", tmp_path)
+    finished = run("stats", output).out
+    (tmp_path / "text.incomplete").mkdir()
+    (tmp_path / "text.incomplete" / "build.json").write_text(
+        json.dumps({"tokens": str(tmp_path), "source_bytes": 1_000})
     )
-    assert run("stats", GOLDEN / "v1-example" / "report.json").code == 2
+    title, both = f"{output} is finished; a build that is not\n", run("stats", output).out
+    assert both.startswith(title)
+    assert both.endswith(f"\n\n{finished}")
+    assert json.loads(run("stats", output, "--json").out)["progress"]["source_bytes"] == 1_000
+
+
+def test_options_and_numbers_that_differ_are_shown_with_better_or_worse(zoo: Zoo) -> None:
+    a, b = zoo["text"], zoo["epochs"]
+    result = run("stats", a, b)
+    assert (result.code, result.out.splitlines()[:3]) == (0, ["compared", f"A  {a}", f"B  {b}"])
+    lines = words_of(result.out)
+    assert lines["epochs"] == ["epochs", "1", "2"]
+    assert (lines["packs"][-1], lines["tokens_per_second"][-1] in ("better", "worse")) == (
+        "differs",
+        True,
+    )
+    assert "max_length" not in lines
+    assert "more numbers are equal; --all shows them" in result.out
+    assert len(words_of(run("stats", a, b, "--all").out)) > len(lines)
+
+
+def test_three_outputs_are_compared_with_the_first(zoo: Zoo) -> None:
+    outputs = [zoo[name] for name in ("text", "uint16", "epochs")]
+    found = json.loads(run("stats", *outputs, "--json").out)
+    assert found["outputs"] == list(map(str, outputs))
+    assert found["options"]["epochs"] == ["1", "1", "2"]
+    figures = compare_reports(*map(read_report, outputs))
+    assert [(each["name"], each["output"], each["judgement"]) for each in found["figures"]] == [
+        (name, str(output), each.judgement)
+        for name, row in figures.items()
+        for output, each in zip(outputs[1:], row, strict=True)
+    ]
+    shown = run("stats", *outputs).out
+    assert re.search(r"\n +A +B +change +B is +C +change +C is\n", shown)
+    (_, was, *second) = words_of(shown)["packs"]
+    assert (was, second[:2]) == (second[0], [was, "0"])
+    assert second[-1] == "differs"
+
+
+def test_equal_outputs_are_reported_as_equal() -> None:
+    golden = GOLDEN / "v1-rich"
+    lines = run("stats", golden, golden).out.splitlines()
+    assert lines[0] == f"the data files of {golden} and {golden} are identical, byte for byte"
+    assert re.fullmatch(r"all \d+ numbers are equal", lines[1])
+
+
+def test_reports_by_themselves_are_compared_too(zoo: Zoo) -> None:
+    reports = [zoo[name] / "report.json" for name in ("text", "epochs")]
+    found = json.loads(run("stats", *reports, "--json").out)
+    assert found["options"] == {}
+    (packs,) = [each for each in found["figures"] if each["name"] == "packs"]
+    assert packs["change"] == packs["b"] - packs["a"] > 0

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from packprep.exports.export import export
+from packprep.inspect.progress import build_progress
 from packprep.inspect.report_file import read_report
 from packprep.inspect.stats import source_rows
-from packprep.inspect.status import status
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.output.report import table
@@ -217,7 +217,7 @@ def _check_receipt(data: bytes, folder: Path) -> bool:
     assert (not [*facts.faults()]) == (whole is not None)
     if name == "build.json":
         with contextlib.suppress(OSError):  # the command line makes a sentence of it
-            status(folder / "out")
+            build_progress(folder / "out")
     return whole is not None
 
 

@@ -1,3 +1,5 @@
+"""How far a build is: stopped, running, waiting for tasks, or with nothing left."""
+
 import json
 import os
 import re
@@ -10,10 +12,9 @@ from packprep import BuildConfig, build
 from packprep.execute import stages, window_files
 from packprep.execute.array_tasks import member_path
 from packprep.execute.pipeline import build_share
-from packprep.inspect.status import status
+from packprep.inspect.progress import build_progress
 from packprep.output import directory as outputs
 from packprep.output.staging import CLAIMS, staging_path
-from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from tests.helpers.command import run
 from tests.helpers.corpus import build_options, texts
@@ -24,6 +25,13 @@ def corpus(tmp_path: Path) -> dict[str, Any]:
     return build_options(
         tmp_path, {"a.jsonl": texts(100)}, unit_size=4_000, window=8_000, num_proc=1
     )
+
+
+def found(output: Any) -> dict[str, Any]:
+    """Progress of an unfinished build."""
+    progress = build_progress(output)
+    assert progress is not None
+    return progress
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, corpus: dict[str, Any], place: Any, name: str) -> None:
@@ -40,23 +48,18 @@ def test_a_stopped_build_says_how_far_it_came(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = Path(corpus["output"])
-    stop_at(monkeypatch, corpus, window_files, "write_shard")
-    found = status(output)
-    assert (found["state"], found["stage"], found["documents"], found["windows"]) == (
-        "stopped",
-        "pack",
-        100,
-        0,
-    )
-    stop_at(monkeypatch, corpus, stages, "name_shards")
-    found = status(output)
-    assert (found["state"], found["stage"]) == ("stopped", "pack")
-    assert found["windows"] == found["shards"] > 1
-    stop_at(monkeypatch, corpus, outputs, "publish")
-    assert status(output)["stage"] == "sign off"
-    manifest = build(BuildConfig(**corpus))
-    counts = {"documents": 100, "tokens": manifest.num_tokens, "packs": manifest.num_packs}
-    assert status(output) == {"state": "finished"} | counts
+    for place, name, stage in (
+        (window_files, "write_shard", "pack"),
+        (stages, "name_shards", "pack"),
+        (outputs, "publish", "sign off"),
+    ):
+        stop_at(monkeypatch, corpus, place, name)
+        facts = found(output)
+        assert (facts["state"], facts["stage"], facts["documents"]) == ("stopped", stage, 100)
+        assert facts["windows"] == facts["shards"]
+        assert bool(facts["windows"]) == (name != "write_shard")
+    build(BuildConfig(**corpus))
+    assert build_progress(output) is None
 
 
 def test_a_running_build_says_who_runs_it(
@@ -64,14 +67,17 @@ def test_a_running_build_says_who_runs_it(
 ) -> None:
     stop_at(monkeypatch, corpus, window_files, "write_shard")
     with locked(Path(corpus["output"]), "out is being built"):
-        found = status(Path(corpus["output"]))
-        assert (found["state"], found["pid"]) == ("running", os.getpid())
-        shown = run("status", corpus["output"])
-        assert shown.code == 0
-        assert "running" in shown.out
+        facts = found(corpus["output"])
+        assert (facts["state"], facts["pid"]) == ("running", os.getpid())
+        shown = run("stats", corpus["output"])
+        assert (shown.code, "running" in shown.out) == (0, True)
         assert re.search(rf"pid +{os.getpid()}\n", shown.out)
+        asked = json.loads(run("stats", corpus["output"], "--json").out)["progress"]
+        changing = "seconds_since_last_file"
+        assert asked | {changing: 0} == found(corpus["output"]) | {changing: 0}
     with locked(tmp_path / "other", "other is being built"):
-        assert status(tmp_path / "other")["state"] == "starting"
+        assert found(tmp_path / "other")["state"] == "starting"
+    assert build_progress(tmp_path / "gone") is None
 
 
 def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
@@ -79,27 +85,13 @@ def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
 ) -> None:
     output = Path(corpus["output"])
     build_share(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="0"))
-    found = status(output)
-    assert found["state"] == "waiting"
-    assert 0 < found["documents"] < 100
+    assert found(output)["state"] == "waiting"
+    assert 0 < found(output)["documents"] < 100
     with locked(member_path(output), "a task is at work"):
-        found = status(output)
-        assert (found["state"], found["tasks_at_work"]) == ("running", 1)
-        assert "pid" not in found
-        assert re.search(r"tasks at work +1\n", run("status", output).out)
+        facts = found(output)
+        assert (facts["state"], facts["tasks_at_work"], "pid" in facts) == ("running", 1, False)
+        assert re.search(r"tasks at work +1\n", run("stats", output).out)
     with locked(staging_path(output) / CLAIMS / "join", "a task is joining"):
-        assert status(output)["state"] == "running"
+        assert found(output)["state"] == "running"
     build(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="merge"))
-    assert status(output)["state"] == "finished"
-
-
-def test_the_command_prints_json_and_knows_when_there_is_nothing(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    build(BuildConfig(**corpus))
-    assert json.loads(run("status", corpus["output"], "--json").out) == status(
-        Path(corpus["output"])
-    )
-    with pytest.raises(ConfigError, match="not an unfinished build; check the path"):
-        status(tmp_path / "gone")
-    assert run("status", tmp_path / "gone").code == 2
+    assert build_progress(output) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
+from packprep.output.build_output import WholeOutput
 from packprep.output.directory import whole_output
 from packprep.output.staging import (
     BUILD,
@@ -21,36 +22,41 @@ from packprep.schemas.canonical import parse_json
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.schemas.storage.stores import is_url
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import InputError
 from packprep.support.file_lock import holder
 
 
-def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
-    """Facts that `packprep status` shows. Raises ConfigError if there is no build.
+def build_progress(name: str | Path, work_dir: str | None = None) -> dict[str, Any] | None:
+    """Facts of an unfinished build of an output; None if there is none.
 
-    state: finished, running, stopped, starting (no build.json yet), or waiting (an array without a
-    running task). stage: tokenize, pack or sign off. For an append these are facts of the new part;
-    `documents_there` and `packs_there` are counts of the output it extends.
+    state: running, stopped, starting (no build.json yet), or waiting (an array without a running
+    task). stage: tokenize, pack, sign off or merge. For an append these are facts of the new part;
+    `documents_there` and `packs_there` are counts of the output it extends. work_dir: of the build,
+    for an output in a store. Raises InputError if its record is damaged.
     """
-    if not is_url(name) and (appended := _appended(Path(name))) is not None:
-        return appended
-    output = whole_output(BuildConfig(output=str(name), work_dir=work_dir))
+    if str(name).startswith("hf://"):
+        return None  # nothing is built there
+    if is_url(name):
+        return _unfinished(whole_output(BuildConfig(output=str(name), work_dir=work_dir)))
+    path = Path(name)
+    new = appended_path(path)
+    if (path / MANIFEST).exists() and (new.exists() or staging_path(new).exists()):
+        return _appended(path, new)
+    if path.is_symlink() or path.is_file():  # which no build makes
+        return None
+    return _unfinished(whole_output(BuildConfig(output=str(path))))
+
+
+def _unfinished(output: WholeOutput) -> dict[str, Any] | None:
     staging = staging_path(output.path)
     build = _read(staging / BUILD)
     owner = output.holder()
     tasks = _tasks_at_work(staging)
     running = tasks or (owner is not None and owner.alive)
-    if not running and not build and (manifest := output.finished()) is not None:
-        facts = {"state": "finished", "documents": _documents(manifest)}
-        builds = len(manifest.data["inputs"].get("generations", ()))
-        merged = {"builds": builds} if builds else {}
-        return facts | {"tokens": manifest.num_tokens, "packs": manifest.num_packs} | merged
-    if not running and not staging.exists():
-        raise ConfigError(
-            f"{output} is not an output, and {staging} is not an unfinished build; check the path"
-        )
+    if not running and (not staging.exists() or (not build and output.finished() is not None)):
+        return None
     left = "waiting" if tasks is not None else "stopped"
-    facts = {"state": ("running" if build else "starting") if running else left}
+    facts: dict[str, Any] = {"state": ("running" if build else "starting") if running else left}
     if owner is not None and owner.alive:
         facts |= {"host": owner.host, "pid": owner.pid}
     if tasks:
@@ -62,7 +68,7 @@ def status(name: str | Path, work_dir: str | None = None) -> dict[str, Any]:
             f"{staging / BUILD} is damaged; expected the record of an unfinished build, so delete "
             f"{staging} and build again"
         )
-    return facts | _progress(staging, Path(build["tokens"]), build)
+    return facts | _facts(staging, Path(build["tokens"]), build)
 
 
 def _tasks_at_work(staging: Path) -> int | None:
@@ -73,25 +79,27 @@ def _tasks_at_work(staging: Path) -> int | None:
     return sum((owner := holder(path)) is not None and owner.alive for path in locked)
 
 
-def _appended(output: Path) -> dict[str, Any] | None:
-    """Progress of an append; None if there is none."""
-    new = appended_path(output)
-    if not (output / MANIFEST).exists() or not (new.exists() or staging_path(new).exists()):
-        return None
-    manifest = read_manifest(output)
-    facts = status(new)
-    if facts["state"] == "finished":  # but not yet merged into the output
-        owner = holder(output)
-        facts["state"] = "running" if owner is not None and owner.alive else "stopped"
-        facts["stage"] = "merge"
-    return facts | {"documents_there": _documents(manifest), "packs_there": manifest.num_packs}
+def _appended(output: Path, new: Path) -> dict[str, Any]:
+    """Progress of an append, whose new part is built at `new`."""
+    there = read_manifest(output)
+    facts = _unfinished(whole_output(BuildConfig(output=str(new))))
+    if facts is None:  # finished, but not yet merged into the output
+        owner, part = holder(output), read_manifest(new)
+        facts = {
+            "state": "running" if owner is not None and owner.alive else "stopped",
+            "stage": "merge",
+            "documents": _documents(part),
+            "tokens": part.num_tokens,
+            "packs": part.num_packs,
+        }
+    return facts | {"documents_there": _documents(there), "packs_there": there.num_packs}
 
 
 def _documents(manifest: Manifest) -> int:
     return sum(source["documents"] for source in manifest.data["sources"])
 
 
-def _progress(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:
+def _facts(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:
     files = [facts for path in tokens.glob("unit-*.json") if (facts := _read(path))]
     shards = [
         shard for path in (staging / "receipts").glob("*.arrow.json") if (shard := _read(path))
