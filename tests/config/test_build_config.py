@@ -14,22 +14,17 @@ from packprep.config.options import Stage, options_in
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import ConfigError, nearest
+from tests.helpers.errors import refused
 from tests.helpers.files import config
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "words"),
     [
         ({"max_length": 1}, "max_length is 1, expected at least 2"),
         ({"max_length": 2**31}, "max_length is 2,147,483,648, expected less than 2^31"),
-        (
-            {"max_length": "8x"},
-            "max_length is '8x', expected a whole number such as 2000, 2k or 2Ki",
-        ),
-        (
-            {"max_length": "1.5"},
-            "max_length is '1.5', expected a whole number such as 2000, 2k or 2Ki",
-        ),
+        ({"max_length": "8x"}, "max_length is '8x'"),
+        ({"max_length": "1.5"}, "max_length is '1.5'"),
         ({"holdout": "1x"}, "holdout is '1x', expected a share such as 0.01 or 1%"),
         ({"holdout": "100%"}, "holdout is 1, expected a share of at least 0 and less than 1"),
         ({"max_length": True}, "max_length is True, expected a whole number"),
@@ -40,141 +35,81 @@ from tests.helpers.files import config
         ({"strategy": "bestfit"}, "strategy is 'bestfit'; did you mean 'best_fit'?"),
         ({"overflow": "cut"}, "overflow is 'cut', expected one of split, truncate, drop, error"),
         ({"holdout": 1}, "holdout is 1, expected a share of at least 0 and less than 1"),
-        (
-            {"holdout": float("nan")},
-            "holdout is nan, expected a share of at least 0 and less than 1",
-        ),
-        (
-            {"sources": 5},
-            "sources is 5, expected a list of names, or of tables with path and weight",
-        ),
-        (
-            {"sources": [1]},
-            "sources is [1], expected a list of names, or of tables with path and weight",
-        ),
-        (
-            {"columns": "labels"},
-            "columns has 'labels', expected some of position_ids, document_ids, document_starts",
-        ),
-        (
-            {"truncate_at": "("},
-            "truncate_at '(' is not a regular expression: missing ), unterminated subpattern at "
-            "position 0",
-        ),
-        (
-            {"attention_cost": "nan,1"},
-            "attention_cost is 'nan,1', expected two numbers of at least 0 such as 24576,1",
-        ),
-        (
-            {"stride": 8, "overflow": "truncate"},
-            "stride is for overflow split and has no meaning with overflow truncate; leave it out",
-        ),
-        (
-            {"stride": 8, "strategy": "wrapped"},
-            "stride is for overflow split and has no meaning with strategy wrapped; leave it out",
-        ),
-        (
-            {"stride": 8, "max_length": 8},
-            "stride is 8 but a piece has 8 tokens of the document; choose a smaller stride",
-        ),
-        (
-            {"stride": 7, "max_length": 8, "continuation_bos": True},
-            "stride is 7 but a piece has 7 tokens of the document; choose a smaller stride",
-        ),
+        ({"holdout": float("nan")}, "holdout is nan"),
+        ({"sources": 5}, "sources is 5"),
+        ({"sources": [1]}, "sources is [1]"),
+        ({"columns": "labels"}, "columns has 'labels'"),
+        ({"truncate_at": "("}, "truncate_at '(' is not a regular expression: missing )"),
+        ({"attention_cost": "nan,1"}, "attention_cost is 'nan,1'"),
+        ({"stride": 8, "overflow": "truncate"}, "stride is for overflow split"),
+        ({"stride": 8, "strategy": "wrapped"}, "stride is for overflow split"),
+        ({"stride": 8, "max_length": 8}, "stride is 8 but a piece has 8 tokens of the document"),
+        ({"stride": 7, "max_length": 8, "continuation_bos": True}, "stride is 7 but a piece has"),
         ({"truncation_side": "left"}, "truncation_side is for overflow truncate, not split"),
-        (
-            {"text_column": "body", "text_template": "{title}"},
-            "text_column and text_template both say what the text is; give one of them",
-        ),
-        (
-            {"min_document_tokens": 9, "max_document_tokens": 8},
-            "max_document_tokens 8 is less than min_document_tokens 9; every document would be "
-            "dropped",
-        ),
+        ({"text_column": "body", "text_template": "{title}"}, "text_column and text_template"),
+        ({"min_document_tokens": 9, "max_document_tokens": 8}, "max_document_tokens 8 is less"),
         ({"num_packs": 4}, "num_packs is for strategy balanced, not best_fit"),
-        (
-            {"strategy": "wrapped", "group_column": "lang"},
-            "group_column cannot be used with strategy wrapped; choose another strategy",
-        ),
+        ({"strategy": "wrapped", "group_column": "lang"}, "group_column cannot be used with"),
     ],
 )
-def test_a_wrong_option_is_refused_at_construction_in_one_sentence(
-    options: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(ConfigError) as raised:
+def test_a_wrong_option_is_refused_at_construction(options: dict[str, Any], words: str) -> None:
+    with refused(ConfigError, words):
         config(**options)
-    assert str(raised.value) == sentence
 
 
 def test_a_stride_one_below_the_length_is_allowed() -> None:
     assert config(stride=7, max_length=8).stride == 7
 
 
-def test_a_name_a_list_and_paths_give_the_same_sources() -> None:
-    assert (
-        config(sources="a b.jsonl").sources
-        == config(sources=[Path("a b.jsonl")]).sources
-        == ("a b.jsonl",)
-    )
+def test_lists_may_be_texts_and_texts_paths() -> None:
+    assert config(sources="a b.jsonl").sources == ("a b.jsonl",)
+    assert config(sources=[Path("a b.jsonl")]).sources == ("a b.jsonl",)
     assert config(output=Path("out")).output == "out"
-
-
-def test_columns_are_a_list_or_a_text_with_commas_in_any_order() -> None:
-    for given_as in (
-        "document_starts, position_ids",
-        ["document_starts", "position_ids", "tokens"],
-    ):
-        assert config(columns=given_as).columns == ("position_ids", "document_starts")
+    columns = ("position_ids", "document_starts")
+    assert config(columns="document_starts, position_ids").columns == columns
+    assert config(columns=["document_starts", "position_ids", "tokens"]).columns == columns
     assert config(columns="").columns == ()
 
 
 def test_equal_options_in_different_spellings_have_the_same_identity() -> None:
+    columns = ["position_ids", "document_ids"]
     one = config(
         holdout=0, window="4GB", columns="document_ids,position_ids", num_proc=1, output="a"
     )
-    other = config(
-        holdout=0.0, window=4_000_000_000, columns=["position_ids", "document_ids"], num_proc=9
-    )
+    other = config(holdout=0.0, window=4_000_000_000, columns=columns, num_proc=9)
     assert repr(one.identity()) == repr(other.identity())
     assert "num_proc" not in one.identity()
     assert one.identity() != config(seed=1).identity()
 
 
-def test_yaml_keys_may_be_written_with_dashes_and_unknown_ones_suggest_the_nearest(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [("", {}), ("max-length: 128\nsources: [a]\n", {"max_length": 128, "sources": ["a"]})],
+)
+def test_yaml_keys_may_be_written_with_dashes(
+    tmp_path: Path, content: str, options: dict[str, Any]
 ) -> None:
-    path = tmp_path / "build.yaml"
-    path.write_text("max-length: 128\nsources: [a.jsonl]\n")
-    assert from_yaml(path) == {"max_length": 128, "sources": ["a.jsonl"]}
-    path.write_text("max_lenght: 128\n")
-    with pytest.raises(
-        ConfigError,
-        match=r"build\.yaml has an unknown option 'max_lenght'; did you mean 'max_length'",
-    ):
-        from_yaml(path)
+    (tmp_path / "build.yaml").write_text(content)
+    assert from_yaml(tmp_path / "build.yaml") == options
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "words"),
     [
+        ("max_lenght: 128\n", "'max_lenght'; did you mean 'max_length'"),
         ("- a\n- b\n", "has a list, expected lines such as max_length: 4096"),
         ("a: [1\n", "is not readable as YAML"),
         ("!!python/object/apply:os.system [id]\n", "is not readable as YAML"),
+        (None, "no configuration file"),
     ],
 )
 def test_a_yaml_file_that_is_not_a_table_of_options_is_refused(
-    tmp_path: Path, content: str, sentence: str
+    tmp_path: Path, content: str | None, words: str
 ) -> None:
-    (tmp_path / "build.yaml").write_text(content)
-    with pytest.raises(ConfigError, match=sentence):
+    if content is not None:
+        (tmp_path / "build.yaml").write_text(content)
+    with refused(ConfigError, "build.yaml", words):
         from_yaml(tmp_path / "build.yaml")
-
-
-def test_an_empty_yaml_file_has_no_options_and_a_missing_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "build.yaml").write_text("")
-    assert from_yaml(tmp_path / "build.yaml") == {}
-    with pytest.raises(ConfigError, match=r"no configuration file .*other\.yaml"):
-        from_yaml(tmp_path / "other.yaml")
 
 
 def test_nearest_suggests_one_word_or_lists_them_all() -> None:
@@ -183,22 +118,16 @@ def test_nearest_suggests_one_word_or_lists_them_all() -> None:
 
 
 def test_the_listed_strategies_are_those_that_exist() -> None:
-    offered = next(
-        get_args(field.type) for field in fields(BuildConfig) if field.name == "strategy"
-    )
-    assert set(offered) == {*STRATEGIES, "wrapped"}
+    [offered] = [spec.type for spec in fields(BuildConfig) if spec.name == "strategy"]
+    assert set(get_args(offered)) == {*STRATEGIES, "wrapped"}
 
 
 @given(st.lists(st.text(min_size=1)), st.text(), st.floats(0, 1), st.integers(0, 2**63 - 1))
 def test_options_written_as_yaml_are_read_back_as_they_were(
     sources: list[str], column: str, share: float, seed: int
 ) -> None:
-    options = BuildConfig(
-        sources=tuple(sources),
-        text_column=column,
-        verify_engine=share,
-        seed=seed,
-        truncate_at="\\n+: #",
+    options = config(
+        sources=sources, text_column=column, verify_engine=share, seed=seed, truncate_at="\\n+: #"
     )
     assert BuildConfig(**yaml.safe_load(to_yaml(options))) == options
 
@@ -209,26 +138,18 @@ def test_a_file_name_that_is_not_unicode_survives_yaml(tmp_path: Path) -> None:
     assert from_yaml(tmp_path / "build.yaml")["sources"] == [name]
 
 
-def test_yaml_omits_unset_options_tokenizer_objects_and_permission_to_delete() -> None:
-    keys = yaml.safe_load(to_yaml(BuildConfig(tokenizer=object(), overwrite=True, limit=3))).keys()
-    assert "limit" in keys
-    assert not {"max_tokens", "tokenizer", "overwrite"} & keys
+def test_yaml_omits_what_is_unset_an_object_or_of_one_command() -> None:
+    once = {"output": "s3://bucket/out", "work_dir": "scratch", "executor": "ray"}
+    for options in ({"tokenizer": object(), "overwrite": True, "limit": 3}, once):
+        keys = yaml.safe_load(to_yaml(config(**options))).keys()
+        assert ("limit" in keys) == ("limit" in options)
+        assert not ({"max_tokens", "tokenizer", "overwrite"} | options_in("once")) & keys
 
 
 def test_every_option_has_one_stage_and_only_run_and_once_are_never_part_of_the_identity() -> None:
-    stages = get_args(Stage)
-    assert all(spec.metadata["stage"] in stages for spec in fields(BuildConfig))
-    assert sorted(name for stage in stages for name in options_in(stage)) == sorted(
-        s.name for s in fields(BuildConfig)
-    )
+    staged = [name for stage in get_args(Stage) for name in options_in(stage)]
+    assert sorted(staged) == sorted(spec.name for spec in fields(BuildConfig))
     assert not options_in("run", "once") & BuildConfig().identity().keys()
-
-
-def test_options_of_one_command_are_not_written_to_a_file() -> None:
-    written = yaml.safe_load(
-        to_yaml(config(output="s3://bucket/out", work_dir="scratch", executor="ray"))
-    )
-    assert not options_in("once") & written.keys()
 
 
 def test_pairs_are_truncated_unless_another_overflow_is_given(tmp_path: Path) -> None:
@@ -236,8 +157,6 @@ def test_pairs_are_truncated_unless_another_overflow_is_given(tmp_path: Path) ->
     assert config(**pairs).identity() == config(**pairs, overflow="truncate").identity()
     assert config(**pairs, overflow="drop").overflow == "drop"
     assert config(pair_columns=()).overflow == config().overflow == "split"
-    path = tmp_path / "build.yaml"
-    path.write_text("pair_columns: chosen,rejected\n")
-    assert BuildConfig(**from_yaml(path)).overflow == "truncate"
-    path.write_text(to_yaml(config(**pairs)))
-    assert BuildConfig(**from_yaml(path)) == config(**pairs)
+    for text in ("pair_columns: chosen,rejected\n", to_yaml(config(**pairs))):
+        (tmp_path / "build.yaml").write_text(text)
+        assert BuildConfig(**from_yaml(tmp_path / "build.yaml")) == config(**pairs)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from packprep.config.mix import Entry, as_dicts, entries, is_mix, targets
 from packprep.support.errors import ConfigError, InputError
+from tests.helpers.errors import refused
 from tests.helpers.files import config
 
 
@@ -17,63 +18,35 @@ def weighted(*weights: float, max_epochs: float = 1.0) -> tuple[Entry, ...]:
     )
 
 
-def test_a_name_is_a_source_taken_once_and_names_without_amounts_are_not_a_mix() -> None:
-    [entry] = config(sources="a.jsonl").entries()
-    assert (entry.label, entry.paths, entry.asked, entry.reading) == (
-        "a.jsonl",
-        ("a.jsonl",),
-        {},
-        {},
-    )
-    assert not is_mix([entry])
-
-
 def test_a_table_has_the_path_the_amount_and_the_options_of_a_source() -> None:
-    first, second, third = config(
-        sources=[
-            {"path": "web/*.jsonl", "epochs": 1.5},
-            {
-                "path": [Path("a.parquet"), "b.parquet"],
-                "label": "code",
-                "text-column": "content",
-                "max_tokens": 1000,
-            },
-            "c.jsonl",
-        ]
-    ).entries()
-    assert (first.label, first.asked) == ("web/*.jsonl", {"epochs": 1.5})
-    assert (second.label, second.paths, second.asked) == (
-        "code",
-        ("a.parquet", "b.parquet"),
-        {"max_tokens": 1000},
-    )
-    assert second.reading == {"text_column": "content"}
-    assert third.asked == {}
-    assert is_mix([first, second, third])
+    code = {"path": [Path("a.parquet"), "b.parquet"], "label": "code", "text-column": "content"}
+    tables = [{"path": "web/*.jsonl", "epochs": 1.5}, code | {"max_tokens": 1000}, "c.jsonl"]
+    sources = config(sources=tables).entries()
+    assert [(each.label, each.paths, each.asked, each.reading) for each in sources] == [
+        ("web/*.jsonl", ("web/*.jsonl",), {"epochs": 1.5}, {}),
+        ("code", ("a.parquet", "b.parquet"), {"max_tokens": 1000}, {"text_column": "content"}),
+        ("c.jsonl", ("c.jsonl",), {}, {}),
+    ]
+    assert is_mix(sources)
 
 
-def test_a_single_table_needs_no_list_and_a_table_without_amount_is_not_a_mix() -> None:
-    sources = config(sources={"path": "a.jsonl", "text_column": "body"}).entries()
-    assert [entry.label for entry in sources] == ["a.jsonl"]
-    assert not is_mix(sources)
+@pytest.mark.parametrize("source", ["a.jsonl", {"path": "a.jsonl", "text_column": "body"}])
+def test_sources_without_amounts_are_not_a_mix(source: Any) -> None:
+    [entry] = config(sources=source).entries()
+    assert (entry.label, entry.asked, is_mix([entry])) == ("a.jsonl", {}, False)
 
 
 def test_weights_for_names_equal_weights_in_tables() -> None:
-    short = config(sources=["a", "b"], weights="50, 0.5", max_epochs=4).entries()
-    long = config(
-        sources=[
-            {"path": "a", "weight": 50, "max_epochs": 4},
-            {"path": "b", "weight": 0.5, "max_epochs": 4},
-        ]
-    )
-    assert short == long.entries()
-    assert config(sources=["a", "b"], weights=[50, 0.5], max_epochs=4).entries() == short
+    tables = [{"path": "a", "weight": 50, "max_epochs": 4}]
+    tables += [{"path": "b", "weight": 0.5, "max_epochs": 4}]
+    long = config(sources=tables).entries()
+    assert config(sources=["a", "b"], weights="50, 0.5", max_epochs=4).entries() == long
+    assert config(sources=["a", "b"], weights=[50, 0.5], max_epochs=4).entries() == long
 
 
 def test_the_column_of_a_source_replaces_a_template_and_the_reverse() -> None:
-    settings = config(
-        sources=[{"path": "a", "text_column": "x"}, {"path": "b"}], text_template="{q} {a}"
-    )
+    sources = [{"path": "a", "text_column": "x"}, {"path": "b"}]
+    settings = config(sources=sources, text_template="{q} {a}")
     first, second = (settings.reading(entry.reading) for entry in settings.entries())
     assert (first.text_column, first.text_template) == ("x", None)
     assert (second.text_column, second.text_template) == ("text", "{q} {a}")
@@ -82,11 +55,8 @@ def test_the_column_of_a_source_replaces_a_template_and_the_reverse() -> None:
 
 
 def test_weights_of_the_same_shares_decide_the_same_bytes() -> None:
-    assert (
-        as_dicts(weighted(50, 30, 20))
-        == as_dicts(weighted(0.5, 0.3, 0.2))
-        != as_dicts(weighted(50, 20, 30))
-    )
+    assert as_dicts(weighted(50, 30, 20)) == as_dicts(weighted(0.5, 0.3, 0.2))
+    assert as_dicts(weighted(50, 30, 20)) != as_dicts(weighted(50, 20, 30))
 
 
 ABOVE_0 = "expected a number above 0"
@@ -98,7 +68,7 @@ def one(**amounts: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "words"),
     [
         (
             one(weight=0),
@@ -110,112 +80,63 @@ def one(**amounts: Any) -> dict[str, Any]:
         (one(weight=None), f"source a.jsonl has weight None, {ABOVE_0}"),
         (one(epochs="two"), f"source a.jsonl has epochs 'two', {ABOVE_0}"),
         (one(max_tokens=0.5), "source a.jsonl has max_tokens 0.5, expected a whole number"),
-        (
-            {"sources": ["a.jsonl", B]},
-            "source a.jsonl has no weight and b.jsonl has one; give every source a weight, or use "
-            "epochs and max_tokens for all",
-        ),
-        (
-            {"sources": [B, {"path": "c.jsonl", "epochs": 1}]},
-            "source c.jsonl has no weight and b.jsonl has one; give every source a weight, or use "
-            "epochs and max_tokens for all",
-        ),
-        (
-            one(weight=1, epochs=2),
-            "source a.jsonl has weight and epochs, which both set how much to take; give one of "
-            "them; max_epochs is how many times a source with a weight may be used",
-        ),
-        (
-            one(max_tokens=1, epochs=2),
-            "source a.jsonl has epochs and max_tokens, which both set how much to take; give one "
-            "of them",
-        ),
-        (
-            one(epochs=1, max_epochs=2),
-            "source a.jsonl has max_epochs without a weight; leave it out",
-        ),
+        ({"sources": ["a.jsonl", B]}, "source a.jsonl has no weight and b.jsonl has one"),
+        ({"sources": [B, {"path": "c.jsonl", "epochs": 1}]}, "source c.jsonl has no weight and"),
+        (one(weight=1, epochs=2), "source a.jsonl has weight and epochs, which both set how much"),
+        (one(max_tokens=1, epochs=2), "source a.jsonl has epochs and max_tokens, which both set"),
+        (one(epochs=1, max_epochs=2), "source a.jsonl has max_epochs without a weight"),
         (one(wieght=1), "source a.jsonl has an unknown key 'wieght'; did you mean 'weight'?"),
-        (
-            {"sources": {"weight": 1}},
-            "a source is {'weight': 1}, expected a table with path: FILE or path: [FILE, ...]",
-        ),
-        (
-            {"sources": {"path": []}},
-            "a source is {'path': []}, expected a table with path: FILE or path: [FILE, ...]",
-        ),
+        ({"sources": {"weight": 1}}, "a source is {'weight': 1}"),
+        ({"sources": {"path": []}}, "a source is {'path': []}"),
         (one(label=5), "source a.jsonl has label 5, expected text"),
-        (
-            {"sources": [B, B]},
-            "two sources of the mix have the label b.jsonl; give each a different label",
-        ),
+        ({"sources": [B, B]}, "two sources of the mix have the label b.jsonl"),
         (one(text_column=5), "source a.jsonl: text_column is 5, expected text"),
         (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
         (one(text_template=None), "source a.jsonl has text_template null; leave it out"),
-        (
-            one(input_ids_column="ids"),
-            "source a.jsonl and the build differ in input_ids_column: either all sources have it "
-            "or none; set it for the build too",
-        ),
-        (
-            one(text_template="{a}", text_column="b"),
-            "source a.jsonl: text_column and text_template both say what the text is; give one of "
-            "them",
-        ),
-        (
-            {"sources": ["a", "b"], "weights": "1"},
-            "weights has 1 numbers for 2 sources; give one for each source",
-        ),
+        (one(input_ids_column="ids"), "source a.jsonl and the build differ in input_ids_column"),
+        (one(text_template="{a}", text_column="b"), "source a.jsonl: text_column and"),
+        ({"sources": ["a", "b"], "weights": "1"}, "weights has 1 numbers for 2 sources"),
         ({"sources": ["a", "b"], "weights": "1,x"}, f"source b has weight 'x', {ABOVE_0}"),
-        (
-            {"sources": ["a", B], "weights": "1,2"},
-            "source b.jsonl has an amount in addition to weights; leave it out",
-        ),
-        (
-            {"sources": "a", "max_epochs": 2},
-            "max_epochs is for sources with a weight, and no source has a weight; leave it out",
-        ),
+        ({"sources": ["a", B], "weights": "1,2"}, "source b.jsonl has an amount in addition to"),
+        ({"sources": "a", "max_epochs": 2}, "max_epochs is for sources with a weight, and no"),
     ],
 )
-def test_a_wrong_amount_is_refused_naming_the_source(
-    options: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(ConfigError) as raised:
+def test_a_wrong_amount_is_refused_naming_the_source(options: dict[str, Any], words: str) -> None:
+    with refused(ConfigError, words):
         config(**options)
-    assert str(raised.value) == sentence
 
 
-def test_the_scarcest_source_is_used_once_completely_and_limits_the_mix() -> None:
-    wanted, scarce = targets(weighted(50, 30, 20), [900, 300, 900])
-    assert wanted == [500, 300, 200]
-    assert scarce is not None
-    assert scarce.label == "1.jsonl"
+def tables(*sources: dict[str, Any] | str) -> tuple[Entry, ...]:
+    return entries(list(sources), (), 1.0)
 
 
-def test_max_epochs_repeats_the_scarcest_source_until_another_one_limits_the_mix() -> None:
-    assert targets(weighted(50, 30, 20, max_epochs=1.5), [900, 300, 900])[0] == [750, 450, 300]
-    wanted, scarce = targets(weighted(50, 50, max_epochs=10), [100, 900])
-    assert wanted == [1000, 1000]
-    assert scarce is not None
-    assert scarce.label == "0.jsonl"
-    once_more = entries(
-        [{"path": "a", "weight": 1, "max_epochs": 9}, {"path": "b", "weight": 1}], (), 1.0
-    )
-    assert targets(once_more, [100, 500])[0] == [500, 500]
+ONCE = weighted(50, 30, 20)
+AMOUNTS = tables({"path": "a", "epochs": 2}, {"path": "b", "max_tokens": 50}, "c")
+ONE_REPEATED = tables({"path": "a", "weight": 1, "max_epochs": 9}, {"path": "b", "weight": 1})
 
 
-def test_max_tokens_of_the_build_makes_a_mix_smaller_and_keeps_its_shares() -> None:
-    assert targets(weighted(50, 30, 20), [900, 300, 900], 100) == ([50, 30, 20], None)
-    sources = entries([{"path": "a", "epochs": 2}, {"path": "b", "max_tokens": 50}, "c"], (), 1.0)
-    assert targets(sources, [100, 100, 150])[0] == [200, 50, 150]
-    assert targets(sources, [100, 100, 150], 40)[0] == [20, 5, 15]
-
-
-def test_max_tokens_of_a_source_never_repeats_it() -> None:
-    assert targets(entries([{"path": "a", "max_tokens": 1000}], (), 1.0), [100])[0] == [100]
+@pytest.mark.parametrize(
+    ("sources", "available", "limit", "wanted", "scarce"),
+    [
+        (ONCE, [900, 300, 900], None, [500, 300, 200], "1.jsonl"),
+        (ONCE, [900, 300, 900], 100, [50, 30, 20], None),
+        (weighted(50, 30, 20, max_epochs=1.5), [900, 300, 900], None, [750, 450, 300], "1.jsonl"),
+        (weighted(50, 50, max_epochs=10), [100, 900], None, [1000, 1000], "0.jsonl"),
+        (ONE_REPEATED, [100, 500], None, [500, 500], "b"),
+        (AMOUNTS, [100, 100, 150], None, [200, 50, 150], None),
+        (AMOUNTS, [100, 100, 150], 40, [20, 5, 15], None),
+        (tables({"path": "a", "max_tokens": 1000}), [100], None, [100], None),
+    ],
+)
+def test_the_scarcest_source_is_used_completely_and_limits_the_mix(
+    sources: Any, available: list[int], limit: int | None, wanted: list[int], scarce: str | None
+) -> None:
+    taken, limiting = targets(sources, available, limit)
+    assert (taken, limiting and limiting.label) == (wanted, scarce)
 
 
 def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
-    with pytest.raises(InputError, match=r"the source 1\.jsonl has no tokens to mix"):
+    with refused(InputError, "1.jsonl has no tokens"):
         targets(weighted(1, 1), [5, 0])
 
 
@@ -223,10 +144,8 @@ def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
     "amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}]
 )
 def test_a_source_is_not_repeated_more_than_100_000_times(amount: dict[str, float]) -> None:
-    sources = entries([{"path": "a.jsonl", **amount}], (), 1.0)
-    with pytest.raises(
-        InputError, match=r"repeat the source a\.jsonl more than 100,000 times; give max_tokens, or"
-    ):
+    sources = tables({"path": "a.jsonl", **amount})
+    with refused(InputError, "a.jsonl", 100_000):
         targets(sources, [10])
     assert targets(sources, [10], 1_000_000)[0] == [1_000_000]
 

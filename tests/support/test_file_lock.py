@@ -12,37 +12,37 @@ import pytest
 
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import STALE_AFTER, Holder, holder, lock_path, locked
+from tests.helpers.errors import refused
+
+HERE = socket.gethostname()
+
+
+def taken(out: Path) -> Holder | None:
+    """Lock the output and release it. Returns the stale holder of before."""
+    with locked(out, "out is being built") as before:
+        return before
 
 
 def test_a_second_build_is_refused_with_host_and_pid(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    here = f"process {os.getpid()} on {socket.gethostname()}"
     with locked(out, "out is being built") as before:
         assert before is None
-        with (
-            pytest.raises(
-                ConfigError, match=f"^out is being built by {here}, which holds .*out.lock; wait"
-            ),
-            locked(out, "out is being built"),
-        ):
-            pass
-        assert holder(out) == Holder(socket.gethostname(), os.getpid(), alive=True)
-    assert holder(out) is None
-    assert list(tmp_path.iterdir()) == []
+        with refused(ConfigError, "out is being built", os.getpid(), HERE, "out.lock"):
+            taken(out)
+        assert holder(out) == Holder(HERE, os.getpid(), alive=True)
+    assert (holder(out), list(tmp_path.iterdir())) == (None, [])
 
 
 def test_the_lock_of_a_killed_build_is_stale_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom packprep.support.file_lock import "
-        "locked\n"
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from packprep.support.file_lock import locked\n"
         "with locked(Path(sys.argv[1]), 'x'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     dead = subprocess.Popen([sys.executable, "-c", code, str(out)])
     dead.wait()
-    assert holder(out) == Holder(socket.gethostname(), dead.pid, alive=False)
-    with locked(out, "out is being built") as before:
-        assert before == Holder(socket.gethostname(), dead.pid, alive=False)
+    assert holder(out) == taken(out) == Holder(HERE, dead.pid, alive=False)
 
 
 def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(
@@ -50,24 +50,18 @@ def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(
 ) -> None:
     out = tmp_path / "out"
     lock_path(out).write_text(json.dumps({"host": "elsewhere", "pid": 7}))
-    with (
-        pytest.raises(ConfigError, match="by process 7 on elsewhere"),
-        locked(out, "out is being built"),
-    ):
-        pass
+    with refused(ConfigError, "by process 7 on elsewhere"):
+        taken(out)
     assert holder(out) == Holder("elsewhere", 7, alive=True)
     old = time.time() - STALE_AFTER - 5
     os.utime(lock_path(out), (old, old))
-    assert holder(out) == Holder("elsewhere", 7, alive=False)
-    with locked(out, "out is being built") as before:
-        assert before == Holder("elsewhere", 7, alive=False)
+    assert holder(out) == taken(out) == Holder("elsewhere", 7, alive=False)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}'])
 def test_a_lock_that_was_not_written_to_its_end_is_stale(tmp_path: Path, content: str) -> None:
     lock_path(tmp_path / "out").write_text(content)
-    with locked(tmp_path / "out", "out is being built") as before:
-        assert before is None
+    assert taken(tmp_path / "out") is None
 
 
 def test_on_a_file_system_without_locks_a_living_process_keeps_its_own(
@@ -78,14 +72,9 @@ def test_on_a_file_system_without_locks_a_living_process_keeps_its_own(
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
     out = tmp_path / "out"
-    with (
-        locked(out, "out is being built"),
-        pytest.raises(ConfigError, match=f"by process {os.getpid()}"),
-        locked(out, "out is being built"),
-    ):
-        pass
+    with locked(out, "out is being built"), refused(ConfigError, "by process", os.getpid()):
+        taken(out)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    lock_path(out).write_text(json.dumps({"host": socket.gethostname(), "pid": gone.pid}))
-    with locked(out, "out is being built") as before:
-        assert before == Holder(socket.gethostname(), gone.pid, alive=False)
+    lock_path(out).write_text(json.dumps({"host": HERE, "pid": gone.pid}))
+    assert taken(out) == Holder(HERE, gone.pid, alive=False)

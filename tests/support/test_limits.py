@@ -40,12 +40,11 @@ def tree(root: Path, group: str, mountinfo: str, files: Mapping[str, str]) -> Pa
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 
 
-def test_without_limits_the_machine_counts(tmp_path: Path) -> None:
+def test_the_machine_counts_and_the_affinity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert usable_cores(tmp_path) == (128, "machine")
     assert usable_memory(tmp_path) == (256_000_000_000, "machine")
-
-
-def test_the_affinity_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4, 5})
     assert usable_cores(tmp_path) == (3, "affinity")
 
@@ -129,9 +128,8 @@ def test_files_that_nobody_expected_are_no_limit(tmp_path: Path, content: str) -
 def real_group() -> Iterator[Path]:
     """A new control group of 2 GB, of either version; skips where this user may not make one."""
     version_2 = "memory" in _read(GROUPS / "cgroup.controllers").split()
-    folder, name = (
-        (GROUPS, "memory.max") if version_2 else (GROUPS / "memory", "memory.limit_in_bytes")
-    )
+    name = "memory.max" if version_2 else "memory.limit_in_bytes"
+    folder = GROUPS if version_2 else GROUPS / "memory"
     path = folder / f"packprep-test-{os.getpid()}"
     try:
         if not (folder / "cgroup.procs").exists():

@@ -14,6 +14,8 @@ from packprep.support import linux
 ROOT = Path(__file__).parents[2]
 on_linux = pytest.mark.skipif(not linux.LINUX, reason="only Linux can do it")
 
+HUGE = "glibc.malloc.hugetlb=1"
+MADVISE = "always [madvise] never"
 _CODE = """
 import os, pathlib, sys
 from packprep.support import linux
@@ -21,60 +23,57 @@ linux._HUGE_PAGES = pathlib.Path(sys.argv[3])
 linux.begin_with_huge_pages()
 print(os.getpid(), os.environ.get("GLIBC_TUNABLES"), sys.argv[1:3], sys.flags.utf8_mode)
 """
-_ASKED = "glibc.malloc.hugetlb=1"
 
 
-@pytest.mark.parametrize(
-    ("system", "command", "set_before", "expected"),
-    [
-        ("always [madvise] never", "build", None, _ASKED),
-        ("always [madvise] never", "plan", None, _ASKED),
-        ("always [madvise] never", "show", None, None),
-        (
-            "always [madvise] never",
-            "build",
-            "glibc.malloc.tcache_count=7",
-            "glibc.malloc.tcache_count=7",
-        ),
-        ("[always] madvise never", "build", None, None),
-        ("always madvise [never]", "build", None, None),
-        (None, "build", None, None),
-    ],
-)
-def test_a_process_that_tokenizes_begins_again_with_huge_pages_where_they_must_be_asked_for(
-    system: str | None, command: str, set_before: str | None, expected: str | None, tmp_path: Path
-) -> None:
-    enabled = tmp_path / "enabled"
-    if system is not None:
-        enabled.write_text(system + "\n")
-    others = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
-    given = {} if set_before is None else {"GLIBC_TUNABLES": set_before}
+def test_a_process_that_begins_again_has_its_number_arguments_and_flags(tmp_path: Path) -> None:
+    (tmp_path / "enabled").write_text(MADVISE + "\n")
+    arguments = ["build", "a name with spaces"]
     process = subprocess.Popen(
-        [sys.executable, "-X", "utf8", "-c", _CODE, command, "a name with spaces", str(enabled)],
-        env=others | given,
+        [sys.executable, "-X", "utf8", "-c", _CODE, *arguments, str(tmp_path / "enabled")],
+        env={name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"},
         stdout=subprocess.PIPE,
         text=True,
     )
     printed, _ = process.communicate(timeout=60)
-    assert printed == f"{process.pid} {expected} {[command, 'a name with spaces']} 1\n"
+    assert printed == f"{process.pid} {HUGE} {arguments} 1\n"
 
 
-def test_a_process_that_may_not_begin_again_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("system", "command", "set_before", "begins"),
+    [
+        (MADVISE, "build", None, True),
+        (MADVISE, "plan", None, True),
+        (MADVISE, "show", None, False),
+        (MADVISE, "build", "glibc.malloc.tcache_count=7", False),
+        ("[always] madvise never", "build", None, False),
+        ("always madvise [never]", "build", None, False),
+        (None, "build", None, False),
+    ],
+)
+def test_a_process_that_tokenizes_begins_again_where_huge_pages_must_be_asked_for(
+    system: str | None,
+    command: str,
+    set_before: str | None,
+    begins: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tried = []
+    tried: list[str] = []
 
-    def refused(*_: object) -> None:
-        tried.append(True)
-        raise PermissionError
+    def refused(program: str, arguments: list[str], environment: dict[str, str]) -> None:
+        tried.append(environment["GLIBC_TUNABLES"])
+        raise PermissionError  # as a sandbox does; the process continues
 
-    (tmp_path / "enabled").write_text("always [madvise] never\n")
+    if system is not None:
+        (tmp_path / "enabled").write_text(system + "\n")
     monkeypatch.setattr(linux, "_HUGE_PAGES", tmp_path / "enabled")
-    monkeypatch.setattr(sys, "argv", ["packprep", "build"])
+    monkeypatch.setattr(sys, "argv", ["packprep", command])
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if set_before is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", set_before)
     monkeypatch.setattr(os, "execve", refused)
     linux.begin_with_huge_pages()
-    assert tried
+    assert tried == ([HUGE] if begins else [])
 
 
 @pytest.fixture

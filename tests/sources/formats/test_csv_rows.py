@@ -71,10 +71,7 @@ def test_text_behind_a_closed_quote_is_a_finding_of_its_line() -> None:
 
 def test_a_nul_is_no_text() -> None:
     assert rows(b"text,id\nb\0,2\nc,\0\n") == [
-        {
-            "text": None,
-            "problem": "bad_utf8: 'text' contains a NUL byte; save it as UTF-8 text",
-        },
+        {"text": None, "problem": "bad_utf8: 'text' contains a NUL byte; save it as UTF-8 text"},
         {"text": "c", "problem": None},
     ]
 

@@ -46,14 +46,8 @@ def problem(line: bytes) -> str | None:
         (b'{"text": "\\ud800"}', "bad_utf8: 'text' has a lone surrogate"),
         (b'{"text": "a", "text": "b"}', "bad_json: duplicate key 'text'"),
         (b"nonsense", "bad_json: invalid JSON: Expecting value at character 0"),
-        (
-            b'{"text": "a\x00"}',
-            "bad_json: invalid JSON: Invalid control character at character 11",
-        ),
-        (
-            b'{"text": "half',
-            "bad_json: invalid JSON: Unterminated string starting at character 9",
-        ),
+        (b'{"text": "a\x00"}', "bad_json: invalid JSON: Invalid control character at character 11"),
+        (b'{"text": "half', "bad_json: invalid JSON: Unterminated string starting at character 9"),
         (b"[1, 2]", "bad_json: it is a list, expected an object"),
         (b"7", "bad_json: it is a number, expected an object"),
         (b"[" * 100_000, None),
