@@ -36,7 +36,6 @@ ROOMS = (
     "trees",
     "windows",
     "output",
-    "inspect/foreign",
     "inspect",
     "execute",
     "preview",

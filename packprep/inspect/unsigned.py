@@ -85,7 +85,7 @@ def _folders(directory: Path) -> list[Path]:
             else f"has neither {MANIFEST} nor state.json"
         )
         raise InputError(
-            f"{directory} {what}; expected an output of packprep, or of save_to_disk"
+            f"{directory} {what}; expected an output or export of packprep, or of save_to_disk"
         ) from None
     except FormatError:
         raise

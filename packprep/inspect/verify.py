@@ -7,8 +7,9 @@ fast   reads each byte once, hashes and checks it, one file per thread. Speed: t
        `packprep.inspect.coverage`.
 full   also tokenizes a sample of documents again (`packprep.inspect.retokenize`).
 
-A dataset without a manifest, saved by TRL or another packer, is checked for the invariants only
-(`packprep.inspect.unsigned`), and so are files of other tools (`packprep.inspect.foreign`).
+An export is compared with the digests of its export.json (`packprep.inspect.exported`). A dataset
+without a manifest, saved by TRL or another packer, is checked for the invariants only
+(`packprep.inspect.unsigned`).
 """
 
 import contextlib
@@ -71,7 +72,7 @@ def verify(
     max_findings: int = 20,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Verify the output of a build, or the invariants of packs and token files of other tools.
+    """Verify the output of a build, an export, or packs of others that `save_to_disk` wrote.
 
     sample, seed: number and choice of documents to tokenize again, at level full. root: folder of
     relative source paths. tokenizer: its place, if it has moved since the build; without a manifest
@@ -129,39 +130,21 @@ def verify(
 def _verify_without_manifest(
     path: Path, verdict: Verdict, vocab_size: int | None, tokenizer: Any, progress: Progress
 ) -> None:
-    """Check the files of other tools, or a dataset of packs that `save_to_disk` wrote."""
-    if vocab_size is None and tokenizer is not None:
-        from packprep.engines.tokenizer import load_tokenizer
+    """Check an export, or a dataset of packs that `save_to_disk` wrote."""
+    if (path / EXPORT).exists():
+        from packprep.inspect.exported import check_exported
 
-        vocab_size = load_tokenizer(tokenizer, bos="none", eos="none").vocab_size
-    from packprep.inspect.foreign.detect import NO_MANIFEST, verify_foreign
-    from packprep.inspect.foreign.exported import check_exported
+        check_exported(path, verdict, progress)
+    else:
+        from packprep.inspect.unsigned import verify_unsigned
 
-    exported = check_exported(path, verdict.findings, progress)
-    if exported is not None and vocab_size is None:
-        vocab_size = exported.data.get("vocab_size")
-    try:
-        result = verify_foreign(path, vocab_size, verdict.findings, progress)
-        if result is None:
-            from packprep.inspect.unsigned import verify_unsigned
+        if vocab_size is None and tokenizer is not None:
+            from packprep.engines.tokenizer import load_tokenizer
 
-            verify_unsigned(path, verdict, vocab_size, progress)
-        else:
-            verdict.not_checked += result.not_checked
-            for count in ("files", "bytes", "packs", "segments", "tokens"):
-                setattr(verdict, count, getattr(result, count))
-    except (InputError, FormatError) as error:
-        if not (path / EXPORT).exists():
-            raise  # there is nothing to verify
-        what = f"the packs cannot be read: {error}"
-        verdict.findings.add(Finding(kind="damaged", file=EXPORT, what=what))
+            vocab_size = load_tokenizer(tokenizer, bos="none", eos="none").vocab_size
+        verify_unsigned(path, verdict, vocab_size, progress)
     if path.is_dir() and (caches := cache_files(path)):
         verdict.not_checked.append(cache_note(caches))
-    if exported is not None:
-        verdict.not_checked = [
-            "documents, BOS, EOS and the ledger: an export does not have them",
-            *(sentence for sentence in verdict.not_checked if sentence != NO_MANIFEST),
-        ]
 
 
 def _check_files(

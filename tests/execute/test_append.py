@@ -17,9 +17,9 @@ from packprep.execute import merge as merging
 from packprep.execute import stages, window_files
 from packprep.execute.merge import merge
 from packprep.execute.pipeline import build_share
-from packprep.inspect.progress import build_progress
 from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
+from packprep.output.progress import build_progress
 from packprep.output.staging import appended_path, staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError

@@ -21,7 +21,6 @@ import zstandard
 from packprep.support.memory import peak
 from tests.helpers.command import Result, run
 from tests.helpers.corpus import save_tokenizer
-from tests.helpers.foreign_packs import write_preset
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
 
 _DOCUMENTS = [[1, 2, 3], [4, 5], [6]]
@@ -100,9 +99,6 @@ def _commands(folder: Path) -> dict[str, Callable[[], Result]]:
         commands[name] = build(folder / name)
     for name, path in _token_files(folder).items():
         commands[name] = build(path, "--input-ids-column", "ids")
-    preset = write_preset(folder / "preset")
-    (preset / "samples.npy").write_bytes(npy_claiming((1 << 40, 6)))
-    commands["samples.npy"] = lambda: run("verify", preset)
     (folder / "lengths.npy").write_bytes(npy_claiming((1 << 50,)))
     commands["lengths.npy"] = lambda: run(
         "plan", folder / "lengths.npy", "--max-length", "64", "--strategy", "best_fit"

@@ -92,7 +92,7 @@ def command(
         places = list(map(output_at, outputs))
         print_side_by_side(places, everything=everything, as_json=as_json)
         return
-    from packprep.inspect.progress import build_progress
+    from packprep.output.progress import build_progress
     from packprep.schemas.errors import FormatError
     from packprep.schemas.manifest import read_manifest
     from packprep.schemas.storage.stores import is_url

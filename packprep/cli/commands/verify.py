@@ -89,10 +89,8 @@ def command(
     ledger against the data, and that no document is lost, repeated or cut in the wrong place. Every
     finding names file, pack and segment.
 
-    Packs of other tools have no manifest; only their invariants are checked. OUT may be a dataset
-    that TRL packed, packed Parquet of Megatron-Bridge, rows with position_ids or seq_lengths
-    (.parquet, .arrow, .jsonl), a token file (.bin with .idx, .npy, .ds), preset packs of XTuner, or
-    a folder of these.
+    OUT may also be an export, whose files are compared with the digests of export.json, or packs
+    that TRL or another packer saved with save_to_disk, of which the invariants are checked.
 
     \b
     Example:

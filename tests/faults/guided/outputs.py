@@ -20,11 +20,11 @@ from typing import Any
 import pyarrow as pa
 
 from packprep.exports.export import export
-from packprep.inspect.progress import build_progress
 from packprep.inspect.report_file import read_report
 from packprep.inspect.stats import source_rows
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
+from packprep.output.progress import build_progress
 from packprep.output.report import table
 from packprep.reports.card import dataset_card
 from packprep.reports.compare import compare_reports
@@ -38,14 +38,13 @@ from packprep.tokens.store_entries import StoreEntry
 from tests.faults.fuzz import read_everything, sign, write_signed
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
-from tests.helpers.foreign_packs import BRIDGE, ROWS, write_preset, write_rows
 
 from .target import Target, change_json, change_part, joined, parted
 
 _OUTPUTS = ("plain", "split", "hf", "index")
 _EXPORTS = ("npy", "mds", "parquet", "trl", "xtuner", "megatron")
 _SIGNED = 8  # of the number in front of the bytes; lower bits choose an output
-_FOREIGN = ("a.parquet", "a.arrow", "a.jsonl", "boundaries.npy", "samples.npy", "paths.json")
+_SAVED = ("state.json", "data.arrow")
 _RECEIPTS = ("files.json", "unit-000000-000.json", "entry.json", "build.json")
 
 
@@ -193,15 +192,25 @@ def _sign_export(out: Path) -> None:
         path.write_bytes(canonical_json(value))
 
 
-def _check_foreign(data: bytes, folder: Path) -> bool:
-    """Files of other tools, without digests: nothing to compare, but no other error."""
+def _check_saved(data: bytes, folder: Path) -> bool:
+    """Packs that TRL saved, without digests: nothing to compare, but no other error."""
     kind, content = parted(data, 2)
-    name = _FOREIGN[_number(kind) % len(_FOREIGN)]
-    if name.endswith((".npy", ".json")):
-        write_preset(folder / "x")
-    (folder / "x").mkdir(exist_ok=True)
-    (folder / "x" / name).write_bytes(content)
+    _write_saved(folder / "x")
+    (folder / "x" / _SAVED[_number(kind) % len(_SAVED)]).write_bytes(content)
     return verify(folder / "x", vocab_size=100).sound
+
+
+def _write_saved(folder: Path) -> None:
+    columns = {
+        "input_ids": [[5, 6, 7, 8, 9], [10, 11, 12], [13]],
+        "seq_lengths": [[3, 2], [2, 1], [1]],
+        "labels": [[-100, 6, 7, -100, 9], [-100, 11, -100], [-100]],
+    }
+    table = pa.table(columns)
+    folder.mkdir(exist_ok=True)
+    with pa.ipc.new_stream(str(folder / "data.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
 
 
 def _check_receipt(data: bytes, folder: Path) -> bool:
@@ -247,14 +256,9 @@ def _file_seeds(names: Sequence[str], pattern: str) -> Callable[[Path], list[byt
     return seeds
 
 
-def _foreign_seeds(folder: Path) -> list[bytes]:
-    table_ = pa.table(ROWS)
-    with pa.ipc.new_stream(str(folder / "a.arrow"), table_.schema) as writer:
-        writer.write_table(table_)
-    write_rows(folder / "a.jsonl", ROWS)
-    write_rows(folder / "a.parquet", BRIDGE)
-    write_preset(folder)
-    return _seeds_of([(number, folder / name) for number, name in enumerate(_FOREIGN)])
+def _saved_seeds(folder: Path) -> list[bytes]:
+    _write_saved(folder)
+    return _seeds_of([(number, folder / name) for number, name in enumerate(_SAVED)])
 
 
 def _receipt_seeds(folder: Path) -> list[bytes]:
@@ -272,5 +276,5 @@ OUTPUTS = {
     "receipt": Target(seeds=_receipt_seeds, check=_check_receipt, mutate=_JSON),
     "shard": Target(seeds=_file_seeds(_OUTPUTS, "*.arrow"), check=_check_shard),
     "export": Target(seeds=_file_seeds(_EXPORTS, "*"), check=_check_export, mutate=_JSON),
-    "foreign": Target(seeds=_foreign_seeds, check=_check_foreign, mutate=_JSON),
+    "saved": Target(seeds=_saved_seeds, check=_check_saved, mutate=_JSON),
 }

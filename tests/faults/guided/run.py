@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "build" / "fuzz"
 NAMES = (
     *("json", "csv", "text", "gzip", "zstd", "parquet", "arrow", "tokens", "messages", "template"),
-    *("options", "manifest", "report", "receipt", "shard", "export", "foreign"),
+    *("options", "manifest", "report", "receipt", "shard", "export", "saved"),
 )
 _LARGEST = 1 << 14  # bytes of an input
 # numba cannot compile functions that count their lines.

@@ -2,39 +2,45 @@
 
 from pathlib import Path
 
+from packprep.inspect.verdict import Verdict
 from packprep.schemas.canonical import file_xxh3
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
-from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.findings import Finding
 from packprep.schemas.listed import is_cache
 from packprep.schemas.storage.export_manifest import EXPORT, ExportManifest, read_export
 from packprep.support.progress import Progress
 
 
-def check_exported(
-    directory: Path, findings: Findings, progress: Progress
-) -> ExportManifest | None:
-    """Compare every file with export.json. Returns it; None if there is none, or a damaged one."""
+def check_exported(directory: Path, verdict: Verdict, progress: Progress) -> None:
+    """Compare every file with export.json. Packs are counted as export.json counts them."""
     try:
         manifest = read_export(directory)
     except FormatError as error:
         what = f"it {str(error).removeprefix(f'{directory / EXPORT} ')}"
-        findings.add(Finding(kind="manifest", file=EXPORT, what=what))
-        return None
+        verdict.findings.add(Finding(kind="manifest", file=EXPORT, what=what))
+        verdict.not_checked.append("everything else: without export.json nothing is known of it")
+        return
     if manifest is None:
-        return None
+        return
     for number, (name, receipt) in enumerate(manifest.files.items(), 1):
         try:
             problem = _problem(inside(directory, name), receipt["bytes"], receipt["xxh3_128"])
         except (FormatError, OSError) as error:
             problem = f"it cannot be read: {error}"
         if problem:
-            findings.add(Finding(kind="file", file=name, what=problem))
+            verdict.findings.add(Finding(kind="file", file=name, what=problem))
         progress.advance("digests", number, len(manifest.files), "files")
     for name in _surplus(directory, manifest):
         what = "it is not in export.json; expected nothing else in the directory"
-        findings.add(Finding(kind="surplus", file=name, what=what))
-    return manifest
+        verdict.findings.add(Finding(kind="surplus", file=name, what=what))
+    verdict.files = len(manifest.files) + 1
+    verdict.bytes = sum(receipt["bytes"] for receipt in manifest.files.values())
+    for counts in manifest.splits.values():
+        verdict.packs += counts["packs"]
+        verdict.segments += counts["segments"]
+        verdict.tokens += counts["tokens"]
+    verdict.not_checked.append("packs, documents and the ledger: export.json has digests of files")
 
 
 def _problem(path: Path, size: int, digest: str) -> str:

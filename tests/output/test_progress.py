@@ -12,8 +12,8 @@ from packprep import BuildConfig, build
 from packprep.execute import stages, window_files
 from packprep.execute.array_tasks import member_path
 from packprep.execute.pipeline import build_share
-from packprep.inspect.progress import build_progress
 from packprep.output import directory as outputs
+from packprep.output.progress import build_progress
 from packprep.output.staging import CLAIMS, staging_path
 from packprep.support.file_lock import locked
 from tests.helpers.command import run

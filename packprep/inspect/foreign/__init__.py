@@ -1,1 +1,0 @@
-"""Packs in the files of other tools in; their faults out, without a manifest."""
