@@ -20,10 +20,7 @@ from itertools import accumulate
 from operator import methodcaller
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-
-from packprep.chat.conversations import ROLES, Conversation
+from packprep.chat.conversations import Conversation
 from packprep.chat.forms import Form, FormKey
 from packprep.chat.marks import Text, with_texts
 from packprep.chat.rendering.expressions import (
@@ -34,19 +31,11 @@ from packprep.chat.rendering.expressions import (
     Original,
     TextGuard,
 )
-from packprep.chat.rendering.plain_rows import (
-    CHAT_KERNELS,
-    Composition,
-    PlainRows,
-    Tables,
-)
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
-from packprep.support.arrays import Int64
 
-_ROLES = sorted(ROLES)
 _SHAPES = 4096  # cached
 _FIRST = 2  # row of a shape that is traced; many shapes have one row only
 _TRACES = 4  # of a shape, each for other answers
@@ -103,28 +92,6 @@ class Composer:
                 return composed
         return None
 
-    def rows(self, cells: pa.Array[Any]) -> Composition | None:
-        """Those of many rows of JSON text that kernels can compose; None where they know none."""
-        if not self._plans or not len(cells) or not CHAT_KERNELS.ready(len(cells)):
-            return None
-        plain = PlainRows.read(cells, _ROLES)
-        sizes, spans = np.full(len(cells), -1), np.zeros(len(cells), np.int64)
-        taken: list[tuple[tuple[str, ...], Plan, Tables, Int64]] = []
-        for roles, rows in plain.shapes().items():
-            for plan in self._plans.get(roles, ()):
-                if plan.tables is not None and len(rows):
-                    measured = plan.tables.measure(plain, rows)
-                    held, rows = rows[measured >= 0], rows[measured < 0]
-                    sizes[held], spans[held] = measured[measured >= 0], plan.tables.spans
-                    taken.append((roles, plan, plan.tables, held))
-        composition = Composition(sizes, spans)
-        for roles, plan, tables, held in taken:
-            tables.write(plain, held, composition)
-            done = held[composition.done[held]]
-            render = partial(self._render_row, plain, roles)
-            composition.done[done] = plan.passes_all(done, composition, render)
-        return composition
-
     def learn(
         self, key: Hashable, conversation: Conversation, text: str, form: Form | None
     ) -> None:
@@ -170,9 +137,6 @@ class Composer:
         if composed is None or self._render(planted) == composed:
             return trace
         return None
-
-    def _render_row(self, plain: PlainRows, roles: Sequence[str], row: int) -> str | None:
-        return self._render_plain(roles, plain.texts_of(row))
 
     def _render_plain(self, roles: Sequence[str], texts: Sequence[str]) -> str | None:
         messages = [
@@ -224,20 +188,6 @@ class _Checked:
     def passes(self, text: str, render: Callable[[], str | None]) -> bool:
         """True if a composed text can be used."""
         return self._passes(self._asks(text.encode(errors="surrogatepass")), text, render)
-
-    def passes_all(
-        self,
-        rows: Int64,
-        composition: Composition,
-        render: Callable[[int], str | None],
-    ) -> bool:
-        """True if the composed texts of all of these rows can be used."""
-        for row in rows.tolist():
-            if self._asks(composition.bytes_of(row)) and not self._passes(
-                True, composition.text_of(row), partial(render, row)
-            ):
-                return False
-        return not self._is_refused
 
     def _asks(self, text: bytes | memoryview) -> bool:
         """True if this use is compared with a rendering. text: of the row, in UTF-8."""
@@ -304,12 +254,6 @@ class Plan(_Checked):
             literal.endswith(tuple(signs)) for literal in trace.literals
         )
         self._signs = [(sign, between.count(sign)) for sign in sorted(signs)]
-        bounds = [(max(marks - 1, 0), position) for position, marks in self._bounds]
-        self.tables = None
-        if Tables.can_hold(trace, tokens.beginnings) and bounds == sorted(bounds):
-            self.tables = Tables(
-                trace, bounds, tokens.beginnings, len(form.specials), self._is_clear
-            )
 
     @staticmethod
     def fits(form: Form, trace: Trace, texts: int) -> bool:

@@ -33,7 +33,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.chat.conversations import (
-    JSON_CELLS,
     BadRowError,
     ChatRow,
     Conversation,
@@ -42,7 +41,6 @@ from packprep.chat.conversations import (
 )
 from packprep.chat.forms import plain_chat
 from packprep.chat.left_out import LEFT_OUT
-from packprep.chat.rendering.plain_rows import Composition
 from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
@@ -87,33 +85,6 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
     null where it writes all. turns: the documents of a row that `text` holds, see
     turn_documents.py; null where every row is one. problem: set only where there is no text.
     """
-    composition = _composed(table, columns, finder)
-    if composition is None or not isinstance(finder, TurnFinder):
-        return _one_by_one(table, columns, finder)
-    texts, trained = composition.arrays()
-    composed = {field.name: pa.nulls(len(table), field.type) for field in RENDERED}
-    composed |= {"text": texts} if finder.train_on == "all" else {"text": texts, "trained": trained}
-    rendered = pa.table(composed, schema=RENDERED)
-    left = np.flatnonzero(~composition.done)
-    if not len(left):
-        return rendered
-    others = _one_by_one(table.take(pa.array(left, pa.int64())), columns, finder)
-    order = np.arange(len(table))
-    order[left] = len(table) + np.arange(len(left))
-    both = pa.concat_tables([rendered, others]).combine_chunks()
-    return both.take(pa.array(order, pa.int64()))
-
-
-def _composed(table: pa.Table, columns: ConversationColumns, finder: Finder) -> Composition | None:
-    """Rows that are composed many at once: those of messages in a column of JSON text."""
-    if columns.kind != "messages" or len(columns.wanted) > 1 or not isinstance(finder, TurnFinder):
-        return None
-    cells = table[columns.names[0]].combine_chunks()
-    return finder.compose_rows(cells) if cells.type == JSON_CELLS else None
-
-
-def _one_by_one(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
-    """Rows as a table of schema RENDERED."""
     rows = [_row(row, finder) for row in read_chat_rows(table, columns)]
     values = map(list, zip(*rows, strict=True)) if rows else [[] for _ in RENDERED]
     return pa.table([*values], schema=RENDERED)

@@ -21,8 +21,6 @@ from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
-import pyarrow as pa
-
 from packprep.chat.composer import Composed, Composer, compose_key
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
 from packprep.chat.forms import Form, FormKey, plain_shape
@@ -35,7 +33,6 @@ from packprep.chat.left_out import (
     without_written,
 )
 from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
-from packprep.chat.rendering.plain_rows import Composition
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import ADVICE, Turn
@@ -179,10 +176,6 @@ class TurnFinder:
         if composed is None or (not composed.text.isascii() and MARKS.search(composed.text)):
             return None
         return composed if self.train_on != "all" else composed._replace(trained=None)
-
-    def compose_rows(self, cells: pa.Array[Any]) -> Composition | None:
-        """Rows of JSON text that can be composed, many at once; None where too little is known."""
-        return self._composer.rows(cells) if self._fields.takes_all else None
 
     def of_text(self) -> TurnFinder:
         """A finder of texts and what they leave out, which looks for no turns."""

@@ -121,8 +121,8 @@ in brackets is the number of builds; a row is their median.""",
         quick=("--rows", "50", "--peer-rows", "5", "--repeat", "1"),
         prose="""\
 Multi-turn chats as JSON text to ids and loss masks, in one process with one caller. `rendering`
-and `encoding` are the parts of `packprep`, once the shapes of the rows are known and kernels are
-compiled. `engine alone` encodes the rendered texts and makes no mask. `transformers` is
+and `encoding` are the parts of `packprep`, once the shapes of the rows are known.
+`engine alone` encodes the rendered texts and makes no mask. `transformers` is
 `apply_chat_template(tokenize=True, return_assistant_tokens_mask=True)` chat by chat, with TRL's
 template that marks the assistant's turns, as TRL's `SFTTrainer` does it.""",
     ),

@@ -6,7 +6,7 @@
 Chats: JSON lines with `messages`; default: those in ../shared/data, or of `packprep sample`.
 Tokenizers: directories with a chat template; default: the same. One process and one caller; all
 take turns, and each row is a median. Imports, reading of files and the first rendering, after
-which forms are known and kernels compiled, are not counted.
+which forms are known, are not counted.
 
 \b
 packprep       rows of JSON text in, ids and masks out
@@ -39,7 +39,6 @@ from common import measure
 
 from packprep.chat.conversations import find_conversations
 from packprep.chat.masks import encode_chats, exact_encoder, render_chats
-from packprep.chat.rendering.plain_rows import CHAT_KERNELS
 from packprep.chat.template import ChatTemplate, load_chat_template
 from packprep.chat.turns import TurnFinder
 from packprep.engines.backends import load_engine
@@ -69,7 +68,6 @@ class Bench:
         self.finder = TurnFinder(chat_template, self.exact.specials)
         self.columns = find_conversations(["messages"])
         self.table = pa.table({"messages": pa.array(rows, pa.large_binary())})
-        CHAT_KERNELS.load()
         self.render()  # rows of known forms are composed from here on
         self.rendered = self.render()
         self.texts = self.rendered["text"].combine_chunks()

@@ -2,7 +2,6 @@
 
 import json
 import zlib
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from packprep.chat.conversations import Conversation, find_conversations
 from packprep.chat.forms import PlainChat, plain_chat
 from packprep.chat.masks import render_chats
 from packprep.chat.rendering.expressions import Applied, Original, TextGuard
-from packprep.chat.rendering.plain_rows import CHAT_KERNELS, PlainRows
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace
 from packprep.chat.rendering.value_limits import MAX_SIZE
@@ -25,6 +23,7 @@ from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
 from packprep.chat.turns import TurnFinder
 from packprep.engines.tokenizer import load_tokenizer
 from tests.helpers.corpus import SHARED
+from tests.helpers.examples import share_of_examples
 
 HELPERS = Path(__file__).parents[1] / "helpers" / "templates"
 SPECIALS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "[INST]", "[/INST]")
@@ -41,15 +40,15 @@ def chatml(content: str) -> str:
 
 
 # Each asks or changes a text in another way.
-ASKING = {
+COMPOSED = {
     "truth": chatml("{% if m.content %}{{ m.content }}{% endif %}"),
     "trimmed": chatml("{{ m.content | trim }}"),
+    "stripped": chatml(
+        "{{ m.content.rstrip() }}|{{ m.content.strip('\n') }}|{{ m.content.rstrip('\n') }}"
+    ),
     "upper": chatml("{{ m.content | upper }}"),
     "joined": chatml("{{ '<' ~ m.content ~ m.role ~ '>' }}"),
     "length": chatml("{% if m.content | length > 4 %}long {% endif %}{{ m.content }}"),
-    "counted": chatml("{{ m.content | length }}{{ m.content }}"),
-    "first character": chatml("{% if m.content[0] == 'a' %}A{% endif %}{{ m.content }}"),
-    "characters": chatml("{% for c in m.content %}{{ c }}.{% endfor %}"),
     "contains": chatml("{% if '<t' in m.content %}T{% endif %}{{ m.content }}"),
     "begins": chatml("{% if m.content.startswith(('a', ' ')) %}A{% endif %}{{ m.content }}"),
     "compared": chatml("{% if m.content == messages[0].content %}same{% endif %}{{ m.content }}"),
@@ -62,15 +61,31 @@ ASKING = {
     "set block asked": chatml(
         "{% set x %}{{ m.content }}{% endset %}{% if 'a' in x %}A{% endif %}{{ x }}"
     ),
-    "set block measured": chatml("{% set x %}{{ m.content }}{% endset %}{{ x | length }}{{ x }}"),
     "macro": "{% macro w(t) %}[{{ t }}]{% endmacro %}" + chatml("{{ w(m.content) | trim }}"),
     "macro asked": "{% macro w(t) %}[{{ t }}]{% endmacro %}"
     + chatml("{{ 'B' if 'b' in w(m.content) }}{{ m.content }}"),
+    "replaced": chatml("{{ m.content | replace('a', 'b') }}{{ m.content.replace('</', '') }}"),
+    "split": chatml("{{ m.content.split('</think>')[-1].lstrip('\n') }}"),
+    "sliced": chatml("{{ m.content[:3] }}|{{ m.content[2:] }}"),
+    "reversed": chatml("{{ m.content | reverse }}"),
+    "in a list": chatml("{{ 'A' if m.content in ['a', 'b'] }}{{ m.content }}"),
+    "joined list": "{{ messages | map(attribute='content') | join('<|im_end|>') }}",
+    "selected": "{% for m in messages | selectattr('content') %}{{ m.content }}{% endfor %}",
+    "unpacked": chatml("{% set a, b = m.content[:2] + 'xx', 1 %}{{ a }}{{ m.content }}"),
+    "a key of a text": chatml("{{ m.content.text or 'none' }}{{ m.content }}"),
+    "items": chatml("{% for k, v in m.items() %}{{ k }}={{ v }};{% endfor %}"),
+    "left out": chatml("{{ m.content if loop.last else '' }}"),
+    "previous": chatml("{{ loop.previtem.content if loop.previtem }}{{ m.content }}"),
+}
+# These read texts in ways that a trace cannot hold.
+RENDERED = {
+    "counted": chatml("{{ m.content | length }}{{ m.content }}"),
+    "first character": chatml("{% if m.content[0] == 'a' %}A{% endif %}{{ m.content }}"),
+    "characters": chatml("{% for c in m.content %}{{ c }}.{% endfor %}"),
+    "set block measured": chatml("{% set x %}{{ m.content }}{% endset %}{{ x | length }}{{ x }}"),
     "caller": "{% macro w() %}{{ caller() | upper }}{% endmacro %}"
     + chatml("{% call w() %}{{ m.content }}{% endcall %}"),
     "filter block": chatml("{% filter upper %}{{ m.content }}{% endfilter %}"),
-    "replaced": chatml("{{ m.content | replace('a', 'b') }}{{ m.content.replace('</', '') }}"),
-    "split": chatml("{{ m.content.split('</think>')[-1].lstrip('\n') }}"),
     "split and measured": chatml("{{ m.content.split('a') | length }}{{ m.content }}"),
     "split and looped": chatml("{% for x in m.content.split('a') %}{{ x }}-{% endfor %}"),
     "split in the middle": chatml("{{ m.content.split('a')[1] }}{{ m.content }}"),
@@ -81,37 +96,27 @@ ASKING = {
     "formatted": chatml("{{ '%s!' % m.content }}{{ '%s' | format(m.content) }}"),
     "formatted tuple": chatml("{{ '%s|%s' % (m.content, m.role) }}"),
     "format method": chatml("{{ '{}'.format(m.content) }}"),
-    "sliced": chatml("{{ m.content[:3] }}|{{ m.content[2:] }}"),
-    "reversed": chatml("{{ m.content | reverse }}"),
     "key": chatml("{{ {m.content: 1} | length }}{{ m.content }}"),
     "looked up": chatml("{{ {'a': 1}[m.content] or 'none' }}{{ m.content }}"),
     "looked up with get": chatml("{{ {'a': 1}.get(m.content, 2) }}{{ m.content }}"),
-    "in a list": chatml("{{ 'A' if m.content in ['a', 'b'] }}{{ m.content }}"),
-    "joined list": "{{ messages | map(attribute='content') | join('<|im_end|>') }}",
     "joined method": "{{ '-'.join(messages | map(attribute='content') | list) }}",
     "joined and measured": "{{ messages | map(attribute='content') | join | length }}",
     "lengths": "{{ messages | map(attribute='content') | map('length') | join }}</s>",
     "sorted": "{% for m in messages | sort(attribute='content') %}{{ m.content }}{% endfor %}",
     "unique": "{{ messages | map(attribute='content') | unique | join(',') }}",
     "grouped": "{% for k, v in messages | groupby('content') %}{{ k }}{{ v | length }}{% endfor %}",
-    "selected": "{% for m in messages | selectattr('content') %}{{ m.content }}{% endfor %}",
     "number": chatml("{{ m.content | int + 1 }}{{ m.content }}"),
     "repeated": chatml("{{ m.content * 2 }}"),
     "escaped": chatml("{{ m.content | e }}"),
     "escaping": "{% autoescape true %}" + CHATML + "{% endautoescape %}",
     "words": chatml("{{ m.content | wordcount }}{{ m.content | title }}"),
-    "unpacked": chatml("{% set a, b = m.content[:2] + 'xx', 1 %}{{ a }}{{ m.content }}"),
-    "a key of a text": chatml("{{ m.content.text or 'none' }}{{ m.content }}"),
     "types": chatml(
         "{{ m.content is string }}{{ m.content is iterable }}{{ m.content is mapping }}"
         "{{ m.content is sequence }}{{ m.content is number }}{{ m.content is defined }}"
         "{{ m.content is none }}{{ m.content is lower }}{{ m.content is true }}{{ m.content }}"
     ),
-    "items": chatml("{% for k, v in m.items() %}{{ k }}={{ v }};{% endfor %}"),
-    "left out": chatml("{{ m.content if loop.last else '' }}"),
     "changed": chatml("{{ loop.changed(m.content) }}{{ m.content }}"),
     "random": chatml("{{ [1, 1] | random }}{{ m.content }}"),
-    "previous": chatml("{{ loop.previtem.content if loop.previtem }}{{ m.content }}"),
 }
 
 
@@ -127,7 +132,7 @@ def templates() -> dict[str, ChatTemplate]:
             found[f"{folder.name} own"] = load_chat_template(tokenizer)
     asking = {
         name: ChatTemplate(sources={"default": source}, variables=VARIABLES)
-        for name, source in ASKING.items()
+        for name, source in (COMPOSED | RENDERED).items()
     }
     return found | asking
 
@@ -156,7 +161,7 @@ ROLES = (["user", "assistant"], ["system", "user", "assistant", "user", "assista
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=15)
+@settings(max_examples=share_of_examples(5))
 @given(st.data())
 def test_a_trace_gives_the_rendering_of_every_row_that_its_guards_let_pass(
     name: str, data: st.DataObject
@@ -190,41 +195,7 @@ def conversation(roles: list[str], texts: list[Any]) -> Conversation:
 def test_what_reads_texts_in_other_ways_refuses_the_trace() -> None:
     texts = ["a", "b b", " c ", "dd", "e"]
     refused = {name for name in TEMPLATES if trace_of(TEMPLATES[name], ROLES[1], texts) is None}
-    assert refused == {
-        "caller",
-        "changed",
-        "characters",
-        "counted",
-        "escaped",
-        "escaping",
-        "filter block",
-        "first character",
-        "format method",
-        "formatted",
-        "formatted tuple",
-        "grouped",
-        "joined and measured",
-        "joined method",
-        "json",
-        "json of a message",
-        "key",
-        "lengths",
-        "looked up",
-        "looked up with get",
-        "number",
-        "random",
-        "repeated",
-        "set block measured",
-        "sorted",
-        "split and looped",
-        "split and measured",
-        "split at space",
-        "split in the middle",
-        "text of a message",
-        "types",
-        "unique",
-        "words",
-    }
+    assert refused == {*RENDERED}
 
 
 def test_a_trace_is_constants_values_and_guards() -> None:
@@ -270,9 +241,6 @@ class Rendering(Composer):
     def plain(self, *_: Any) -> None:
         return None
 
-    def rows(self, _: Any) -> None:
-        return None
-
 
 def never_composing(template: ChatTemplate, **options: Any) -> TurnFinder:
     finder = TurnFinder(template, SPECIALS, **options)
@@ -280,13 +248,8 @@ def never_composing(template: ChatTemplate, **options: Any) -> TurnFinder:
     return finder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _kernels() -> None:
-    CHAT_KERNELS.load()
-
-
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=6)
+@settings(max_examples=share_of_examples(10))
 @given(st.data())
 def test_composed_rows_equal_rendered_rows(name: str, data: st.DataObject) -> None:
     roles = data.draw(st.sampled_from(ROLES))
@@ -389,7 +352,7 @@ def test_a_composed_row_that_differs_from_its_rendering_stops_the_build(
         finder.render(rows[3])
 
 
-@pytest.mark.parametrize("way", ["render", "compose", "compose_rows"])
+@pytest.mark.parametrize("way", ["render", "compose"])
 def test_composed_rows_that_are_drawn_by_their_hash_are_rendered_too(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -399,16 +362,10 @@ def test_composed_rows_that_are_drawn_by_their_hash_are_rendered_too(
     rows = [conversation(["user", "assistant"], ["a", f"{number} é"]) for number in range(64)]
     for row in rows[:3]:  # rendered, traced, and composed for the first time
         finder.render(row)
-    assert finder._composer._plans
-    plan = finder._composer._plans["user", "assistant"][0]
+    [plan] = finder._composer._plans["user", "assistant"]
     uses = 1 if way == "render" else plan._uses
     rendered = calls_of(ChatTemplate, "render", monkeypatch)
-    if way == "compose_rows":
-        cells = [json.dumps(row.messages, ensure_ascii=False).encode() for row in rows[3:]]
-        composition = finder.compose_rows(pa.array(cells, pa.large_binary()))
-        assert composition is not None
-        assert composition.done.all()
-    for row in rows[3:] if way != "compose_rows" else ():
+    for row in rows[3:]:
         if way == "render":
             finder.render(row)
         else:
@@ -443,7 +400,7 @@ def _traced(composer: Composer, row: Conversation) -> Trace | None:
 def test_a_template_that_cannot_be_traced_is_not_traced_for_every_shape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    template = ChatTemplate(sources={"default": ASKING["json"]}, variables={})
+    template = ChatTemplate(sources={"default": RENDERED["json"]}, variables={})
     finder = TurnFinder(template, SPECIALS)
     traced = calls_of(ChatTemplate, "trace", monkeypatch)
     for size in range(1, 30):
@@ -453,7 +410,6 @@ def test_a_template_that_cannot_be_traced_is_not_traced_for_every_shape(
     assert len(traced) == _REFUSALS
 
 
-SPACES = "".join(chr(code) for code in range(0x10000) if chr(code).isspace())
 PIECES = st.text(
     st.sampled_from('a"\\/\n\t<|[ {}\x00\x1f\x7f\x85é你😀\ufdd0\ufb00') | st.characters(),
     max_size=8,
@@ -461,122 +417,40 @@ PIECES = st.text(
 
 
 @given(
-    st.lists(
-        st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), PIECES), max_size=4),
-        max_size=6,
-    ),
+    st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), PIECES), max_size=4),
     st.booleans(),
     st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", " : ")]),
 )
-def test_kernels_read_what_json_reads(
-    rows: list[list[tuple[str, str]]], ascii_only: bool, separators: tuple[str, str]
+def test_plain_chats_are_read_as_json_reads_them(
+    turns: list[tuple[str, str]], ascii_only: bool, separators: tuple[str, str]
 ) -> None:
-    chats = [[{"role": role, "content": text} for role, text in row] for row in rows]
-    cells = [
-        json.dumps(chat, ensure_ascii=ascii_only, separators=separators).encode("utf-8", "replace")
-        for chat in chats
-    ]
-    array = pa.array([b"", *cells, None], pa.large_binary()).slice(1)
-    plain = PlainRows.read(array, ["assistant", "tool", "user"])
-    shapes = plain.shapes()
-    read = {row: roles for roles, numbers in shapes.items() for row in numbers.tolist()}
-    for number, (chat, cell) in enumerate(zip(chats, cells, strict=True)):
-        messages = json.loads(cell)
-        texts = [message["content"] for message in messages]
-        is_plain = bool(chat) and all(text.strip() for text in texts)
-        roles = tuple(message["role"] for message in messages)
-        assert plain_chat(cell) == (PlainChat(roles, texts) if is_plain else None)
-        # Marks and their neighbours, and what UTF-8 cannot hold, are left to the general code.
-        is_odd = any(
-            0xFDC0 <= ord(sign) <= 0xFDFF or 0xD800 <= ord(sign) <= 0xDFFF
-            for text in texts
-            for sign in text
-        )
-        assert (number in read) == (is_plain and not is_odd)
-        if number in read:
-            assert read[number] == roles
-            assert plain.texts_of(number) == texts
-            first = int(plain.firsts[number])
-            sizes = plain.characters[first : first + len(texts)].tolist()
-            assert sizes == [*map(len, texts)]
+    chat = [{"role": role, "content": text} for role, text in turns]
+    cell = json.dumps(chat, ensure_ascii=ascii_only, separators=separators).encode(
+        "utf-8", "replace"
+    )
+    texts = [message["content"] for message in json.loads(cell)]
+    is_plain = bool(chat) and all(text.strip() for text in texts)
+    expected = PlainChat(tuple(role for role, _ in turns), texts) if is_plain else None
+    assert plain_chat(cell) == expected
 
 
 @pytest.mark.parametrize(
     "cell",
     [
-        "[]",
         "{}",
         '"a"',
         "null",
         '[{"content": "a", "role": "user"}]',
         '[{"role": "user"}]',
         '[{"role": "user", "content": null}]',
+        '[{"role": 1, "content": "a"}]',
         '[{"role": "user", "content": ["a"]}]',
         '[{"role": "user", "content": "a", "name": "b"}]',
-        '[{"role": "user", "content": "a", "content": "b"}]',
-        '[{"role": "stranger", "content": "a"}]',
-        '[{"role": "us\\u0065r", "content": "a"}]',
         '[{"role": "user", "content": "a"}, 1]',
         '[{"role": "user", "content": " \\u00a0\\u3000"}]',
-        '[{"role": "user", "content": "\\ud83d"}]',
         '[{"role": "user", "content": "a"}] x',
         '[{"role": "user", "content": "a"}',
-        '[{"role": "user", "content": "a',
     ],
 )
 def test_other_rows_are_left_to_the_general_code(cell: str) -> None:
-    plain = PlainRows.read(pa.array([cell.encode()], pa.large_binary()), ["assistant", "user"])
-    assert plain.shapes() == {}
-    assert plain.firsts.tolist() == [0, 0]
-
-
-STRIPS = ("strip()", "lstrip()", "rstrip()", "strip('\n')", "lstrip('\n')", "rstrip('\n')")
-
-
-@pytest.mark.parametrize("strip", STRIPS)
-def test_kernels_strip_as_python_does(strip: str) -> None:
-    template = ChatTemplate(
-        sources={"default": CHATML.replace("m.content", f"m.content.{strip}")}, variables={}
-    )
-    texts = [f"{left}{side}a{side}{left}" for side in ("", "\n") for left in ["", " \n", *SPACES]]
-    rows = [conversation(["user", "assistant"], [text, text]).messages for text in texts]
-    finder = TurnFinder(template, SPECIALS)
-    expected = rendered_by(never_composing(template), rows)
-    assert [rendered_by(finder, rows) for _ in range(2)] == [expected] * 2
-    cells = pa.array([json.dumps(row).encode() for row in rows], pa.large_binary())
-    composition = finder.compose_rows(cells)
-    assert composition is not None
-    # Forms do not know the last.
-    assert {*composition.done.tolist()} == {strip != STRIPS[-1]}
-
-
-def test_kernels_compose_rows_with_guards_and_special_tokens() -> None:
-    template, specials = TEMPLATES["qwen3"], ("<|im_start|>", "<|im_end|>")
-    texts = ["hello", "<think>a</think>b", "<|im_end|>", "</s> < x", " a <|", "é你😀"]
-    chats = [*product(texts, repeat=4)]
-    rows = [conversation(["user", "assistant"] * 2, [*chat]).messages for chat in chats]
-    finder, plain = TurnFinder(template, specials), TurnFinder(template, specials)
-    plain._composer = Rendering(template, plain._tokens)
-    expected = rendered_by(plain, rows)
-    assert [rendered_by(finder, rows) for _ in range(2)] == [expected] * 2
-    cells = pa.array([json.dumps(row).encode() for row in rows], pa.large_binary())
-    composition = finder.compose_rows(cells.slice(6))
-    assert composition is not None
-    thinking, spelling = {"<think>a</think>b"}, {"<|im_end|>", " a <|"}
-    assert composition.done.tolist() == [
-        not spelling & {*chat} and not thinking & {chat[1], chat[3]} for chat in chats[6:]
-    ]
-
-
-def test_no_rows_and_rows_without_messages_are_taken() -> None:
-    finder = TurnFinder(TEMPLATES["truth"], SPECIALS)
-    row = conversation(["user", "assistant"], ["a", "b"]).messages
-    [expected, *_] = rendered_by(finder, [row] * 3)
-    assert rendered_by(finder, []) == []
-    rows = rendered_by(finder, [None, row, []])
-    assert [each["problem"] and each["problem"]["reason"] for each in rows] == [
-        "null",
-        None,
-        "no_messages",
-    ]
-    assert rows[1] == expected
+    assert plain_chat(cell.encode()) is None

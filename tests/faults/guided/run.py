@@ -31,10 +31,7 @@ _COUNTED = [
     *(f"packprep.{room}" for room in ("sources", "schemas", "inspect", "config", "chat", "tokens")),
     *("packprep.reports", "packprep.loaders", "jinja2"),
 ]
-_COMPILED = [
-    "packprep.chat.rendering.plain_kernels",
-    *(f"packprep.loaders.{name}" for name in ("attention", "indexed", "adapters")),
-]
+_COMPILED = [f"packprep.loaders.{name}" for name in ("attention", "indexed", "adapters")]
 
 
 @click.command()
