@@ -13,7 +13,8 @@ from packprep.loaders import (
     PackedBatch,
     PackedLoader,
     PackedShards,
-    batch_from_rows,
+    context_indices,
+    context_slice,
     loss_weights,
     unpack,
 )
@@ -194,39 +195,6 @@ def test_a_batch_pickles_whole() -> None:
     assert lists(pickle.loads(pickle.dumps(batch))) == lists(batch)
 
 
-def test_rows_make_the_batch_that_the_loader_makes() -> None:
-    (batch,) = example()
-    rows: Any = [dict(pack.columns) for pack in PackedShards(GOLDEN / "v1-example")]
-    assert lists(batch_from_rows(rows)) == lists(batch)
-    lengths = [np.diff(row["cu_seqlens"]).tolist() for row in rows]
-    trl = [
-        {"input_ids": row["tokens"], "seq_lengths": each}
-        for row, each in zip(rows, lengths, strict=True)
-    ]
-    expected = {name: value for name, value in lists(batch).items() if name != "document_ids"}
-    assert lists(batch_from_rows(trl)) == expected
-    row = {"tokens": [5, 6, 7], "cu_seqlens": [0, 2, 3], "pair_ids": [4, 4], "pair_sides": [0, 1]}
-    extra = batch_from_rows([row, row]).extra
-    assert {name: (values.dtype.name, values.tolist()) for name, values in extra.items()} == {
-        "pair_ids": ("int64", [4, 4, 4, 4]),
-        "pair_sides": ("int8", [0, 1, 0, 1]),
-    }
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"tokens": [1, 2], "cu_seqlens": [0, 1]}, r"row 0 of the batch: cu_seqlens are \[0, 1\]"),
-        ({"labels": [1]}, "columns labels; expected tokens .*remove_unused_columns=False"),
-        ({"tokens": [1]}, "columns tokens; expected cu_seqlens or seq_lengths among them"),
-        ({"tokens": [1, 2], "cu_seqlens": [0, 2], "labels": [1]}, "have 1 labels for 2 tokens"),
-    ],
-)
-def test_rows_that_are_no_packs_are_a_sentence(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(FormatError, match=message):
-        batch_from_rows([row])
-
-
 def test_a_pack_longer_than_its_manifest_says_is_refused(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [ROWS]}, max_length=7)
     with pytest.raises(FormatError, match=r"out pack \d has 8 tokens; expected at most 7"):
@@ -261,3 +229,56 @@ def test_a_batch_and_a_loader_are_printed_by_shapes_types_and_settings(tmp_path:
         "    loss_weights=float32[20], extra={weight: float32[20]}, pack_boundaries=int32[3])"
     )
     assert repr(loader[0].torch()) == repr(loader[0])
+
+
+def test_slices_for_context_parallel_ranks() -> None:
+    cu = np.array([0, 4, 12], np.int32)
+    assert context_indices(cu, 1, 2, "contiguous").tolist() == [6, 7, 8, 9, 10, 11]
+    assert context_indices(cu, 0, 2, "zigzag").tolist() == [0, 3, 4, 5, 10, 11]
+    assert context_indices(cu, 1, 2, "zigzag").tolist() == [1, 2, 6, 7, 8, 9]
+    with pytest.raises(ValueError, match=r"segment 0 has 4 tokens; zigzag .* need multiples of 8"):
+        context_indices(cu, 0, 4, "zigzag")
+    with pytest.raises(ValueError, match="12 tokens are not a multiple of cp_size=5; pass"):
+        context_indices(cu, 0, 5, "contiguous")
+    with pytest.raises(ValueError, match="cp_rank is 2; expected 0 to 1"):
+        context_indices(cu, 2, 2, "contiguous")
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    st.integers(1, 4),
+    st.sampled_from(["contiguous", "zigzag"]),
+)
+def test_context_parallel_ranks_share_every_token_once_and_equally(
+    lengths: list[int], size: int, layout: Any
+) -> None:
+    cu = np.cumsum([0, *(2 * size * length for length in lengths)]).astype(np.int32)
+    shares = [context_indices(cu, rank, size, layout).tolist() for rank in range(size)]
+    assert {len(share) for share in shares} == {cu[-1] // size}
+    assert sorted(place for share in shares for place in share) == list(range(cu[-1]))
+
+
+def test_slices_keep_whole_boundaries_and_every_token_once(tmp_path: Path) -> None:
+    """Also of segments padded to a multiple, as of a build with --pad-segment-to-multiple 4."""
+    rows = [rich_row(4 * number, 1 + number % 5, 7 - number % 6) for number in range(7)]
+    shards = rich(tmp_path, *rows)
+    shards.manifest.data["inputs"]["options"]["pad_segment_to_multiple"] = 4
+    assert shards.segment_multiple == 4
+    options: dict[str, Any] = {"labels": "shifted", "remainder": "fill", "columns": ["weight"]}
+    for layout in ("contiguous", "zigzag"):
+        options |= {"cp_layout": layout, "loss_weights": "segment"}
+        for batch in PackedLoader(shards, 2, cp_size=2, **options):
+            halves = [context_slice(batch, rank, 2, layout) for rank in range(2)]
+            places = [context_indices(batch.cu_seqlens, rank, 2, layout) for rank in range(2)]
+            for half, place in zip(halves, places, strict=True):
+                assert half.cu_seqlens.tolist() == batch.cu_seqlens.tolist()
+                assert half.tokens.tolist() == batch.tokens[place].tolist()
+                assert half.labels.tolist() == batch.labels[place].tolist()
+                assert half.loss_weights.tolist() == batch.loss_weights[place].tolist()
+                assert half.extra["weight"].tolist() == batch.extra["weight"][place].tolist()
+            real = int((batch.segment_lengths * (batch.document_ids >= 0)).sum())
+            assert batch.num_real_tokens == real == sum(map(len, unpack(batch.tokens, batch)))
+    with pytest.raises(ValueError, match="multiple of 4; zigzag slices for cp_size=4 need 8: buil"):
+        PackedLoader(shards, 2, cp_size=4, **options)
+    with pytest.raises(ValueError, match="the batch has unshifted labels, which lose one at the"):
+        context_slice(example(packs_per_batch=1)[0], 0, 2)

@@ -1,12 +1,14 @@
 """Preference pairs in training.
 
-Log-probabilities, DPO loss and gradients of packs are those of separate rows.
+Log-probabilities, DPO loss and gradients of packs are those of separate rows, and both sides are
+read only where that is asked for.
 """
 
 import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import BuildConfig, build
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards, batch_from_rows, context_slice
 from packprep.schemas import STANDARD_COLUMNS
 from tests.chat.test_build import TEMPLATE
 from tests.helpers import warm
-from tests.helpers.corpus import save_tokenizer, write_jsonl
-from tests.helpers.tiny_shards import Row, write_output
+from tests.helpers.corpus import save_tokenizer
+from tests.helpers.tiny_shards import Row, row_of, write_output
 from tests.helpers.torch_models import VOCABULARY, documents, skip_without, tiny_llama
+from tests.helpers.zoo import Zoo
 
 from .test_trainers import ROOT, losses_in
 
@@ -46,8 +48,6 @@ PACKS: list[list[Side]] = [
     [(2, 0, 2, 7), (2, 1, 2, 2)],
     [(4, 1, 6, 3), (4, 0, 6, 8), (3, 0, 1, 1), (3, 1, 1, 12)],
 ]
-
-
 PAIRS = [0, 1, 2, 4, 3]
 
 
@@ -61,31 +61,34 @@ def row_of_sides(sides: Sequence[Side], multiple: int = 4, room: int = 0) -> Row
     """A pack of these sides, each padded to a multiple, and then filler up to `room` tokens."""
     row: dict[str, list[int]] = {name: [] for name in STORED}
     row["cu_seqlens"].append(0)
-    for side in sides:
-        pair, number, prompt, answer = side
-        padding = -(prompt + answer) % multiple
-        ids = ids_of(side)
+
+    def add(ids: list[int], prompt: int, length: int, *of_side: int) -> None:
+        padding = length - len(ids)
         row["tokens"] += ids + [0] * padding
         row["labels"] += [-100] * prompt + ids[prompt:] + [-100] * padding
-        for name, value in zip(PER_SIDE, (pair, 0, prompt + answer, pair, number), strict=True):
-            row[name].append(value)
         row["cu_seqlens"].append(len(row["tokens"]))
-    if (filler := room - len(row["tokens"])) > 0:
-        row["tokens"] += [0] * filler
-        row["labels"] += [-100] * filler
-        for name, value in zip(PER_SIDE, (-1, 0, 0, -1, -1), strict=True):
+        for name, value in zip(PER_SIDE, of_side, strict=True):
             row[name].append(value)
-        row["cu_seqlens"].append(room)
+
+    for side in sides:
+        pair, number, prompt, answer = side
+        size = prompt + answer
+        add(ids_of(side), prompt, size + -size % multiple, pair, 0, size, pair, number)
+    if (filler := room - len(row["tokens"])) > 0:
+        add([], 0, filler, -1, 0, 0, -1, -1)
     return row
+
+
+def write(directory: Path, rows: Sequence[Row]) -> PackedShards:
+    columns = [STANDARD_COLUMNS[name] for name in STORED]
+    write_output(directory, {"train": [rows]}, columns, max_length=64, vocab_size=VOCABULARY)
+    return PackedShards(directory)
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> PackedShards:
-    directory = tmp_path_factory.mktemp("pairs") / "out"
     rows = [row_of_sides(sides, room=24) for sides in PACKS]
-    columns = [STANDARD_COLUMNS[name] for name in STORED]
-    write_output(directory, {"train": [rows]}, columns, max_length=64, vocab_size=VOCABULARY)
-    return PackedShards(directory)
+    return write(tmp_path_factory.mktemp("pairs") / "out", rows)
 
 
 def batches_of(shards: PackedShards, packs: int = 3, **options: Any) -> list[PackedBatch]:
@@ -105,47 +108,35 @@ def sums_alone(model: Any) -> dict[tuple[int, int], torch.Tensor]:
 
 
 def packed(model: Any, batch: PackedBatch) -> Any:
-    fields = to_hf(batch, sides="both")
-    return pair_log_probs(model(**fields).logits, batch)
+    return pair_log_probs(model(**to_hf(batch, sides="both")).logits, batch)
 
 
 def dpo(chosen: Any, rejected: Any, reference_chosen: Any, reference_rejected: Any) -> torch.Tensor:
     return -logsigmoid(0.1 * (chosen - reference_chosen - rejected + reference_rejected))
 
 
-def models() -> tuple[Any, Any]:
-    """A policy and another reference, in float64."""
-    policy, reference = tiny_llama().double(), tiny_llama().double()
-    with torch.no_grad():
-        for number, parameter in enumerate(reference.parameters()):
-            parameter.mul_(1 + 0.1 / (number + 1))
-    return policy, reference
+SETTINGS: list[dict[str, Any]] = [
+    {"labels": "hf"},
+    {"labels": "shifted"},
+    {"labels": "shifted", "packs": 1},
+    {"pad_to": 200},
+    {"packs": 2, "remainder": "fill"},
+    {"labels": "shifted", "max_segments": 20},
+]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"labels": "hf"},
-        {"labels": "shifted"},
-        {"labels": "shifted", "packs": 1},
-        {"pad_to": 200},
-        {"packs": 2, "remainder": "fill"},
-        {"labels": "shifted", "max_segments": 20},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
 def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(
     shards: PackedShards, options: dict[str, Any]
 ) -> None:
     """Log-probabilities, loss and the gradient of every parameter, to 1e-9 in float64."""
-    policy, reference = models()
+    policy, reference = tiny_llama().double(), tiny_llama().double()
     with torch.no_grad():
-        expected_reference = sums_alone(reference)
+        for number, parameter in enumerate(reference.parameters()):
+            parameter.mul_(1 + 0.1 / (number + 1))
+        frozen = sums_alone(reference)
     expected = sums_alone(policy)
-    losses = [
-        dpo(*(of[pair, side] for of in (expected, expected_reference) for side in (0, 1)))
-        for pair in PAIRS
-    ]
+    losses = [dpo(*(of[pair, n] for of in (expected, frozen) for n in (0, 1))) for pair in PAIRS]
     wanted = torch.autograd.grad(torch.stack(losses).mean(), [*policy.parameters()])
 
     results: list[tuple[int, torch.Tensor, torch.Tensor]] = []
@@ -153,9 +144,9 @@ def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(
     for batch in batches_of(shards, **options):
         got = packed(policy, batch)
         with torch.no_grad():
-            frozen = packed(reference, batch)
+            still = packed(reference, batch)
         results += zip(got.pair_ids.tolist(), got.chosen, got.rejected, strict=True)
-        sums = dpo(got.chosen, got.rejected, frozen.chosen, frozen.rejected).sum()
+        sums = dpo(got.chosen, got.rejected, still.chosen, still.rejected).sum()
         loss = loss + sums / len(PAIRS)
     assert [pair for pair, _, _ in results] == PAIRS
     for pair, chosen, rejected in results:
@@ -181,9 +172,8 @@ def test_tokens_trained_are_counted_for_means(shards: PackedShards) -> None:
 def test_log_probabilities_in_chunks_give_what_logits_give(shards: PackedShards) -> None:
     (batch,) = batches_of(shards)
     model = tiny_llama()
-    fields = to_hf(batch, sides="both")
+    hidden = model.model(**to_hf(batch, sides="both")).last_hidden_state[0]
     labels = torch.from_numpy(batch.labels_as("shifted"))
-    hidden = model.model(**fields).last_hidden_state[0]
     got = pair_log_probs(selective_log_probs(hidden, model.lm_head.weight, labels, chunk=16), batch)
     for ours, wanted in zip(got, packed(model, batch), strict=True):
         torch.testing.assert_close(ours, wanted)
@@ -211,14 +201,10 @@ def test_logits_of_any_dtype_in_chunks_of_any_size(
 @st.composite
 def packs_of_pairs(draw: st.DrawFn) -> list[list[Side]]:
     """Packs whose pairs may be there twice, with sides in any order."""
-    size = st.tuples(st.integers(0, 3), st.integers(1, 4))
-    packs = []
-    for _ in range(draw(st.integers(1, 3))):
-        pairs = draw(st.lists(st.integers(0, 4), max_size=4))
-        sides = [
-            (pair, side, *draw(size)) for pair in pairs for side in draw(st.permutations([0, 1]))
-        ]
-        packs.append(sides)
+    packs, size = [], st.tuples(st.integers(0, 3), st.integers(1, 4))
+    for pairs in draw(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=3)):
+        orders = [(pair, draw(st.permutations([0, 1]))) for pair in pairs]
+        packs.append([(pair, side, *draw(size)) for pair, order in orders for side in order])
     return packs
 
 
@@ -233,9 +219,8 @@ def test_sums_of_any_packs_are_those_of_a_loop(
 ) -> None:
     rows = [row_of_sides(sides, multiple, room) for sides in packs]
     batch = batch_from_rows(rows)  # type: ignore[arg-type, unused-ignore]
-    values = torch.randn(
-        len(batch), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(len(batch), dtype=torch.float64, generator=generator)
     starts, wanted = iter(batch.cu_seqlens.tolist()), []
     for sides, row in zip(packs, rows, strict=True):
         places = [next(starts) for _ in row["pair_ids"]]
@@ -275,8 +260,7 @@ def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None
     inputs = DataCollatorForPreference(pad_token_id=0)(examples)
     labels = inputs["input_ids"].masked_fill(inputs.pop("completion_mask") == 0, -100)
     model = tiny_llama()
-    (batch,) = batches_of(shards)
-    ours = packed(model, batch)
+    ours = packed(model, batches_of(shards)[0])
     add_fused_lm_head(model)
     with torch.no_grad():
         theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs
@@ -284,37 +268,24 @@ def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None
     torch.testing.assert_close(sums, theirs.sum(dim=1), atol=1e-4, rtol=1e-5)
 
 
-def test_an_output_of_pairs_gives_every_pair_once_cut_sides_too(tmp_path: Path) -> None:
-    """Built, loaded in shuffled batches and as rows.
-
-    The log-probability -1 a token counts what is on the disk.
-    """
-    rows = [
-        {"chosen": "the cat sat " * (n % 5 + 1), "rejected": "dog " * (40 if n == 3 else 2)}
-        for n in range(20)
-    ]
-    source = str(write_jsonl(tmp_path / "pairs.jsonl", rows))
-    places = {"output": str(tmp_path / "out"), "tokenizer": str(save_tokenizer(tmp_path / "t"))}
-    options: dict[str, Any] = {"overflow": "truncate", "max_length": 96, **places}
-    build(BuildConfig(sources=(source,), pair_columns=("chosen", "rejected"), **options))
-    shards = PackedShards(tmp_path / "out")
-    sides: dict[tuple[int, int], float] = {}
+def test_an_output_of_pairs_gives_every_pair_once(zoo: Zoo) -> None:
+    """In shuffled batches and as rows; the log-probability -1 a token counts what is stored."""
+    shards, sides = PackedShards(zoo["pairs"]), dict[tuple[int, int], float]()
     for pack in shards:
-        lengths = np.diff(pack.cu_seqlens).tolist()
-        for pair, side, length in zip(
-            *(pack.columns[name].tolist() for name in COLUMNS), lengths, strict=True
-        ):
-            sides[pair, side] = 1.0 - length
-    assert sides[3, 0] + sides[3, 1] == 2.0 - 96, "the pair that was cut"
+        pair_ids, pair_sides = (pack.columns[name].tolist() for name in COLUMNS)
+        places = pairwise(pack.cu_seqlens.tolist())
+        for pair, side, (first, last) in zip(pair_ids, pair_sides, places, strict=True):
+            trained = pack.labels[first + 1 : last] != -100  # type: ignore[index]
+            sides[pair, side] = -float(trained.sum())
+    pairs = len(sides) // 2
     whole = batch_from_rows([pack.columns for pack in shards])
     for batches in (batches_of(shards, packs=2, shuffle=True, remainder="fill"), [whole]):
         results = [pair_log_probs(-torch.ones(len(batch)), batch) for batch in batches]
-        ids, chosen, rejected = (
-            torch.cat([got[field] for got in results]).tolist() for field in (4, 0, 1)
-        )
-        assert sorted(ids) == [*range(20)]
-        assert dict(zip(ids, chosen, strict=True)) == {pair: sides[pair, 0] for pair in range(20)}
-        assert dict(zip(ids, rejected, strict=True)) == {pair: sides[pair, 1] for pair in range(20)}
+        ids, *sums = (torch.cat([got[field] for got in results]).tolist() for field in (4, 0, 1))
+        assert sorted(ids) == [*range(pairs)]
+        for side, values in enumerate(sums):
+            expected = {pair: sides[pair, side] for pair in range(pairs)}
+            assert dict(zip(ids, values, strict=True)) == expected
 
 
 def without(batch: PackedBatch, *names: str) -> PackedBatch:
@@ -330,20 +301,12 @@ def without_a_side(batch: PackedBatch) -> PackedBatch:
 @pytest.mark.parametrize(
     ("change", "shape", "message"),
     [
-        (
-            lambda batch: without(batch, *COLUMNS),
-            (112,),
-            "has no pair_ids and no pair_sides; build",
-        ),
+        (lambda batch: without(batch, *COLUMNS), (112,), "has no pair_ids and no pair_sides; buil"),
         (lambda batch: without(batch, "pair_sides"), (112,), "the batch has no pair_sides; build"),
         (without_a_side, (112,), "pair 0 has 1 chosen and 0 rejected sides in the batch"),
         (lambda batch: batch, (103,), r"values have shape \[103\] and the batch has 112 tokens"),
         (lambda batch: batch, (2, 112, 64), r"values have shape \[2, 112, 64\] and the batch has"),
-        (
-            lambda batch: context_slice(batch, 0, 2),
-            (56,),
-            "has 56 tokens of 112, so it is a context",
-        ),
+        (lambda batch: context_slice(batch, 0, 2), (56,), "56 tokens of 112, so it is a context"),
     ],
 )
 def test_batches_and_values_that_cannot_work_are_a_sentence(
@@ -354,6 +317,60 @@ def test_batches_and_values_that_cannot_work_are_a_sentence(
         pair_log_probs(torch.zeros(shape), change(batch))
     with pytest.raises(ValueError, match="has no labels; ask PackedLoader for labels='hf' or"):
         pair_log_probs(torch.zeros(112), batches_of(shards, labels="none")[0])
+
+
+FIELDS = ["tokens", "position_ids", "cu_seqlens", "labels", "loss_weights", "max_seqlen"]
+FIELDS += ["label_kind"]
+
+
+def fields_of(batch: Any, kept: Sequence[str]) -> dict[str, Any]:
+    values = {name: getattr(batch, name) for name in FIELDS}
+    values |= {name: getattr(batch, name, None) for name in PER_SIDE[:3]}
+    values |= {name: batch.extra[name] for name in kept}
+    return {name: np.asarray(value).tolist() for name, value in values.items()}
+
+
+TWINS: list[dict[str, Any]] = [
+    {},
+    {"labels": "shifted", "loss_weights": "segment"},
+    {"labels": "none", "pad_multiple": 8},
+    {"max_segments": 24, "loss_weights": "document"},
+    {"remainder": "fill", "packs": 3, "columns": ["pair_sides", "document_starts"]},
+]
+
+
+@given(packs_of_pairs().filter(all), st.sampled_from(TWINS))
+def test_chosen_batches_are_those_of_shards_without_the_rejected_sides(
+    tmp_path_factory: pytest.TempPathFactory, packs: list[list[Side]], settings: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("twins")
+    kept = [[side for side in pack if side[1] == 0] for pack in packs]
+    pairs = write(folder / "pairs", [row_of_sides(pack) for pack in packs])
+    alone = write(folder / "alone", [row_of_sides(pack) for pack in kept])
+    options = {"packs": 1, **settings}
+    columns = options.get("columns", ())
+    found = [fields_of(each, columns) for each in batches_of(pairs, sides="chosen", **options)]
+    assert found == [fields_of(each, columns) for each in batches_of(alone, **options)]
+    assert found
+
+
+def test_a_loader_of_pairs_is_told_what_to_do_with_sides(
+    shards: PackedShards, tmp_path: Path
+) -> None:
+    for columns in ([], ["pair_sides", "document_starts"]):
+        (batch,) = batches_of(shards, columns=columns)
+        assert {*batch.extra} == {*columns, *COLUMNS}
+        assert batch.extra["pair_sides"].tolist() == [0, 1, 0, 1, 0, 1, -1, 1, 0, 0, 1]
+    assert "sides='chosen'" in repr(PackedLoader(shards, 1, sides="chosen"))
+    write_output(tmp_path / "plain", {"train": [[row_of(0, 3)]]})
+    refused: list[tuple[Any, Any, str]] = [
+        (shards, None, "has preference pairs, .* pass sides='both' .* or sides='chosen'"),
+        (shards, "rejected", "sides is 'rejected'; expected 'both', 'chosen' or None"),
+        (tmp_path / "plain", "both", "has no preference pairs; leave out sides='both'"),
+    ]
+    for of, sides, words in refused:
+        with pytest.raises(ValueError, match=words):
+            PackedLoader(of, 1, sides=sides)
 
 
 @pytest.mark.long

@@ -4,15 +4,14 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from packprep.loaders import (
-    PackedLoader,
-    PackedShards,
-)
+from packprep.loaders import PackedLoader, PackedShards
 from packprep.loaders.ahead import _Queue, prefetched
 from packprep.loaders.buffers import BlockPool
 from packprep.schemas import FormatError
@@ -21,11 +20,19 @@ from tests.helpers.tiny_shards import ROWS, write_output
 from .test_batches import lists
 
 
-def test_all_batches_may_be_kept(tmp_path: Path) -> None:
+@pytest.fixture
+def shards(tmp_path: Path) -> PackedShards:
     write_output(tmp_path / "out", {"train": [ROWS]})
-    loader = PackedLoader(PackedShards(tmp_path / "out"), 1, prefetch=2)
+    return PackedShards(tmp_path / "out")
+
+
+def test_batches_and_their_arrays_may_be_kept(shards: PackedShards) -> None:
+    loader = PackedLoader(shards, 1, prefetch=2, shuffle=False)
     one_by_one = [lists(batch) for batch in loader]
     assert [lists(batch) for batch in [*loader]] == one_by_one
+    kept = [batch.position_ids[:2] for batch in loader]
+    assert len([*loader]) == 6
+    assert [values.tolist() for values in kept] == [row["position_ids"][:2] for row in ROWS]
 
 
 def test_a_buffer_comes_back_only_when_no_view_of_it_is_left() -> None:
@@ -41,38 +48,24 @@ def test_a_buffer_comes_back_only_when_no_view_of_it_is_left() -> None:
     assert pool.lend()[1] is block
 
 
-def test_buffers_are_used_again_when_batches_are_let_go(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [ROWS]})
-    addresses = set()
-    for _ in range(5):
-        for batch in PackedLoader(PackedShards(tmp_path / "out"), 1, prefetch=0):
-            addresses.add(batch.tokens.ctypes.data)
-    loader = PackedLoader(PackedShards(tmp_path / "out"), 1, prefetch=1)
+@pytest.mark.parametrize(("prefetch", "buffers"), [(0, 3), (1, 4)])
+def test_buffers_are_used_again_when_batches_are_let_go(
+    shards: PackedShards, prefetch: int, buffers: int
+) -> None:
+    loader = PackedLoader(shards, 1, prefetch=prefetch)
     used = [batch.tokens.ctypes.data for _ in range(5) for batch in loader]
-    assert len(set(used)) <= 4
+    assert len(set(used)) <= buffers
 
 
-def test_arrays_keep_their_values_when_their_batch_is_gone(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [ROWS]})
-    loader = PackedLoader(PackedShards(tmp_path / "out"), 1, shuffle=False)
-    kept = [batch.position_ids[:2] for batch in loader]
-    assert len([*loader]) == 6
-    assert [values.tolist() for values in kept] == [row["position_ids"][:2] for row in ROWS]
+def test_the_prefetch_thread_ends_with_the_iteration(shards: PackedShards) -> None:
+    def prefetching() -> bool:
+        return "packprep-prefetch" in {thread.name for thread in threading.enumerate()}
 
-
-def test_the_prefetch_thread_ends_with_the_iteration(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [ROWS]})
-    loader = PackedLoader(PackedShards(tmp_path / "out"), 1, prefetch=2)
-
-    def prefetching() -> list[str]:
-        return [
-            thread.name for thread in threading.enumerate() if thread.name == "packprep-prefetch"
-        ]
-
-    iterator = iter(loader)
+    loader = PackedLoader(shards, 1, prefetch=2)
+    iterator: Any = iter(loader)
     next(iterator)
     assert prefetching()
-    iterator.close()  # type: ignore[attr-defined]
+    iterator.close()
     assert not prefetching()
     assert len([*loader]) == 6
     assert not prefetching()
@@ -83,9 +76,7 @@ def test_an_error_of_the_prefetch_thread_is_raised_in_order(tmp_path: Path) -> N
     write_output(tmp_path / "out", {"train": [[ROWS[0], wrong, ROWS[2]]]})
     iterator = iter(PackedLoader(PackedShards(tmp_path / "out"), 1, shuffle=False))
     assert next(iterator).tokens.tolist() == ROWS[0]["tokens"]
-    with pytest.raises(
-        FormatError, match=r"data-00000-of-00001\.arrow pack 1: cu_seqlens are \[0, 7\]"
-    ):
+    with pytest.raises(FormatError, match=r"00000-of-00001\.arrow pack 1: cu_seqlens are \[0, 7\]"):
         next(iterator)
 
 
@@ -147,9 +138,6 @@ def test_quick_and_slow_readers_see_the_same_batches_and_the_error_in_its_place(
             if pauses[item]:
                 time.sleep(pauses[item])
 
-    if error:
-        with pytest.raises(RuntimeError, match="the disk is gone"):
-            read()
-    else:
+    with pytest.raises(RuntimeError, match="the disk is gone") if error else nullcontext():
         read()
     assert seen == [*range(200)]

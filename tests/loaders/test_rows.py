@@ -2,13 +2,17 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.loaders import PackedBatch, batch_from_rows
+from packprep.loaders import PackedBatch, PackedShards, batch_from_rows
 from packprep.schemas import FormatError
 from packprep.schemas.boundaries import BoundaryKind
+from tests.helpers.tiny_shards import GOLDEN
+
+from .test_batches import example, lists
 
 EOS, BOS, PAD = 2, 1, 0
 ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=4)
@@ -68,45 +72,64 @@ def test_positions_of_rows_are_those_of_counting_token_by_token_and_give_the_bou
     assert spelled(batch_from_rows(positioned, boundaries="positions")) == spelled(batch)
 
 
-def test_padding_has_no_loss_and_no_length() -> None:
-    rows = [{"input_ids": [5, 6, EOS, PAD, PAD]}, {"input_ids": [5, PAD, 7, PAD]}]
-    batch = batch_from_rows(rows, boundaries="eos", token=EOS, pad_token=PAD)
-    assert spelled(batch) == {
-        "positions": [0, 1, 2, 0, 1, 0, 1, 2, 3],
-        "labels": [-100, 6, EOS, -100, -100, -100, PAD, 7, -100],
-        "boundaries": [0, 3, 5, 9],
-        "lengths": [3, 0, 3],
+MASKED = {"input_ids": [BOS, 5, BOS, 6, 9], "attention_mask": [1, 1, 2, 2, 0], "labels": [7] * 5}
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "positions", "labels", "boundaries", "lengths"),
+    [
+        (
+            [{"input_ids": [5, 6, EOS, PAD, PAD]}, {"input_ids": [5, PAD, 7, PAD]}],
+            {"boundaries": "eos", "token": EOS, "pad_token": PAD},
+            [0, 1, 2, 0, 1, 0, 1, 2, 3],
+            [-100, 6, EOS, -100, -100, -100, PAD, 7, -100],
+            [0, 3, 5, 9],
+            [3, 0, 3],
+        ),
+        (
+            [{"input_ids": [5, 6, EOS, EOS, EOS]}],  # a document keeps its EOS
+            {"boundaries": "eos", "token": EOS, "pad_token": EOS},
+            [0, 1, 2, 0, 0],
+            [-100, 6, EOS, -100, -100],
+            [0, 3, 4, 5],
+            [3, 0, 0],
+        ),
+        (
+            [MASKED],  # the row itself says what is padding
+            {"boundaries": "bos", "token": BOS},
+            [0, 1, 0, 1, 2],
+            [-100, 7, -100, 7, -100],
+            [0, 2, 5],
+            [2, 2],
+        ),
+    ],
+)
+def test_padding_has_no_loss_and_no_length(
+    rows: Any, options: Any, positions: Any, labels: Any, boundaries: Any, lengths: Any
+) -> None:
+    batch = batch_from_rows(rows, **options)
+    expected = {"positions": positions, "labels": labels, "boundaries": boundaries}
+    assert spelled(batch) == expected | {"lengths": lengths}
+    assert batch.num_real_tokens == sum(lengths)
+
+
+def test_rows_make_the_batch_that_the_loader_makes() -> None:
+    (batch,) = example()
+    rows: Any = [dict(pack.columns) for pack in PackedShards(GOLDEN / "v1-example")]
+    assert lists(batch_from_rows(rows)) == lists(batch)
+    lengths = [np.diff(row["cu_seqlens"]).tolist() for row in rows]
+    trl = [
+        {"input_ids": row["tokens"], "seq_lengths": each}
+        for row, each in zip(rows, lengths, strict=True)
+    ]
+    expected = {name: value for name, value in lists(batch).items() if name != "document_ids"}
+    assert lists(batch_from_rows(trl)) == expected
+    row = {"tokens": [5, 6, 7], "cu_seqlens": [0, 2, 3], "pair_ids": [4, 4], "pair_sides": [0, 1]}
+    extra = batch_from_rows([row, row]).extra
+    assert {name: (values.dtype.name, values.tolist()) for name, values in extra.items()} == {
+        "pair_ids": ("int64", [4, 4, 4, 4]),
+        "pair_sides": ("int8", [0, 1, 0, 1]),
     }
-    assert batch.num_real_tokens == 6
-
-
-def test_a_document_keeps_its_eos_if_eos_is_the_padding_too() -> None:
-    row = {"input_ids": [5, 6, EOS, EOS, EOS]}
-    batch = batch_from_rows([row], boundaries="eos", token=EOS, pad_token=EOS)
-    assert spelled(batch) == {
-        "positions": [0, 1, 2, 0, 0],
-        "labels": [-100, 6, EOS, -100, -100],
-        "boundaries": [0, 3, 4, 5],
-        "lengths": [3, 0, 0],
-    }
-
-
-def test_an_attention_mask_of_the_row_says_what_is_padding() -> None:
-    row = {"input_ids": [BOS, 5, BOS, 6, 9], "attention_mask": [1, 1, 2, 2, 0], "labels": [7] * 5}
-    batch = batch_from_rows([row], boundaries="bos", token=BOS)
-    assert spelled(batch) == {
-        "positions": [0, 1, 0, 1, 2],
-        "labels": [-100, 7, -100, 7, -100],
-        "boundaries": [0, 2, 5],
-        "lengths": [2, 2],
-    }
-
-
-def test_rows_without_padding_give_the_batch_of_their_boundaries() -> None:
-    tokens = [5, 6, EOS, 7, EOS]
-    row = {"tokens": tokens, "cu_seqlens": [0, 3, 5]}
-    found = batch_from_rows([{"input_ids": tokens}], boundaries="eos", token=EOS, pad_token=PAD)
-    assert spelled(found) == spelled(batch_from_rows([row]))
 
 
 @pytest.mark.parametrize(
@@ -124,18 +147,26 @@ def test_wrong_arguments_are_a_sentence(kind: Any, token: int | None, sentence: 
         batch_from_rows([{"input_ids": [1], "position_ids": [0]}], boundaries=kind, token=token)
 
 
+TWO = {"tokens": [1, 2]}
+
+
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "kind", "words"),
     [
-        ({}, "has the columns input_ids; expected position_ids among them"),
-        ({"position_ids": [0]}, "has 1 position_ids for 3 tokens; expected one per token"),
-        ({"position_ids": [0, 4, 5]}, "position 4 at token 1, where positions do not continue"),
+        ({"tokens": [1, 2], "cu_seqlens": [0, 1]}, None, r"row 0 of .*: cu_seqlens are \[0, 1\]"),
+        ({"labels": [1]}, None, "columns labels; expected tokens .*remove_unused_columns=False"),
+        ({"tokens": [1]}, None, "columns tokens; expected cu_seqlens or seq_lengths among them"),
+        (TWO | {"cu_seqlens": [0, 2], "labels": [1]}, None, "have 1 labels for 2 tokens"),
+        (TWO, "positions", "row 0 .* has the columns tokens; expected position_ids among them"),
+        (TWO | {"position_ids": [0]}, "positions", "row 0 .* has 1 position_ids for 2 tokens"),
+        (TWO | {"position_ids": [0, 4]}, "positions", "row 0 .* has position 4 at token 1, where"),
         (
-            {"position_ids": [0, 1, 2], "attention_mask": [0, 1, 1]},
-            "has an attention_mask of 3 values, 2 of them not 0, for 3 tokens",
+            TWO | {"position_ids": [0, 1], "attention_mask": [0, 1]},
+            "positions",
+            "row 0 .* has an attention_mask of 2 values, 1 of them not 0, for 2 tokens",
         ),
     ],
 )
-def test_rows_that_do_not_fit_are_a_sentence(row: dict[str, Any], words: str) -> None:
-    with pytest.raises(FormatError, match=f"row 0 of the batch .*{words}"):
-        batch_from_rows([{"input_ids": [5, 6, 7]} | row], boundaries="positions")
+def test_rows_that_do_not_fit_are_a_sentence(row: dict[str, Any], kind: Any, words: str) -> None:
+    with pytest.raises(FormatError, match=words):
+        batch_from_rows([row], boundaries=kind)

@@ -1,6 +1,6 @@
 """The loader in training.
 
-torch's data loaders, HF Trainer and TRL for real steps, two processes, kill and resume.
+torch's data loaders, the batches of a Trainer, two processes, kill and resume.
 """
 
 import json
@@ -10,17 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
-from packprep.schemas import read_manifest
 from tests.helpers import warm
 from tests.helpers.tiny_shards import write_output
 from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
-from tests.helpers.zoo import Zoo
 
 from .test_order import packs_in, packs_of
 
@@ -29,7 +28,7 @@ skip_without("torch", "transformers")
 import torch  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from packprep.loaders import to_hf, to_trl, to_trl_row, verify_isolation  # noqa: E402
+from packprep.loaders import to_hf, verify_isolation  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "scripts" / "examples" / "train_tiny.py")
@@ -152,10 +151,7 @@ def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_sta
 
 
 def test_the_loop_of_the_page_checks_isolation_and_shuffles_each_epoch(
-    shards: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     page = (ROOT / "docs" / "train" / "transformers.md").read_text()
     code = page.split('```python file="loop.py"\n')[1].split("```")[0]
@@ -169,7 +165,7 @@ def test_the_loop_of_the_page_checks_isolation_and_shuffles_each_epoch(
     assert "inputs=to_hf" in code
     model, calls = tiny_llama(), list[Any]()
     model.register_forward_pre_hook(
-        lambda _, __, call: calls.append(call["input_ids"].tolist()), with_kwargs=True
+        lambda _, __, call: calls.append(call["input_ids"][0].tolist()), with_kwargs=True
     )
     monkeypatch.chdir(tmp_path)  # it writes its checkpoint there
     with pytest.raises(SystemExit):
@@ -177,9 +173,7 @@ def test_the_loop_of_the_page_checks_isolation_and_shuffles_each_epoch(
     assert capsys.readouterr().out.startswith("True\n")
     first, second, third = (calls[-steps:][:6] for steps in (18, 12, 6))
     assert first != second != third != first
-    assert sorted(token for (row,) in first for token in row) == sorted(
-        token for (row,) in third for token in row
-    )
+    assert sorted(chain(*first)) == sorted(chain(*second)) == sorted(chain(*third))
     state = torch.load(tmp_path / "checkpoint.pt")
     assert (state["step"], state["loader"]["epoch"], state["loader"]["packs"]) == (18, 2, 24)
 
@@ -196,67 +190,16 @@ def test_a_batch_becomes_tensors_of_the_same_memory(shards: Path) -> None:
     assert batch.to("meta").tokens.device.type == "meta"
 
 
-def test_tensors_keep_their_values_while_the_loader_goes_on(shards: Path) -> None:
-    loader = PackedLoader(PackedShards(shards), 1)
-    kept = [batch.torch().tokens for batch in loader]
-    expected = [batch.tokens.tolist() for batch in loader]
-    assert [tokens.tolist() for tokens in kept] == expected
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a GPU's driver")
-def test_pinned_batches_copy_without_waiting_and_are_not_overwritten(shards: Path) -> None:
-    loader = PackedLoader(PackedShards(shards), 1, pin_memory=True)
-    expected = [batch.tokens.tolist() for batch in PackedLoader(PackedShards(shards), 1)]
-    moved = []
+@pytest.mark.parametrize("pin", [False, torch.cuda.is_available()])
+def test_tensors_keep_their_values_while_the_loader_goes_on(shards: Path, pin: bool) -> None:
+    """Pinned ones are copied without waiting."""
+    loader = PackedLoader(PackedShards(shards), 1, pin_memory=pin)
+    device, kept = "cuda" if pin else "cpu", []
     for batch in loader:
-        assert batch.torch().tokens.is_pinned()
-        moved.append(batch.to("cuda", non_blocking=True).tokens)
-    assert [tokens.tolist() for tokens in moved] == expected
-
-
-def llama_of(zoo: Zoo) -> Any:
-    vocabulary = read_manifest(zoo["text"]).vocab_size
-    return tiny_llama(vocab_size=vocabulary, initializer_range=0.02).train()
-
-
-def assert_learns(trainer: Any) -> None:
-    """Five steps lower the loss."""
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == 5
-    assert losses[-1] < losses[0]
-
-
-COMMON: dict[str, Any] = {
-    "max_steps": 5,
-    "logging_steps": 1,
-    "per_device_train_batch_size": 1,
-    "remove_unused_columns": False,
-    "save_strategy": "no",
-    "report_to": [],
-    "use_cpu": True,
-    "disable_tqdm": True,
-    "learning_rate": 1e-2,
-}
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
-def test_hf_trainer_takes_five_steps_on_rows_and_on_the_loader(zoo: Zoo, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
-    import datasets
-    from transformers import Trainer, TrainingArguments
-
-    arguments = TrainingArguments(output_dir=str(tmp_path), **COMMON)
-    rows = datasets.load_from_disk(zoo["text"])
-    assert_learns(Trainer(llama_of(zoo), arguments, train_dataset=rows, data_collator=to_hf))
-
-    class Packed(Trainer):  # type: ignore[misc, unused-ignore]
-        def get_train_dataloader(self) -> Any:
-            loader: Any = PackedLoader(PackedShards(zoo["text"]), 1)
-            return DataLoader(loader, batch_size=None, collate_fn=to_hf)
-
-    assert_learns(Packed(llama_of(zoo), arguments))
+        assert batch.torch().tokens.is_pinned() == pin
+        kept.append(batch.to(device, non_blocking=True).tokens)
+    plain = PackedLoader(PackedShards(shards), 1)
+    assert [tokens.tolist() for tokens in kept] == [batch.tokens.tolist() for batch in plain]
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries' own making
@@ -271,8 +214,8 @@ def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(
         fields = to_hf(rows)
         return fields | {"attention_mask": torch.ones_like(fields["input_ids"])}
 
-    options = {**COMMON, "per_device_train_batch_size": 4}
-    arguments = TrainingArguments(output_dir=str(tmp_path), **options)
+    options: dict[str, Any] = {"per_device_train_batch_size": 4, "remove_unused_columns": False}
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], **options)
     found = []
     for collate in (to_hf, with_mask):
         rows = datasets.load_from_disk(shards)
@@ -282,28 +225,6 @@ def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(
         found.append(verify_isolation(trainer.model, batch))
     assert found[0].isolated, str(found[0])
     assert "the call has an attention_mask" in str(found[1])
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
-@pytest.mark.parametrize("way", ["our collator", "its collator on its column names"])
-def test_trls_sfttrainer_takes_five_steps(zoo: Zoo, tmp_path: Path, way: str) -> None:
-    trl = pytest.importorskip("trl")
-    import datasets
-    from transformers import PreTrainedTokenizerFast
-
-    file = str(zoo.tokenizer / "tokenizer.json")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, eos_token="</s>", pad_token="</s>")
-    rows = datasets.load_from_disk(zoo["text"])
-    settings: dict[str, Any] = {"dataset_kwargs": {"skip_prepare_dataset": True}, "bf16": False}
-    options: dict[str, Any] = {"data_collator": to_trl}
-    if way != "our collator":
-        rows = rows.map(to_trl_row, remove_columns=rows.column_names, keep_in_memory=True)
-        settings["padding_free"] = True
-        options = {}
-    args = trl.SFTConfig(output_dir=str(tmp_path), max_length=None, **COMMON, **settings)
-    options |= {"train_dataset": rows, "processing_class": tokenizer}
-    assert_learns(trl.SFTTrainer(llama_of(zoo), args, **options))
 
 
 def train_tiny(*arguments: str, **variables: str) -> list[str]:

@@ -307,18 +307,6 @@ def test_a_wrapped_model_is_guarded_before_and_after_it_is_wrapped(
         assert_refused(str(error.value), kind)
 
 
-def test_a_model_of_peft_is_guarded_before_and_after_it_is_made() -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    for first in (True, False):
-        model = tiny_llama().train()
-        config = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])
-        adapted = peft.get_peft_model(guard(model) if first else model, config)
-        adapted = adapted if first else guard(adapted)
-        assert adapted(**to_hf([PACK])).loss.isfinite()
-        with pytest.raises(ValueError, match="has a 2-D attention_mask and position_ids that"):
-            adapted(**to_hf([PACK]), attention_mask=torch.ones(1, TOTAL))
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_model_has_one_graph_with_the_guard_and_without() -> None:
     model = tiny_llama().train()

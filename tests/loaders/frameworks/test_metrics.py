@@ -1,4 +1,4 @@
-"""Metrics of batches: counts against a plain twin, the clock, and ranks of different costs."""
+"""Metrics of batches: counts against a plain twin, the clock, ranks, and the logs of Trainers."""
 
 import multiprocessing
 import time
@@ -13,11 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.loaders import PackedBatch, PackMetrics
-from tests.helpers.torch_models import skip_without
+from tests.helpers.tiny_shards import write_output
+from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
 
 skip_without("torch", "transformers")
 
-from packprep.loaders import to_flattening, to_hf, to_padded  # noqa: E402
+import torch  # noqa: E402
+from datasets import load_from_disk  # noqa: E402
+from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+
+from packprep.loaders import log_pack_metrics, to_flattening, to_hf, to_padded  # noqa: E402
 
 
 def batch_of(lengths: list[int], labels: list[bool] | None = None, filler: int = 0) -> PackedBatch:
@@ -51,12 +56,8 @@ def test_metrics_are_those_of_the_batches_since_the_last_read(clock: list[float]
     metrics.update(batch_of([3, 4], [True], filler=3))  # labels: 2 + 3, and 2 of filler
     metrics.update(batch_of([9], [False]))
     clock[0] = 4.0
-    assert metrics.read() == {
-        "tokens_per_second": 16 / 4,
-        "fill": 16 / 20,
-        "segments_per_batch": 3 / 2,
-        "trained_share": 7 / 16,
-    }
+    whole = {"tokens_per_second": 16 / 4, "fill": 16 / 20, "segments_per_batch": 3 / 2}
+    assert metrics.read() == whole | {"trained_share": 7 / 16}
     metrics.update(batch_of([5]))
     clock[0] = 5.0
     # No labels, so no share of them.
@@ -67,10 +68,8 @@ def test_metrics_are_those_of_the_batches_since_the_last_read(clock: list[float]
 def test_a_pause_is_no_training_time(clock: list[float]) -> None:
     metrics = PackMetrics()
     metrics.update(batch_of([6]))
-    clock[0] = 1.0
-    metrics.pause()
-    clock[0] = 50.0
-    metrics.pause()  # a checkpoint after an evaluation
+    for clock[0] in (1.0, 50.0):  # an evaluation, and a checkpoint after it
+        metrics.pause()
     clock[0] = 100.0
     metrics.update(batch_of([6]))
     clock[0] = 102.0
@@ -82,83 +81,70 @@ def test_a_pause_is_no_training_time(clock: list[float]) -> None:
     assert metrics.read()["tokens_per_second"] == 8 / 2
 
 
+PACKS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
 @pytest.mark.parametrize("on_host", [True, False])
-@given(
-    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4),
-    st.lists(st.booleans(), min_size=1, max_size=5),
-)
+@given(PACKS, st.lists(st.booleans(), min_size=1, max_size=5))
 def test_every_form_of_a_batch_gives_the_counts_of_its_documents(
     on_host: bool, packs: list[list[int]], trained: list[bool]
 ) -> None:
-    as_on_gpu = (
-        nullcontext() if on_host else patch("packprep.loaders.frameworks.metrics._on_host", same)
-    )
-    with as_on_gpu:
-        check_forms(packs, trained)
-
-
-def same(values: Any) -> Any:
-    return values
-
-
-def check_forms(packs: list[list[int]], trained: list[bool]) -> None:
     rows = [
         {"tokens": [1] * sum(pack), "seq_lengths": pack, "loss_mask": np.resize(trained, sum(pack))}
         for pack in packs
     ]
     lengths = [length for pack in packs for length in pack]
-    expected = (sum(lengths), len(lengths), sum(length * length for length in lengths))
+    expected = [sum(lengths), len(lengths), sum(length * length for length in lengths)]
     hf: dict[str, Any] = to_hf(rows)
-    without_lengths = {name: hf[name] for name in ("input_ids", "position_ids", "labels")}
-    padded = [
+    labels = int((hf["labels"] != -100).sum())
+    calls: list[Any] = [
+        hf,
+        {name: hf[name] for name in ("input_ids", "position_ids", "labels")},
+        to_flattening(rows),
         to_padded(rows, mask="segments"),
         to_padded(rows, mask="segments", positions="continue"),
         to_padded(rows, attention_mask="segments", positions="continue"),
         to_padded(rows, rows="segments", mask="padding"),
+        batch_of(lengths),
+        batch_of(lengths).torch(),
     ]
-    labels = int((hf["labels"] != -100).sum())
-    for call in (hf, without_lengths, to_flattening(rows), *padded):
-        metrics = PackMetrics(cost=(0, 1))
-        metrics.update(call)
-        (squares,) = metrics._costs_of_steps()
-        assert (int(metrics._tokens), int(metrics._segments), int(squares)) == expected
-        assert int(metrics._trained) == labels
-    for batch in (batch_of(lengths), batch_of(lengths).torch()):
-        metrics = PackMetrics(cost=(0, 1))
-        metrics.update(batch)
-        assert (int(metrics._tokens), int(metrics._segments)) == expected[:2]
-        assert metrics._costs_of_steps().tolist() == [expected[2]]
+    name = "packprep.loaders.frameworks.metrics._on_host"
+    with nullcontext() if on_host else patch(name, lambda values: values):  # as on a GPU
+        for call in calls:
+            metrics = PackMetrics(cost=(0, 1))
+            metrics.update(call)
+            (squares,) = metrics._costs_of_steps()
+            assert [int(metrics._tokens), int(metrics._segments), int(squares)] == expected
+            assert isinstance(call, PackedBatch) or int(metrics._trained) == labels
 
 
-def test_rows_without_positions_are_a_document_each() -> None:
-    import torch
-
-    metrics = PackMetrics(capacity=12, cost=(1, 1))
-    mask = torch.tensor([[1, 1, 1, 0], [0, 0, 1, 1]])  # padding on either side
-    metrics.update({"input_ids": torch.ones(2, 4, dtype=torch.int64), "attention_mask": mask})
-    assert metrics._costs_of_steps().tolist() == [8 + 9 + 4]
-    values = metrics.read()
-    assert (values["fill"], values["segments_per_batch"]) == (5 / 12, 2)
-
-
-def test_positions_of_one_row_are_those_of_all_rows() -> None:
-    import torch
-
-    metrics = PackMetrics(cost=(0, 1))
+@pytest.mark.parametrize(
+    ("fields", "segments", "cost"),
+    [
+        # Rows without positions are a document each; padding is on either side.
+        ({"attention_mask": [[1, 1, 1, 0], [0, 0, 1, 1]]}, 2, 9 + 4),
+        # Positions of one row are those of all rows.
+        ({"position_ids": [[0, 1, 2, 0]]}, 4, 2 * (9 + 1)),
+    ],
+)
+def test_rows_are_counted_by_their_mask_or_positions(
+    fields: dict[str, Any], segments: int, cost: int
+) -> None:
+    metrics = PackMetrics(capacity=10, cost=(0, 1))
     ids = torch.ones(2, 4, dtype=torch.int64)
-    metrics.update({"input_ids": ids, "position_ids": torch.tensor([[0, 1, 2, 0]])})
-    assert metrics._costs_of_steps().tolist() == [2 * (9 + 1)]
-    assert metrics.read()["segments_per_batch"] == 4
+    tensors = {name: torch.tensor(values) for name, values in fields.items()}
+    metrics.update({"input_ids": ids, **tensors})
+    assert metrics._costs_of_steps().tolist() == [cost]
+    values = metrics.read()
+    assert values["segments_per_batch"] == segments
+    assert values["fill"] == (5 if "attention_mask" in fields else 8) / 10
 
 
-def test_costs_are_those_of_whole_steps() -> None:
+def test_costs_are_those_of_whole_steps_and_errors_say_what_is_wrong() -> None:
     metrics = PackMetrics(batches_per_step=2, cost=(1, 10))
     for length in (1, 2, 3):
         metrics.update(batch_of([length]))
     assert metrics._costs_of_steps().tolist() == [11 + 42, 93]
-
-
-def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(ValueError, match=r"^the batch has prompt; expected input_ids, or a Packed"):
         PackMetrics().update({"prompt": "a"})
     with pytest.raises(ValueError, match=r"^capacity is 0; expected a number of 1 or more$"):
@@ -179,10 +165,10 @@ def _rank(rank: int, address: str, queue: Any) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_ranks_are_summed_and_the_straggler_is_of_each_step(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    address = f"file://{tmp_path / 'ranks'}"
+    queue, address = context.Queue(), f"file://{tmp_path / 'ranks'}"
     ranks = [context.Process(target=_rank, args=(rank, address, queue)) for rank in range(2)]
     for process in ranks:
         process.start()
@@ -196,3 +182,101 @@ def test_ranks_are_summed_and_the_straggler_is_of_each_step(tmp_path: Path) -> N
         assert (values["fill"], values["segments_per_batch"]) == (28 / 40, 1)
         assert "straggler" not in uneven
     assert results[0][1] == results[1][1]
+
+
+class Reporter(TrainerCallback):  # type: ignore[misc]
+    """Notes what a reporter gets."""
+
+    def __init__(self) -> None:
+        self.logs: list[dict[str, float]] = []
+
+    def on_log(self, _args: Any, _state: Any, _control: Any, logs: Any, **_: Any) -> None:
+        self.logs.append(dict(logs))
+
+    @property
+    def losses(self) -> list[dict[str, float]]:
+        return [entry for entry in self.logs if "loss" in entry]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Eight packs of one to three documents."""
+    directory = tmp_path_factory.mktemp("metrics") / "out"
+    packs = [pack_of(3 * n, documents([5 + n, 9, 30 - n][: 1 + n % 3], seed=n)) for n in range(8)]
+    write_output(directory, {"train": [packs]}, max_length=64, vocab_size=VOCABULARY)
+    return load_from_disk(str(directory))
+
+
+def trainer_of(rows: Any, folder: Path, **options: Any) -> tuple[Trainer, Reporter]:
+    reporter = Reporter()
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": 2,
+        "train_sampling_strategy": "sequential",
+        "num_train_epochs": 1,
+        "logging_steps": 1,
+        "remove_unused_columns": False,
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+    }
+    args = TrainingArguments(str(folder), **settings | options)
+    data = {"train_dataset": rows, "eval_dataset": rows, "data_collator": to_hf}
+    return Trainer(tiny_llama(), args, callbacks=[reporter], **data), reporter
+
+
+def assert_figures(
+    entry: dict[str, float], rows: Any, first: int, count: int, batches: int
+) -> None:
+    """Fill, segments a batch and trained share are those of `count` packs from `first` on."""
+    packs = [rows[number] for number in range(first, first + count)]
+    tokens = sum(len(pack["tokens"]) for pack in packs)
+    segments = sum(len(pack["cu_seqlens"]) - 1 for pack in packs)
+    wanted = [tokens / (batches * 2 * 64), segments / batches, (tokens - segments) / tokens]
+    found = [entry[f"pack_{name}"] for name in ("fill", "segments_per_batch", "trained_share")]
+    np.testing.assert_allclose(found, wanted)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_reporters_get_the_metrics_with_the_loss_of_the_same_steps(
+    rows: Any, tmp_path: Path, workers: int
+) -> None:
+    trainer, reporter = trainer_of(rows, tmp_path, dataloader_num_workers=workers)
+    log_pack_metrics(trainer, max_length=64)
+    trainer.train()
+    assert len(reporter.losses) == 4
+    for number, entry in enumerate(reporter.losses):
+        assert_figures(entry, rows, 2 * number, 2, 1)
+        assert entry["pack_tokens_per_second"] > 0
+        assert "pack_straggler" not in entry  # one rank
+    kept = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [{**entry, "step": step} for step, entry in enumerate(reporter.losses, 1)] == kept
+    others = [entry for entry in reporter.logs if "loss" not in entry]
+    assert others
+    assert not [name for entry in others for name in entry if name.startswith("pack_")]
+
+
+def test_batches_of_an_evaluation_are_not_counted_and_those_of_accumulation_are(
+    rows: Any, tmp_path: Path
+) -> None:
+    steps: dict[str, Any] = {"gradient_accumulation_steps": 2, "eval_steps": 1}
+    trainer, reporter = trainer_of(rows, tmp_path, eval_strategy="steps", **steps)
+    log_pack_metrics(trainer, max_length=64)
+    trainer.evaluate()
+    trainer.train()
+    assert len(reporter.losses) == 2
+    for number, entry in enumerate(reporter.losses):
+        assert_figures(entry, rows, 4 * number, 4, 2)
+    assert not [entry for entry in reporter.logs if "eval_loss" in entry and "pack_fill" in entry]
+
+
+def test_metrics_are_logged_by_epoch_and_without_a_length_have_no_fill(
+    rows: Any, tmp_path: Path
+) -> None:
+    trainer, reporter = trainer_of(rows, tmp_path, logging_strategy="epoch", num_train_epochs=2)
+    metrics = log_pack_metrics(trainer)
+    trainer.train()
+    segments = sum(len(row["cu_seqlens"]) - 1 for row in rows)
+    assert [entry["pack_segments_per_batch"] for entry in reporter.losses] == [segments / 4] * 2
+    assert not [entry for entry in reporter.losses if "pack_fill" in entry]
+    assert metrics.batches == 0
