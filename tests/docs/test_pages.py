@@ -1,13 +1,14 @@
 """Every block of shell and Python of README and docs runs, or its fence says why it cannot."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .blocks import PAGES, ROOT, load
+from .blocks import PAGES, ROOT, Block, load
 from .sessions import run_page
 
 EVERY = 8  # of the rows of code.jsonl: a page shows that its commands work, not how fast
@@ -18,8 +19,30 @@ WHOLE = {
 }
 
 
+TRAINS_OR_SERVES = re.compile(
+    r"(from|import) (torch|transformers|trl|grain)\b|executor ray|&$", re.MULTILINE
+)
+
+
 def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+def _is_long(blocks: list[Block]) -> bool:
+    """True for a page of many commands, or one that trains or starts a server."""
+    parts = sum(
+        len(block.commands()) if block.language == "console" else block.is_code
+        for block in blocks
+        if block.why_not is None
+    )
+    return parts > 8 or any(TRAINS_OR_SERVES.search(block.text) for block in blocks)
+
+
+CASES = [
+    pytest.param(path, marks=[pytest.mark.long] if _is_long(load(path)) else [], id=_name(path))
+    for path in PAGES
+    if any(block.is_code for block in load(path))
+]
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +52,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "sample"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=_name)
+@pytest.mark.parametrize("path", CASES)
 def test_the_blocks_of_a_page_run_from_top_to_bottom(
     path: Path,
     sample: Path,

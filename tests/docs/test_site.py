@@ -115,6 +115,7 @@ COPIED = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("page", ["reference/cli", "reference/options", "reference/glossary"])
@@ -134,6 +135,7 @@ def test_a_page_fits_its_window_and_loads_nothing_from_elsewhere(
     assert [url for url in seen.requests if not url.startswith(("file:", "data:"))] == []
 
 
+@pytest.mark.long
 def test_a_copy_button_takes_commands_without_prompts_and_output(
     site: Path, chromium: Chromium
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import datasets
 import torch
 from datasets import load_from_disk
 from torch.nn.functional import cross_entropy
@@ -278,7 +279,11 @@ def page_trainer(
         "recorded": recorded,
         "with_settings": with_settings,
     }
-    exec(code, names)
+    caching = datasets.is_caching_enabled()
+    try:
+        exec(code, names)
+    finally:  # the page of TRL switches it off
+        (datasets.enable_caching if caching else datasets.disable_caching)()
     return steps(names["trainer"]), alone(shards)
 
 

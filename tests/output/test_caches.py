@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from datasets import enable_caching, load_from_disk
+from datasets import load_from_disk
 
 from packprep.inspect.verify import verify
 from packprep.schemas import check_files, read_manifest
@@ -18,7 +18,6 @@ TMP = "tmpab12_xyz"  # of a `map` that was killed
 
 def use(folder: Path) -> None:
     """Map and filter a dataset, once in two processes."""
-    enable_caching()  # the page of TRL switches it off, for the whole process
     rows = load_from_disk(folder)
     rows.map(lambda row: {"more": len(row["tokens"])}, desc="more")
     rows.map(lambda row: {"less": 0}, num_proc=2)

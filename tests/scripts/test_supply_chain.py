@@ -10,30 +10,13 @@ import sys
 import tarfile
 import tomllib
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 SBOM = runpy.run_path(str(ROOT / "scripts" / "checks" / "sbom.py"))
 DISTRIBUTIONS = runpy.run_path(str(ROOT / "scripts" / "checks" / "distributions.py"))
-# The parts of CycloneDX 1.6 that a reader of dependencies uses.
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["bomFormat", "specVersion", "version", "metadata", "components", "dependencies"],
-    "properties": {
-        "bomFormat": {"const": "CycloneDX"},
-        "specVersion": {"const": "1.6"},
-        "components": {
-            "items": {
-                "required": ["type", "name", "version", "bom-ref", "purl", "licenses"],
-                "properties": {"type": {"const": "library"}, "purl": {"pattern": "^pkg:pypi/"}},
-            }
-        },
-    },
-}
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -63,28 +46,24 @@ def test_the_lock_has_every_dependency_within_its_bounds_and_at_the_version_of_t
     }
 
 
-def test_the_sbom_has_the_installed_dependencies_and_their_licences() -> None:
-    graph = SBOM["needed"]()
-    document = SBOM["sbom"](graph)
-    jsonschema.validate(document, SCHEMA)
+def test_the_sbom_has_the_installed_dependencies_and_their_licences(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "checks" / "sbom.py")]
+    subprocess.run([*command, tmp_path / "sbom", tmp_path / "licences"], check=True)
+    document = SBOM["sbom"](SBOM["needed"]())
+    assert json.loads((tmp_path / "sbom").read_text()) == document, "the same each time"
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     versions = {entry["name"]: entry["version"] for entry in document["components"]}
     for name in ("numpy", "pyarrow", "numba", "llvmlite", "datasets"):
         assert versions[name] == importlib.metadata.version(name)
     assert not {"pytest", "torch", "ray", "packprep"} & set(versions)
+    assert all(entry["licenses"] for entry in document["components"])
     refs = {entry["bom-ref"] for entry in document["components"]}
     refs.add(document["metadata"]["component"]["bom-ref"])
     assert refs == {entry["ref"] for entry in document["dependencies"]}
     assert all(set(entry["dependsOn"]) <= refs for entry in document["dependencies"])
-
-
-def test_the_files_of_the_sbom_are_the_same_each_time(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "checks" / "sbom.py")]
-    for run in ("a", "b"):
-        subprocess.run([*command, tmp_path / run, tmp_path / f"{run}.txt"], check=True)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    names = [entry["name"] for entry in json.loads((tmp_path / "a").read_text())["components"]]
-    lines = (tmp_path / "a.txt").read_text().splitlines()
-    assert [line.split()[0] for line in lines if not line.startswith("packprep ")] == names
+    lines = (tmp_path / "licences").read_text().splitlines()
+    listed = [line.split()[0] for line in lines if not line.startswith("packprep ")]
+    assert listed == [*versions]
 
 
 def archive(order: list[str], date: int, owner: str) -> bytes:

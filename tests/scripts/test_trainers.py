@@ -56,14 +56,6 @@ def test_the_versions_that_every_test_run_proves_are_the_installed_ones() -> Non
             assert row["versions"][-1] == pins[row["package"]], row["trainer"]
 
 
-def test_an_adapter_names_the_proven_versions() -> None:
-    for row in ROWS:
-        for call in row["calls"] if row["package"] != "torch" else ():
-            text = " ".join(str(getattr(loaders, call).__doc__).split())
-            for version in row["versions"] if "Tested with" in text else ():
-                assert version.removesuffix(".0") in text, (call, version)
-
-
 def test_every_package_of_the_table_has_checks() -> None:
     skip_without("torch", "transformers", "trl", "accelerate")
     from tests.helpers.trainers import checks
@@ -81,27 +73,25 @@ BROKEN = RESULTS[0] | {"check": "trl new", "holds": False, "measured": "3.0e-01"
 PROOF = "SFTTrainer with and without --names hf: losses"
 
 
-@pytest.mark.parametrize(
-    ("results", "code", "lines"),
-    [
-        (RESULTS, 0, [f"ok      trl 1.16.0  3 checks, losses differ by 1e-06 at most: {PROOF}"]),
-        (
-            [*RESULTS, BROKEN],
-            1,
-            [
-                f"BROKEN  trl 1.16.0  4 checks, losses differ by 1e-06 at most: {PROOF}",
-                "        BROKEN  trl new: 3.0e-01",
-            ],
-        ),
-    ],
-)
-def test_a_line_for_each_package_and_for_what_is_broken(
-    results: list[dict[str, Any]], code: int, lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def ran(monkeypatch: pytest.MonkeyPatch, results: Any, *arguments: str) -> tuple[int, str]:
+    """Run the script with these results of checks. Returns its code and output."""
     monkeypatch.setattr(trainers, "make_environment", lambda *_: Path(sys.executable))
-    monkeypatch.setattr(trainers, "run_checks", lambda *_: results)
-    ran = CliRunner().invoke(trainers.main, ["trl"])
-    assert (ran.exit_code, ran.output.splitlines()) == (code, lines)
+    monkeypatch.setattr(trainers, "run_checks", results)
+    done = CliRunner().invoke(trainers.main, list(arguments))
+    return done.exit_code, done.output
+
+
+def test_a_line_for_each_package_and_for_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = f"checks, losses differ by 1e-06 at most: {PROOF}\n"
+    code, said = ran(monkeypatch, lambda *_: RESULTS, "trl")
+    assert (code, said) == (0, f"ok      trl 1.16.0  3 {words}")
+    code, said = ran(monkeypatch, lambda *_: [*RESULTS, BROKEN], "trl")
+    assert (code, said) == (
+        1,
+        f"BROKEN  trl 1.16.0  4 {words}        BROKEN  trl new: 3.0e-01\n",
+    )
+    code, said = ran(monkeypatch, lambda *_: RESULTS, "tlr")
+    assert (code, "tlr is none of transformers, trl, axolotl" in said) == (2, True)
 
 
 def test_a_package_that_cannot_be_installed_and_a_run_without_checks_are_broken(
@@ -113,12 +103,9 @@ def test_a_package_that_cannot_be_installed_and_a_run_without_checks_are_broken(
 
     with monkeypatch.context() as patched:
         patched.setattr(trainers, "make_environment", refused)
-        ran = CliRunner().invoke(trainers.main, ["trl"])
-    assert (ran.exit_code, ran.output) == (
-        1,
-        "BROKEN  trl 1.16.0  could not be installed: ERROR: No matching distribution found for "
-        "trl==1.16.0\n",
-    )
+        done = CliRunner().invoke(trainers.main, ["trl"])
+    assert done.exit_code == 1
+    assert "could not be installed: ERROR: No matching distribution found" in done.output
     monkeypatch.setattr(trainers, "TESTS", "this_is_no_module")
     (result,) = trainers.run_checks(Path(sys.executable), "trl")
     assert result["holds"] is False
@@ -128,29 +115,15 @@ def test_a_package_that_cannot_be_installed_and_a_run_without_checks_are_broken(
 def test_what_was_proven_is_recorded_and_what_broke_is_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    record, page = tmp_path / "trainers.json", tmp_path / "index.md"
-    record.write_text(trainers.RECORD.read_text())
-    page.write_text(trainers.PAGE.read_text())
-    monkeypatch.setattr(trainers, "RECORD", record)
-    monkeypatch.setattr(trainers, "PAGE", page)
-    monkeypatch.setattr(trainers, "make_environment", lambda *_: Path(sys.executable))
+    for name, path in {"RECORD": tmp_path / "record", "PAGE": tmp_path / "page"}.items():
+        path.write_text(getattr(trainers, name).read_text())
+        monkeypatch.setattr(trainers, name, path)
 
     def results(_: Path, package: str) -> list[dict[str, Any]]:
         return [RESULTS[0] | {"version": "9.9.9", "holds": package != "axolotl"}]
 
-    monkeypatch.setattr(trainers, "run_checks", results)
-    ran = CliRunner().invoke(trainers.main, ["trl", "axolotl", "--newest", "--record"])
-    assert ran.exit_code == 1
+    before = {row["package"]: row["versions"] for row in trainers.rows()}
+    assert ran(monkeypatch, results, "trl", "axolotl", "--newest", "--record")[0] == 1
     versions = {row["package"]: row["versions"] for row in trainers.rows()}
-    assert versions["trl"] == ["9.9.9"]
-    assert versions["axolotl"] == ["0.19.0"]
-    assert "\n".join(trainers.table(trainers.rows())) in page.read_text()
-    assert "| trl 9.9.9 |" in page.read_text()
-
-
-def test_an_unknown_package_is_a_sentence() -> None:
-    ran = CliRunner().invoke(trainers.main, ["tlr"])
-    assert ran.exit_code == 2
-    assert (
-        "Error: tlr is none of transformers, trl, axolotl, llamafactory, torchtitan" in ran.output
-    )
+    assert versions == before | {"trl": ["9.9.9"]}
+    assert "\n".join(trainers.table(trainers.rows())) in (tmp_path / "page").read_text()
