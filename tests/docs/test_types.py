@@ -51,12 +51,10 @@ def test_options_of_every_kind_and_blocks_of_pages_are_typed(tmp_path: Path) -> 
     wrong = _SAMPLE.replace("max_length=4096", 'max_lenght="4096"')
     for number, code in enumerate([wrong, _SAMPLE, *blocks]):
         (tmp_path / f"block{number}.py").write_text(code)
+    files = [str(path) for path in tmp_path.glob("*.py")]
+    settings = ["--strict", "--config-file", str(ROOT / "pyproject.toml")]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file", ROOT / "pyproject.toml"]
-        + [str(path) for path in tmp_path.glob("*.py")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "mypy", *settings, *files], cwd=ROOT, capture_output=True, text=True
     )
     [error] = [line for line in done.stdout.splitlines() if ": error: " in line]
     assert "block0.py" in error
