@@ -166,7 +166,8 @@ def row_tokens(row: Mapping[str, Any]) -> Any:
     if "store_rows" in row and "lengths" in row:
         raise FormatError(
             "the rows are those of an index (--materialize index), which has no tokens; read it "
-            "with PackedShards and PackedLoader, or write its shards with packprep materialize"
+            "with PackedShards and PackedLoader, or write its shards with packprep merge "
+            "--materialize shards"
         )
     if "tokens" not in row and "input_ids" not in row:
         raise FormatError(

@@ -184,7 +184,7 @@ class PackedShards:
         if self._cache is not None:
             raise ValueError(
                 f"{self.path} is an index, whose packs are gathered from mapped token files; write "
-                "its shards with packprep materialize, or leave out mmap=False"
+                "its shards with packprep merge --materialize shards, or leave out mmap=False"
             )
         files = TokenStore(self._remote or Path(self.path), manifest, store)
         files.check(digests=verify)

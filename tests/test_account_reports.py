@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute.merge import merge
+from packprep.derive.merge import merge
+from packprep.derive.summing import sums_of
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.stats import training
-from packprep.output.summing import sums_of
 from packprep.packing.account import Sums
 from packprep.reports.facts import lost
 from packprep.schemas import read_manifest

@@ -37,6 +37,7 @@ ROOMS = (
     "windows",
     "output",
     "inspect",
+    "derive",
     "execute",
     "preview",
     "exports",

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build, pack_dataset
-from packprep.execute.merge import merge
+from packprep.derive.merge import merge
 from packprep.exports.export import export
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import MaxTextSource, PackedLoader, PackedShards, batch_from_rows
-from packprep.output.rename import rename
 from packprep.output.shard_writer import ShardLayout, column_bytes, iterate_batches
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas import Column, FormatError, check_batch, check_files, read_manifest
@@ -196,10 +195,10 @@ def test_renamed_outputs_are_builds_with_those_names_and_back_again(
     plain = built(tmp_path, "uint16", "plain", **options)
     hf = built(tmp_path, "uint16", "hf", names="hf", **options)
     before = content(plain)
-    manifest = rename(plain, "hf")
+    manifest = merge([plain], plain, names="hf", overwrite=True)
     assert manifest.data == read_manifest(hf).data
     assert check_files(plain, manifest, "sha256") == []
-    rename(plain, "packprep")
+    merge([plain], plain, names="packprep", overwrite=True)
     after = content(plain)
     shards = [name for name in before if name.endswith(".arrow")]
     assert [after[name] for name in shards] == [before[name] for name in shards]

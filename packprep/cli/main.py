@@ -25,18 +25,15 @@ COMMANDS = {
     "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check every file, invariant and document of an output.",
     "show": "Print a pack as text, or the rows in it; find a row.",
-    "merge": "Merge several outputs into one.",
-    "reshard": "Rewrite an output with shards of another size.",
-    "materialize": "Write the shards of an index, with their tokens.",
+    "merge": "Merge outputs, or rewrite one: shard size, names, tokens.",
     "export": "Write an output in the format of another trainer.",
-    "rename": "Give the columns of an output the names of another reader.",
     "push": "Push an output to the Hugging Face hub.",
     "store": "List, verify or clean a store of tokens (--keep-tokens).",
     "sample": "Write small real data to try packprep on.",
     "env": "Print versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of use."""
-_FROM_OUTPUTS = ("merge", "reshard", "materialize", "export", "rename", "push")
+_FROM_OUTPUTS = ("merge", "export", "push")
 """Those in `outputs/`: they make something of finished outputs."""
 _ELSEWHERE = {
     "convert": "export",
@@ -52,6 +49,9 @@ _ELSEWHERE = {
 GONE_COMMANDS = {
     "card": "packprep push OUT NAME --dry-run prints the card",
     "compare": "packprep stats A B shows outputs side by side",
+    "materialize": "packprep merge OUT -o NEW --materialize shards writes the shards of an index",
+    "rename": "packprep merge OUT -o OUT --names NAMES --overwrite renames the columns",
+    "reshard": "packprep merge OUT -o NEW --shard-size SIZE cuts the shards again",
     "status": "packprep stats OUT shows the progress of an unfinished build",
     "trace": "packprep show OUT --rows lists the rows of a pack, --find ROW the packs of a row",
     "warm": "the first build compiles what it needs; build a sample when you make an image",

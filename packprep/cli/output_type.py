@@ -82,6 +82,18 @@ def with_store(output: "Output", store: Sequence[str]) -> "Output":
     return MovedStore(output, manifest, store)
 
 
+def with_stores(outputs: "Sequence[Output]", store: Sequence[str]) -> "list[Output]":
+    """The outputs, of which each index has its token stores at other places if some are given."""
+    if not store or len(outputs) == 1:
+        return [with_store(output, store) for output in outputs]
+    from packprep.schemas.manifest import read_manifest
+
+    return [
+        with_store(output, store) if read_manifest(output).is_index else output
+        for output in outputs
+    ]
+
+
 def output_at(name: str) -> "Output":
     """The output at a path or a URL.
 

@@ -8,14 +8,16 @@ linked; they are not written again.
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
+from packprep.derive.merge import merge_locked
+from packprep.derive.parts import generations, merge_obstacle
 from packprep.execute.array_tasks import at_work
-from packprep.execute.merge import generations, merge_locked, merge_obstacle
 from packprep.output.build_facts import difference
 from packprep.output.build_output import BuildOutput
 from packprep.output.directory import (
@@ -117,6 +119,8 @@ class GrowingOutput:
         if not (staging.path / BUILD).exists() or not staging.committed():
             return
         if "generations" in json.loads((staging.path / BUILD).read_bytes()).get("inputs", ()):
+            if not self.replaces:  # the part that was to be merged is gone
+                shutil.rmtree(staging.path)
             return
         raise ConfigError(
             f"{staging.path} is left from an unfinished build of all of {self}; finish that build "
@@ -207,7 +211,7 @@ class GrowingOutput:
                 f"the new files do not fit {self}: they differ in {changed}; give columns the same "
                 "types (--carry NAME:TYPE), or choose another -o"
             )
-        manifest = merge_locked([self.old, self.path], self.old, progress=progress)
+        manifest = merge_locked([self.old, self.path], self.old, progress)
         self._remove()
         return manifest
 

@@ -3,13 +3,12 @@
 import importlib.metadata
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.yaml_file import from_output, to_yaml
+from packprep.config.yaml_file import to_yaml
 from packprep.output.remote import open_shard
 from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
@@ -32,7 +31,6 @@ from packprep.sources.source import Source
 from packprep.support import memory
 from packprep.support.errors import StoppedError
 from packprep.support.version import __version__
-from packprep.tokens.checked_output import CheckedOutput
 from packprep.tokens.read_back import read_back
 from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.windows.index_rows import store_facts
@@ -106,31 +104,6 @@ def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -
             "runs it."
         )
     write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(config)]).encode())
-
-
-def write_common_settings(
-    staging: Path, outputs: Sequence[CheckedOutput], output: Path
-) -> Path | None:
-    """Write build.yaml of merged outputs: their common options and the sources of all.
-
-    Returns its path; None, without a file, if their options differ or are unknown, or if sources
-    were mixed.
-    """
-    paths = [path for part in outputs if (path := part.find(SETTINGS)) is not None]
-    configs = [BuildConfig(**from_output(path)) for path in paths]
-    known = len(configs) == len(outputs) and not any(config.is_mix for config in configs)
-    if not known or any(config.identity() != configs[0].identity() for config in configs):
-        return None
-    sources: list[Any] = []
-    for config in configs:
-        sources += [source for source in config.sources if source not in sources]
-    lines = [
-        "# The options of this output and all of its sources. Merged from several builds.",
-        "# To add sources with the same options: packprep build [SOURCE...] -c THIS_FILE --append",
-    ]
-    common = replace(configs[-1], sources=tuple(sources), output=str(output))
-    write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(common)]).encode())
-    return staging / SETTINGS
 
 
 def write_report(

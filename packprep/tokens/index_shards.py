@@ -78,8 +78,8 @@ def refuse_index(output: Output, manifest: Manifest, sentence: str) -> None:
     """Raise ConfigError for an index output. sentence: "push needs its tokens in shards"."""
     if manifest.is_index:
         raise ConfigError(
-            f"{output} is an index, and {sentence}; write them with packprep materialize {output} "
-            "-o DIR, then give DIR"
+            f"{output} is an index, and {sentence}; write them with packprep merge {output} -o "
+            "DIR --materialize shards, then give DIR"
         )
 
 

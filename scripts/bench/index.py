@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import tables
 
 from packprep import BuildConfig, build
-from packprep.exports.materialize import materialize
+from packprep.derive.merge import merge
 from packprep.schemas import read_manifest
 from packprep.schemas.names import list_array
 from packprep.schemas.views import ListView
@@ -77,7 +77,7 @@ def main(tokens: str, repeats: int, markdown: bool) -> None:
         }
         build(BuildConfig(**options, output=str(folder / "index")))
         _plan(folder, options, markdown)
-        materialize(folder / "index", folder / "shards")
+        merge([folder / "index"], folder / "shards", materialize="shards")
         paths = {
             f"{kind}, {how}": loader.mine(folder / path, packs, shuffle=shuffle)
             for how, packs, shuffle in (

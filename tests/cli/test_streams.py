@@ -19,11 +19,8 @@ _ARGUMENTS = {
     "check": "out --baseline baseline.json",
     "verify": "out",
     "show": "out --pack 0",
-    "merge": "out out -o merged",
-    "reshard": "out -o resharded --shard-size 1MB",
-    "materialize": "index -o shards",
+    "merge": "out index -o merged --materialize shards --names hf",
     "export": "out -o exported --to trl",
-    "rename": "renamed --names hf",
     "push": "out someone/name --dry-run",
     "store": "ls store",
     "sample": "data",
@@ -40,11 +37,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tokenizer(folder / "tok")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name, options in (("out", ""), ("renamed", ""), ("index", " --materialize index")):
+        for name, options in (("out", ""), ("index", " --materialize index")):
             assert run("build", *(_BUILD.format(name) + options).split(), "-q").code == 0
         assert run("check", "out", "--baseline", "baseline.json", "--update-baseline").code == 0
         damaged = folder / "damaged"
-        assert run("reshard", "out", "-o", damaged, "--shard-size", "1MB").code == 0
+        assert run("merge", "out", "-o", damaged, "--shard-size", "1MB").code == 0
     shard = next(damaged.glob("*.arrow"))
     shard.write_bytes(shard.read_bytes()[:-100] + bytes(100))
     return folder

@@ -12,10 +12,11 @@ import pytest
 from datasets import load_from_disk
 
 from packprep import BuildConfig, build
+from packprep.derive import merge as merging
+from packprep.derive import signing
+from packprep.derive.merge import merge
 from packprep.execute import append as appending
-from packprep.execute import merge as merging
 from packprep.execute import stages, window_files
-from packprep.execute.merge import merge
 from packprep.execute.pipeline import build_share
 from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
@@ -273,8 +274,8 @@ STEPS: list[tuple[Any, str, int]] = [
     (window_files, "write_shard", 2),
     (appending, "publish", 0),  # what is new is signed, but has not got its name
     (appending, "merge_locked", 0),
-    (merging, "name_shards", 0),
-    (merging, "write_manifest", 0),
+    (signing, "name_shards", 0),
+    (signing, "write_manifest", 0),
     (merging, "publish", 0),
     (appending, "remove_replaced", 1),  # all is done but for what is left
 ]
@@ -322,18 +323,17 @@ def test_status_says_how_far_an_append_is_and_what_it_is_appended_to(
         assert (found["documents_there"], found["packs_there"]) == (80, packs)
 
 
+@pytest.mark.parametrize(
+    ("place", "name"), [(appending, "merge_locked"), (signing, "write_manifest")]
+)
 def test_an_append_that_did_not_finish_is_not_mixed_with_another(
-    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, options: dict[str, Any], place: Any, name: str
 ) -> None:
     put(tmp_path, 0)
     append(options)
     put(tmp_path, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            appending, "merge_locked", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no"))
-        )
-        with pytest.raises(OSError, match="no"):
-            build(config(append=True, **options))
+    with disk_fails(place, name, 0):
+        build(config(append=True, **options))
     put(tmp_path, 2)
     with pytest.raises(
         ConfigError,

@@ -222,7 +222,10 @@ def test_an_output_with_phases_can_be_renamed_but_not_merged(
         f"packprep: {corpus['output']} has phases, and the packs of a merge have no order of "
         "phases; build its sources together instead\n"
     )
-    assert run("rename", corpus["output"], "--names", "hf").code == 0
+    assert (
+        run("merge", corpus["output"], "-o", corpus["output"], "--names", "hf", "--overwrite").code
+        == 0
+    )
     assert verify(corpus["output"]).sound
     assert read_manifest(corpus["output"]).phases == before.phases
 

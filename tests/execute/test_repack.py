@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.derive.merge import merge
 from packprep.execute import window_files
-from packprep.execute.merge import merge
 from packprep.execute.pipeline import build_share
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
-from packprep.output.rename import rename
 from packprep.packing.plan import PackPlan
 from packprep.preview.estimate import estimate
 from packprep.schemas import FormatError, check_ledger, read_manifest
@@ -265,7 +264,10 @@ def test_an_index_of_several_epochs_is_appended_to_exported_and_materialized(
         for name in ("shards", "index")
     ]
     assert rows[0] == rows[1]
-    assert run("materialize", tmp_path / "index", "-o", tmp_path / "again").code == 0
+    assert (
+        run("merge", tmp_path / "index", "-o", tmp_path / "again", "--materialize", "shards").code
+        == 0
+    )
     assert verify(tmp_path / "again").sound
     assert read_manifest(tmp_path / "again").epochs == 3
 
@@ -283,7 +285,7 @@ def test_outputs_of_other_epochs_are_not_merged(tmp_path: Path, options: dict[st
 
 def test_other_names_keep_the_epochs(tmp_path: Path, options: dict[str, Any]) -> None:
     build(config(**options))
-    rename(tmp_path / "out", "hf")
+    merge([tmp_path / "out"], tmp_path / "out", names="hf", overwrite=True)
     assert read_manifest(tmp_path / "out").epochs == 3
     assert verify(tmp_path / "out").sound
     assert whole_documents(tmp_path / "out", 2) == whole_documents(tmp_path / "out", 0)

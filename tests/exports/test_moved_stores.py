@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             index = ["--materialize", "index", "--keep-tokens", store]
             packprep("build", f"{name}.jsonl", "-o", name, *OPTIONS, *index)
         packprep("merge", "a", "b", "-o", "ab", "-q")
-        packprep("materialize", "ab", "-o", "shards", "-q")
+        packprep("merge", "ab", "-o", "shards", "--materialize", "shards", "-q")
         yield folder
 
 
@@ -90,7 +90,7 @@ def test_each_store_may_move_by_itself(
         ):
             packprep(*line.split(), *options)
         packprep("export", "ab", "--to", "npy", "-o", "exported", "-q", *options)
-        packprep("materialize", "ab", "-o", "again", "-q", *options)
+        packprep("merge", "ab", "-o", "again", "--materialize", "shards", "-q", *options)
         assert read_manifest("again").data == read_manifest("shards").data
     for name in ("exported", "again"):
         shutil.rmtree(name)

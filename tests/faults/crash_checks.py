@@ -46,7 +46,7 @@ def commands(folder: Path, disk: Path) -> dict[str, Command]:
     out, first, second = (["-o", str(disk / name)] for name in (OUT, "first", "second"))
     as_index = ["--materialize", "index"]
     stored = [*as_index, "--keep-tokens", str(disk / STORE)]
-    from_index = ["materialize", first[1], *out, "-q"]
+    from_index = ["merge", first[1], *out, "--materialize", "shards", "-q"]
     return {
         "build": Command([*both, *out]),
         "overwrite": Command([*both, *out, "--overwrite"], [[*both, *out, "--max-length", "32"]]),
@@ -54,7 +54,9 @@ def commands(folder: Path, disk: Path) -> dict[str, Command]:
         "merge": Command(
             ["merge", first[1], second[1], *out, "-q"], [[*one, *first], [*two, *second]]
         ),
-        "rename": Command(["rename", out[1], "--names", "hf", "-q"], [[*one, *out]]),
+        "rename": Command(
+            ["merge", out[1], *out, "--names", "hf", "--overwrite", "-q"], [[*one, *out]]
+        ),
         "export": Command(["export", first[1], "--to", "npy", *out, "-q"], [[*one, *first]]),
         "index": Command([*both, *out, *as_index]),
         "append to an index": Command(

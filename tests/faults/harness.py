@@ -90,10 +90,10 @@ def warm() -> None:
 
     from packprep.cli import main  # noqa: F401
     from packprep.cli.commands import build  # noqa: F401
-    from packprep.cli.outputs import export, materialize, merge  # noqa: F401
+    from packprep.cli.outputs import export, merge  # noqa: F401
+    from packprep.derive import merge as merging  # noqa: F401
     from packprep.execute import pipeline  # noqa: F401
     from packprep.exports import export as exports  # noqa: F401
-    from packprep.exports import materialize as materializing  # noqa: F401
     from packprep.packing.warm import load_build
 
     load_build("uint16", ("int32", "int32"), "best_fit", "shuffle", None)

@@ -22,6 +22,7 @@ import torch
 from datasets import load_from_disk
 from torch.nn.functional import cross_entropy
 
+from packprep.derive.merge import merge
 from packprep.exports.export import export
 from packprep.loaders import (
     PackedLoader,
@@ -36,7 +37,6 @@ from packprep.loaders import (
     to_trl,
     to_trl_row,
 )
-from packprep.output.rename import rename
 from packprep.schemas import STANDARD_COLUMNS
 
 from .tiny_shards import PLAIN, write_output
@@ -299,7 +299,7 @@ def hf_names(recipe: Recipe, shards: Path, folder: Path) -> tuple[Losses, Losses
             row["labels"][start] = -100
     columns = (*PLAIN, STANDARD_COLUMNS["labels"])
     write_output(renamed, {"train": [rows]}, columns, max_length=64, vocab_size=VOCABULARY)
-    rename(renamed, "hf")
+    merge([renamed], renamed, names="hf", overwrite=True)
     return recipe(renamed, folder / "out")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packprep.output.rename import rename
+from packprep.derive.merge import merge
 from packprep.schemas import (
     STANDARD_COLUMNS,
     Column,
@@ -286,7 +286,7 @@ def write_golden(directory: Path) -> None:
     """
     write_output(directory / "v1-example", {"train": [EXAMPLE]})
     write_output(directory / "v1-hf", {"train": [EXAMPLE]})
-    rename(directory / "v1-hf", "hf")
+    merge([directory / "v1-hf"], directory / "v1-hf", names="hf", overwrite=True)
     write_output(directory / "v1-uint16", {"train": [EXAMPLE]}, COMPACT)
     rich = {
         "train": [[rich_row(0, 3, 4), rich_row(2, 1), rich_row(3, 4, 2)], [rich_row(5, 2)]],

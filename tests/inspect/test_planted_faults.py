@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from packprep import build
-from packprep.exports.materialize import materialize
+from packprep.derive.merge import merge
 from packprep.inspect import retokenize
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
@@ -184,7 +184,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
             options["tokenizer"] = str(folder / ("plain" if of == "texts" else "chat"))
         out = folder / f"{kind}-{form}"
         if form == "shards":  # the bytes that a build writes
-            materialize(output(kind, "index"), out)
+            merge([output(kind, "index")], out, materialize="shards")
             return out
         build(
             config(

@@ -17,7 +17,7 @@ import pytest
 
 from packprep import build
 from packprep.config.option import STRATEGY_NAMES
-from packprep.execute.merge import merge
+from packprep.derive.merge import merge
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
 from packprep.schemas.canonical import file_digest

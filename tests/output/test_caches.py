@@ -75,7 +75,8 @@ def test_verify_names_them_in_a_note(used: list[str]) -> None:
     [
         "merge a b -o out",
         "merge b a -o out",
-        "reshard a -o out --shard-size 1KB",
+        "merge a -o out --shard-size 1KB",
+        "merge a -o out --names hf",
         "export a --to parquet -o out",
         "export a --to trl -o out",
     ],
@@ -86,12 +87,6 @@ def test_no_command_copies_them_and_each_says_so(used: list[str], line: str) -> 
     assert f"a: left out {used[0]} and 4 more" in result.err
     assert not any(is_cache(path.name) for path in Path("out").rglob("*"))
     assert run("verify", "out", "-q").code == 0
-
-
-def test_rename_leaves_them_out(used: list[str]) -> None:
-    result = run("rename", "a", "--names", "hf")
-    assert (result.code, f"a: left out {used[0]}" in result.err) == (0, True)
-    assert not any(is_cache(path.name) for path in Path("a").rglob("*"))
 
 
 def test_a_push_does_not_count_them(used: list[str]) -> None:

@@ -524,7 +524,7 @@ def test_an_output_in_s3_can_be_merged_and_looked_at(
     ]  # behind them it says seconds
     assert rows[0] == rows[1]
     assert [row[0] for row in rows[0]] == ["32", "64"]
-    refused = command.run("reshard", url, "-o", f"{url}-small", "--shard-size", "1MB")
+    refused = command.run("merge", url, "-o", f"{url}-small", "--shard-size", "1MB")
     assert refused.code == 2
     assert (
         "only packprep build writes to a store; give a local directory, and copy it" in refused.err

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packprep import build
-from packprep.execute.merge import merge
+from packprep.derive.merge import merge
 from packprep.execute.stages import Stages
 from packprep.schemas import read_manifest
 from packprep.support.errors import ConfigError, InputError

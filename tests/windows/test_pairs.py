@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build, pack_dataset
-from packprep.execute.merge import merge
+from packprep.derive.merge import merge
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES

@@ -1,45 +1,92 @@
-"""`packprep merge`: several outputs as one."""
+"""`packprep merge`: an output from outputs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.output_type import DirectoryType, OutputType
+from packprep.cli.output_type import STORE_OPTION, DirectoryType, OutputType, with_stores
 
 if TYPE_CHECKING:
+    from packprep.derive.forms import Materialize
     from packprep.schemas.manifest import Output
+    from packprep.schemas.names import Names
 
 
-@click.command("merge", short_help="Merge several outputs into one.")
-@click.argument("outputs", nargs=-1, required=True, metavar="OUT...", type=OutputType())
+@click.command("merge", short_help="Merge outputs, or rewrite one: shard size, names, tokens.")
+@click.argument("outputs", nargs=-1, required=True, metavar="IN...", type=OutputType())
 @click.option(
     "-o", "--output", required=True, metavar="DIR", type=DirectoryType(), help="Directory to write."
 )
+@click.option("--shard-size", metavar="SIZE", help="Cut the shards again, of about SIZE bytes.")
 @click.option(
-    "--shard-size", metavar="SIZE", help="Also rewrite the shards, with about this many bytes each."
+    "--names",
+    type=click.Choice(["packprep", "hf"]),
+    help="Names of the columns. packprep: tokens and cu_seqlens. hf: input_ids, labels, "
+    "position_ids and seq_lengths, which TRL and transformers read.",
 )
+@click.option(
+    "--materialize",
+    type=click.Choice(["shards", "index"]),
+    help="shards: write the tokens of an index into its shards. index: keep an index as it is.",
+)
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace the output at DIR, which may be IN itself, in one step.",
+)
+@STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
 def command(
-    outputs: "tuple[Output, ...]", output: Path, shard_size: str | None, as_json: bool, quiet: bool
+    outputs: "tuple[Output, ...]",
+    output: Path,
+    shard_size: str | None,
+    names: "Names | None",
+    materialize: "Materialize | None",
+    overwrite: bool,
+    store: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
 ) -> None:
-    """Merge the packs of OUT..., in this order, into one output with one account.
+    """Write the packs of IN..., in this order, as one output with one account.
 
-    The outputs must have the same tokenizer, columns and max_length. Document ids of the second
-    begin where those of the first end. Shards whose bytes do not change are hard links where the
-    file system allows it.
+    Nothing is tokenized or packed again. Several outputs must have the same tokenizer, columns and
+    max_length; document ids of the second begin where those of the first end. Of one output, merge
+    makes shards of another size, columns of other names, or the shards of an index, which have the
+    bytes of the build without one. Names that need labels or position_ids add them, and the other
+    direction leaves them out again.
+
+    Every file is compared with its digest. Shards whose bytes do not change are hard links where
+    the file system allows it. The same command resumes it.
 
     \b
     Example:
       packprep merge packed-2025 packed-2026 -o packed
+      packprep merge packed -o packed-small --shard-size 100MB
+      packprep merge packed -o packed --names hf --overwrite
+      packprep merge packed-index -o packed --materialize shards
     """
     from packprep.cli.printing import print_report
     from packprep.config.build_config import parse_size
-    from packprep.execute.merge import merge
+    from packprep.derive.merge import merge
+    from packprep.execute.array_tasks import at_work
+    from packprep.support.errors import ConfigError
     from packprep.support.progress import open_progress
 
     size = parse_size(shard_size, "shard_size") if shard_size is not None else None
+    if by := ", ".join(at_work(output).values()):
+        raise ConfigError(
+            f"{output} is being built by tasks of an array ({by}); wait until they are done"
+        )
     with open_progress(quiet=quiet) as progress:
-        merge(outputs, output, shard_size=size, progress=progress)
+        merge(
+            with_stores(outputs, store),
+            output,
+            shard_size=size,
+            names=names,
+            materialize=materialize,
+            overwrite=overwrite,
+            progress=progress,
+        )
     print_report(output, as_json=as_json, quiet=quiet)

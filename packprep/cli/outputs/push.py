@@ -47,7 +47,7 @@ def command(
     """
     if not isinstance(output, Path):
         raise ConfigError(f"{output} is in a store; push a local directory: copy it here first")
-    from packprep.output.push import check_ready, push
+    from packprep.derive.push import check_ready, push
     from packprep.reports.card import MARK, dataset_card
     from packprep.support.progress import open_progress
 

@@ -65,7 +65,7 @@ def test_a_push_is_one_commit_of_every_file_and_a_card(hub: Hub, packed: Path) -
 def test_an_output_larger_than_one_step_of_the_progress_is_still_one_commit(
     hub: Hub, packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.output.push._TOGETHER", 3000)
+    monkeypatch.setattr("packprep.derive.push._TOGETHER", 3000)
     push(packed)
     batches = [request for request in hub.seen if request.endswith("/objects/batch")]
     assert len(batches) == 3

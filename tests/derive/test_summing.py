@@ -1,6 +1,6 @@
 from typing import cast
 
-from packprep.output.summing import summed, summed_report
+from packprep.derive.summing import summed, summed_report
 from packprep.schemas.report import DocumentsPerPack, Report
 
 

@@ -1,0 +1,1 @@
+"""Makes an output from finished outputs: merged, cut again, renamed, materialized, pushed."""
