@@ -14,52 +14,53 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packprep import BuildConfig, build, pack_dataset
+from packprep import build, pack_dataset
+from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedLoader, PackedShards, unpack
+from packprep.schemas import Manifest
 from packprep.sources.carried import RowShape, carried_types
 from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import one_line, save_tokenizer, tiny_tokenizer, write_jsonl
+from tests.helpers.errors import refused
+from tests.helpers.files import config
 
 IDS: dict[str, Any] = {"input_ids_column": "ids"}
 VOCABULARY = 100
 
 
-def read(table: dict[str, Any], **options: Any) -> pa.Table:
+def read(table: pa.Table, **options: Any) -> pa.Table:
     """Rows as a build reads them."""
-    rows = pa.table(table)
-    config = BuildConfig(**{**IDS, **options})
-    types = {name: rows[name].type for name in rows.column_names}
-    return as_rows(
-        rows, config, RowShape(carried=carried_types(types, config, "rows"), vocab_size=VOCABULARY)
-    )
+    settings = config(**IDS, **options)
+    types = dict(zip(table.column_names, table.schema.types, strict=True))
+    carried = carried_types(types, settings, "rows")
+    return as_rows(table, settings, RowShape(carried=carried, vocab_size=VOCABULARY))
 
 
-def problems(table: dict[str, Any], **options: Any) -> list[str | None]:
-    return [one_line(problem) for problem in read(table, **options)["problem"].to_pylist()]
-
-
-def packs(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = datasets.load_from_disk(str(path)).to_list()
-    return rows
+def built(source: Path, **options: Any) -> Manifest:
+    """Manifest of a build of rows of token ids, beside the source as `out`."""
+    if not {"vocab_size", "tokenizer"} & options.keys():
+        options["vocab_size"] = VOCABULARY
+    given = {"sources": [source], "output": source.parent / "out", **IDS}
+    return build(config(**given | options))
 
 
 def segments(path: Path, columns: Sequence[str] = ()) -> dict[int, list[Any]]:
     """Tokens of each document that is in one piece, and its values of these columns."""
     found = {}
-    kinds = PackedShards(path).column_kinds
-    for pack in PackedShards(path):
+    shards = PackedShards(path)
+    for pack in shards:
         ends = pack.cu_seqlens.tolist()
         for number, (document, _, tokens) in enumerate(pack.segments()):
-            values = [
-                pack.columns[name][ends[number] : ends[number] + len(tokens)].tolist()
-                if kinds[name] == "token"
+            its = slice(ends[number], ends[number] + len(tokens))
+            assert document is not None
+            found[document] = [tokens.tolist()] + [
+                pack.columns[name][its].tolist()
+                if shards.column_kinds[name] == "token"
                 else pack.columns[name][number].item()
                 for name in columns
             ]
-            assert document is not None
-            found[document] = [tokens.tolist(), *values]
     return found
 
 
@@ -79,20 +80,25 @@ def segments(path: Path, columns: Sequence[str] = ()) -> dict[int, list[Any]]:
 def test_a_carried_column_has_the_type_of_its_data(
     values: "pa.Array[Any]", kind: str, dtype: str
 ) -> None:
-    [column] = carried_types(
-        {"ids": pa.list_(pa.int64()), "x": values.type}, BuildConfig(**IDS, carry=("x",)), "rows"
-    )
+    types = {"ids": pa.list_(pa.int64()), "x": values.type}
+    [column] = carried_types(types, config(**IDS, carry="x"), "rows")
     assert (column.kind, column.dtype) == (kind, dtype)
-    read_back = read({"ids": pa.array([[5]]), "x": values}, carry=("x",))["x"]
+    read_back = read(pa.table({"ids": pa.array([[5]]), "x": values}), carry="x")["x"]
+    expected = cast(list[Any], values.to_pylist())
     assert read_back.to_pylist() == [
-        value if kind == "segment" else list(value) for value in cast(list[Any], values.to_pylist())
+        value if kind == "segment" else list(value) for value in expected
     ]
 
 
 def test_a_type_may_be_asked_for() -> None:
-    found = read({"ids": [[5, 6]], "x": [[1.0, 2.0]]}, carry=("x:int8",))
+    found = read(pa.table({"ids": [[5, 6]], "x": [[1.0, 2.0]]}), carry="x:int8")
     assert found["x"].type == pa.list_(pa.int8())
-    assert read({"ids": [[5]], "x": [0.1]}, carry=("x:float64",))["x"].to_pylist() == [0.1]
+    doubles = read(pa.table({"ids": [[5]], "x": [0.1]}), carry="x:float64")
+    assert doubles["x"].to_pylist() == [0.1]
+
+
+L, M, X = {"labels_column": "l"}, {"loss_mask_column": "m"}, {"carry": "x"}
+GOOD: dict[str, Any] = {"ids": [3, 4], "l": [3, -100], "m": [0, 1], "x": 7}
 
 
 @pytest.mark.parametrize(
@@ -104,92 +110,40 @@ def test_a_type_may_be_asked_for() -> None:
         ({"ids": [1.5]}, {}, "bad_ids: 'ids' has 1.5 at 0, expected a whole number from"),
         ({"ids": [1, None]}, {}, "bad_ids: 'ids' has null at 1, expected a number"),
         ({"ids": None}, {}, "null: the row has no 'ids'"),
-        ({"ids": "text"}, {}, "not_numbers: 'ids' is string, expected a list of numbers"),
-        (
-            {"ids": [[1]]},
-            {},
-            "not_numbers: 'ids' is list<item: list<item: int64>>, expected a list of numbers",
-        ),
-        (
-            {"ids": [1, 2], "l": [1]},
-            {"labels_column": "l"},
-            "bad_labels: 'l' has 1 values and 'ids' 2, expected one",
-        ),
-        (
-            {"ids": [1], "l": [-1]},
-            {"labels_column": "l"},
-            "bad_labels: 'l' has -1 at 0, expected -100 or 0 to 99",
-        ),
-        (
-            {"ids": [1, 2], "m": [1]},
-            {"loss_mask_column": "m"},
-            "bad_mask: 'm' has 1 values and 'ids' 2",
-        ),
-        (
-            {"ids": [1], "m": [2]},
-            {"loss_mask_column": "m"},
-            "bad_mask: 'm' has 2 at 0, expected 0 or 1",
-        ),
-        (
-            {"ids": [1], "x": [float("nan")]},
-            {"carry": "x"},
-            "bad_carry: 'x' has nan at 0, expected a finite number",
-        ),
-        (
-            {"ids": [1], "x": float("inf")},
-            {"carry": "x"},
-            "bad_carry: 'x' is inf, expected a finite number",
-        ),
-        (
-            {"ids": [1], "x": 1e300},
-            {"carry": "x"},
-            "bad_carry: 'x' is 1e+300, expected a number that float32 holds",
-        ),
-        ({"ids": [1], "x": [1, 2]}, {"carry": "x"}, "bad_carry: 'x' has 2 values and 'ids' 1"),
-        (
-            {"ids": [1], "x": 200},
-            {"carry": "x:int8"},
-            "bad_carry: 'x' is 200, expected a whole number from -128 to 127",
-        ),
+        ({"ids": [1, 2], "l": [1]}, L, "bad_labels: 'l' has 1 values and 'ids' 2, expected one"),
+        ({"ids": [1], "l": [-1]}, L, "bad_labels: 'l' has -1 at 0, expected -100 or 0 to 99"),
+        ({"ids": [1, 2], "m": [1]}, M, "bad_mask: 'm' has 1 values and 'ids' 2"),
+        ({"ids": [1], "m": [2]}, M, "bad_mask: 'm' has 2 at 0, expected 0 or 1"),
+        ({"ids": [1], "x": [float("nan")]}, X, "bad_carry: 'x' has nan at 0, expected a finite"),
+        ({"ids": [1], "x": float("inf")}, X, "bad_carry: 'x' is inf, expected a finite number"),
+        ({"ids": [1], "x": 1e300}, X, "bad_carry: 'x' is 1e+300, expected a number that float32"),
+        ({"ids": [1], "x": [1, 2]}, X, "bad_carry: 'x' has 2 values and 'ids' 1"),
+        ({"ids": [1], "x": 200}, {"carry": "x:int8"}, "bad_carry: 'x' is 200, expected a whole"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_what_is_wrong_with_a_row_is_said_and_its_values_are_left_out(
     row: dict[str, Any], options: dict[str, Any], problem: str
 ) -> None:
-    good = {
-        "ids": [3, 4],
-        "l": [3, -100],
-        "m": [0, 1],
-        "x": 7 if not isinstance(row.get("x"), list) else [7, 8],
-    }
-    both = (
-        {name: [good[name], value] for name, value in row.items()}
-        if not isinstance(row["ids"], str)
-        else None
-    )
-    if both is None or (isinstance(row["ids"], list) and isinstance(row["ids"][0], list)):
-        [said] = problems({name: [value] for name, value in row.items()}, **options)
-        assert str(said).startswith(problem)
-        return
-    found = read(both, **options)
-    assert found["problem"][0].as_py() is None
-    assert str(one_line(found["problem"][1].as_py())).startswith(problem)
+    good = GOOD | ({"x": [7, 8]} if isinstance(row.get("x"), list) else {})
+    found = read(pa.table({name: [good[name], row[name]] for name in row}), **options)
+    first, second = (one_line(each) for each in found["problem"].to_pylist())
+    assert first is None
+    assert str(second).startswith(problem)
     assert found["ids"].to_pylist() == [[3, 4], []]
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"), [("text", "string"), ([[1]], "list<item: list<item: int64>>")]
+)
+def test_a_column_that_holds_no_ids_is_a_problem_of_each_row(value: Any, kind: str) -> None:
+    [problem] = read(pa.table({"ids": [value]}))["problem"].to_pylist()
+    assert one_line(problem) == f"not_numbers: 'ids' is {kind}, expected a list of numbers"
+
+
 def test_values_of_a_slice_of_a_table_are_its_own() -> None:
-    columns = {
-        "ids": [[1], [2, 3], [4]],
-        "x": [[1], [2, 3], [4]],
-        "l": [[1], [-100, 3], [4]],
-        "m": [[0], [1, 1], [0]],
-    }
-    config = BuildConfig(**IDS, carry=("x",), labels_column="l", loss_mask_column="m")
-    numbers = RowShape(
-        carried=carried_types({"x": pa.list_(pa.int64())}, config, "rows"), vocab_size=VOCABULARY
-    )
-    found = as_rows(pa.table(columns).slice(1), config, numbers)
+    columns = {"ids": [[1], [2, 3], [4]], "x": [[1], [2, 3], [4]]}
+    columns |= {"l": [[1], [-100, 3], [4]], "m": [[0], [1, 1], [0]]}
+    found = read(pa.table(columns).slice(1), **L, **M, **X)
     assert found.select(["ids", "x", "labels"]).to_pylist() == [
         {"ids": [2, 3], "x": [2, 3], "labels": [-100, 3]},
         {"ids": [4], "x": [4], "labels": [-100]},
@@ -197,10 +151,9 @@ def test_values_of_a_slice_of_a_table_are_its_own() -> None:
 
 
 def test_with_labels_and_a_mask_there_is_no_loss_where_either_says_so() -> None:
-    table = {"ids": [[1, 2, 3], [4]], "l": [[1, -100, 3], [4]], "m": [[1, 1, 0], [1]]}
-    found = read(table, labels_column="l", loss_mask_column="m")["labels"]
-    assert found.to_pylist() == [[1, -100, -100], [4]]
-    assert read(table, loss_mask_column="m")["labels"].type == pa.list_(pa.int8())
+    table = pa.table({"ids": [[1, 2, 3], [4]], "l": [[1, -100, 3], [4]], "m": [[1, 1, 0], [1]]})
+    assert read(table, **L, **M)["labels"].to_pylist() == [[1, -100, -100], [4]]
+    assert read(table, **M)["labels"].type == pa.list_(pa.int8())
 
 
 def ids_of(rows: int) -> list[list[int]]:
@@ -217,15 +170,7 @@ def test_token_ids_are_packed_as_they_are_and_no_tokenizer_is_needed(
         write_jsonl(source, [{"ids": row} for row in ids])
     else:
         pq.write_table(pa.table({"ids": ids}), source)
-    manifest = build(
-        BuildConfig(
-            sources=(str(source),),
-            output=str(tmp_path / "out"),
-            vocab_size=VOCABULARY,
-            max_length=16,
-            **IDS,
-        )
-    )
+    manifest = built(source, max_length=16)
     assert {row: [tokens] for row, tokens in enumerate(ids) if tokens} == segments(tmp_path / "out")
     assert (manifest.vocab_size, manifest.run["engine"]) == (VOCABULARY, None)
     assert manifest.ledger["tokens_in"] == manifest.ledger["tokens_packed"] == sum(map(len, ids))
@@ -234,17 +179,8 @@ def test_token_ids_are_packed_as_they_are_and_no_tokenizer_is_needed(
 
 def test_units_of_token_ids_are_cut_by_four_bytes_a_token(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "rows.jsonl", [{"ids": [5] * 10}] * 10)
-    store = tmp_path / "store"
-    config = BuildConfig(
-        sources=(str(source),),
-        output=str(tmp_path / "out"),
-        vocab_size=9,
-        unit_size=100,
-        keep_tokens=str(store),
-        **IDS,
-    )
-    build(config)
-    receipts = sorted(store.glob("*/unit-*.json"))
+    built(source, unit_size=100, keep_tokens=str(tmp_path / "store"))
+    receipts = sorted((tmp_path / "store").glob("*/unit-*.json"))
     assert [json.loads(path.read_bytes())["documents"] for path in receipts] == [3, 3, 3, 1]
 
 
@@ -256,14 +192,7 @@ def test_bos_and_eos_that_are_asked_for_keep_labels_and_columns_in_step(tmp_path
     ]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
-    options: dict[str, Any] = {
-        "tokenizer": str(tokenizer),
-        "bos": "<s>",
-        "eos": "</s>",
-        "labels_column": "l",
-        "carry": "x",
-    }
-    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), **IDS, **options))
+    built(source, tokenizer=tokenizer, bos="<s>", eos="</s>", **L, **X)
     assert segments(tmp_path / "out", ["labels", "x"]) == {
         0: [[0, 5, 6, 1], [-100, -100, 6, 1], [0, 1, 2, 0]],
         1: [[0, 7, 8, 1], [-100, 7, -100, -100], [0, 3, 4, 0]],
@@ -273,27 +202,12 @@ def test_bos_and_eos_that_are_asked_for_keep_labels_and_columns_in_step(tmp_path
 def test_a_mask_becomes_labels_and_a_row_without_loss_is_dropped_and_counted(
     tmp_path: Path,
 ) -> None:
-    rows: list[dict[str, Any]] = [
-        {"ids": [5, 6, 7], "m": [0, 1, 1]},
-        {"ids": [5, 6], "m": [0, 0]},
-        {"ids": [5, 6], "m": [True, False]},
-    ]
-    source = tmp_path / "rows.parquet"
-    pq.write_table(
-        pa.table(
-            {"ids": [row["ids"] for row in rows], "m": [[int(v) for v in row["m"]] for row in rows]}
-        ),
-        source,
-    )
-    out = tmp_path / "out"
-    manifest = build(
-        BuildConfig(
-            sources=(str(source),), output=str(out), vocab_size=9, loss_mask_column="m", **IDS
-        )
-    )
-    assert segments(out, ["labels"]) == {0: [[5, 6, 7], [-100, 6, 7]]}
+    rows = {"ids": [[5, 6, 7], [5, 6], [5, 6]], "m": [[0, 1, 1], [0, 0], [1, 0]]}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    manifest = built(tmp_path / "rows.parquet", **M)
+    assert segments(tmp_path / "out", ["labels"]) == {0: [[5, 6, 7], [-100, 6, 7]]}
     assert manifest.ledger["dropped"] == {"few_loss_tokens": 4}
-    report = json.loads((out / "report.json").read_bytes())
+    report = read_report(tmp_path / "out")
     assert (report["loss_tokens"], report["loss_utilization"]) == (2, 2 / 4096)
     assert report["documents"]["dropped"] == {"few_loss_tokens": 2}
 
@@ -301,129 +215,65 @@ def test_a_mask_becomes_labels_and_a_row_without_loss_is_dropped_and_counted(
 def test_the_command_names_file_and_row_of_a_bad_value_and_skips_it_when_asked(
     tmp_path: Path,
 ) -> None:
-    rows = [
-        {"ids": [5], "reward": 0.5},
-        {"ids": [99], "reward": 1.5},
-        {"ids": [6], "reward": float("nan")},
-    ]
-    source = write_jsonl(tmp_path / "rows.jsonl", rows)
-    arguments = (
-        "build",
-        source,
-        "-o",
-        tmp_path / "out",
-        "--input-ids-column",
-        "ids",
-        "--vocab-size",
-        50,
-        "-q",
-    )
-    found = run(*arguments, "--carry", "reward")
+    values = [([5], 0.5), ([99], 1.5), ([6], float("nan"))]
+    rows = [{"ids": ids, "reward": reward} for ids, reward in values]
+    arguments = ["build", write_jsonl(tmp_path / "rows.jsonl", rows), "-o", tmp_path / "out", "-q"]
+    arguments += ["--input-ids-column", "ids", "--vocab-size", 50, "--carry", "reward"]
+    found = run(*arguments)
     assert found.code == 2
     assert "rows.jsonl row 1 (line 2): 'ids' has 99 at 0, expected 0 to 49" in found.err
-    assert run(*arguments, "--carry", "reward", "--on-error", "skip").code == 0
-    report = json.loads((tmp_path / "out" / "report.json").read_bytes())
+    assert run(*arguments, "--on-error", "skip").code == 0
+    report = read_report(tmp_path / "out")
     assert report["documents"]["skipped"] == {"bad_carry": 1, "bad_ids": 1}
     assert segments(tmp_path / "out", ["reward"]) == {0: [[5], 0.5]}
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "kind", "words"),
     [
-        ({}, "token ids are checked against a vocabulary; give --vocab-size or --tokenizer"),
-        (
-            {"vocab_size": 9, "bos": "<s>"},
-            "--bos and --eos name tokens of a tokenizer; give --tokenizer too",
-        ),
-        (
-            {"vocab_size": 9, "carry": "tokens"},
-            "carry 'tokens' is a column name that packprep uses; rename the column",
-        ),
-        (
-            {"vocab_size": 9, "carry": "labels"},
-            "carry 'labels' is a column name that packprep uses; give --labels-column",
-        ),
-        (
-            {"vocab_size": 9, "carry": "x:int9"},
-            "carry 'x:int9' has the type 'int9'; did you mean 'int",
-        ),
-        ({"vocab_size": 9, "carry": "x,x"}, "carry names 'x' twice; give it once"),
-        (
-            {"vocab_size": 9, "carry": "my column"},
-            "carry 'my column' cannot be the name of a column in a shard",
-        ),
-        (
-            {"vocab_size": 9, "truncate_at": "END"},
-            "truncate_at is for text and has no meaning for rows of token ids",
-        ),
-        (
-            {"vocab_size": 9, "carry": "word"},
-            "has string in 'word' in its first rows, expected numbers or lists of numbers",
-        ),
-        (
-            {"vocab_size": 9, "carry": "nothing"},
-            "has no column 'nothing'; it has ids, word: choose with the option that",
-        ),
-        (
-            {"vocab_size": 9, "labels_column": "l"},
-            "has no column 'l'; it has ids, word: choose with the option that",
-        ),
+        ({"vocab_size": None}, ConfigError, "give --vocab-size or --tokenizer"),
+        ({"bos": "<s>"}, ConfigError, "--bos and --eos name tokens of a tokenizer"),
+        ({"carry": "tokens"}, ConfigError, "carry 'tokens' is a column name that packprep uses"),
+        ({"carry": "labels"}, ConfigError, "give --labels-column"),
+        ({"carry": "x:int9"}, ConfigError, "carry 'x:int9' has the type 'int9'; did you mean 'int"),
+        ({"carry": "x,x"}, ConfigError, "carry names 'x' twice"),
+        ({"carry": "my column"}, ConfigError, "carry 'my column' cannot be the name of a column"),
+        ({"truncate_at": "END"}, ConfigError, "truncate_at is for text"),
+        ({"carry": "word"}, InputError, "has string in 'word' in its first rows"),
+        ({"carry": "nothing"}, InputError, "has no column 'nothing'; it has ids, word"),
+        (L, InputError, "has no column 'l'; it has ids, word"),
     ],
 )
-def test_options_that_cannot_work_are_a_sentence(
-    tmp_path: Path, options: dict[str, Any], message: str
+def test_options_that_cannot_work_are_refused(
+    tmp_path: Path, options: dict[str, Any], kind: type[ValueError], words: str
 ) -> None:
     source = write_jsonl(tmp_path / "rows.jsonl", [{"ids": [5], "word": "a"}])
-    with pytest.raises((ConfigError, InputError)) as caught:
-        build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), **IDS, **options))
-    assert message in str(caught.value)
+    with refused(kind, words):
+        built(source, **options)
 
 
 def test_a_number_of_each_row_is_carried_beside_text_too(tmp_path: Path) -> None:
     rows = [{"text": "a cat", "weight": 1}, {"text": "the dog sat", "weight": 0.25}]
     write_jsonl(tmp_path / "rows.jsonl", rows)
     (tmp_path / "rows.csv").write_text("text,weight\na cat,1\nthe dog sat,0.25\n")
-    tokenizer = save_tokenizer(tmp_path / "tokenizer")
-    for name in ("rows.jsonl", "rows.csv"):
-        out = tmp_path / f"out-{name}"
-        build(
-            BuildConfig(
-                sources=(str(tmp_path / name),),
-                output=str(out),
-                tokenizer=str(tokenizer),
-                carry=("weight",),
-            )
-        )
-        assert [weight for _, weight in segments(out, ["weight"]).values()] == [1, 0.25]
     write_jsonl(tmp_path / "lists.jsonl", [{"text": "a", "weight": [1]}])
-    config = BuildConfig(
-        sources=(str(tmp_path / "lists.jsonl"),),
-        output=str(tmp_path / "o"),
-        tokenizer=str(tokenizer),
-        carry=("weight",),
-    )
-    with pytest.raises(InputError, match="a value per token needs the tokens it belongs to"):
-        build(config)
+    text: dict[str, Any] = {"tokenizer": save_tokenizer(tmp_path / "tokenizer"), "carry": "weight"}
+    text |= {"input_ids_column": None, "overwrite": True}
+    for name in ("rows.jsonl", "rows.csv"):
+        built(tmp_path / name, **text)
+        weights = [weight for _, weight in segments(tmp_path / "out", ["weight"]).values()]
+        assert weights == [1, 0.25]
+    with refused(InputError, "a value per token needs the tokens it belongs to"):
+        built(tmp_path / "lists.jsonl", **text)
 
 
 def test_another_build_of_the_same_rows_reuses_their_tokens_and_columns(tmp_path: Path) -> None:
-    source = write_jsonl(
-        tmp_path / "rows.jsonl",
-        [{"ids": row, "x": [value / 8 for value in row]} for row in ids_of(40)],
-    )
-    options: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "carry": "x",
-        "keep_tokens": str(tmp_path / "store"),
-        **IDS,
-    }
+    rows = [{"ids": row, "x": [value / 8 for value in row]} for row in ids_of(40)]
+    source = write_jsonl(tmp_path / "rows.jsonl", rows)
     found = []
     for name, length in (("a", 16), ("b", 16), ("c", 32)):
-        build(
-            BuildConfig(
-                sources=(str(source),), output=str(tmp_path / name), max_length=length, **options
-            )
-        )
+        store = {"keep_tokens": tmp_path / "store", "output": tmp_path / name}
+        built(source, max_length=length, **X, **store)
         found.append(segments(tmp_path / name, ["x"]))
     assert found[0] == found[1] == found[2]
     assert len(list((tmp_path / "store").iterdir())) == 1
@@ -432,22 +282,15 @@ def test_another_build_of_the_same_rows_reuses_their_tokens_and_columns(tmp_path
 def test_pack_dataset_takes_token_ids_labels_and_carried_columns() -> None:
     rows = {"ids": [[5, 6, 7], [8, 9]], "l": [[-100, 6, 7], [8, 9]], "x": [0.5, 1.5]}
     dataset = datasets.Dataset.from_dict(rows)
-    options: dict[str, Any] = {
-        "labels_column": "l",
-        "carry": "x",
-        "vocab_size": 10,
-        "max_length": 8,
-        "order": "input",
-        **IDS,
-    }
-    [row] = pack_dataset(dataset, None, **options)
+    options: dict[str, Any] = {"max_length": 8, "order": "input", **IDS, **L, **X}
+    [row] = pack_dataset(dataset, None, vocab_size=10, **options)
     assert row["tokens"] == [5, 6, 7, 8, 9]
-    assert row["labels"] == [-100, 6, 7, -100, 9]
-    assert row["x"] == [0.5, 1.5]
-    with_ends = pack_dataset(
-        dataset, tiny_tokenizer(), **{**options, "vocab_size": None, "eos": "</s>", "bos": "none"}
-    )
+    assert (row["labels"], row["x"]) == ([-100, 6, 7, -100, 9], [0.5, 1.5])
+    with_ends = pack_dataset(dataset, tiny_tokenizer(), eos="</s>", bos="none", **options)
     assert with_ends[0]["labels"] == [-100, 6, 7, 1, -100, 9, 1]
+
+
+PER_TOKEN = ("loss_masks", "advantages", "returns", "rollout_log_probs")
 
 
 def samples(count: int) -> list[dict[str, Any]]:
@@ -459,14 +302,12 @@ def samples(count: int) -> list[dict[str, Any]]:
     found = []
     for _ in range(count):
         prompt, response = (int(size) for size in numbers.integers(1, 30, 2))
-        float32 = numbers.standard_normal((3, response)).astype(np.float32)
+        floats = numbers.standard_normal((3, response)).astype(np.float32).tolist()
+        mask = numbers.integers(0, 2, response).tolist()
         found.append(
-            {
+            dict(zip(PER_TOKEN, [mask, *floats], strict=True))
+            | {
                 "tokens": numbers.integers(0, VOCABULARY, prompt + response).tolist(),
-                "loss_masks": numbers.integers(0, 2, response).tolist(),
-                "advantages": float32[0].tolist(),
-                "returns": float32[1].tolist(),
-                "rollout_log_probs": float32[2].tolist(),
                 "rewards": float(numbers.standard_normal(1).astype(np.float32)[0]),
                 "response_lengths": response,
             }
@@ -478,47 +319,30 @@ def test_samples_of_reinforcement_learning_come_back_exactly_as_slime_packs_and_
     tmp_path: Path,
 ) -> None:
     given = samples(60)
-    per_token = ("loss_masks", "advantages", "returns", "rollout_log_probs")
     rows = []
-    for sample in given:
+    for sample in given:  # a value for each token of the prompt too
         prompt = len(sample["tokens"]) - sample["response_lengths"]
-        before = {
-            name: [0] * prompt + sample[name] for name in per_token
-        }  # a value for each token of the prompt too
-        rows.append({**sample, **before})
-    source = write_jsonl(tmp_path / "rollouts.jsonl", rows)
-    carry = ("loss_masks:int8", *per_token[1:], "rewards", "response_lengths")
-    config = BuildConfig(
-        sources=(str(source),),
-        output=str(tmp_path / "out"),
+        rows.append(sample | {name: [0] * prompt + sample[name] for name in PER_TOKEN})
+    built(
+        write_jsonl(tmp_path / "rollouts.jsonl", rows),
         input_ids_column="tokens",
-        vocab_size=VOCABULARY,
-        carry=carry,
+        carry=("loss_masks:int8", *PER_TOKEN[1:], "rewards", "response_lengths"),
         max_length=128,
         pad_segment_to_multiple=4,
     )
-    build(config)
-    loader = PackedLoader(
-        PackedShards(tmp_path / "out", verify=True),
-        2,
-        columns=[*per_token, "rewards", "response_lengths"],
-        remainder="fill",
-    )
+    shards = PackedShards(tmp_path / "out", verify=True)
+    columns = [*PER_TOKEN, "rewards", "response_lengths"]
     found: dict[int, dict[str, Any]] = {}
-    for batch in loader:
+    for batch in PackedLoader(shards, 2, columns=columns, remainder="fill"):
         real = batch.document_ids >= 0
-        ids = batch.document_ids[real].tolist()
-        parts = {"tokens": unpack(batch.tokens, batch)} | {
-            name: unpack(batch.extra[name], batch) for name in per_token
-        }
-        for place, row in enumerate(ids):
+        tokens = unpack(batch.tokens, batch)
+        parts = {name: unpack(batch.extra[name], batch) for name in PER_TOKEN}
+        for place, row in enumerate(batch.document_ids[real].tolist()):
             length = int(batch.extra["response_lengths"][real][place])
-            found[row] = {
-                name: values[place][-length:].tolist()
-                for name, values in parts.items()
-                if name != "tokens"
+            found[row] = {name: part[place][-length:].tolist() for name, part in parts.items()}
+            found[row] |= {
+                "tokens": tokens[place].tolist(),
+                "rewards": batch.extra["rewards"][real][place].item(),
+                "response_lengths": length,
             }
-            found[row]["tokens"] = parts["tokens"][place].tolist()
-            found[row]["rewards"] = batch.extra["rewards"][real][place].item()
-            found[row]["response_lengths"] = length
     assert [found[row] for row in range(len(given))] == given

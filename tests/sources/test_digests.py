@@ -34,9 +34,7 @@ def test_digests_are_those_of_the_bytes_whatever_the_block(
     paths = files(tmp_path, *contents)
     for block in (1, 7, 1 << 20):
         monkeypatch.setattr(digests, "_BLOCK", block)
-        assert [remembered_digest(path) for path in paths] == [
-            sha256(content) for content in contents
-        ]
+        assert [remembered_digest(path) for path in paths] == list(map(sha256, contents))
 
 
 def test_several_files_have_the_digest_of_their_digests(tmp_path: Path) -> None:
@@ -81,9 +79,8 @@ def test_the_first_error_in_order_is_raised_and_the_rest_is_given_up(
 
     with pytest.raises(OSError, match="the second"):
         hash_in_threads(make, paths, 0, at_once=3)
-    assert hash_in_threads(remembered_digest, paths[:1], 4) == [
-        sha256(b"good")
-    ]  # the next one is not given up
+    # The next one is not given up.
+    assert hash_in_threads(remembered_digest, paths[:1], 4) == [sha256(b"good")]
 
 
 def test_a_digest_is_kept_until_the_file_changes(
@@ -93,9 +90,7 @@ def test_a_digest_is_kept_until_the_file_changes(
     with remembered(tmp_path / "known.json"):
         remembered_digest(path)
     with remembered(tmp_path / "known.json"), monkeypatch.context() as patched:
-        patched.setattr(
-            digests, "digest_of_stream", lambda file, size: pytest.fail("it was read again")
-        )
+        patched.setattr(digests, "digest_of_stream", lambda *_: pytest.fail("it was read again"))
         assert remembered_digest(path) == sha256(b"first")
     path.write_bytes(b"second")
     with remembered(tmp_path / "known.json"):

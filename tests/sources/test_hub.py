@@ -12,6 +12,7 @@ import pytest
 from packprep.loaders import PackedShards
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.errors import assert_says
 from tests.helpers.hub import Hub, connect, running
 
 ROOT = "hf://datasets/user/texts"
@@ -48,21 +49,13 @@ def tokens(here: Path, source: str) -> list[list[int]]:
     return [pack.tokens.tolist() for pack in PackedShards(here / "out")]
 
 
-@pytest.mark.parametrize(
-    "source", ["a.jsonl", "parts/*.jsonl.gz", "parts", "a.parquet", "parts/**/*.gz"]
-)
-def test_a_build_of_files_of_the_hub_is_that_of_their_copies(
-    hub: Hub, tmp_path: Path, source: str
-) -> None:
-    assert tokens(tmp_path, f"{ROOT}/{source}") == tokens(tmp_path, str(tmp_path / "a.jsonl"))
-
-
-@pytest.mark.parametrize("source", ["a.jsonl", "parts/*.jsonl.gz", "parts", "a.parquet"])
-def test_a_build_of_files_of_a_bucket_is_that_of_their_copies(
-    hub: Hub, tmp_path: Path, source: str
+@pytest.mark.parametrize("root", [ROOT, "hf://buckets/user/bucket/texts"])
+def test_a_build_of_files_of_the_hub_or_a_bucket_is_that_of_their_copies(
+    hub: Hub, tmp_path: Path, root: str
 ) -> None:
     expected = tokens(tmp_path, str(tmp_path / "a.jsonl"))
-    assert tokens(tmp_path, f"hf://buckets/user/bucket/texts/{source}") == expected
+    for source in ("a.jsonl", "parts/*.jsonl.gz", "parts", "a.parquet", "parts/**/*.gz"):
+        assert tokens(tmp_path, f"{root}/{source}") == expected, source
 
 
 def test_a_commit_in_the_address_is_the_revision_that_is_read(hub: Hub, tmp_path: Path) -> None:
@@ -74,40 +67,34 @@ def test_a_commit_in_the_address_is_the_revision_that_is_read(hub: Hub, tmp_path
     assert tokens(tmp_path, f"{ROOT}/a.jsonl") != expected
 
 
+def refusal(here: Path, source: object, output: object) -> str:
+    """Sentence of a build that is refused."""
+    result = run("build", source, "-o", output, "--tokenizer", here / "tok", "-q")
+    assert (result.code, result.out) == (2, "")
+    return result.err
+
+
 @pytest.mark.parametrize(
     "address",
     [f"{ROOT}/b.jsonl", "hf://datasets/user/none/a.jsonl", "hf://buckets/user/bucket/b.jsonl"],
 )
-def test_a_missing_file_or_repository_is_one_sentence(
-    hub: Hub, tmp_path: Path, address: str
-) -> None:
-    result = run("build", address, "-o", tmp_path / "out", "--tokenizer", tmp_path / "tok", "-q")
-    assert result.code == 2
-    assert result.err == (
-        f"packprep: {address}: there is no such object and no such folder; check the address\n"
-    )
+def test_a_missing_file_or_repository_is_named(hub: Hub, tmp_path: Path, address: str) -> None:
+    said = refusal(tmp_path, address, tmp_path / "out")
+    assert_says(said, f"{address}: there is no such object and no such folder")
 
 
 def test_a_gated_repository_is_refused_with_the_thing_to_check(hub: Hub, tmp_path: Path) -> None:
     hub.refuse = ("/resolve/", 403)
-    address = f"{ROOT}/a.jsonl"
-    result = run("build", address, "-o", tmp_path / "out", "--tokenizer", tmp_path / "tok", "-q")
-    assert result.code == 2
-    assert result.err.startswith(f"packprep: {address}: the store says: ")
-    assert result.err.endswith("; check the address and the credentials\n")
+    said = refusal(tmp_path, f"{ROOT}/a.jsonl", tmp_path / "out")
+    assert_says(
+        said, f"{ROOT}/a.jsonl: the store says: ", "; check the address and the credentials"
+    )
 
 
 @pytest.mark.parametrize("output", ["datasets/user/packed", "buckets/user/bucket/packed"])
 def test_an_output_on_the_hub_is_refused_with_the_command_to_use(
     hub: Hub, tmp_path: Path, output: str
 ) -> None:
-    result = run(
-        *("build", tmp_path / "a.jsonl", "-o", f"hf://{output}"),
-        *("--tokenizer", tmp_path / "tok", "-q"),
-    )
-    assert result.code == 2
-    assert result.err == (
-        f"packprep: hf://{output} is on the hub, which cannot create a file only where there is "
-        "none; build into a directory, then run packprep push DIR USER/NAME\n"
-    )
+    said = refusal(tmp_path, tmp_path / "a.jsonl", f"hf://{output}")
+    assert_says(said, f"hf://{output} is on the hub", "packprep push DIR USER/NAME")
     assert hub.seen == []

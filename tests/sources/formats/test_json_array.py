@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from packprep.sources.formats import json_array
 from packprep.sources.formats.json_array import JsonArray
 from packprep.support.errors import InputError
+from tests.helpers.errors import refused
 
 
 def elements(
@@ -41,7 +42,7 @@ JSON = st.recursive(
 @given(
     st.lists(JSON),
     st.booleans(),
-    st.integers(0, 1) | st.none(),
+    st.none() | st.integers(0, 1),
     st.integers(1, 9),
     st.integers(1, 9),
 )
@@ -54,7 +55,7 @@ def test_it_gives_what_json_loads_gives_however_the_file_is_cut(
 
 
 @pytest.mark.parametrize(
-    ("data", "sentence"),
+    ("data", "words"),
     [
         (b"[1, 2", "row 2: expected a comma or the end of the array before it"),
         (b"[1 2]", "row 1: expected a comma or the end of the array before it"),
@@ -68,19 +69,15 @@ def test_it_gives_what_json_loads_gives_however_the_file_is_cut(
         (b"[" + b"9" * 5000 + b"]", "row 0: invalid JSON: Exceeds the limit"),
     ],
 )
-def test_what_is_wrong_is_said_of_its_row(data: bytes, sentence: str) -> None:
+def test_what_is_wrong_is_said_of_its_row(data: bytes, words: str) -> None:
     for block in (3, 1 << 20):
-        with pytest.raises(InputError) as raised:
+        with refused(InputError, f"a.json {words}"):
             elements(data, block=block)
-        assert str(raised.value).startswith(f"a.json {sentence}")
-        assert str(raised.value).endswith("fix it, as no row after it can be found in an array")
 
 
 def test_an_element_longer_than_the_limit_is_not_read_to_its_end() -> None:
     file = io.BytesIO(b'["a", "' + b"x" * 10_000_000 + b'"]')
-    with pytest.raises(
-        InputError, match=r"row 1: invalid JSON, or more than 1,000 bytes \(--max-row-size\)"
-    ):
+    with refused(InputError, "row 1", 1000, "--max-row-size"):
         list(JsonArray(file.read(100), file, json.JSONDecoder(), 1000, "a.json"))
     assert file.tell() <= 100 + json_array.BLOCK_CHARACTERS
 

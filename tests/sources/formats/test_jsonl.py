@@ -12,6 +12,7 @@ from packprep.sources.formats import jsonl
 from packprep.sources.formats.jsonl import _tables, first_types
 from packprep.support.errors import InputError
 from tests.helpers.corpus import rows_of
+from tests.helpers.errors import refused
 
 
 def rows(
@@ -48,20 +49,21 @@ def problem(line: bytes) -> str | None:
         (b"nonsense", "bad_json: invalid JSON: Expecting value at character 0"),
         (b'{"text": "a\x00"}', "bad_json: invalid JSON: Invalid control character at character 11"),
         (b'{"text": "half', "bad_json: invalid JSON: Unterminated string starting at character 9"),
+        ('{"text": "a"}'.encode("utf-16-le"), "bad_json: invalid JSON: Expecting property name"),
         (b"[1, 2]", "bad_json: it is a list, expected an object"),
         (b"7", "bad_json: it is a number, expected an object"),
-        (b"[" * 100_000, None),
+        (b"[" * 100_000, "bad_json: invalid JSON"),
+        *(
+            (
+                b'{"text": "a"}' + between + b'{"text": "b"}',
+                f"bad_json: invalid JSON: Extra data at character {13 + len(between)}",
+            )
+            for between in (b"", b" ", b"\r")
+        ),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said_of_that_line_alone(
-    line: bytes, expected: str | None
-) -> None:
-    found = problem(line)
-    assert (
-        found == expected
-        if expected
-        else found is not None and found.startswith("bad_json: invalid JSON")
-    )
+def test_what_is_wrong_with_a_line_is_said_of_that_line_alone(line: bytes, expected: str) -> None:
+    assert str(problem(line)).startswith(expected)
 
 
 @pytest.mark.parametrize("line", [b'{"text": null}', b'{"other": "a"}', b"{}", b"null"])
@@ -70,32 +72,38 @@ def test_a_row_without_text_is_null_and_no_problem_of_the_reader(line: bytes) ->
     assert rows(line)[0] == {"text": None, "problem": None}
 
 
-def test_other_columns_may_differ_from_row_to_row() -> None:
-    data = (
-        b'{"text": "a", "x": 1}\n{"x": {"y": []}, "text": "b"}\n{"text": "c", "x": "z", "w": '
-        b"null}\n"
-    )
-    assert texts_of(data) == ["a", "b", "c"]
+@pytest.mark.parametrize(
+    ("data", "texts"),
+    [
+        (b'{"text": "a", "x": 1}\n{"x": {"y": []}, "text": "b"}\n{"text": "c", "w": null}', "abc"),
+        (b'\xef\xbb\xbf\n{"text": "a"}\r\n\r\n  \n{"text": "b"}', "ab"),
+        (b"\n \n", ""),
+        (b'[\n{"text": "a"},\n{"text": 7}, {"text": "c"}]', ["a", None, "c"]),
+        (b'{\n"text": "a"\n}', "a"),
+        (b"[]", ""),
+        (b'{"text": "a"}{"text": "b"}\n\n{"text": "c"}', [None, "c"]),
+        (b'\n{"text": "a"}{"text": "b"}', [None]),
+        (b'{"text": "a\\u0000\\n\\ud83d\\ude42"}', ["a\0\n🙂"]),
+    ],
+    ids=[
+        "other columns differ",
+        "byte order mark, blank lines, CRLF",
+        "blank",
+        "array",
+        "object over many lines",
+        "empty array",
+        "two objects on a line",
+        "two objects on the only line",
+        "escapes",
+    ],
+)
+def test_lines_arrays_and_objects_are_rows(data: bytes, texts: Sequence[str | None]) -> None:
+    assert texts_of(data) == list(texts)
 
 
-def test_blank_lines_a_byte_order_mark_and_crlf_are_no_rows() -> None:
-    assert texts_of(b'\xef\xbb\xbf\n{"text": "a"}\r\n\r\n  \n{"text": "b"}') == ["a", "b"]
-    assert texts_of(b"\n \n") == []
-
-
-def test_an_array_and_an_object_over_many_lines_are_rows_too() -> None:
-    values = [{"text": "a"}, {"text": 7}, {"text": "c"}]
-    assert texts_of(json.dumps(values, indent=1).encode()) == ["a", None, "c"]
-    assert texts_of(json.dumps(values[0], indent=1).encode()) == ["a"]
-    assert texts_of(b"[]") == []
-    with pytest.raises(
-        InputError, match="row 1: expected a comma or the end of the array before it"
-    ):
+def test_an_array_that_is_cut_is_refused() -> None:
+    with refused(InputError, "row 1: expected a comma or the end of the array before it"):
         texts_of(b'[{"text": "a"}')
-
-
-def test_escapes_and_a_nul_that_is_escaped_are_text() -> None:
-    assert texts_of(b'{"text": "a\\u0000\\n\\ud83d\\ude42"}') == ["a\0\n🙂"]
 
 
 def test_several_columns_are_read_at_once() -> None:
@@ -110,13 +118,14 @@ def test_numbers_are_read_beside_text_and_a_row_that_has_something_else_is_named
     data = b'{"text": "a", "ids": [1, 2], "reward": 1}\n'
     good = {"text": "a", "ids": [1, 2], "reward": 1.0, "problem": None}
     assert rows(data, ids=lists, reward=pa.float64()) == [good]
-    wrong = (
-        b'{"text": "b", "ids": [1, 0.5], "reward": 0.5}\n{"text": "c", "ids": 7}\n{"ids": '
-        b'[true], "reward": "x"}\n'
-    )
-    found = rows(data + wrong, ids=lists, reward=pa.float64())
-    assert found[0] == good
-    assert [row["problem"] for row in found[1:]] == [
+    wrong = [
+        b'{"text": "b", "ids": [1, 0.5], "reward": 0.5}',
+        b'{"text": "c", "ids": 7}',
+        b'{"ids": [true], "reward": "x"}',
+    ]
+    found = rows(data + b"\n".join(wrong), ids=lists, reward=pa.float64())
+    assert [row["problem"] for row in found] == [
+        None,
         "not_numbers: 'ids' has 0.5, expected a whole number as in the first rows",
         "not_numbers: 'ids' is a number, expected a list of numbers",
         "not_numbers: 'ids' has True, expected a whole number as in the first rows",
@@ -156,22 +165,11 @@ def test_a_good_line_stays_good_beside_a_bad_one(line: bytes) -> None:
     assert texts_of(b"bad\n" + line + b"\nbad") == [None, "a", None]
 
 
-@pytest.mark.parametrize("between", [b"", b" ", b"\r"])
-def test_two_objects_on_a_line_are_a_finding_and_not_two_rows(between: bytes) -> None:
-    found = problem(b'{"text": "a"}' + between + b'{"text": "b"}')
-    assert found == f"bad_json: invalid JSON: Extra data at character {13 + len(between)}"
-    assert texts_of(b'{"text": "a"}{"text": "b"}\n\n{"text": "c"}') == [None, "c"]
-    assert texts_of(b'\n{"text": "a"}{"text": "b"}') == [None]
-
-
-# fmt: off
-LINES = st.sampled_from([
-    b'{"text": "a"}', b'{"text": "b", "n": {}}', b"{", b"}", b'"text": "c"}', b'{"text":', b"{}{}",
-    b'{"text": "d"} {"text": "e"}', b"", b" ", b"null", b"[]",
-    b'{"text": 7}', b'{"text": "\xff"}', b'{"n": "\xff"}',
-    b"{}", b"\r", b'{"n": {}',
-])
-# fmt: on
+LINES = st.sampled_from(
+    b'{"text": "a"}\n{"text": "b", "n": {}}\n{\n}\n"text": "c"}\n{"text":\n{}{}\n\n \nnull\n[]\n'
+    b'{"text": "d"} {"text": "e"}\n{"text": 7}\n{"text": "\xff"}\n{"n": "\xff"}\n{"n": {}\n{}\n'
+    b"\r".split(b"\n")
+)
 
 
 @given(st.lists(LINES, min_size=1, max_size=6))
@@ -180,15 +178,6 @@ def test_a_line_means_the_same_whatever_stands_beside_it(lines: list[bytes]) -> 
     before = b'{"text": "first"}\n'
     alone = [row for line in lines for row in rows(before + line)[1:]]
     assert rows(before + b"\n".join(lines))[1:] == alone
-
-
-def test_utf16_is_never_guessed() -> None:
-    line = '{"text": "a"}'.encode("utf-16-le")
-    assert (
-        problem(line)
-        == "bad_json: invalid JSON: Expecting property name enclosed in double quotes at "
-        "character 1"
-    )
 
 
 @pytest.mark.parametrize("block", [1, 30, 1 << 20])

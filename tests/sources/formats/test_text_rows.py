@@ -11,7 +11,6 @@ from packprep.sources.formats import text_rows
 from tests.helpers.corpus import rows_of, tables_of
 
 By = Literal["document", "paragraph", "line"]
-TOO_LARGE = "too_large: {} has more than 4 bytes (--max-row-size)"
 
 
 def rows(data: bytes, by: By = "line", **options: Any) -> list[dict[str, Any]]:
@@ -53,44 +52,42 @@ def _datasets_tables(text: str, by: By) -> Any:
         return [table for _, table in builder._generate_tables([""], [["a.txt"]])]
 
 
-def test_bytes_that_are_not_utf8_are_a_finding_of_their_row_and_line() -> None:
-    data = b"a\n\n\nb\nc\xff\n\nd\n"
-    assert rows(data)[4] == {"text": None, "problem": "bad_utf8: line 5 is not UTF-8"}
-    assert [row["problem"] for row in rows(data, "paragraph")] == [
-        None,
-        "bad_utf8: line 5 is not UTF-8",
-        None,
-    ]
-    assert rows(data, "document") == [{"text": None, "problem": "bad_utf8: line 5 is not UTF-8"}]
-
-
-def test_utf16_is_a_finding_with_its_mark_and_without() -> None:
+def test_what_is_not_utf8_is_a_problem_of_its_row_and_line() -> None:
+    data, problem = b"a\n\n\nb\nc\xff\n\nd\n", "bad_utf8: line 5 is not UTF-8"
+    assert rows(data)[4] == {"text": None, "problem": problem}
+    assert [row["problem"] for row in rows(data, "paragraph")] == [None, problem, None]
+    assert rows(data, "document") == [{"text": None, "problem": problem}]
     assert rows("ab".encode("utf-16"))[0]["problem"] == "bad_utf8: line 1 is not UTF-8"
-    nul = "bad_utf8: line 2 contains a NUL byte; save it as UTF-8 text"
-    assert [row["problem"] for row in rows(b"a\n" + "b".encode("utf-16-le"))] == [None, nul]
+    found = [row["problem"] for row in rows(b"a\n" + "b".encode("utf-16-le"))]
+    assert found == [None, "bad_utf8: line 2 contains a NUL byte; save it as UTF-8 text"]
 
 
-def test_a_row_longer_than_the_limit_is_a_finding_and_the_next_one_is_read() -> None:
-    def found(data: bytes, by: By) -> list[tuple[str | None, str | None]]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text_rows, "BLOCK", 3)
-            return [(row["text"], row["problem"]) for row in rows(data, by, max_row_size=4)]
-
-    assert found(b"abcd\nabcde\nabcdefghijk\nab", "line") == [
-        ("abcd", None),
-        (None, TOO_LARGE.format("line 2")),
-        (None, TOO_LARGE.format("line 3")),
-        ("ab", None),
-    ]
-    assert found(b"abcd\n\nab\ncdefgh\n\nab\n\nabcdefgh", "paragraph") == [
-        ("abcd", None),
-        (None, TOO_LARGE.format("the paragraph that starts on line 3")),
-        ("ab", None),
-        (None, TOO_LARGE.format("the paragraph that starts on line 8")),
-    ]
-    assert found(b"abcd", "document") == [("abcd", None)]
-    assert found(b"abcde", "document") == [
-        (None, TOO_LARGE.format("the document that starts on line 1"))
+@pytest.mark.parametrize(
+    ("data", "by", "expected"),
+    [
+        (b"abcd\nabcde\nabcdefghijk\nab", "line", ["abcd", "line 2", "line 3", "ab"]),
+        (
+            b"abcd\n\nab\ncdefgh\n\nab\n\nabcdefgh",
+            "paragraph",
+            [
+                "abcd",
+                "the paragraph that starts on line 3",
+                "ab",
+                "the paragraph that starts on line 8",
+            ],
+        ),
+        (b"abcd", "document", ["abcd"]),
+        (b"abcde", "document", ["the document that starts on line 1"]),
+    ],
+)
+def test_a_row_longer_than_the_limit_is_a_problem_and_the_next_one_is_read(
+    data: bytes, by: By, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_rows, "BLOCK", 3)
+    found = [row["problem"] or row["text"] for row in rows(data, by, max_row_size=4)]
+    assert found == [
+        text if len(text) <= 4 else f"too_large: {text} has more than 4 bytes (--max-row-size)"
+        for text in expected
     ]
 
 
