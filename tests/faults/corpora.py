@@ -22,73 +22,59 @@ from packprep.config.option import STRATEGY_NAMES
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
+from packprep.packing.order import ORDERS
 from packprep.schemas import check_files, check_ledger, read_manifest
-from tests.helpers.corpus import save_tokenizer, tiny_tokenizer
+from tests.helpers.corpus import expected_ids, save_tokenizer, tiny_tokenizer
 from tests.helpers.files import PACK
 
 from .fuzz import Tally
 from .kinds import FORMATS
 
 # No line ends or quotes: the same text has to be one row in every format.
-WORDS = st.sampled_from(
-    [
-        "the cat",
-        "sat",
-        "größe",
-        "東京",
-        "🙂",
-        "</s>",
-        "<s>",
-        "  ",
-        "\u00a0",
-        "0123456789" * 5,
-        "x" * 200,
-    ]
-)
-TEXT = st.lists(WORDS, max_size=12).map(" ".join) | st.text(
-    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters='",\ufeff'), max_size=40
-)
+_WORDS = ["the cat", "sat", "größe", "東京", "🙂", "</s>", "<s>", "  ", "\u00a0", "0123456789" * 5]
+_CHARACTERS = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters='",\ufeff')
+_SENTENCE = st.lists(st.sampled_from([*_WORDS, "x" * 200]), max_size=12).map(" ".join)
+TEXT = _SENTENCE | st.text(_CHARACTERS, max_size=40)
+File = tuple[str, str, list[str | int]]
 
 
 @st.composite
-def files(draw: st.DrawFn) -> tuple[str, str, list[str | int]]:
+def files(draw: st.DrawFn) -> File:
     """Suffix, compression and rows of a file.
 
     A text, or the number of a kind of bad row of its format.
     """
-    suffix = draw(st.sampled_from([".jsonl", ".csv", ".txt", ".parquet", ".arrow"]))
+    suffix = draw(st.sampled_from([*FORMATS]))
     kinds = st.integers(0, len(FORMATS[suffix].rows) - 1)
     rows = draw(st.lists(TEXT | TEXT | TEXT | kinds, min_size=1, max_size=12))
-    if isinstance(rows[0], int) and (FORMATS[suffix].rows[rows[0]].row or b"").startswith(
-        (codecs.BOM_UTF8, b"[")
-    ):
-        rows.insert(
-            0, "the cat"
-        )  # at the start of a file the mark is in its place, and a bracket begins an array
+    first = FORMATS[suffix].rows[rows[0]].row or b"" if isinstance(rows[0], int) else b""
+    if first.startswith((codecs.BOM_UTF8, b"[")):
+        # At the start of a file the mark is in its place, and a bracket begins an array.
+        rows.insert(0, "the cat")
     return suffix, draw(st.sampled_from(list(PACK))), rows
 
 
 @st.composite
 def options(draw: st.DrawFn) -> dict[str, Any]:
     """Options of a build that can be together."""
-    strategies = [name for name in STRATEGY_NAMES if name != "balanced"]
-    chosen: dict[str, Any] = {
-        "max_length": draw(st.sampled_from([4, 8, 16, 64, 4096])),
-        "strategy": draw(st.sampled_from(strategies)),
-        "overflow": draw(st.sampled_from(["split", "truncate", "drop"])),
-        "order": draw(st.sampled_from(["shuffle", "input", "length", "balanced"])),
-        "min_document_tokens": draw(st.sampled_from([0, 1, 1, 5])),
-        "max_document_tokens": draw(st.sampled_from([None, None, 50])),
-        "seed": draw(st.integers(0, 3)),
-        "unit_size": draw(st.sampled_from([20, 200, 64_000_000])),
-        "window": draw(st.sampled_from([50, 500, 4_000_000_000])),
-        "shard_size": draw(st.sampled_from([200, 5_000, 500_000_000])),
-        "packs_multiple_of": draw(st.sampled_from([1, 1, 3])),
-        "remainder": draw(st.sampled_from(["drop", "fill"])),
-        "num_proc": draw(st.sampled_from([1, 2])),
-        "engine": draw(st.sampled_from(["hf", "auto"])),
-        "limit": draw(st.sampled_from([None, None, 5])),
+    values: dict[str, list[Any]] = {
+        "max_length": [4, 8, 16, 64, 4096],
+        "strategy": [name for name in STRATEGY_NAMES if name != "balanced"],
+        "overflow": ["split", "truncate", "drop"],
+        "order": list(ORDERS),
+        "min_document_tokens": [0, 1, 1, 5],
+        "max_document_tokens": [None, None, 50],
+        "seed": [0, 1, 2, 3],
+        "unit_size": [20, 200, 64_000_000],
+        "window": [50, 500, 4_000_000_000],
+        "shard_size": [200, 5_000, 500_000_000],
+        "packs_multiple_of": [1, 1, 3],
+        "remainder": ["drop", "fill"],
+        "num_proc": [1, 2],
+        "engine": ["hf", "auto"],
+        "limit": [None, None, 5],
     }
+    chosen = {name: draw(st.sampled_from(each)) for name, each in values.items()}
     if chosen["overflow"] == "split" and chosen["strategy"] != "wrapped":
         chosen["continuation_bos"] = draw(st.booleans())
         chosen["stride"] = draw(st.integers(0, 2))
@@ -97,27 +83,21 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
     return chosen
 
 
-def check_build(
-    folder: Path, corpus: list[tuple[str, str, list[str | int]]], chosen: dict[str, Any]
-) -> str:
+def check_build(folder: Path, corpus: list[File], chosen: dict[str, Any]) -> str:
     """Build the corpus and take the output apart.
 
     Returns what came of it, "built" or "nothing left".
     """
-    texts, skipped, sources = _write(folder, corpus)
-    if chosen["limit"] is not None:
-        texts = texts[: chosen["limit"]]
-        rows = [row for _, _, rows in corpus for row in rows][: chosen["limit"]]
-        skipped = _reasons(corpus, len(rows))
+    texts, sources = _write(folder, corpus)
+    texts = texts[: chosen["limit"]]
+    rows = [(suffix, row) for suffix, _, rows in corpus for row in rows][: len(texts)]
+    bad = (FORMATS[suffix].rows[row].reason for suffix, row in rows if isinstance(row, int))
+    skipped = Counter(sorted(bad))
     tokenizer = load_tokenizer(save_tokenizer(folder / "tokenizer"))
     assert tokenizer.bos is not None
     assert tokenizer.eos is not None
-    reference = tiny_tokenizer()
-    reference.encode_special_tokens = True
-    expected = []
-    for text in texts:
-        ids = reference.encode(text, add_special_tokens=False).ids if text else []
-        expected.append([tokenizer.bos.id, *ids, tokenizer.eos.id] if ids else [])
+    ends = tokenizer.bos.id, tokenizer.eos.id
+    expected = expected_ids(texts, tiny_tokenizer(), *ends)
     config = BuildConfig(
         sources=tuple(sources),
         output=str(folder / "out"),
@@ -137,16 +117,11 @@ def check_build(
         known = ("no document is left", "drops all packs of the split", "holds no rows")
         assert no_column or any(words in str(error) for words in known), error
         assert not (folder / "out").exists()
-        filtered = (
-            chosen["overflow"] == "drop"
-            or chosen["min_document_tokens"] > 1
-            or chosen["max_document_tokens"] is not None
-        )
-        assert filtered or chosen["packs_multiple_of"] > 1 or not any(expected), (
-            "something was left"
-        )
+        short = chosen["min_document_tokens"] > 1 or chosen["max_document_tokens"] is not None
+        filtered = short or chosen["overflow"] == "drop" or chosen["packs_multiple_of"] > 1
+        assert filtered or not any(expected), "something was left"
         return "nothing left"
-    _check_output(folder / "out", expected, skipped, config, tokenizer.bos.id)
+    _check_output(folder / "out", expected, skipped, config, ends[0])
     return "built"
 
 
@@ -178,9 +153,7 @@ def _check_output(
             if config.continuation_bos and start > 0:
                 assert tokens[0] == bos
                 tokens, continuation = tokens[1:], continuation + 1
-            assert tokens == expected[document][start : start + len(tokens)], (
-                "tokens on disk are the tokens made"
-            )
+            assert tokens == expected[document][start : start + len(tokens)]
             seen[document].update(range(start, start + len(tokens)))
         filler += len(pack.tokens) - real
     overlap = sum(count - 1 for places in seen for count in places.values())
@@ -195,13 +168,8 @@ def _check_output(
     assert book["truncated"] + sum(book["dropped"].values()) == lost + left_out
 
 
-def _write(
-    folder: Path, corpus: list[tuple[str, str, list[str | int]]]
-) -> tuple[list[str], Counter[str], list[str]]:
-    """Texts in the order of their rows, "" for bad ones.
-
-    How many rows are bad, by reason; names of the files.
-    """
+def _write(folder: Path, corpus: list[File]) -> tuple[list[str], list[str]]:
+    """Texts in the order of their rows, "" for bad ones; names of the files."""
     texts, sources = [], []
     for number, (suffix, compression, rows) in enumerate(corpus):
         form = FORMATS[suffix]
@@ -212,15 +180,7 @@ def _write(
         path = folder / f"{number}{suffix}{compression}"
         path.write_bytes(PACK[compression](form.make(written)))
         sources.append(str(path))
-    return texts, _reasons(corpus, len(texts)), sources
-
-
-def _reasons(corpus: list[tuple[str, str, list[str | int]]], limit: int) -> Counter[str]:
-    """Numbers of bad rows among the first `limit`, by reason."""
-    rows = [(suffix, row) for suffix, _, rows in corpus for row in rows][:limit]
-    return Counter(
-        sorted(FORMATS[suffix].rows[row].reason for suffix, row in rows if isinstance(row, int))
-    )
+    return texts, sources
 
 
 def _row(suffix: str, text: str) -> bytes:
@@ -246,7 +206,7 @@ def check_corpora(count: int, first: int) -> Tally:
         suppress_health_check=list(HealthCheck),
     )
     @given(st.lists(files(), min_size=1, max_size=4), options())
-    def check(corpus: list[tuple[str, str, list[str | int]]], chosen: dict[str, Any]) -> None:
+    def check(corpus: list[File], chosen: dict[str, Any]) -> None:
         folder = Path(tempfile.mkdtemp())
         try:
             outcome = check_build(folder, corpus, chosen)

@@ -173,16 +173,14 @@ def part(files: Tree) -> Tree | None:
     return {name: content for name, content in files.items() if name.startswith(below)}
 
 
-def _difference(there: Tree, old: Tree | None, new: Tree | None) -> str:
-    closest = min(
-        (
-            sorted(name for name in {*there, *whole} if there.get(name, -1) != whole.get(name, -1))
-            for whole in (old, new)
-            if whole is not None
-        ),
-        key=len,
-    )
-    return f"{', '.join(closest[:4])} differ from any whole one"
+def _difference(there: Tree, *wholes: Tree | None) -> str:
+    """Names whose content differs, from the whole output with the fewest of them."""
+    differing = [
+        sorted(name for name in {*there, *whole} if there.get(name, -1) != whole.get(name, -1))
+        for whole in wholes
+        if whole is not None
+    ]
+    return f"{', '.join(min(differing, key=len)[:4])} differ from any whole one"
 
 
 def _data(output: Path) -> object:

@@ -1,22 +1,17 @@
-"""Damage on purpose.
+"""Damage on purpose, and how it is read.
 
-Outputs changed at random and read again, and whole builds of random corpora taken apart.
-
-`python -m tests.faults.fuzz readers --seconds 600 --seed 1`, `... corpora --count 1000 --seed 1`
-and `... mixes --count 300 --seed 1`, of sound outputs that `verify` must not reject, are the long
+Whole builds of random corpora taken apart, and sound outputs that `verify` must not reject:
+`python -m tests.faults.fuzz corpora --count 9000 --seed 1`, and the same of `mixes`, are the long
 runs; each prints one line. The short ones are tests (test_fuzz.py). Everything follows from the
-seed.
+seed. `scripts/fuzz` damages outputs.
 """
 
 import contextlib
 import copy
 import json
 import random
-import shutil
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,47 +21,22 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.loaders import PackedLoader, PackedShards
-from packprep.schemas import FormatError, canonical_json, check_files, digest_of, read_manifest
+from packprep.schemas import (
+    STANDARD_COLUMNS,
+    FormatError,
+    canonical_json,
+    check_files,
+    digest_of,
+    read_manifest,
+)
 from packprep.schemas.canonical import file_digest
-from tests.helpers.tiny_shards import EXAMPLE, RICH, rich_row, write_output
 
 # Values that break what expects a count, a name or a list.
+_NAMES = "a é train validation manifest.json .. ../a /etc/passwd data-00000-of-00001.arrow"
 _ODD: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1,
-    2,
-    7,
-    2**31 - 1,
-    2**31,
-    2**63,
-    2**64,
-    10**30,
-    0.5,
-    -0.0,
-    1e308,
-    "",
-    "a",
-    "\0",
-    "é",
-    "\u2028",
-    "..",
-    "../a",
-    "/etc/passwd",
-    "train",
-    "validation",
-    "manifest.json",
-    "data-00000-of-00001.arrow",
-    "0" * 64,
-    "x" * 300,
-    [],
-    {},
-    [[]],
-    [None],
-    {"": 0},
+    *(None, True, False, 0, -1, 1, 2, 7, 2**31 - 1, 2**31, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308),
+    *("", "\0", "\u2028", "0" * 64, "x" * 300, *_NAMES.split()),
+    *([], {}, [[]], [None], {"": 0}),
 )
 
 
@@ -78,37 +48,8 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        listed = ", ".join(
-            f"{count:,} {outcome}" for outcome, count in sorted(self.outcomes.items())
-        )
-        return f"{self.cases:,} cases: {listed}"
-
-
-def fuzz_readers(seconds: float, seed: int, cases: int | None = None) -> Tally:
-    """Read damaged outputs for so long, or so many `cases`. Raises whatever is not a FormatError.
-
-    A crash of the process is a finding too: nothing catches it.
-    """
-    draw = random.Random(seed)
-    tally = Tally()
-    until = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as folder:
-        whole = _outputs(Path(folder))
-        while time.monotonic() < until and (cases is None or tally.cases < cases):
-            kind, damage = draw.choice(list(_DAMAGES.items()))
-            source = draw.choice(whole)
-            target = Path(folder) / "damaged"
-            shutil.copytree(source, target)
-            try:
-                damage(target, draw)
-                outcome = read_everything(target)
-            except Exception as error:
-                error.add_note(f"damage {kind} of {source.name}, case {tally.cases} of seed {seed}")
-                raise
-            tally.cases += 1
-            tally.outcomes[f"{kind}: {outcome}"] += 1
-            shutil.rmtree(target)
-    return tally
+        listed = (f"{count:,} {outcome}" for outcome, count in sorted(self.outcomes.items()))
+        return f"{self.cases:,} cases: {', '.join(listed)}"
 
 
 def read_everything(directory: Path) -> str:
@@ -140,35 +81,22 @@ def _read_packs(directory: Path, split: str | None, verify: bool) -> None:
             raise
         return
     for pack in shards:
-        total = sum(int(values.astype(np.float64).sum() != 0) for values in pack.columns.values())
-        assert total >= 0
+        assert all(np.isfinite(values.astype(np.float64).sum()) for values in pack.columns.values())
         assert len(pack.position_ids) == len(pack.tokens)
-        for segment in pack.segments():
-            assert segment.tokens.sum() is not None
-    _ = (
-        shards.max_length,
-        shards.fingerprint,
-        shards.column_kinds,
-        shards.column_dtypes,
-        shards.segment_multiple,
-    )
+        assert all(segment.tokens.sum() is not None for segment in pack.segments())
+    for name in ("max_length", "fingerprint", "column_kinds", "column_dtypes", "segment_multiple"):
+        getattr(shards, name)
     if len(shards) and shards.max_length <= 1 << 20:  # a batch has that many tokens
-        for batch, _ in zip(
-            PackedLoader(shards, packs_per_batch=1, shuffle=True), range(3), strict=False
-        ):
-            assert len(batch.tokens) > 0
+        loader = PackedLoader(shards, packs_per_batch=1, shuffle=True)
+        assert all(len(batch.tokens) for batch, _ in zip(loader, range(3), strict=False))
     with _refusals():
         assert shards.report is not None
 
 
-class _Refused(list[str]):
-    pass
-
-
 @contextlib.contextmanager
-def _refusals() -> Any:
+def _refusals() -> Iterator[list[str]]:
     """Catches the one error that readers may raise, and keeps its sentence."""
-    refused = _Refused()
+    refused: list[str] = []
     try:
         yield refused
     except FormatError as error:
@@ -176,106 +104,38 @@ def _refusals() -> Any:
         assert "\n" not in str(error), str(error)
 
 
-def _outputs(folder: Path) -> list[Path]:
-    """Whole outputs of every shape.
-
-    One split and two, few columns and all, one batch and many, a saved dataset.
-    """
-    write_output(folder / "plain", {"train": [EXAMPLE, EXAMPLE * 3]})
-    rich = {"train": [[rich_row(0, 3, 4), rich_row(2, 1)]], "validation": [[rich_row(6, 5)]]}
-    write_output(folder / "rich", rich, RICH, max_length=16)
-    shutil.copytree(folder / "plain", folder / "saved")
-    (folder / "saved" / "manifest.json").unlink()
-    return [folder / name for name in ("plain", "rich", "saved")]
+# Changes of bytes and values ----------------------------------------------------------------
 
 
-# Damages: each changes a directory
-# ---------------------------------------------------------------------------------
-
-
-def _files(directory: Path, suffix: str = "") -> list[Path]:
-    return sorted(path for path in directory.rglob(f"*{suffix}") if path.is_file())
-
-
-def _flip(directory: Path, draw: random.Random) -> None:
-    """Bytes of a file."""
-    path = draw.choice(_files(directory))
-    content = bytearray(path.read_bytes())
+def change_bytes(data: bytes, draw: random.Random) -> bytes:
+    """A few bytes changed, removed, repeated or added, or the end cut off."""
+    content = bytearray(data)
     for _ in range(draw.choice((1, 1, 2, 8))):
-        if content:
-            content[draw.randrange(len(content))] = draw.choice(
-                (0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256))
-            )
-    path.write_bytes(content)
+        at = draw.randrange(len(content) + 1)
+        size = draw.choice((1, 2, 4, 8, 64))
+        match draw.randrange(9):
+            case 0 | 1:
+                content[at : at + size] = b""
+            case 2 | 3:
+                content[at:at] = content[at : at + size]
+            case 4 | 5 if at < len(content):
+                content[at] ^= 1 << draw.randrange(8)
+            case 6:
+                del content[at:]
+            case _:
+                content[at : at + size] = draw.randbytes(size)
+    return bytes(content)
 
 
-def _flip_signed(directory: Path, draw: random.Random) -> None:
-    """Bytes of a shard that the manifest vouches for.
-
-    Nothing but the reader's own checks stands before them.
-    """
-    path = draw.choice(_files(directory, ".arrow"))
-    content = bytearray(path.read_bytes())
-    for _ in range(draw.choice((1, 1, 2, 8))):
-        content[draw.randrange(len(content))] = draw.choice(
-            (0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256))
-        )
-    path.write_bytes(content)
-    sign(directory)
-
-
-def _cut(directory: Path, draw: random.Random) -> None:
-    """A file's end, taken away or added to."""
-    path = draw.choice(_files(directory))
-    content = path.read_bytes()
-    at = draw.randrange(len(content) + 1)
-    path.write_bytes(content[:at] + draw.choice((b"", b"", content[:at], b"\0" * 64)))
-    if draw.random() < 0.5:
-        sign(directory)
-
-
-def _splice(directory: Path, draw: random.Random) -> None:
-    """Files that change places, or a part of one in another."""
-    first, second = draw.choice(_files(directory)), draw.choice(_files(directory))
-    one, other = first.read_bytes(), second.read_bytes()
-    if draw.random() < 0.5:
-        first.write_bytes(other)
-        second.write_bytes(one)
-    else:
-        at = draw.randrange(len(one) + 1)
-        first.write_bytes(one[:at] + other[draw.randrange(len(other) + 1) :])
-    if draw.random() < 0.5:
-        sign(directory)
-
-
-def _remove(directory: Path, draw: random.Random) -> None:
-    """A file, or what it is."""
-    path = draw.choice(_files(directory))
-    path.unlink()
-    match draw.randrange(5):
-        case 0:
-            path.mkdir()
-        case 1:
-            path.symlink_to("nowhere")
-        case 2:
-            path.symlink_to(path.name)
-        case 3:
-            path.symlink_to("/etc/hostname")
-
-
-def _change_value(directory: Path, draw: random.Random) -> None:
-    """Values somewhere in a JSON file.
-
-    A manifest is signed again, so that its values are what must be refused.
-    """
-    path = draw.choice(_files(directory, ".json"))
+def change_json(data: bytes, draw: random.Random) -> bytes:
+    """JSON with one value changed, removed or added; other bytes with a few of them changed."""
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError:
-        return
-    for _ in range(draw.choice((1, 1, 2, 3))):
-        value = changed(value, draw)
-    write_signed(path, value)
+        value: Any = json.loads(data)
+        for _ in range(draw.choice((1, 1, 2))):
+            value = changed(value, draw)
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    except (ValueError, RecursionError):
+        return change_bytes(data, draw)
 
 
 def changed(value: Any, draw: random.Random) -> Any:
@@ -291,9 +151,8 @@ def changed(value: Any, draw: random.Random) -> Any:
         case 0 if holder is not place:
             del holder[key]
         case 1 if isinstance(holder, dict):
-            holder[draw.choice(("", "a", "path", "packs", "bytes", "sha256", str(key) + "x"))] = (
-                draw.choice(_ODD)
-            )
+            name = draw.choice(("", "a", "path", "packs", "bytes", "sha256", f"{key}x"))
+            holder[name] = draw.choice(_ODD)
         case 2 if isinstance(holder, list):
             holder.append(copy.deepcopy(holder[key]))
         case 3 if isinstance(holder[key], int):
@@ -329,102 +188,53 @@ def sign(directory: Path) -> None:
     write_signed(directory / "manifest.json", value)
 
 
-def _other_shard(directory: Path, draw: random.Random) -> None:
-    """A shard that is a sound Arrow stream of other columns, types, nulls and lengths."""
-    path = draw.choice(_files(directory, ".arrow"))
-    names = [
-        "tokens",
-        "cu_seqlens",
-        "position_ids",
-        "document_ids",
-        "document_starts",
-        "labels",
-        "seq_lengths",
-        "input_ids",
-    ]
-    types: list[pa.DataType] = [pa.list_(pa.int32())] * 6
-    types += [
-        pa.list_(pa.int64()),
-        pa.large_list(pa.int32()),
-        pa.int32(),
-        pa.string(),
-        pa.list_(pa.float32()),
-    ]
-    types += [
-        pa.list_(pa.list_(pa.int32())),
-        pa.null(),
-        pa.list_(pa.int32(), 2),
-        pa.list_(pa.string()),
-    ]
-    chosen = draw.sample(names, draw.randrange(len(names) + 1)) + draw.choices(
-        names, k=draw.randrange(2)
-    )
-    rows = draw.randrange(4)
-    columns = [_random_column(draw.choice(types), rows, draw) for _ in chosen]
+_INT = pa.list_(pa.int32())
+_TYPES: list[pa.DataType] = [
+    *([_INT] * 6),
+    *(pa.list_(each) for each in (pa.int64(), pa.float32(), pa.string(), _INT)),
+    *(pa.large_list(pa.int32()), pa.int32(), pa.string(), pa.null(), pa.list_(pa.int32(), 2)),
+]
+_COLUMNS = [*[*STANDARD_COLUMNS][:7], "seq_lengths", "input_ids"]
+
+
+def other_shard(data: bytes, draw: random.Random) -> bytes:
+    """A sound Arrow stream of other columns, types, nulls and lengths, or a few bytes changed."""
+    if draw.random() < 0.5:
+        return change_bytes(data, draw)
+    chosen = draw.sample(_COLUMNS, draw.randrange(len(_COLUMNS) + 1))
+    chosen += draw.choices(_COLUMNS, k=draw.randrange(2))
+    rows = range(draw.randrange(4))
+    kinds = draw.choices(_TYPES, k=len(chosen))
+    columns = [pa.array([_value(kind, draw) for _ in rows], kind) for kind in kinds]
     table = pa.Table.from_arrays(columns, names=chosen)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    sign(directory)
+    return sink.getvalue().to_pybytes()
 
 
-def _random_column(kind: pa.DataType, rows: int, draw: random.Random) -> "pa.Array[Any]":
-    def value(kind: pa.DataType) -> Any:
-        element: pa.DataType = getattr(kind, "value_type", pa.null())  # of a list
-        if draw.random() < 0.05 or pa.types.is_null(kind):
-            return None
-        if pa.types.is_fixed_size_list(kind):
-            return [value(element) for _ in range(kind.list_size)]
-        if pa.types.is_nested(kind):
-            return [value(element) for _ in range(draw.randrange(5))]
-        if pa.types.is_string(kind):
-            return draw.choice(("", "a"))
-        return draw.choice((0, 0, 1, 2, 3, 4, 8, -1, -100, 2**24))
-
-    return pa.array([value(kind) for _ in range(rows)], kind)
+def _value(kind: pa.DataType, draw: random.Random) -> Any:
+    if draw.random() < 0.05 or pa.types.is_null(kind):
+        return None
+    if pa.types.is_nested(kind):
+        element: pa.DataType = getattr(kind, "value_type", pa.null())
+        size = getattr(kind, "list_size", draw.randrange(5))
+        return [_value(element, draw) for _ in range(size)]
+    if pa.types.is_string(kind):
+        return draw.choice(("", "a"))
+    return draw.choice((0, 0, 1, 2, 3, 4, 8, -1, -100, 2**24))
 
 
-_DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
-    "bytes": _flip,
-    "signed bytes": _flip_signed,
-    "length": _cut,
-    "splice": _splice,
-    "file": _remove,
-    "value": _change_value,
-    "shard": _other_shard,
-}
-
-
-@click.group()
-def main() -> None:
-    """Long runs of what the tests do for a moment."""
-
-
-@main.command()
-@click.option("--seconds", default=600.0)
-@click.option("--seed", default=1)
-def readers(seconds: float, seed: int) -> None:
-    """Read damaged outputs."""
-    click.echo(f"readers, seed {seed}, {seconds:g} s: {fuzz_readers(seconds, seed)}")
-
-
-@main.command()
+@click.command(help=__doc__)
+@click.argument("what", type=click.Choice(["corpora", "mixes"]))
 @click.option("--count", default=1000)
 @click.option("--seed", default=1)
-def corpora(count: int, seed: int) -> None:
-    """Build random corpora."""
+def main(what: str, count: int, seed: int) -> None:
     from .corpora import check_corpora
-
-    click.echo(f"corpora, seed {seed}: {check_corpora(count, seed)}")
-
-
-@main.command()
-@click.option("--count", default=300)
-@click.option("--seed", default=1)
-def mixes(count: int, seed: int) -> None:
-    """Verify random mixes that repeat documents."""
     from .mixes import check_mixes
 
-    click.echo(f"mixes, seed {seed}: {check_mixes(count, seed)}")
+    checks = {"corpora": check_corpora, "mixes": check_mixes}
+    click.echo(f"{what}, seed {seed}: {checks[what](count, seed)}")
 
 
 if __name__ == "__main__":

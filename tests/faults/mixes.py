@@ -80,10 +80,8 @@ def _rows(kind: str, texts: list[str]) -> list[dict[str, Any]]:
         if kind == "text":
             rows.append({"text": text})
         elif kind == "chat":
-            turns = [
-                {"role": "user", "content": text or "the dog"},
-                {"role": "assistant", "content": answer},
-            ]
+            said = {"user": text or "the dog", "assistant": answer}
+            turns = [{"role": role, "content": content} for role, content in said.items()]
             rows.append({"messages": turns * draw.choice((1, 1, 3))})
         elif kind == "ids":
             ids, share = [draw.randrange(320) for _ in text.split()], draw.choice((0, 0.1, 0.6, 1))
@@ -115,17 +113,12 @@ def _check(root: Path, draw: random.Random) -> list[str]:
     if options["overflow"] != "split" or options["strategy"] == "wrapped":
         options |= {"stride": 0, "continuation_bos": False}
     options["train_overlap"] &= options["stride"] > 0
-    sources = [
-        {"path": str(root / f"{kind}-{number}.jsonl")} | amount
-        for number, amount in enumerate(amounts)
-    ]
+    files = enumerate(amounts)
+    sources = [{"path": str(root / f"{kind}-{n}.jsonl")} | amount for n, amount in files]
     output = root / "out"
+    options |= {"sources": sources, "engine": "hf", "verify_engine": 0, "num_proc": 1}
     try:
-        built = build(
-            config(
-                sources=sources, output=output, engine="hf", verify_engine=0, num_proc=1, **options
-            )
-        )
+        built = build(config(output=output, **options))
     except ConfigError:
         return []
     except InputError as error:
@@ -134,7 +127,7 @@ def _check(root: Path, draw: random.Random) -> list[str]:
         return []
     found = [str(finding) for finding in verify(output, level="full").findings]
     shutil.rmtree(output)
-    assert not found, f"{json.dumps({'sources': sources} | options)}: {found}"
+    assert not found, f"{json.dumps(options)}: {found}"
     if not built.data["repeated"]["documents"]:
         return []
     side = f" {options['truncation_side']}" if options["overflow"] == "truncate" else ""

@@ -212,8 +212,7 @@ class _Replay:
             raise AssertionError(f"{one.decode()} is written through shared memory")
 
     def _open(self, path: bytes, inode: int, flags: int) -> None:
-        directory, name = self._entry(path)
-        known = (self.nodes[directory].entries or {}).get(name)
+        known = self._known(*self._entry(path))
         if known is None:
             known = self._new(Node())
             self._name(path, known)
@@ -221,20 +220,22 @@ class _Replay:
         if flags & os.O_TRUNC:
             self._cut(known, 0)
 
+    def _known(self, directory: int, name: str) -> int | None:
+        return (self.nodes[directory].entries or {}).get(name)
+
     def _cut(self, number: int, size: int) -> None:
         if len(self.nodes[number].content) != size:
             self._do(Cut(number, size))
 
     def _rename(self, one: bytes, two: bytes, exchange: bool) -> None:
-        (from_folder, from_name), (to_folder, to_name) = self._entry(one), self._entry(two)
-        moved, target = self._at(one), (self.nodes[to_folder].entries or {}).get(to_name)
-        left = Entry(from_folder, from_name, moved, target if exchange else None)
-        self._do(Naming((left, Entry(to_folder, to_name, target, moved))))
+        old, new = self._entry(one), self._entry(two)
+        moved, target = self._at(one), self._known(*new)
+        left = Entry(*old, moved, target if exchange else None)
+        self._do(Naming((left, Entry(*new, target, moved))))
 
     def _name(self, path: bytes, new: int | None) -> None:
-        directory, name = self._entry(path)
-        old = (self.nodes[directory].entries or {}).get(name)
-        self._do(Naming((Entry(directory, name, old, new),)))
+        entry = self._entry(path)
+        self._do(Naming((Entry(*entry, self._known(*entry), new),)))
 
     def _do(self, step: Step) -> None:
         self.steps.append(step)
@@ -265,18 +266,14 @@ class _Replay:
 
     def _name_of(self, number: int) -> str:
         """Path of a file, for people; "" if it has no name any more."""
-
-        def find(folder: int, path: str) -> str:
+        waiting = [(ROOT, "")]
+        while waiting:
+            folder, path = waiting.pop()
             for name, child in (self.nodes[folder].entries or {}).items():
                 if child == number:
                     return path + name
-                if self.nodes[child].entries is not None and (
-                    below := find(child, f"{path}{name}/")
-                ):
-                    return below
-            return ""
-
-        return find(ROOT, "")
+                waiting.append((child, f"{path}{name}/"))
+        return ""
 
 
 def apply(nodes: dict[int, Node], step: Step) -> None:
@@ -285,9 +282,8 @@ def apply(nodes: dict[int, Node], step: Step) -> None:
         for entry in step.entries:
             entries = nodes[entry.directory].entries
             assert entries is not None
-            if entry.new is None:
-                entries.pop(entry.name, None)
-            else:
+            entries.pop(entry.name, None)
+            if entry.new is not None:
                 entries[entry.name] = entry.new
     elif isinstance(step, Write):
         put(nodes[step.node].content, step.offset, step.data)

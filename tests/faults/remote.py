@@ -10,12 +10,12 @@ is left beside it.
 """
 
 import os
-import random
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -24,37 +24,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packprep.schemas import FormatError
-from packprep.schemas.manifest import parse_manifest
+from packprep.schemas import FormatError, read_manifest
 from packprep.schemas.storage import stores
 from packprep.schemas.storage.stores import Store
 from tests.helpers.store_servers import SERVERS, StoreServer, Tap, running
 
 from . import harness
 from .harness import Ended, forked
+from .soak import Failures
 
 BUCKET = "bucket"
 
 
-class RemoteSoak:
+class RemoteSoak(Failures):
     """A server, a tap, and builds of one corpus that differ in their output only."""
 
     def __init__(
         self, folder: Path, seed: int, server: StoreServer, tap: Tap, arguments: list[str]
     ) -> None:
+        super().__init__(seed)
         self.folder, self.server, self.tap, self.arguments = folder, server, tap, arguments
-        self.random = random.Random(seed)
-        self.failures = 0
         self.number = 0
         ended = forked([*arguments, "-o", str(folder / "undisturbed")], folder / "log")
         assert ended.code == 0, ended.err
-        self.expected = parse_manifest(
-            (folder / "undisturbed" / "manifest.json").read_bytes(), "undisturbed"
-        ).data
-
-    def fail(self, what: str) -> None:
-        self.failures += 1
-        print("FAILED", what, flush=True)
+        self.expected = read_manifest(folder / "undisturbed").data
+        self.packs = sum(split["packs"] for split in self.expected["splits"].values())
 
     def build(self, url: str, at: int = 0, share: float = 0.5) -> Ended:
         pids: list[int] = []
@@ -65,22 +59,20 @@ class RemoteSoak:
             os.kill(pids[0], signal.SIGKILL)
 
         self.tap.arm(at, share, strike)
-        work = [
-            "--work-dir",
-            str(self.folder / "work"),
-            "--num-proc",
-            str(self.random.randint(1, 2)),
-        ]
+        workers = str(self.random.randint(1, 2))
+        work = ["--work-dir", str(self.folder / "work"), "--num-proc", workers]
         return forked([*self.arguments, "-o", url, *work], self.folder / "log", kill=pids.append)
 
-    def measured(self) -> list[tuple[int, str]]:
-        """The requests of an undisturbed build, each with the number of its first piece.
+    def measured(self, word: str) -> tuple[list[int], int]:
+        """Of an undisturbed build, the first pieces of its requests from the first that sends this.
 
-        The last is no request.
+        Also the number of its last piece.
         """
         ended = self.build(self.new())
         assert ended.code == 0, ended.err
-        return [*self.tap.requests, (self.tap.pieces, "")]
+        sends = [word in line and line.startswith(("PUT", "POST")) for _, line in self.tap.requests]
+        pieces = [piece for piece, _ in self.tap.requests]
+        return pieces[sends.index(True) :], self.tap.pieces
 
     def new(self) -> str:
         self.number += 1
@@ -88,35 +80,19 @@ class RemoteSoak:
 
     def kills(self, number: int) -> str:
         """SIGKILL at random pieces from the first shard that is sent on."""
-        requests = self.measured()
-        first = next(
-            piece
-            for piece, line in requests
-            if ".arrow" in line and line.startswith(("PUT", "POST"))
-        )
+        (first, *_), last = self.measured(".arrow")
         hit: Counter[str] = Counter()
         for _ in range(number * 5):
-            if sum(hit.values()) == number:
-                break
-            self.kill_at(self.random.randint(first, requests[-1][0]), hit)
-        return f"{sum(hit.values())} SIGKILLs: " + ", ".join(
-            f"{count} in {what}" for what, count in hit.most_common()
-        )
+            if hit.total() < number:
+                self.kill_at(self.random.randint(first, last), hit)
+        return _listed("SIGKILLs", hit)
 
     def publishing(self) -> str:
         """SIGKILL at every request from the first one that publishes on, in turn."""
-        requests = self.measured()
-        first = next(
-            place
-            for place, (_, line) in enumerate(requests)
-            if "publication.json" in line and line.startswith(("PUT", "POST"))
-        )
         hit: Counter[str] = Counter()
-        for piece, _ in requests[first:-1]:
+        for piece in self.measured("publication.json")[0]:
             self.kill_at(piece, hit)
-        return f"{sum(hit.values())} SIGKILLs while publishing, one at every request: " + ", ".join(
-            f"{count} in {what}" for what, count in hit.most_common()
-        )
+        return _listed("SIGKILLs while publishing, one at every request", hit)
 
     def kill_at(self, piece: int, hit: Counter[str]) -> None:
         url, share = self.new(), self.random.choice([0.0, 0.5, 1.0])
@@ -125,9 +101,8 @@ class RemoteSoak:
             if ended.code != 0:
                 self.fail(f"{url}: exit code {ended.code}: {ended.err[-300:]}")
             return  # it was done before, as two threads do not always send in the same order
-        at = max(
-            (request for request in self.tap.requests if request[0] <= piece), default=(0, "")
-        )[1]
+        before = [request for request in self.tap.requests if request[0] <= piece]
+        at = max(before, default=(0, ""))[1]
         hit[_kind(at)] += 1
         what = f"{url}, killed at piece {piece} with {share:.0%} of it sent, in {at}"
         self.check_readers(url, what, finished=False)
@@ -153,31 +128,31 @@ class RemoteSoak:
 
         from packprep.loaders import PackedShards
 
-        packs = sum(split["packs"] for split in self.expected["splits"].values())
         try:
             rows = load_from_disk(url).num_rows
-            if (sum(rows.values()) if isinstance(rows, dict) else rows) != packs:
+            if (sum(rows.values()) if isinstance(rows, dict) else rows) != self.packs:
                 self.fail(f"{what}: load_from_disk finds {rows} rows")
         except FileNotFoundError as error:
             begun = [name for name in ("state.json", "dataset_dict.json") if Store(url).find(name)]
             if finished or begun:
                 self.fail(f"{what}: load_from_disk finds {begun}, and says {error}")
+        names = list(self.expected["splits"])
         try:
             with tempfile.TemporaryDirectory() as cache:
-                shards = [
-                    PackedShards(url, split=split, cache_dir=cache)
-                    for split in self.expected["splits"]
-                ]
-                if sum(sum(1 for _ in split) for split in shards) != packs:
+                shards = [PackedShards(url, split=split, cache_dir=cache) for split in names]
+                if sum(sum(1 for _ in split) for split in shards) != self.packs:
                     self.fail(f"{what}: PackedShards finds other packs")
                 elif shards[0].manifest.data != self.expected:
                     self.fail(f"{what}: PackedShards finds another output")
-                PackedShards(
-                    url, split=next(iter(self.expected["splits"])), cache_dir=cache, verify=True
-                )
+                PackedShards(url, split=names[0], cache_dir=cache, verify=True)
         except FormatError as error:
             if finished or "does not exist" not in str(error):
                 self.fail(f"{what}: PackedShards says {error}")
+
+
+def _listed(what: str, hit: Counter[str]) -> str:
+    places = ", ".join(f"{count} in {place}" for place, count in hit.most_common())
+    return f"{hit.total()} {what}: {places}"
 
 
 def _kind(request: str) -> str:
@@ -204,35 +179,20 @@ def large(folder: Path) -> list[str]:
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, 1000, 5000, np.int32) for _ in range(400)]
     pq.write_table(pa.table({"ids": rows}), folder / "ids.parquet")
-    return [
-        "build",
-        str(folder / "ids.parquet"),
-        "--input-ids-column",
-        "ids",
-        "--vocab-size",
-        "1000",
-        "--max-length",
-        "8192",
-        "--unit-size",
-        "1MB",
-        "--window",
-        "8MB",
-        "--shard-size",
-        "12MB",
-        "-q",
-    ]
+    options = "--input-ids-column ids --vocab-size 1000 --max-length 8192 --unit-size 1MB"
+    sizes = "--window 8MB --shard-size 12MB -q"
+    return ["build", str(folder / "ids.parquet"), *options.split(), *sizes.split()]
+
+
+_option = partial(click.option, show_default=True)
 
 
 @click.command(help=__doc__)
-@click.option("--seed", default=0, show_default=True)
-@click.option(
-    "--kills", default=20, show_default=True, help="SIGKILLs at random points of many small shards."
-)
-@click.option(
-    "--parts", default=20, show_default=True, help="The same of shards that are sent in parts."
-)
-@click.option("--publishing", is_flag=True, help="SIGKILLs at every request that publishes.")
-@click.option("--store", default="moto", show_default=True, type=click.Choice(list(SERVERS)))
+@_option("--seed", default=0)
+@_option("--kills", default=20, help="SIGKILLs at random points of many small shards.")
+@_option("--parts", default=20, help="The same of shards that are sent in parts.")
+@_option("--publishing", is_flag=True, help="SIGKILLs at every request that publishes.")
+@_option("--store", default="moto", type=click.Choice(list(SERVERS)))
 def main(seed: int, kills: int, parts: int, publishing: bool, store: str) -> None:
     harness.warm()
     server = SERVERS[store]

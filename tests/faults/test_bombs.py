@@ -1,140 +1,204 @@
-"""Small files that hold, or claim to hold, gigabytes: read in bounded memory, or refused."""
+"""Small files that hold, or claim to hold, gigabytes: read in bounded memory, or refused.
+
+`python -m tests.faults.test_bombs FOLDER NAME...` reads bombs in one process. It prints a line of
+JSON for each, [name, exit code, message], and at last the bytes of memory that it held at most.
+"""
 
 import gzip
+import io
 import json
+import struct
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from tests.helpers.corpus import texts, write_jsonl
+from packprep.support.memory import peak
+from tests.helpers.command import Result, run
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
 
-from .build import command_line, refused
+from .build import refused
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = [[1, 2, 3], [4, 5], [6]]
 
 
-def bomb(path: Path, megabytes: int, before: bytes = b"") -> Path:
-    """A small compressed file that unpacks to `megabytes` of one line."""
-    with path.open("wb") as file:
-        gz = path.suffix == ".gz"
-        with (
-            gzip.GzipFile("", "wb", 1, file)
-            if gz
-            else zstandard.ZstdCompressor(1).stream_writer(file) as packed
-        ):
-            packed.write(before)
-            for _ in range(megabytes):
-                packed.write(b"x" * 1_000_000)
-    return path
+def arrow_claiming(compression: Any, size: int) -> bytes:
+    """An Arrow stream with a compressed text that claims to have another size."""
+    table, length = pa.table({"text": ["a" * 100_100]}), (100_100).to_bytes(8, "little")
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    assert length in sink.getvalue()
+    return sink.getvalue().replace(length, size.to_bytes(8, "little"))
 
 
-def peak_of(arguments: list[str], code: int) -> tuple[int, str]:
-    """Bytes of memory a command held at most, and what it said."""
-    measure = (
-        "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], "
-        "capture_output=True, text=True);"
-        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, "
-        "done.stderr)"
-    )
-    command = [sys.executable, "-c", measure, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    status, peak, said = done.stdout.split(" ", 2)
-    assert int(status) == code, said
-    return int(peak), said
+def npy_claiming(*shape: int) -> bytes:
+    """A header of NumPy without values."""
+    sink = io.BytesIO()
+    header = {"descr": "<i8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(sink, header)
+    return sink.getvalue()
 
 
-@pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """Bytes of memory of a build of next to nothing."""
-    folder = tmp_path_factory.mktemp("usual")
-    return peak_of([*command_line(folder, write_jsonl(folder / "good.jsonl", texts(40))), "-q"], 0)[
-        0
-    ]
+def parquet_claiming(size: int) -> bytes:
+    """A file with a footer of this size."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"text": ["a"] * 9}), sink)
+    return sink.getvalue()[:-8] + struct.pack("<I", size) + b"PAR1"
 
 
-BOMBS = {
+def packed(parts: Iterable[bytes], zst: bool) -> bytes:
+    """A small compressed file of large content."""
+    sink = io.BytesIO()
+    stream: Any = zstandard.ZstdCompressor(1).stream_writer(sink, closefd=False)
+    with stream if zst else gzip.GzipFile("", "wb", 1, sink) as file:
+        for part in parts:
+            file.write(part)
+    return sink.getvalue()
+
+
+def endless(before: bytes, *, zst: bool = True, megabytes: int = 400) -> bytes:
+    return packed([before, *[b"x" * 1_000_000] * megabytes], zst)
+
+
+_WINDOW = b"\x28\xb5\x2f\xfd" + bytes([0b00000000, 21 << 3]) + b"\x01\0\0"
+_DEEP, _NO_ROWS = "invalid JSON: nested too deeply; fix it", "holds no rows; expected at least one"
+_NO_FORMAT, _VALUES = "has no known format; expected .jsonl/", "it has 0 bytes of values, but 1,15"
+_LARGE = "more than 8,000,000 bytes"
+# By name of the file: how to make it, and the words of its refusal.
+FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "a.jsonl.gz": (
-        b'{"text": "a"}\n{"text": "',
-        "row 1 (line 2): the line has more than 8,000,000 bytes",
+        lambda: endless(b'{"text": "a"}\n{"text": "', zst=False),
+        f"row 1 (line 2): the line has {_LARGE}",
     ),
     "a.json.zst": (
-        b'[{"text": "a"}, {"text": "',
-        "row 1: invalid JSON, or more than 8,000,000 bytes",
+        lambda: endless(b'[{"text": "a"}, {"text": "'),
+        f"row 1: invalid JSON, or {_LARGE}",
     ),
-    "a.csv.zst": (b"text\na\n", "line 3: the row has more than 8,000,000 bytes"),
-    "a.txt.zst": (
-        b"a\n",
-        "row 0: the document that starts on line 1 has more than 8,000,000 bytes",
+    "a.csv.zst": (lambda: endless(b"text\na\n"), f"line 3: the row has {_LARGE}"),
+    "a.txt.zst": (lambda: endless(b"a\n"), f"document that starts on line 1 has {_LARGE}"),
+    "zstd.arrow": (lambda: arrow_claiming("zstd", 1 << 40), "cannot be read as arrow: "),
+    "lz4.arrow": (lambda: arrow_claiming("lz4", 1 << 33), "cannot be read as arrow: "),
+    "metadata.arrow": (
+        lambda: struct.pack("<Ii", 0xFFFFFFFF, 2**31 - 1) + bytes(64),
+        "cannot be read as arrow: Expected to read 2147483647 metadata bytes, but",
     ),
+    "footer.parquet": (lambda: parquet_claiming(2**31 - 1), "as parquet: Parquet file size is "),
+    "window.txt.zst": (lambda: _WINDOW, "Frame requires too much memory for decoding; fetch"),
+    "lists.json": (lambda: b"[" * 1_000_000, f"row 0: {_DEEP}"),
+    "objects.jsonl": (lambda: b'{"text": ' * 100_000 + b"\n", f"row 0 (line 1): {_DEEP}"),
+    "nested.json.gz": (
+        lambda: gzip.compress(b'[{"text": ' + b"[" * 10_000_000),
+        f"row 0: {_DEEP}",
+    ),
+    "a.jsonl.bz2": (lambda: b"BZh9", _NO_FORMAT),
+    "a.jsonl.xz": (lambda: b"\xfd7zXZ\0", _NO_FORMAT),
+    "frames.txt.zst": (lambda: zstandard.compress(b"") * 20_000, _NO_ROWS),
+    "members.txt.gz": (lambda: gzip.compress(b"") * 5_000, _NO_ROWS),
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_file_that_unpacks_to_one_endless_line_takes_no_more_memory_than_a_row(
-    tmp_path: Path, name: str, usual: int
-) -> None:
-    before, sentence = BOMBS[name]
-    path = bomb(tmp_path / name, 400, before)
-    assert path.stat().st_size < 3_000_000
-    peak, said = peak_of([*command_line(tmp_path, path), "--max-row-size", "8MB"], 2)
-    assert sentence in said
-    assert peak < usual + 150_000_000, (
-        "of 400 MB, and the text of a row is in several hands at once"
-    )
-    assert not (tmp_path / "out").exists()
+def megatron(folder: Path) -> Path:
+    index = write_megatron(folder, DOCUMENTS).with_suffix(".idx")
+    content = index.read_bytes()
+    index.write_bytes(content[:18] + struct.pack("<Q", 1 << 60) + content[26:])
+    return index.with_suffix(".bin")
+
+
+def beside(write: Any, name: str, content: Callable[[], bytes]) -> Callable[[Path], Path]:
+    """Token files of a tool, one of which has other content; its own name is ""."""
+
+    def make(folder: Path) -> Path:
+        path: Path = write(folder, DOCUMENTS)
+        (path.with_name(name) if name else path).write_bytes(content())
+        return path
+
+    return make
+
+
+TOKEN_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "idx": (megatron, "but 1,152,921,504,606,846,976 sequences and 4 ends of documents take"),
+    "npy": (beside(write_npy, "", lambda: npy_claiming(1 << 60)), _VALUES),
+    "offsets": (beside(write_npy, "x.offsets.npy", lambda: npy_claiming(1 << 60)), _VALUES),
+    "ds": (
+        beside(write_datatrove, "x.ds.index", lambda: struct.pack("<3Q", 1, 1 << 40, 1 << 62)),
+        "end at token 4,611,686,018,427,387,904; expected 2 or 4 bytes for each token",
+    ),
+    "csv": (
+        beside(write_dolma, "x.csv.gz", lambda: gzip.compress(b"0," + b"9" * 50_000_000, 1)),
+        "it cannot be read as lines of start,end,...: CSV parse error",
+    ),
+}
+ARRAYS = {
+    "lengths.npy": "cannot be read as an array: mmap length is greater than file size; expected a",
+}
+WORDS = {name: words for name, (_, words) in (FILES | TOKEN_FILES).items()} | ARRAYS
+
+
+def read(name: str, folder: Path) -> Result:
+    """Make a bomb and let a command read it."""
+    if name == "lengths.npy":
+        (folder / name).write_bytes(npy_claiming(1 << 50))
+        return run("plan", folder / name, "--max-length", "64", "--strategy", "best_fit")
+    tokenizer = save_tokenizer(folder / "tokenizer")
+    options = ["--tokenizer", tokenizer, "--max-length", "64", "--max-row-size", "8MB", "-q"]
+    source = folder / name
+    if name in TOKEN_FILES:
+        source = TOKEN_FILES[name][0](folder / name)
+        options += ["--input-ids-column", "ids"]
+    elif name in FILES:
+        source.write_bytes(FILES[name][0]())
+        assert source.stat().st_size < 3_000_000
+    else:
+        write_jsonl(source, texts(40))
+    return run("build", source, "-o", folder / f"{name}.out", *options)
+
+
+def read_apart(folder: Path, *names: str) -> tuple[dict[str, tuple[int, str]], int]:
+    """Exit code and message of each in a process of its own, and its bytes of memory at most."""
+    command = [sys.executable, "-m", "tests.faults.test_bombs", str(folder), *names]
+    *lines, most = subprocess.check_output(command, text=True, cwd=ROOT).splitlines()
+    return {name: (code, message) for name, code, message in map(json.loads, lines)}, int(most)
+
+
+def test_a_file_of_gigabytes_is_refused_before_they_are_allocated(tmp_path: Path) -> None:
+    """All in one process. Of 400 MB in one line, the text of a row is in several hands at once."""
+    usual, least = read_apart(tmp_path, "good.jsonl")
+    assert usual["good.jsonl"][0] == 0
+    found, most = read_apart(tmp_path, *WORDS)
+    for name, (code, message) in found.items():
+        assert code == 2, message
+        assert WORDS[name] in message
+        assert "Traceback" not in message
+    assert [*tmp_path.glob("*.out")] == [tmp_path / "good.jsonl.out"]
+    assert most < least + 250_000_000
 
 
 def test_a_binary_file_that_unpacks_without_end_stops_before_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packprep.sources.opening._UNPACKED_BYTES", 5_000_000)
-    path = bomb(tmp_path / "a.parquet.zst", 50)
-    assert (
-        refused(tmp_path, path)
-        == f"{path} unpacks to more than 5,000,000 bytes, more than any parquet file does"
-    )
+    (tmp_path / "a.parquet.zst").write_bytes(endless(b"", megabytes=50))
+    sentence = refused(tmp_path, tmp_path / "a.parquet.zst")
+    assert "unpacks to more than 5,000,000 bytes, more than any parquet file does" in sentence
 
 
-CLAIMS = {
-    "zstd.arrow": "cannot be read as arrow: ",
-    "lz4.arrow": "cannot be read as arrow: ",
-    "metadata.arrow": "cannot be read as arrow: Expected to read 2147483647 metadata bytes, but",
-    "footer.parquet": "cannot be read as parquet: Parquet file size is ",
-    "window.txt.zst": "Frame requires too much memory for decoding; fetch the file again",
-    "lists.json": "lists.json row 0: invalid JSON: nested too deeply; fix it",
-    "objects.jsonl": "objects.jsonl row 0 (line 1): invalid JSON: nested too deeply; fix it",
-    "nested.json.gz": "nested.json.gz row 0: invalid JSON: nested too deeply; fix it",
-    "a.jsonl.bz2": "has no known format; expected .jsonl/",
-    "a.jsonl.xz": "has no known format; expected .jsonl/",
-    "frames.txt.zst": "holds no rows; expected at least one document",
-    "members.txt.gz": "holds no rows; expected at least one document",
-    "idx": "but 1,152,921,504,606,846,976 sequences and 4 ends of documents take",
-    "npy": "it has 0 bytes of values, but 1,152,921,504,606,846,976 values of int64 take",
-    "offsets.npy": "it has 0 bytes of values, but 1,152,921,504,606,846,976 values of int64",
-    "ds.index": "end at token 4,611,686,018,427,387,904; expected 2 or 4 bytes for each token",
-    "csv.gz": "it cannot be read as lines of start,end,...: CSV parse error",
-    "lengths.npy": "cannot be read as an array: mmap length is greater than file size; expected a",
-}
+def main(folder: Path, names: list[str]) -> None:
+    for name in names:
+        done = read(name, folder)
+        print(json.dumps([name, done.code, (done.err or done.out).replace(f"{folder}/", "")]))
+    print(peak())
 
 
-def test_a_file_that_claims_gigabytes_is_refused_before_they_are_allocated(
-    tmp_path: Path, usual: int
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.bombs", tmp_path],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    *lines, peak = done.stdout.splitlines()
-    said = {name: (code, message) for name, code, message in map(json.loads, lines)}
-    assert said.keys() == CLAIMS.keys()
-    for name, (code, message) in said.items():
-        assert code == 2, message
-        assert CLAIMS[name] in message, name
-        assert "Traceback" not in message
-    assert int(peak) < usual + 250_000_000, "all of them in one process"
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,8 +1,6 @@
 """Power cuts: the states that each model allows, and a hundred of recorded commands."""
 
 import itertools
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,14 +24,9 @@ from .recording import (
 
 ROOM = Path(__file__).parents[2]
 OLD, NEW = b"old" * 2000, b"new" * 4000  # two blocks and three
-FORGOTTEN = (
-    "*.arrow.*.tmp",  # shards
-    "*/manifest.json.*.tmp",
-    "*/unit-*.arrow",  # token files, which an index output needs
-    "*.npy",  # of an export
-    "out.incomplete",  # names in an output
-    ".",  # the name of the output
-)
+# Shards, manifests, token files that an index output needs, files of an export, names in an output,
+# and the name of the output.
+FORGOTTEN = "*.arrow.*.tmp */manifest.json.*.tmp */unit-*.arrow *.npy out.incomplete ."
 
 
 def recording(*steps: Step) -> Recording:
@@ -101,9 +94,8 @@ def test_blocks_of_old_files_come_up_in_writeback_mode_and_never_in_xfs() -> Non
     assert any(content and OLD[:99] in content for content in contents("writeback", "b", *steps))
     blocks = {NEW[at : at + BLOCK] for at in range(0, len(NEW), BLOCK)}
     for content in contents("xfs", "b", *steps):
-        for at in range(0, len(content or b""), BLOCK):
-            assert content is not None
-            block = content[at : at + BLOCK]
+        whole = content or b""
+        for block in (whole[at : at + BLOCK] for at in range(0, len(whole), BLOCK)):
             assert block in blocks or block == bytes(len(block))
 
 
@@ -129,33 +121,21 @@ def test_a_lost_cut_takes_the_later_bytes_of_its_file_with_it() -> None:
         assert all(content in (OLD, b"") or len(content or b"") == BLOCK for content in found)
 
 
-@pytest.fixture(scope="module")
-def explored() -> list[str]:
-    """Lines of a hundred states, and of a hundred for each kind of syncs that is taken out."""
+@pytest.mark.long
+@pytest.mark.skipif(not harness.may_compile(), reason="the library that records calls needs cc")
+def test_every_state_has_a_whole_output_or_none_and_missing_syncs_show() -> None:
+    """Of a hundred states, and of a hundred for each kind of syncs that is taken out.
+
+    In each the same command ends with the same bytes.
+    """
     words = ["--crash-states", "100", "--seed", "5"]
-    words += [word for pattern in FORGOTTEN for word in ("--forget", pattern)]
+    words += [word for pattern in FORGOTTEN.split() for word in ("--forget", pattern)]
     done = harness.under_shim("tests.faults.soak", words, cwd=ROOM, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[:-1]
-
-
-needs_compiler = pytest.mark.skipif(
-    shutil.which("cc") is None or sys.platform != "linux",
-    reason="the library that records calls needs cc on Linux",
-)
-
-
-@needs_compiler
-def test_every_state_has_a_whole_output_or_none_and_the_same_command_ends_with_the_same_bytes(
-    explored: list[str],
-) -> None:
-    [line] = [line for line in explored if line.startswith("100 crash states, ")]
+    lines = done.stdout.splitlines()
+    [line] = [line for line in lines if line.startswith("100 crash states, ")]
     assert line.startswith("100 crash states, 0 bad: ")
     assert all(model in line for model in MODELS)
-
-
-@needs_compiler
-@pytest.mark.parametrize("pattern", FORGOTTEN)
-def test_a_missing_sync_is_found_within_a_hundred_states(explored: list[str], pattern: str) -> None:
-    [line] = [line for line in explored if line.startswith(f"without the syncs of {pattern}: ")]
-    assert not line.endswith(" 0 bad")
+    bad = [line.rsplit(" ", 2)[1] for line in lines if line.startswith("without the syncs of ")]
+    assert len(bad) == len(FORGOTTEN.split())
+    assert "0" not in bad

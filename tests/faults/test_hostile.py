@@ -149,6 +149,7 @@ def test_the_search_finds_what_it_looks_for_and_lets_pass_what_is_safe() -> None
     assert code_from_data(ast.parse(safe)) == []
 
 
+SIDES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 DATA_NAMES = "a.pkl a.pt a.npy a.jsonl a.json a.csv a.txt a.parquet a.arrow a.jsonl.gz"
 
 
@@ -181,7 +182,7 @@ def test_a_pickle_is_never_opened_whatever_it_is_called(tmp_path: Path, trap: Pa
         for data in (content, array.read_bytes()):
             (tmp_path / name).write_bytes(data)
             assert refused(tmp_path, tmp_path / name).startswith(str(tmp_path / name))
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+    for name in SIDES:
         folder = save_tokenizer(tmp_path / "tok")
         (folder / name).write_bytes(content)
         with pytest.raises(InputError):
@@ -191,11 +192,10 @@ def test_a_pickle_is_never_opened_whatever_it_is_called(tmp_path: Path, trap: Pa
     with pytest.raises(ConfigError):
         from_yaml(tmp_path / "build.yaml")
     for name in ("manifest.json", "state.json"):
-        (tmp_path / "shards").mkdir()
-        (tmp_path / "shards" / name).write_bytes(content)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_bytes(content)
         with pytest.raises(FormatError):
-            PackedShards(tmp_path / "shards")
-        shutil.rmtree(tmp_path / "shards")
+            PackedShards(tmp_path / name)
     assert not trap.exists()
 
 
@@ -322,7 +322,6 @@ def test_a_tokenizer_of_another_shape_is_a_sentence(tmp_path: Path, key: str, va
         load_tokenizer(changed(tmp_path / "tok", change))
 
 
-SIDES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 NO_TABLES = ("[" * 100_000, '{"model": ' * 100_000, "", "null", "[]", "7", "\xff", "9" * 5000)
 
 
@@ -443,11 +442,10 @@ def test_no_message_shows_a_secret_of_a_source_or_a_tokenizer(
         raise OSError(f"404 for {name}")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    assert SECRET not in refused(tmp_path, name)
-    good = write_jsonl(tmp_path / "a.jsonl", texts(40))
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    for option in ("--tokenizer", "-c"):
-        result = run("build", good, "-o", tmp_path / "out", option, name)
+    good = write_jsonl(tmp_path / "a.jsonl", texts(40))
+    for options in ([name], [good, "--tokenizer", name], [good, "-c", name]):
+        result = run("build", "-o", tmp_path / "out", *options)
         assert result.code == 2
         assert SECRET not in result.out + result.err
 

@@ -1,5 +1,7 @@
 """Orders of packs: balanced steps at no extra packs, and the helpers that move or drop packs."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -20,9 +22,8 @@ def test_balanced_order_gives_every_rank_the_same_work_without_extra_packs(
 ) -> None:
     lengths = lengths_like_the_web(60_000)
     shuffled = pack_lengths(lengths, 4096, strategy)
-    balanced = pack_lengths(
-        lengths, 4096, strategy, order="balanced", balance_ranks=ranks, cost=cost
-    )
+    options: Any = {"order": "balanced", "balance_ranks": ranks, "cost": cost}
+    balanced = pack_lengths(lengths, 4096, strategy, **options)
     balanced.check()
     assert balanced.num_packs == shuffled.num_packs
     assert balanced.straggler(ranks, cost) <= most < shuffled.straggler(ranks, cost)
@@ -30,15 +31,9 @@ def test_balanced_order_gives_every_rank_the_same_work_without_extra_packs(
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_balanced_order_of_atoms_uses_the_cost_of_their_documents(strategy: str) -> None:
-    lengths = [
-        32000,
-        768,
-        16384,
-        16384,
-    ] * 200  # 400 atoms of 32,768 tokens; as one segment each would cost the same
-    plan = pack_lengths(
-        lengths, 32768, strategy, order="balanced", atoms=np.repeat(np.arange(400), 2)
-    )
+    # 400 atoms of 32,768 tokens; as one segment each would cost the same.
+    lengths, atoms = [32000, 768, 16384, 16384] * 200, np.repeat(np.arange(400), 2)
+    plan = pack_lengths(lengths, 32768, strategy, order="balanced", atoms=atoms)
     plan.check()
     assert plan.num_packs == 400
     assert plan.straggler(8) == 1.0

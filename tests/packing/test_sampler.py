@@ -90,23 +90,14 @@ def test_every_epoch_is_packed_again_and_equally_for_the_same_seed() -> None:
     assert list(again) == epochs[0]
 
 
-def test_group_size_limits_which_documents_share_a_pack() -> None:
-    sampler = MultipackSampler(LENGTHS, 256, group_size=50)
+def test_group_size_and_max_segments_limit_which_documents_share_a_pack() -> None:
+    sampler = MultipackSampler(LENGTHS, 256, group_size=50, max_segments_per_pack=4)
     groups = sampler.plan.groups
     assert groups is not None
     assert np.bincount(groups).tolist() == [50] * 20
-    assert all(len(set(groups[pack])) == 1 for batch in sampler for pack in batch)
-
-
-def test_no_pack_exceeds_max_segments_per_pack() -> None:
-    assert (
-        max(
-            len(pack)
-            for batch in MultipackSampler(LENGTHS, 256, max_segments_per_pack=4)
-            for pack in batch
-        )
-        <= 4
-    )
+    packs = [pack for batch in sampler for pack in batch]
+    assert all(len(set(groups[pack])) == 1 for pack in packs)
+    assert max(map(len, packs)) <= 4
 
 
 def squared_lag(world: int, **options: Any) -> float:
@@ -115,10 +106,9 @@ def squared_lag(world: int, **options: Any) -> float:
     Root of the mean, over steps, of max - min of sum(length**2).
     """
     lengths = np.clip(np.random.default_rng(0).lognormal(7.5, 0.8, 6144), 1, 2048).astype(np.int64)
+    capacity = 16 * 2048  # a pack is a batch of 16 rows
     ranks = [
-        MultipackSampler(
-            lengths, 16 * 2048, rank=rank, world_size=world, **options
-        )  # a pack is a batch of 16 rows
+        MultipackSampler(lengths, capacity, rank=rank, world_size=world, **options)
         for rank in range(world)
     ]
     work = np.array([[(lengths[pack] ** 2).sum() for (pack,) in sampler] for sampler in ranks])
@@ -135,12 +125,8 @@ def test_ranks_of_a_step_have_equal_work_with_order_balanced() -> None:
 
 
 def test_order_ranks_cost_and_number_of_packs_are_those_of_pack_lengths() -> None:
-    options: dict[str, Any] = {
-        "order": "balanced",
-        "balance_ranks": 3,
-        "cost": (1.0, 2.0),
-        "num_packs": 250,
-    }
+    options: dict[str, Any] = {"order": "balanced", "balance_ranks": 3, "cost": (1.0, 2.0)}
+    options["num_packs"] = 250
     sampler = MultipackSampler(LENGTHS, 256, world_size=4, strategy="balanced", **options)
     seed = int(stream(0, Purpose.EPOCH, 0))
     expected = pack_lengths(LENGTHS, 256, "balanced", seed, shuffle_documents=True, **options)
@@ -169,27 +155,32 @@ def test_resumes_mid_epoch_at_another_world_size() -> None:
     assert list(after) == everything  # the next time round starts at the beginning
 
 
-def test_wrong_arguments_are_sentences() -> None:
-    with pytest.raises(ConfigError, match=r"rank is 2, expected 0\.\.1 for a world size of 2"):
-        MultipackSampler([1], 8, rank=2, world_size=2)
-    with pytest.raises(ConfigError, match="batch_size is 0, expected at least 1"):
-        MultipackSampler([1], 8, 0)
-    with pytest.raises(ConfigError, match="group_size is 0, expected at least 1"):
-        MultipackSampler([1], 8, group_size=0)
-    with pytest.raises(ConfigError, match="balance_ranks is 0 but must be a whole number"):
-        len(MultipackSampler([1], 8, balance_ranks=0))
+USUAL: dict[str, Any] = {"lengths": [1], "max_length": 8}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rank": 2, "world_size": 2}, r"rank is 2, expected 0\.\.1 for a world size of 2"),
+        ({"batch_size": 0}, "batch_size is 0, expected at least 1"),
+        ({"group_size": 0}, "group_size is 0, expected at least 1"),
+        ({"balance_ranks": 0}, "balance_ranks is 0 but must be a whole number"),
+        ({"lengths": [9]}, r"lengths\[0\] is 9 but a pack holds 8"),
+    ],
+)
+def test_a_wrong_argument_is_a_sentence(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        len(MultipackSampler(**USUAL | options))
+
+
+def test_an_epoch_and_a_state_are_of_the_sampler() -> None:
+    sampler = MultipackSampler([1], 8)
     with pytest.raises(ConfigError, match="epoch is -1, expected at least 0"):
-        MultipackSampler([1], 8).set_epoch(-1)
+        sampler.set_epoch(-1)
     with pytest.raises(ConfigError, match="saved with seed 1 but this sampler has seed 0"):
-        MultipackSampler([1], 8).load_state_dict({"epoch": 0, "packs": 0, "seed": 1})
-    with pytest.raises(ConfigError, match=r"lengths\[0\] is 9 but a pack holds 8"):
-        len(MultipackSampler([9], 8))
+        sampler.load_state_dict({"epoch": 0, "packs": 0, "seed": 1})
 
 
 def test_torch_is_not_imported() -> None:
-    program = (
-        "import sys, packprep.packing.sampler; sys.exit('torch' in sys.modules or "
-        "'datasets' "
-        "in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    program = "import sys, packprep.packing.sampler; print({'torch', 'datasets'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"

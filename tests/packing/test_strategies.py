@@ -22,9 +22,8 @@ def alone(items: Items) -> PackedItems:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, "alone", alone)
-    monkeypatch.setattr(
-        BuildConfig.__dataclass_fields__["strategy"], "type", Literal["best_fit", "alone"]
-    )
+    field = BuildConfig.__dataclass_fields__["strategy"]
+    monkeypatch.setattr(field, "type", Literal["best_fit", "alone"])
 
 
 @pytest.mark.usefixtures("registered")
@@ -37,9 +36,8 @@ def test_a_registered_strategy_plans_lengths_and_is_listed() -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_a_registered_strategy_builds_an_output(tmp_path: Path) -> None:
-    options: dict[str, Any] = build_options(
-        tmp_path, {"a.jsonl": [{"text": text} for text in ("one", "two", "three")]}
-    )
+    rows = [{"text": text} for text in ("one", "two", "three")]
+    options: dict[str, Any] = build_options(tmp_path, {"a.jsonl": rows})
     build(BuildConfig(**options, strategy="alone"))  # type: ignore[arg-type]
     packs = PackedShards(tmp_path / "out")
     assert [np.asarray(pack.document_ids).tolist() for pack in packs] == [[2], [1], [0]]

@@ -8,19 +8,14 @@ def row(**figures: Any) -> Row:
     return Row(max_length=8, strategy="", overflow="", **{"tokens_in": 1000, **figures})
 
 
+SHARE = {"tokens_lost_share": 0.001}
+
+
 def test_the_best_row_for_each_goal() -> None:
     rows = [
         row(utilization=0.9, cut=5, bias=-0.1, straggler=1.5, bytes=10),
         row(utilization=1.0, cut=9, bias=0.4, straggler=1.1, bytes=12),
-        row(
-            utilization=0.8,
-            cut=0,
-            bias=0.9,
-            straggler=2.0,
-            bytes=11,
-            tokens_lost=1,
-            tokens_lost_share=0.001,
-        ),
+        row(utilization=0.8, bias=0.9, straggler=2.0, bytes=11, cut=0, tokens_lost=1, **SHARE),
     ]
     assert best(rows) == {"padding": 1, "loss": 1, "cuts": 2, "bias": 0, "straggler": 1, "bytes": 0}
 
@@ -40,7 +35,6 @@ def test_a_row_that_throws_much_away_is_best_for_nothing_unless_all_do() -> None
 
 
 def test_a_row_without_a_plan_is_never_best() -> None:
-    assert set(
-        best([Row(max_length=8, strategy="", overflow="", problem="no"), row()]).values()
-    ) == {1}
+    none = Row(max_length=8, strategy="", overflow="", problem="no")
+    assert {*best([none, row()]).values()} == {1}
     assert best([]) == {}

@@ -12,23 +12,14 @@ from packprep import build
 from packprep.inspect.report_file import read_report
 from packprep.preview.lengths import read_lengths, write_rate
 from packprep.preview.stored_lengths import Lengths
-from packprep.preview.sweep import sweep_configs
-from packprep.support.errors import ConfigError, InputError
+from packprep.preview.sweep import Row, sweep_configs
+from packprep.support.errors import InputError, PackprepError
 from packprep.support.progress import Silent
 from tests.helpers import files
 from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer, write_jsonl
+from tests.helpers.zoo import Zoo
 
-FIGURES = (
-    "utilization",
-    "packs",
-    "bound",
-    "gap",
-    "gap_share",
-    "bias",
-    "straggler",
-    "tokens_lost",
-    "tokens_lost_share",
-)
+FIGURES = "utilization packs bound gap gap_share bias straggler tokens_lost tokens_lost_share"
 
 
 @pytest.fixture
@@ -48,88 +39,75 @@ def lengths_of(found: Lengths) -> list[int]:
     return [length for window in found.windows for length in window.documents.length.tolist()]
 
 
+def planned(options: dict[str, Any]) -> Row:
+    with read(options) as found:
+        config = files.config(**options)
+        [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
+    return row
+
+
 def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Figures of a plan, in the words of a report."""
-    with read(options, **more) as found:
-        [row] = sweep_configs(
-            found.windows, [files.config(**options | more)], found.tokenizer, found.carried
-        )
-    return {name: getattr(row, name) for name in FIGURES}
+    row = planned(options | more)
+    return {name: getattr(row, name) for name in FIGURES.split()}
 
 
 def built(options: dict[str, Any]) -> dict[str, Any]:
     """The same of the build."""
-    report = dict(read_report(options["output"]))
-    return {name: report[name] for name in FIGURES}
+    report = dict(read_report(Path(options["output"])))
+    return {name: report[name] for name in FIGURES.split()}
+
+
+GROUPS = [{"text": text, "kind": f"k{number % 3}"} for number, text in enumerate(texts(120))]
+IDS = [{"ids": list(range(2, 2 + length % 90))} for length in range(0, 400, 7)]
+GREEDY = {"strategy": "greedy", "min_pack_tokens": 60}
+OPTIONS: list[dict[str, Any]] = [
+    {"strategy": "wrapped"},
+    {"overflow": "truncate", "truncation_side": "left", "min_document_tokens": 5},
+    {"strategy": "balanced", "window": "1GB"},
+    {"stride": 8, "continuation_bos": True, "seed": 3, "order": "balanced"},
+    {**GREEDY, "packs_multiple_of": 16, "order": "balanced"},
+]
+MORE_OPTIONS: list[dict[str, Any]] = [
+    {"strategy": "greedy", "overflow": "drop", "order": "input", "max_document_tokens": 200},
+    {"holdout": 0.3, "strategy": "optimal"},
+    {"packs_multiple_of": 16, "holdout": 0.2},
+    {"packs_multiple_of": 16, "remainder": "fill", "pad_segment_to_multiple": 8},
+    {"max_segments_per_pack": 2, "limit": 120, "bos": "none"},
+    {"max_tokens": 3_000},
+    {**GREEDY, "pad_segment_to_multiple": 8},
+    {"max_length": 256, "window": "1GB", "pad_segment_to_multiple": 8},
+]
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("rows", "more"),
     [
-        {},
-        {"strategy": "wrapped"},
-        {
-            "strategy": "stream",
-            "overflow": "truncate",
-            "truncation_side": "left",
-            "min_document_tokens": 5,
-        },
-        {"strategy": "greedy", "overflow": "drop", "order": "input", "max_document_tokens": 200},
-        {"strategy": "balanced", "window": "1GB"},
-        {"stride": 8, "continuation_bos": True, "seed": 3, "order": "balanced"},
-        {"holdout": 0.3, "strategy": "optimal"},
-        {"packs_multiple_of": 16, "holdout": 0.2},
-        {"packs_multiple_of": 16, "remainder": "fill", "pad_segment_to_multiple": 8},
-        {"max_segments_per_pack": 2, "limit": 120, "bos": "none"},
-        {"max_tokens": 3_000},
-        {"min_pack_tokens": 60, "strategy": "greedy", "pad_segment_to_multiple": 8},
-        {"min_pack_tokens": 60, "packs_multiple_of": 16, "order": "balanced", "strategy": "greedy"},
+        *((None, more) for more in OPTIONS),
+        (GROUPS, {"group_column": "kind"}),
+        (IDS, {"input_ids_column": "ids"}),
+        *(pytest.param(None, more, marks=pytest.mark.long) for more in MORE_OPTIONS),
     ],
-    ids=lambda more: ", ".join(more) or "plain",
+    ids=lambda each: ", ".join(each)[:60] if isinstance(each, dict) else "",
 )
-def test_a_plan_of_text_has_exactly_the_figures_of_the_build(
-    corpus: dict[str, Any], more: dict[str, Any]
+def test_a_plan_has_exactly_the_figures_of_the_build(
+    corpus: dict[str, Any], tmp_path: Path, rows: Any, more: dict[str, Any]
 ) -> None:
-    foreseen = figures(corpus, **more)
-    build(files.config(**corpus | more))
-    assert foreseen == built(corpus)
-
-
-def test_groups_are_kept_apart_as_in_the_build(corpus: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{"text": text, "kind": f"k{number % 3}"} for number, text in enumerate(texts(120))]
-    options = corpus | {
-        "sources": [write_jsonl(tmp_path / "g.jsonl", rows)],
-        "group_column": "kind",
-    }
-    foreseen = figures(options)
+    sources = {"sources": [write_jsonl(tmp_path / "c.jsonl", rows)]} if rows else {}
+    options = corpus | more | sources
+    foreseen, row = figures(options), planned(options)
     build(files.config(**options))
-    assert foreseen == built(corpus)
-    assert figures(options | {"group_column": None}) != foreseen
+    assert foreseen == built(options)
+    # But for the padding of buffers.
+    assert row.bytes <= read_report(options["output"])["bytes"] <= row.bytes + 200 * row.packs
+    if "group_column" in more:
+        assert figures(options | {"group_column": None}) != foreseen
 
 
-def test_rows_of_ids_are_planned_as_they_are_built(corpus: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{"ids": list(range(2, 2 + length % 90))} for length in range(0, 400, 7)]
-    options = corpus | {
-        "sources": [write_jsonl(tmp_path / "ids.jsonl", rows)],
-        "input_ids_column": "ids",
-    }
-    foreseen = figures(options)
-    build(files.config(**options))
-    assert foreseen == built(corpus)
-    with read(options, 0.5) as some:
-        assert 0 < some.documents < len(rows)
-
-
-def test_bytes_are_those_of_the_shards_but_for_the_padding_of_buffers(
-    corpus: dict[str, Any],
-) -> None:
-    options = corpus | {"max_length": 256, "window": "1GB", "pad_segment_to_multiple": 8}
-    with read(options) as found:
-        [row] = sweep_configs(
-            found.windows, [files.config(**options)], found.tokenizer, found.carried
-        )
-    build(files.config(**options))
-    assert row.bytes <= read_report(corpus["output"])["bytes"] <= row.bytes + 200
+@pytest.mark.parametrize("name", ["text", "split", "pairs", "uint16"])
+def test_the_inputs_of_finished_outputs_are_planned_with_their_figures(zoo: Zoo, name: str) -> None:
+    options = vars(zoo.config(name)) | {"output": str(zoo[name])}
+    assert figures(options) == built(options)
 
 
 def test_text_is_tokenized_and_nothing_is_left_behind(
@@ -174,10 +152,8 @@ def test_of_several_stores_one_must_be_named(corpus: dict[str, Any], tmp_path: P
     for bos in ("none", "auto"):
         with read(corpus, keep_tokens=store, bos=bos):
             pass
-    with (
-        pytest.raises(InputError, match="has the tokens of 2 inputs; name one of"),
-        read(corpus, sources=store),
-    ):
+    words = "has the tokens of 2 inputs; name one of"
+    with pytest.raises(InputError, match=words), read(corpus, sources=store):
         pass
 
 
@@ -186,22 +162,15 @@ def test_a_damaged_store_is_refused(corpus: dict[str, Any], tmp_path: Path) -> N
         pass
     file = next((tmp_path / "store").rglob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-1])
-    with (
-        pytest.raises(InputError, match="not a complete token store"),
-        read(corpus, sources=tmp_path / "store"),
-    ):
+    words = "not a complete token store"
+    with pytest.raises(InputError, match=words), read(corpus, sources=tmp_path / "store"):
         pass
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"holdout": 0.3}, {"stride": 8, "continuation_bos": True}], ids=str
-)
-def test_an_output_is_planned_again_with_its_own_figures(
-    corpus: dict[str, Any], more: dict[str, Any]
-) -> None:
-    build(files.config(**corpus | more))
-    again = figures(corpus | more, sources=corpus["output"], holdout=0.0)
-    assert again == built(corpus)
+@pytest.mark.parametrize("name", ["text", "split"])
+def test_an_output_is_planned_again_with_its_own_figures(zoo: Zoo, name: str) -> None:
+    options = vars(zoo.config(name)) | {"output": str(zoo[name])}
+    assert figures(options, sources=str(zoo[name]), holdout=0.0) == built(options)
 
 
 def test_an_output_says_what_it_cannot_bring_back(corpus: dict[str, Any]) -> None:
@@ -210,6 +179,9 @@ def test_an_output_says_what_it_cannot_bring_back(corpus: dict[str, Any]) -> Non
     with read(corpus, sources=corpus["output"]) as found:
         assert found.origin == f"{corpus['output']}, without the {lost:,} tokens it lost"
         assert found.longest == 64
+
+
+NAN = float("nan")
 
 
 def save(path: Path, values: Any) -> Path:
@@ -228,36 +200,37 @@ def test_an_array_of_lengths_is_one_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "words"),
     [
         (np.zeros((2, 2), np.int64), r"holds int64 of shape \(2, 2\); expected integers"),
         (np.zeros(2), "holds float64 of shape"),
         (np.array([3, -1]), "has -1 tokens in row 1; expected 0 to 2"),
         (np.array([2**31]), "has 2147483648 tokens in row 0"),
         (np.array([{}], dtype=object), "cannot be read as an array"),
+        (None, r"l\.npy cannot be read"),
     ],
 )
-def test_what_are_no_lengths_is_refused(tmp_path: Path, values: Any, message: str) -> None:
+def test_what_are_no_lengths_is_refused(tmp_path: Path, values: Any, words: str) -> None:
     path = tmp_path / "l.npy"
-    np.save(path, values, allow_pickle=True)
-    with pytest.raises(InputError, match=message), read({"sources": path}):
+    if values is not None:
+        np.save(path, values, allow_pickle=True)
+    with pytest.raises(InputError, match=words), read({"sources": path}):
         pass
 
 
-def test_a_missing_array_is_a_sentence(tmp_path: Path) -> None:
-    with (
-        pytest.raises(InputError, match=r"gone\.npy cannot be read"),
-        read({"sources": tmp_path / "gone.npy"}),
-    ):
-        pass
-
-
-def test_groups_need_a_column(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "share", "words"),
+    [
+        ({"group_column": "g"}, 1.0, "group_column needs a column"),
+        *(({}, share, "expected a share of more than 0") for share in (0.0, -1.0, 1.5, NAN)),
+        ({}, 1e-6, "larger --sample"),
+    ],
+)
+def test_groups_need_a_column_and_a_share_is_one_of_some_documents(
+    tmp_path: Path, options: dict[str, Any], share: float, words: str
+) -> None:
     path = save(tmp_path / "l.npy", np.array([5]))
-    with (
-        pytest.raises(ConfigError, match="group_column needs a column"),
-        read({"sources": path, "group_column": "g"}),
-    ):
+    with pytest.raises(PackprepError, match=words), read({"sources": path} | options, share):
         pass
 
 
@@ -282,32 +255,14 @@ def test_a_sample_of_lengths_is_scaled_by_tokens(tmp_path: Path) -> None:
         assert found.scale == lengths.sum() / sum(lengths_of(found))
 
 
-@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
-def test_a_share_that_is_none_is_refused(tmp_path: Path, share: float) -> None:
-    options = {"sources": save(tmp_path / "l.npy", np.array([1]))}
-    with (
-        pytest.raises(ConfigError, match="expected a share of more than 0 and at most"),
-        read(options, share),
-    ):
-        pass
-
-
-def test_a_sample_without_documents_asks_for_a_larger_one(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    sources = [corpus["sources"], save(tmp_path / "l.npy", np.array([1]))]
-    for source in sources:
-        with pytest.raises(InputError, match="larger --sample"), read(corpus, 1e-6, sources=source):
-            pass
-
-
 def test_a_store_is_for_all_documents(corpus: dict[str, Any], tmp_path: Path) -> None:
     options = corpus | {"keep_tokens": tmp_path / "store"}
-    with (
-        pytest.raises(ConfigError, match="omit --sample or --keep-tokens"),
-        read(options, 0.5),
+    for more, share, words in (
+        (options, 0.5, "omit --sample or --keep-tokens"),
+        (corpus, 1e-6, "larger --sample"),
     ):
-        pass
+        with pytest.raises(PackprepError, match=words), read(more, share):
+            pass
 
 
 def test_the_rate_of_writing_is_measured_on_a_real_shard(tmp_path: Path) -> None:

@@ -31,21 +31,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "answers": (answer_rows(25), answer_rows(10)),
         "pairs": (pair_rows(60), pair_rows(20)),
     }
-    for name, files in rows.items():
-        for number, of_file in enumerate(files):
-            write_jsonl(folder / f"{name}-{number}.jsonl", of_file)
+    for name, parts in rows.items():
+        for number, part in enumerate(parts):
+            write_jsonl(folder / f"{name}-{number}.jsonl", part)
     return folder
 
 
 IDS = {"input_ids_column": "ids", "vocab_size": 400}
 TREES = {"share_prefixes": True, "min_shared": 2}
 ANSWERS = {**IDS, **TREES, "group_prefix": "prompt"}
-PAIRS = {
-    "input_ids_column": "auto",
-    "vocab_size": 400,
-    "pair_columns": ("chosen", "rejected"),
-    "overflow": "truncate",
-}
+PAIRS = {"input_ids_column": "auto", "vocab_size": 400, "pair_columns": ("chosen", "rejected")}
+PAIRS["overflow"] = "truncate"
 FILL = {"packs_multiple_of": 8, "remainder": "fill"}
 EPOCHS = {"epochs": 3, "repack": True}
 WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -70,6 +66,7 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
     "pairs": ("pairs", PAIRS),
     "trees of pairs": ("pairs", {**PAIRS, **TREES, **FILL, "columns": ()}),
 }
+SHORT, LONG = {"max_length": 64}, {"max_length": 256, "weights": [1, 1]}
 DRAWN: dict[str, dict[str, Any]] = {
     "mix": {"weights": (1, 1)},
     "mix of fewer tokens": {"weights": (3, 1), "max_tokens": 4000},
@@ -77,24 +74,19 @@ DRAWN: dict[str, dict[str, Any]] = {
     "repeats as an index": {"weights": (1, 1), "max_epochs": 2.5, "materialize": "index"},
     "repeats in epochs": {"weights": (1, 2), "max_epochs": 3, **EPOCHS},
     "repeats of both splits": {"weights": (1, 1), "max_epochs": 2, "holdout": 0.2},
-    "phases": {
-        "phases": (
-            {"tokens": 4000, "weights": [3, 1], "max_length": 64},
-            {"tokens": 2000, "weights": [1, 1], "max_length": 256},
-        )
-    },
+    "phases": {"phases": ({"tokens": 4000, "weights": [3, 1], **SHORT}, {"tokens": 2000, **LONG})},
     "phases that repeat": {
         "max_epochs": 4,
         "phases": (
-            {"tokens": 4000, "weights": [1, 1], "max_length": 64},
-            {"tokens": 3000, "weights": [0, 1], "max_length": 256},
+            {"tokens": 4000, "weights": [1, 1], **SHORT},
+            {"tokens": 3000, **LONG, "weights": [0, 1]},
         ),
     },
     "phases of shares": {
         "max_epochs": 2,
         "phases": (
-            {"tokens": "70%", "weights": [1, 1], "max_length": 64},
-            {"tokens": "30%", "weights": [1, 3], "max_length": 256},
+            {"tokens": "70%", "weights": [1, 1], **SHORT},
+            {"tokens": "30%", **LONG, "weights": [1, 3]},
         ),
     },
     "phases by length": {
@@ -105,17 +97,19 @@ DRAWN: dict[str, dict[str, Any]] = {
         ),
     },
 }
+SHORT_RUN = ("shards", "shards of both splits", "index", "trees", "mix", "phases")
+
+
+def cases(table: dict[str, Any]) -> list[Any]:
+    """Names; most of them run with --all."""
+    marks = {name: [pytest.mark.long] * (name not in SHORT_RUN) for name in table}
+    return [pytest.param(name, marks=each) for name, each in marks.items()]
 
 
 def both(folder: Path, output: Path, kind: str, **options: Any) -> tuple[Any, Any]:
     """The prediction, and the same figures of the report of the build."""
     sources = tuple(str(folder / f"{kind}-{number}.jsonl") for number in range(2))
-    settings: dict[str, Any] = {
-        "max_length": 128,
-        "sources": sources,
-        "output": str(output),
-        "num_proc": 1,
-    }
+    settings: Any = {"max_length": 128, "sources": sources, "output": str(output), "num_proc": 1}
     config = BuildConfig(**settings | options)
     prediction = estimate(config)["prediction"]
     assert prediction["from"] == "the whole input"
@@ -126,7 +120,7 @@ def both(folder: Path, output: Path, kind: str, **options: Any) -> tuple[Any, An
     return {name: prediction[name] for name in names}, {name: flat[name] for name in names}
 
 
-@pytest.mark.parametrize("case", WHOLE)
+@pytest.mark.parametrize("case", cases(WHOLE))
 def test_the_whole_input_is_predicted_exactly(case: str, folder: Path, tmp_path: Path) -> None:
     kind, options = WHOLE[case]
     predicted, reported = both(folder, tmp_path / "out", kind, **options)
@@ -135,7 +129,7 @@ def test_the_whole_input_is_predicted_exactly(case: str, folder: Path, tmp_path:
     assert predicted == reported
 
 
-@pytest.mark.parametrize("case", DRAWN)
+@pytest.mark.parametrize("case", cases(DRAWN))
 def test_a_draw_is_predicted_up_to_a_document_of_each_source(
     case: str, folder: Path, tmp_path: Path
 ) -> None:

@@ -20,24 +20,23 @@ def options(tmp_path: Path) -> dict[str, Any]:
     return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000)
 
 
+LONG = [pytest.mark.long]
+
+
 @pytest.mark.parametrize("strategy", STRATEGY_NAMES)
 @pytest.mark.parametrize(
-    "more", [{}, {"window": 16_000, "holdout": 0.2}], ids=["one window", "windows and splits"]
+    "more", [{}, pytest.param({"window": 16_000, "holdout": 0.2}, marks=LONG)], ids=str
 )
 def test_the_strategy_of_the_build_gives_the_figures_of_its_report(
     options: dict[str, Any], strategy: Any, more: dict[str, Any]
 ) -> None:
-    windows = (
-        4_000_000_000 if strategy == "balanced" else more.get("window", 4_000_000_000)
-    )  # balanced packs one
-    build(BuildConfig(**options | more | {"window": windows}, strategy=strategy))
-    report = read_report(Path(options["output"]))
+    if strategy == "balanced":  # packs one window
+        more = more | {"window": 4_000_000_000}
+    build(BuildConfig(**options | more, strategy=strategy))
+    report = dict(read_report(Path(options["output"])))
     (outcome,) = replan(Path(options["output"]), (strategy,))
-    found = {
-        key: getattr(outcome, key)
-        for key in ("packs", "bound", "gap", "utilization", "bias", "straggler")
-    }
-    assert found == pytest.approx({key: dict(report)[key] for key in found}, rel=1e-12)
+    for name in ("packs", "bound", "gap", "utilization", "bias", "straggler"):
+        assert getattr(outcome, name) == pytest.approx(report[name], rel=1e-12), name
 
 
 def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(
@@ -50,19 +49,13 @@ def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(
 
 
 def test_stride_limits_and_padding_of_the_build_are_kept(options: dict[str, Any]) -> None:
-    options |= {
-        "stride": 8,
-        "continuation_bos": True,
-        "max_segments_per_pack": 3,
-        "pad_segment_to_multiple": 8,
-    }
+    options |= {"stride": 8, "continuation_bos": True}
+    options |= {"max_segments_per_pack": 3, "pad_segment_to_multiple": 8}
     build(BuildConfig(**options))
     report = read_report(Path(options["output"]))
     outcomes = {outcome.strategy: outcome for outcome in replan(Path(options["output"]))}
-    assert (outcomes["best_fit"].packs, outcomes["best_fit"].bound) == (
-        report["packs"],
-        report["bound"],
-    )
+    best_fit = outcomes["best_fit"]
+    assert (best_fit.packs, best_fit.bound) == (report["packs"], report["bound"])
     assert outcomes["best_fit"].utilization == pytest.approx(report["utilization"])
     assert "wrapped" not in outcomes, "it can hold neither a number of segments nor padding"
 
@@ -70,10 +63,8 @@ def test_stride_limits_and_padding_of_the_build_are_kept(options: dict[str, Any]
 def test_cut_counts_documents_that_are_in_more_than_one_piece(options: dict[str, Any]) -> None:
     write_jsonl(Path(options["sources"][0]), ["word " * 200, "one", "two"])
     build(BuildConfig(**options))
-    outcomes = {
-        outcome.strategy: outcome
-        for outcome in replan(Path(options["output"]), ("best_fit", "wrapped"))
-    }
+    found = replan(Path(options["output"]), ("best_fit", "wrapped"))
+    outcomes = {outcome.strategy: outcome for outcome in found}
     assert outcomes["best_fit"].cut == 1
     assert outcomes["wrapped"].cut >= 1
 
@@ -91,9 +82,8 @@ def test_balanced_is_left_out_where_it_takes_minutes_unless_it_was_built(
     build(BuildConfig(**options))
     build(BuildConfig(**options | {"output": str(tmp_path / "even")}, strategy="balanced"))
     monkeypatch.setattr("packprep.preview.replan._MOST_EVENED", 100)
-    names = [
-        {outcome.strategy for outcome in replan(tmp_path / output)} for output in ("out", "even")
-    ]
+    outputs = (tmp_path / "out", tmp_path / "even")
+    names = [{outcome.strategy for outcome in replan(output)} for output in outputs]
     assert names == [set(STRATEGY_NAMES) - {"balanced"}, set(STRATEGY_NAMES)]
 
 

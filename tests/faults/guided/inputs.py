@@ -27,11 +27,12 @@ from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
+from tests.faults.fuzz import change_json
 from tests.helpers.corpus import save_tokenizer
 from tests.helpers.files import config
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
 
-from .target import Target, change_json, joined, parted
+from .target import Target, joined, parted
 
 LARGEST_ROW = 1 << 20
 TABLE = pa.table({"id": [1, 2, 3], "text": ["a", "b\nc", "日本"]})
@@ -72,15 +73,9 @@ def _written(folder: Path, name: str, data: bytes) -> Path:
 
 def _text_of(value: Any) -> str | None:
     text = value.get("text") if isinstance(value, dict) else None
-    return text if isinstance(text, str) and _is_unicode(text) else None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    if not isinstance(text, str):
+        return None
+    return text if text.encode(errors="replace").decode() == text else None  # no lone surrogates
 
 
 def _parsed(content: bytes) -> Any:
@@ -373,15 +368,12 @@ def _check_messages(data: bytes, folder: Path) -> bool:
 
 
 def _message_seeds(_: Path) -> list[bytes]:
+    called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+    answered = {"role": "tool", "content": "1", "tool_call_id": "c1"}
+    parts = {"role": "user", "content": [{"type": "text", "text": "a"}]}
     rows: list[Any] = [
-        _CHAT,
-        [{"role": "system", "content": "S"}, *_CHAT, *_CHAT],
-        [
-            _CHAT[0],
-            {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-            {"role": "tool", "content": "1", "tool_call_id": "c1"},
-        ],
-        [{"role": "user", "content": [{"type": "text", "text": "a"}]}, _CHAT[1] | {"train": True}],
+        *(_CHAT, [{"role": "system", "content": "S"}, *_CHAT, *_CHAT]),
+        *([_CHAT[0], called, answered], [parts, _CHAT[1] | {"train": True}]),
         [_CHAT[0], _CHAT[1] | {"reasoning_content": "hm"}],
         [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
     ]
@@ -434,48 +426,30 @@ def _check_options(data: bytes, folder: Path) -> bool:
 
 
 def _option_seeds(_: Path) -> list[bytes]:
-    mix = {
-        "sources": [{"path": ["a.jsonl"], "weight": 0.5}, {"path": ["b.jsonl"], "weight": 2}],
-        "max_length": 64,
-        "max_tokens": 1000000,
-    }
-    phases = {
-        "sources": ["a.jsonl"],
-        "phases": {"by_length": [32, 64]},
-        "columns": ["position_ids"],
-    }
-    return [
-        *(json.dumps(each).encode() for each in (mix, phases)),
-        to_yaml(config(sources=["a.jsonl"], holdout=0.1, overflow="split")).encode(),
-    ]
+    paths = [{"path": ["a.jsonl"], "weight": 0.5}, {"path": ["b.jsonl"], "weight": 2}]
+    mix = {"sources": paths, "max_length": 64, "max_tokens": 1000000}
+    phases = {"sources": ["a.jsonl"], "phases": {"by_length": [32, 64]}}
+    phases["columns"] = ["position_ids"]
+    plain = to_yaml(config(sources=["a.jsonl"], holdout=0.1, overflow="split"))
+    return [json.dumps(mix).encode(), json.dumps(phases).encode(), plain.encode()]
 
 
+_JSON_WORDS = (b'{"text": "', b'"}\n', b"\\u", b"\\ud83d", b"\xef\xbb\xbf", b"null", b"[", b"],")
+_CSV_WORDS = (b'"', b'""', b"\r\n", b"\n", b"text", b",", b"\xef\xbb\xbf", b"\0")
+_TEXT_WORDS = (b"\r\n", b"\n\n", b"\xef\xbb\xbf", b"\xc2\x85", b"\xe2\x80\xa8", b"\0")
+_CSV_SEEDS = [b'id,text\n1,a\n2,"b\nc"\n3,\xe6\x97\xa5\n', b'text\r\n"a""b"\r\n']
+_TEXT_SEEDS = [b"a\nb\n\nc\r\n", "\ufeffé\r\r日本".encode()]
+_WORDS_OF_JINJA = [word.encode() for word in _JINJA.split("|") if word]
 INPUTS = {
-    "json": Target(
-        seeds=_json_seeds,
-        check=_check_json,
-        words=[b'{"text": "', b'"}\n', b"\\u", b"\\ud83d", b"\xef\xbb\xbf", b"null", b"[", b"],"],
-    ),
-    "csv": Target(
-        seeds=lambda _: [b'id,text\n1,a\n2,"b\nc"\n3,\xe6\x97\xa5\n', b'text\r\n"a""b"\r\n'],
-        check=_check_csv,
-        words=[b'"', b'""', b"\r\n", b"\n", b"text", b",", b"\xef\xbb\xbf", b"\0"],
-    ),
-    "text": Target(
-        seeds=lambda _: [b"a\nb\n\nc\r\n", "\ufeffé\r\r日本".encode()],
-        check=_check_text,
-        words=[b"\r\n", b"\n\n", b"\xef\xbb\xbf", b"\xc2\x85", b"\xe2\x80\xa8", b"\0"],
-    ),
+    "json": Target(seeds=_json_seeds, check=_check_json, words=_JSON_WORDS),
+    "csv": Target(seeds=lambda _: _CSV_SEEDS, check=_check_csv, words=_CSV_WORDS),
+    "text": Target(seeds=lambda _: _TEXT_SEEDS, check=_check_text, words=_TEXT_WORDS),
     "gzip": Target(seeds=_gzip_seeds, check=_check_packed("gz", _gunzipped)),
     "zstd": Target(seeds=_zstd_seeds, check=_check_packed("zst", _unzstd)),
     "parquet": Target(seeds=_parquet_seeds, check=_check_column("a.parquet", _read_parquet)),
     "arrow": Target(seeds=_arrow_seeds, check=_check_column("a.arrow", _read_arrow)),
     "tokens": Target(seeds=_token_seeds, check=_check_tokens),
     "messages": Target(seeds=_message_seeds, check=_check_messages, mutate=change_json),
-    "template": Target(
-        seeds=_template_seeds,
-        check=_check_template,
-        words=[word.encode() for word in _JINJA.split("|") if word],
-    ),
+    "template": Target(seeds=_template_seeds, check=_check_template, words=_WORDS_OF_JINJA),
     "options": Target(seeds=_option_seeds, check=_check_options, mutate=change_json),
 }

@@ -35,11 +35,11 @@ from packprep.schemas.canonical import file_xxh3
 from packprep.support.errors import ConfigError
 from packprep.tokens.store import committed, stored
 from packprep.tokens.store_entries import StoreEntry
-from tests.faults.fuzz import read_everything, sign, write_signed
+from tests.faults.fuzz import change_json, other_shard, read_everything, sign, write_signed
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
-from .target import Target, change_json, change_part, joined, parted
+from .target import Target, change_part, joined, parted
 
 _OUTPUTS = ("plain", "split", "hf", "index")
 _EXPORTS = ("npy", "mds", "parquet", "trl", "xtuner", "megatron")
@@ -59,15 +59,16 @@ def sound_outputs() -> Path:
     write_jsonl(folder / "ids.jsonl", rows)
     labelled = ("--input-ids-column", "ids", "--labels-column", "labels", "--holdout", "0.4")
     store = folder / "store"
+    text = ("text.jsonl", "--max-length", "64")
     for name, options in {
-        "plain": ("text.jsonl", "--max-length", "64", "--keep-tokens", store),
+        "plain": (*text, "--keep-tokens", store),
         "split": ("ids.jsonl", "--max-length", "16", *labelled),
-        "hf": ("text.jsonl", "--max-length", "64", "--names", "hf"),
-        "index": ("text.jsonl", "--max-length", "64", "--materialize", "index"),
+        "hf": (*text, "--names", "hf"),
+        "index": (*text, "--materialize", "index"),
     }.items():
         source, *more = options
         given = ("-o", folder / name, "--tokenizer", tokenizer, "--engine", "hf", "-q")
-        done = run("build", folder / source, *more, *given)
+        done = run("build", folder / str(source), *more, *given)
         assert done.code == 0, done.err
     for name in _EXPORTS:
         export(folder / ("plain" if name == "megatron" else "split"), str(folder / name), name)
@@ -246,11 +247,10 @@ def _file_seeds(names: Sequence[str], pattern: str) -> Callable[[Path], list[byt
     def seeds(_: Path) -> list[bytes]:
         files = []
         for number, name in enumerate(names):
-            paths = sorted(
-                path for path in (sound_outputs() / name).rglob(pattern) if path.is_file()
-            )
+            found = sorted((sound_outputs() / name).rglob(pattern))
+            paths = [path for path in found if path.is_file()][:16]
             for place, path in enumerate(paths):
-                files += [(bit + number + 16 * place, path) for bit in (0, _SIGNED) if place < 16]
+                files += [(bit + number + 16 * place, path) for bit in (0, _SIGNED)]
         return _seeds_of(files)
 
     return seeds
@@ -274,7 +274,11 @@ OUTPUTS = {
     "manifest": Target(seeds=_json_seeds("manifest.json"), check=_check_manifest, mutate=_JSON),
     "report": Target(seeds=_json_seeds("report.json"), check=_check_report, mutate=_JSON),
     "receipt": Target(seeds=_receipt_seeds, check=_check_receipt, mutate=_JSON),
-    "shard": Target(seeds=_file_seeds(_OUTPUTS, "*.arrow"), check=_check_shard),
+    "shard": Target(
+        seeds=_file_seeds(_OUTPUTS, "*.arrow"),
+        check=_check_shard,
+        mutate=change_part(2, other_shard),
+    ),
     "export": Target(seeds=_file_seeds(_EXPORTS, "*"), check=_check_export, mutate=_JSON),
     "saved": Target(seeds=_saved_seeds, check=_check_saved, mutate=_JSON),
 }

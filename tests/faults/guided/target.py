@@ -5,16 +5,13 @@ that is raised is a finding, and so are a crash, a hang and memory without bound
 process of the fuzzer can see.
 """
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packprep.schemas import FormatError
 from packprep.support.errors import PackprepError
-from tests.faults.fuzz import changed
 
 Mutate = Callable[[bytes, random.Random], bytes]
 
@@ -60,35 +57,6 @@ def parted(data: bytes, count: int) -> list[bytes]:
         files.append(data[at:end])
         at = max(at, end)
     return files
-
-
-def change_bytes(data: bytes, draw: random.Random) -> bytes:
-    """A few bytes changed, removed, repeated or added."""
-    content = bytearray(data)
-    for _ in range(draw.choice((1, 1, 2, 8))):
-        at = draw.randrange(len(content) + 1)
-        size = draw.choice((1, 2, 4, 8, 64))
-        match draw.randrange(4):
-            case 0:
-                content[at : at + size] = b""
-            case 1:
-                content[at:at] = content[at : at + size]
-            case 2 if at < len(content):
-                content[at] ^= 1 << draw.randrange(8)
-            case _:
-                content[at : at + size] = draw.randbytes(size)
-    return bytes(content)
-
-
-def change_json(data: bytes, draw: random.Random) -> bytes:
-    """JSON with one value changed, removed or added; other bytes with a few of them changed."""
-    try:
-        value: Any = json.loads(data)
-        for _ in range(draw.choice((1, 1, 2))):
-            value = changed(value, draw)
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
-    except (ValueError, RecursionError):
-        return change_bytes(data, draw)
 
 
 def change_part(count: int, mutate: Mutate) -> Mutate:

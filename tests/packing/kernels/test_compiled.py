@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,9 @@ def test_a_kernel_of_any_elements_has_a_variant_for_each_type() -> None:
 
 
 def test_two_threads_that_need_a_kernel_compile_it_once() -> None:
-    kernel, results = Kernel(add), []
-    threads = [threading.Thread(target=lambda: results.append(kernel.load())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    kernel = Kernel(add)
+    with ThreadPoolExecutor(2) as threads:
+        results = [*threads.map(lambda _: kernel.load(), range(2))]
     assert results[0] is results[1]
 
 
