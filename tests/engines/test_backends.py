@@ -36,6 +36,7 @@ from packprep.engines import backends, cut_points
 from packprep.engines.backends import Engine, EngineName, HfEngine, load_engine
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import SHARED
+from tests.helpers.examples import long_but
 
 LINES = [
     "The quick brown fox jumps over the lazy dog, doesn't it?\nYes, it's 12345 times over.\n",
@@ -409,7 +410,10 @@ def test_a_cut_that_is_not_proven_is_refused_with_the_reason(
 # The real tokenizers.
 
 
-@pytest.mark.parametrize("tokenizer", REAL_TOKENIZERS.split())
+SHORT = ("gpt2", "t5_small")
+
+
+@pytest.mark.parametrize("tokenizer", long_but(SHORT, REAL_TOKENIZERS.split()))
 def test_real_tokenizers_give_the_same_ids_for_books_in_pieces(
     tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from tests.helpers import stand_ins
 from tests.helpers.corpus import SHARED, write_jsonl
 from tests.helpers.files import config
 
+pytestmark = pytest.mark.long
 FAST: tuple[Any, ...] = ("fastokens", "gigatoken")
 TOKENIZERS = ("gpt2", "llama3_2", "qwen3", "mistral_nemo", "gemma2", "o200k", "deepseek")
 PLACES = (

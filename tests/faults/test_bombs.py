@@ -10,7 +10,7 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +171,18 @@ def read_apart(folder: Path, *names: str) -> tuple[dict[str, tuple[int, str]], i
     return {name: (code, message) for name, code, message in map(json.loads, lines)}, int(most)
 
 
-def test_a_file_of_gigabytes_is_refused_before_they_are_allocated(tmp_path: Path) -> None:
+FEW = ("a.txt.zst", "lz4.arrow", "footer.parquet", "idx", "lengths.npy")
+
+
+@pytest.mark.parametrize("names", [FEW, pytest.param([*WORDS], marks=pytest.mark.long)])
+def test_a_file_of_gigabytes_is_refused_before_they_are_allocated(
+    tmp_path: Path, names: Sequence[str]
+) -> None:
     """All in one process. Of 400 MB in one line, the text of a row is in several hands at once."""
     usual, least = read_apart(tmp_path, "good.jsonl")
     assert usual["good.jsonl"][0] == 0
-    found, most = read_apart(tmp_path, *WORDS)
+    found, most = read_apart(tmp_path, *names)
+    assert [*found] == [*names]
     for name, (code, message) in found.items():
         assert code == 2, message
         assert WORDS[name] in message

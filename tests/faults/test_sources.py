@@ -70,7 +70,11 @@ PLACES: list[tuple[Callable[[Path], object], tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(
     ("make", "named", "words"),
-    [(make, name, words) for make, names, words in PLACES for name in names],
+    [
+        pytest.param(make, name, words, marks=[pytest.mark.long] * (number > 0))
+        for make, names, words in PLACES
+        for number, name in enumerate(names)
+    ],
 )
 def test_what_is_no_good_file_is_named_and_never_left_out_or_waited_for(
     tmp_path: Path, folder: Path, make: Callable[[Path], object], named: str, words: str
