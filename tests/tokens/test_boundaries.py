@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import BuildConfig, build
+from packprep import build
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
@@ -18,8 +18,17 @@ from packprep.schemas.boundaries import boundaries_of
 from packprep.support.errors import ConfigError
 from packprep.tokens.boundaries import split_at_boundaries
 from tests.helpers.corpus import write_jsonl
+from tests.helpers.errors import refused
+from tests.helpers.files import config
 
 ROWS = [[1, 5, 6, 2, 1, 7, 2, 1, 8], [9, 9, 2], [], [2, 2], [4]]
+
+
+def options(folder: Path, boundaries: str, **more: Any) -> dict[str, Any]:
+    rows = [{"ids": ids, "w": [-i for i in ids]} for ids in ROWS]
+    places = {"sources": write_jsonl(folder / "rows.jsonl", rows), "output": folder / "out"}
+    ids = {"input_ids_column": "ids", "vocab_size": 10, "max_length": 8, "boundaries": boundaries}
+    return places | ids | more
 
 
 def test_documents_end_with_eos_and_lists_beside_the_ids_are_split_with_them() -> None:
@@ -47,80 +56,51 @@ def test_each_row_is_split_as_a_row_by_itself(
     expected = []
     for row, ids in enumerate(rows):
         bounds = boundaries_of(np.array(ids, np.int32), kind, 2).tolist()
-        cuts = [(a, b) for a, b in itertools.pairwise(bounds)] if ids else [(0, 0)]
+        cuts = list(itertools.pairwise(bounds)) if ids else [(0, 0)]
         expected += [
             (row, number if len(cuts) > 1 else -1, ids[a:b]) for number, (a, b) in enumerate(cuts)
         ]
-    assert list(zip(of.tolist(), numbers.tolist(), parts["ids"].to_pylist(), strict=True)) == (
-        expected
-    )
+    found = zip(of.tolist(), numbers.tolist(), parts["ids"].to_pylist(), strict=True)
+    assert list(found) == expected
 
 
 @pytest.mark.parametrize("materialize", ["shards", "index"])
 @pytest.mark.parametrize(
-    ("boundaries", "documents"),
+    ("boundaries", "documents", "split"),
     [
-        ("eos:2", [[1, 5, 6, 2], [1, 7, 2], [1, 8], [9, 9, 2], [2], [2], [4]]),
-        ("bos:1", [[1, 5, 6, 2], [1, 7, 2], [1, 8], [9, 9, 2], [2, 2], [4]]),
+        ("eos:2", [[1, 5, 6, 2], [1, 7, 2], [1, 8], [9, 9, 2], [2], [2], [4]], 2),
+        ("bos:1", [[1, 5, 6, 2], [1, 7, 2], [1, 8], [9, 9, 2], [2, 2], [4]], 1),
     ],
 )
 def test_a_build_packs_the_documents_of_packed_rows(
-    tmp_path: Path, materialize: Any, boundaries: str, documents: list[list[int]]
+    tmp_path: Path, materialize: str, boundaries: str, documents: list[list[int]], split: int
 ) -> None:
-    source = write_jsonl(
-        tmp_path / "rows.jsonl", [{"ids": ids, "w": [-i for i in ids]} for ids in ROWS]
-    )
+    build(config(**options(tmp_path, boundaries, carry="w", materialize=materialize)))
     output = tmp_path / "out"
-    build(
-        BuildConfig(
-            sources=[source],
-            output=str(output),
-            input_ids_column="ids",
-            vocab_size=10,
-            max_length=8,
-            boundaries=boundaries,
-            carry=["w"],
-            materialize=materialize,
-        )
-    )
-    packed = [
-        segment.tokens.tolist() for pack in PackedShards(output) for segment in pack.segments()
-    ]
+    packed = [each.tokens.tolist() for pack in PackedShards(output) for each in pack.segments()]
     assert sorted(packed) == sorted(documents)
     report = read_report(output)
     assert report["documents"]["in"] == len(documents) + 1  # the row without ids
-    assert (report["turns"]["rows"], report["turns"]["split_rows"]) == (
-        len(ROWS),
-        2 if boundaries == "eos:2" else 1,
-    )
+    assert (report["turns"]["rows"], report["turns"]["split_rows"]) == (len(ROWS), split)
     assert not verify(output, level="full", root=tmp_path).findings
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("boundaries", "words"),
     [
-        ({"boundaries": "eof"}, "boundaries is 'eof', expected eos or bos"),
-        ({"boundaries": "eos:"}, "boundaries is 'eos:', expected eos or bos"),
-        ({"boundaries": "eos"}, "the id of EOS is not known; give it, such as --boundaries eos:2"),
-        ({"boundaries": "bos:10"}, "boundaries bos:10 is outside of the vocabulary of 10"),
+        ("eof", "boundaries is 'eof'"),
+        ("eos:", "boundaries is 'eos:'"),
+        ("eos", "the id of EOS is not known; give it, such as --boundaries eos:2"),
+        ("bos:10", "boundaries bos:10 is outside of the vocabulary of 10"),
     ],
 )
 def test_a_boundary_that_is_not_known_is_refused(
-    tmp_path: Path, options: dict[str, Any], sentence: str
+    tmp_path: Path, boundaries: str, words: str
 ) -> None:
-    source = write_jsonl(tmp_path / "rows.jsonl", [{"ids": ids} for ids in ROWS])
-    with pytest.raises(ConfigError, match=sentence):
-        build(
-            BuildConfig(
-                sources=[source],
-                output=str(tmp_path / "out"),
-                input_ids_column="ids",
-                vocab_size=10,
-                **options,
-            )
-        )
+    with refused(ConfigError, words):
+        build(config(**options(tmp_path, boundaries)))
 
 
 def test_text_has_no_boundaries() -> None:
-    with pytest.raises(ConfigError, match="boundaries is for rows of token ids"):
-        BuildConfig(boundaries="eos")
+    with refused(ConfigError, "boundaries is for rows of token ids"):
+        config(boundaries="eos")
