@@ -98,6 +98,10 @@ GONE = {
     "again, delete OUT.incomplete",
 }
 """Option of earlier versions -> what serves instead."""
+GONE_FORMATS = {
+    "xtuner": "packprep.loaders reads the packs as they are, and --to parquet has every column",
+}
+"""Format of `packprep export` in earlier versions -> what serves instead."""
 
 
 def recorded_name(option: str) -> str:
@@ -139,6 +143,12 @@ def gone(name: str) -> str | None:
     """Answer to an option of earlier versions, as key or as flag; None for other names."""
     instead = GONE.get(_key(name))
     return None if instead is None else f"{name} is no option any more: {instead}"
+
+
+def gone_format(name: str) -> str | None:
+    """Answer to a format of earlier versions; None for other names."""
+    instead = GONE_FORMATS.get(name)
+    return None if instead is None else f"{name} is no format any more: {instead}"
 
 
 def _key(name: str) -> str:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from packprep.config.spellings import gone_format
 from packprep.exports.folder import PROGRESS, ExportFolder
 from packprep.exports.packs import read_packs
-from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
+from packprep.exports.registry import EXPORT_FORMATS, Opener
 from packprep.output.remote_lock import check_proven, store_locked
 from packprep.output.staging import SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
@@ -61,6 +62,8 @@ def export(
     express the packs, FormatError for damage.
     """
     progress = progress or Silent()
+    if answer := gone_format(to):
+        raise ConfigError(answer)
     if to not in EXPORT_FORMATS:
         raise ConfigError(f"format is {to!r}{nearest(to, EXPORT_FORMATS)}")
     manifest = read_manifest(source)
@@ -78,7 +81,7 @@ def export(
         if is_url(output)
         else _LocalDestination(output)
     )
-    facts = _facts(manifest, EXPORT_FORMATS[to], to, output)
+    facts = _facts(manifest, to)
     if unshared:
         facts["unshared"] = True
     if manifest.epochs > 1 or epoch:
@@ -91,7 +94,7 @@ def export(
         try:
             checked = CheckedOutput(source, manifest)
             checked.say_caches(progress)
-            _write(folder, checked, EXPORT_FORMATS[to], output, progress)
+            _write(folder, checked, EXPORT_FORMATS[to], progress)
         except ConfigError:  # the same command would never finish
             shutil.rmtree(folder.path, ignore_errors=True)
             raise
@@ -110,17 +113,16 @@ def export(
     return export_manifest
 
 
-def _facts(manifest: Manifest, to: ExportFormat, name: str, output: str) -> dict[str, Any]:
+def _facts(manifest: Manifest, to: str) -> dict[str, Any]:
     """Facts that decide the bytes of an export."""
     source = {"identity": manifest.identity, "sha256": digest_of(manifest.data)}
-    facts = {
+    return {
         "export_version": VERSION,
-        "format": name,
+        "format": to,
         "source": source,
         "max_length": manifest.max_length,
         "vocab_size": manifest.vocab_size,
     }
-    return facts | ({"directory": output} if to.names_directory else {})
 
 
 def _of_epoch(manifest: Manifest, epoch: int | None, source: Output) -> Manifest:
@@ -155,11 +157,7 @@ def _same_export(
 
 
 def _write(
-    folder: ExportFolder,
-    source: CheckedOutput,
-    to: ExportFormat,
-    output: str,
-    progress: Progress,
+    folder: ExportFolder, source: CheckedOutput, open_split: Opener, progress: Progress
 ) -> None:
     """Write all splits, from the first shard that is not finished."""
     manifest, skipped, done = source.manifest, folder.shards, 0
@@ -170,7 +168,7 @@ def _write(
             skipped -= len(entries)
             done += sum(entry.tokens or 0 for entry in entries)
             continue
-        writer = to.open(folder, manifest, split, output)
+        writer = open_split(folder, manifest, split)
         finished, skipped = min(skipped, len(entries)), max(0, skipped - len(entries))
         done += sum(entry.tokens or 0 for entry in entries[:finished])
         for number, (entry, reading) in enumerate(source.shards(entries[finished:]), finished):

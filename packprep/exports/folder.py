@@ -51,9 +51,9 @@ class ExportFile:
             self._flushed = self.bytes
         return len(view)
 
-    def write_array_header(self, *shape: int) -> None:
+    def write_array_header(self, length: int) -> None:
         """Write the header of a NumPy file of int64."""
-        header = {"descr": "<i8", "fortran_order": False, "shape": shape}
+        header = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
         np.lib.format.write_array_header_1_0(self, header)
 
     def tell(self) -> int:

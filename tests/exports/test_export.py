@@ -12,6 +12,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packprep.config.spellings import GONE_FORMATS
 from packprep.exports import export as export_module
 from packprep.exports import mds
 from packprep.exports.export import export
@@ -391,6 +392,14 @@ def test_the_command_knows_every_format() -> None:
     for name in EXPORT_FORMATS:
         assert f"\n  {name} " in text
     assert run("export", "x", "--to", "tfrecord", "-o", "y").code == 2
+
+
+@pytest.mark.parametrize("to", GONE_FORMATS)
+def test_a_format_of_earlier_versions_is_answered_with_what_serves_instead(to: str) -> None:
+    answer = f"{to} is no format any more: {GONE_FORMATS[to]}"
+    assert answer in run("export", GOLDEN / "v1-example", "--to", to, "-o", "y").err
+    with pytest.raises(ConfigError, match=answer):
+        export(GOLDEN / "v1-example", "y", to)
 
 
 def test_a_pack_batch_knows_what_is_trained(tmp_path: Path) -> None:

@@ -219,23 +219,6 @@ def _parquet_rows(directory: Path, split: str) -> Iterator[dict[str, Any]]:
         yield from pq.read_table(path).to_pylist()
 
 
-def read_xtuner(directory: Path, split: str) -> list[ReadPack]:
-    folder = directory / split
-    paths = json.loads((folder / "paths.json").read_text())
-    lines = [Path(path).read_text().splitlines() for path in paths]
-    samples = np.load(folder / "samples.npy")
-    packs = []
-    for first, last in pairwise(np.load(folder / "boundaries.npy").tolist()):
-        items = []
-        for path, row, *characters, start, end in samples[first:last].tolist():
-            item = json.loads(lines[path][row])
-            assert characters == [-1, -1]
-            assert (start, end) == (0, item["num_tokens"])
-            items.append(item)
-        packs.append(_pack([x["input_ids"] for x in items], [x["labels"] for x in items]))
-    return [packs[number] for number in np.load(folder / "order.npy")]
-
-
 READERS: dict[str, Reader] = {
     "megatron": read_megatron,
     "megatron-bridge": read_megatron_bridge,
@@ -244,7 +227,6 @@ READERS: dict[str, Reader] = {
     "trl": read_trl,
     "axolotl": read_axolotl,
     "llama-factory": read_llama_factory,
-    "xtuner": read_xtuner,
     "parquet": read_parquet,
 }
 WITHOUT_PADDING = ("megatron", "npy")

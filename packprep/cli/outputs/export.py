@@ -8,6 +8,7 @@ import click
 from packprep.cli.completion import of_paths
 from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
 from packprep.cli.printing import print_table
+from packprep.config.spellings import gone_format
 
 if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
@@ -20,9 +21,17 @@ _FORMATS = (
     "trl",
     "axolotl",
     "llama-factory",
-    "xtuner",
     "parquet",
 )  # a test compares them with exports.registry, which takes a second to import
+
+
+class _Format(click.Choice[str]):
+    """A format, and the answer to one of earlier versions."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if answer := gone_format(value):
+            self.fail(answer, param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command("export", short_help="Write an output in the format of another trainer.")
@@ -31,7 +40,7 @@ _FORMATS = (
     "--to",
     required=True,
     metavar="FORMAT",
-    type=click.Choice(_FORMATS),
+    type=_Format(_FORMATS),
     help=f"One of {', '.join(_FORMATS)}.",
 )
 @click.option(
@@ -89,7 +98,6 @@ def command(
     trl              rows for SFTTrainer: input_ids, labels, seq_lengths
     axolotl          pre-tokenized rows for Axolotl
     llama-factory    a tokenized_path of LLaMA-Factory
-    xtuner           preset packs of XTuner
     parquet          all columns, Zstandard: archives, the hub's viewer
 
     The export is absent or complete, and the same command resumes it. Equal outputs give equal

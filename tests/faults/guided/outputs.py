@@ -42,7 +42,7 @@ from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from .target import Target, change_part, joined, parted
 
 _OUTPUTS = ("plain", "split", "hf", "index")
-_EXPORTS = ("npy", "mds", "parquet", "trl", "xtuner", "megatron")
+_EXPORTS = ("npy", "mds", "parquet", "trl", "megatron")
 _SIGNED = 8  # of the number in front of the bytes; lower bits choose an output
 _SAVED = ("state.json", "data.arrow")
 _RECEIPTS = ("files.json", "unit-000000-000.json", "entry.json", "build.json")
