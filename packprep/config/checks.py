@@ -56,7 +56,6 @@ def _check_ranges(config: Options) -> None:
         "num_proc": 1,
         "max_memory": 1,
         "max_row_size": 1,
-        "unit_timeout": 1,
         "num_tasks": 1,
         "max_turns": 1,
         "min_shared": 1,
@@ -278,7 +277,7 @@ def _check_executor(config: Options) -> None:
         )
     values = {
         "keep_tokens": config.keep_tokens is not None,
-        "isolated": config.isolated,
+        "isolate": config.isolate,
         "standard_input": "-" in config.sources,
     }
     for key, sentence in EXECUTORS[config.executor].refuses.items():

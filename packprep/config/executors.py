@@ -14,7 +14,7 @@ class Executor:
     options: those that no other executor takes. many_processes: the work is done by processes that
     share only files, so the process that signs off does not report finished work. many_commands:
     each task is a separate command that resolves the sources again; see `Options.is_task`. refuses:
-    error sentences by the setting that a config must not have: keep_tokens, isolated,
+    error sentences by the setting that a config must not have: keep_tokens, isolate,
     standard_input.
     """
 
@@ -37,10 +37,7 @@ EXECUTORS: Final[Mapping[str, Executor]] = {
         options=("ray_address",),
         many_processes=True,
         refuses=_keep_tokens("ray")
-        | {
-            "isolated": "executor ray already replaces processes that die; leave out isolate "
-            "and unit_timeout"
-        },
+        | {"isolate": "executor ray already replaces processes that die; leave out isolate"},
     ),
     "array": Executor(
         options=("task_index", "num_tasks"),

@@ -489,13 +489,6 @@ class OptionFields:
         "Output",
         "Tokenize in separate processes; one that dies, hangs or grows too large is replaced.",
     )
-    unit_timeout: int | None = option(
-        None,
-        "run",
-        "Output",
-        "Seconds for 16 MB of text, after which its process is replaced; implies isolate.",
-        "SECONDS",
-    )
     executor: Literal["local", "ray", "array"] = option(
         "local", "once", "Machines", "Where the work runs; does not change the output."
     )

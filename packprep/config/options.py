@@ -77,11 +77,6 @@ class Options(OptionFields):
         return linear, quadratic
 
     @property
-    def isolated(self) -> bool:
-        """True if text is tokenized in worker processes."""
-        return self.isolate or self.unit_timeout is not None
-
-    @property
     def is_task(self) -> bool:
         """True if this command is one task of several, and another command signs off."""
         return EXECUTORS[self.executor].many_commands and self.task_index != MERGE

@@ -96,6 +96,8 @@ GONE = {
     "with a number of tokens keep their bytes",
     "restart": "--overwrite discards an unfinished output of other settings; to do finished work "
     "again, delete OUT.incomplete",
+    "unit_timeout": "with --isolate a process that makes no progress for ten minutes is replaced, "
+    "and its rows are named",
 }
 """Option of earlier versions -> what serves instead."""
 GONE_FORMATS = {

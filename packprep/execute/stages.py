@@ -20,7 +20,6 @@ from packprep.execute.array_tasks import (
 )
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
-from packprep.execute.quarantine import collect_quarantine
 from packprep.execute.shares import Shares
 from packprep.execute.window_files import WindowFile, Windows
 from packprep.output.report import Account
@@ -86,7 +85,6 @@ class Stages:
             shards, account = self.pack(windows)
         with self.clock("sign off"):
             entries = name_shards(job.staging, shards, stay=is_url(job.config.output))
-        poisoned = collect_quarantine(job.tokens, files, job.staging)
         report = write_report(
             job.staging, account, files, job.sources, job.config, entries, self.clock.total()
         )
@@ -110,7 +108,6 @@ class Stages:
             report,
             run,
             job.config,
-            poisoned,
             index,
             job.tokens,
         )
@@ -231,7 +228,7 @@ class Stages:
         self, engine: Future[EngineChoice | None]
     ) -> Iterator[Callable[[Slice, threading.Event], TokenFile] | None]:
         """Function that tokenizes a slice in a worker process; None if threads tokenize."""
-        if not self.job.config.isolated or (choice := engine.result()) is None:
+        if not self.job.config.isolate or (choice := engine.result()) is None:
             yield None
             return
         from packprep.execute.worker_pool import Workers

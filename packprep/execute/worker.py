@@ -3,23 +3,38 @@
 It reads one JSON task a line, and writes one JSON answer a line.
 
     {"slice": {...}, "text": PATH}  -> {"done": receipt}  a token file, see `tokenize_slice`
-    {"slice": {...}, "text": PATH, "only": [first, last]}
-                                    -> {"done": null}  encode these rows, write nothing
 
-A bad input or a full disk is an answer too. Anything worse ends the process, and
-`packprep.execute.worker_pool` handles that. The process ends with its parent, ignores Ctrl-C (the
-parent ends it), and is the first that the system kills when memory runs out.
+Before the answer it writes a dot for each batch of text, so that a process that works can be told
+from one that hangs. A bad input or a full disk is an answer too. Anything worse ends the process,
+and `packprep.execute.worker_pool` handles that. The process ends with its parent, ignores Ctrl-C
+(the parent ends it), and is the first that the system kills when memory runs out.
 """
 
 import json
 import os
 import signal
 import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from packprep.support.linux import end_with_parent, offer_to_be_killed
+
+WORKING = b"."
+
+
+class Working(threading.Event):
+    """An event that is never set. It is asked before each batch of text, and tells the parent."""
+
+    def __init__(self, answers: Any) -> None:
+        super().__init__()
+        self._answers = answers
+
+    def is_set(self) -> bool:
+        self._answers.write(WORKING.decode())
+        self._answers.flush()
+        return False
 
 
 def main(staging: Path) -> None:
@@ -28,7 +43,7 @@ def main(staging: Path) -> None:
     # Output that libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    do = _Tasks(staging)
+    do = _Tasks(staging, Working(answers))
     _answer(answers, {"ready": True})
     for line in sys.stdin:
         _answer(answers, do(json.loads(line)))
@@ -42,12 +57,13 @@ def _answer(answers: Any, answer: dict[str, Any]) -> None:
 class _Tasks:
     """Function that does tasks of one build; loads the engine once."""
 
-    def __init__(self, staging: Path) -> None:
+    def __init__(self, staging: Path, progress: Working) -> None:
         import datasets  # noqa: F401 - takes seconds, which must not count for a slice
         import pyarrow as pa
 
         from packprep.execute.job import load_job
 
+        self.progress = progress
         job, name = load_job(staging)
         # The build starts one worker a core.
         self.job = replace(job, config=replace(job.config, num_proc=1))
@@ -74,22 +90,14 @@ class _Tasks:
         self,
         slice: dict[str, Any],  # noqa: A002 - a key of the task
         text: str,
-        only: list[int] | None = None,
-    ) -> dict[str, Any] | None:
-        import numpy as np
+    ) -> dict[str, Any]:
         import pyarrow as pa
 
         from packprep.sources.units import Part, Slice
-        from packprep.tokens.encode import encode_table
         from packprep.tokens.token_files import quiet_datasets, tokenize_slice
 
         with pa.memory_map(text) as file:
             table = pa.ipc.open_file(file).read_all()
-        if only is not None:
-            rows = table.slice(only[0], only[1] - only[0])
-            numbers = slice["first_document"] + np.arange(*only)
-            encode_table(rows, numbers, self.engine, self.job.tokenizer, self.job.config)
-            return None
         parts = tuple(Part(**part) for part in slice.pop("parts"))
         piece = Slice(table=table, parts=parts, **slice)
         with quiet_datasets():
@@ -100,7 +108,8 @@ class _Tasks:
                     self.engine,
                     self.job.tokenizer,
                     self.job.config,
-                    sources=self.job.sources,
+                    self.progress,
+                    self.job.sources,
                 )
             )
 

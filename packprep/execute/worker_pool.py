@@ -1,11 +1,10 @@
 """Worker processes for text that may kill its tokenizer.
 
-A worker that dies, hangs or takes too much memory is replaced, and its slice is retried.
+A worker that dies, hangs or takes too much memory is replaced, and its slice is tried again.
 
 Threads of one process are faster and the default. Worker processes cost a copy of the text on disk
 and a second of start-up each. In return, whatever a row does to a tokenizer, the build continues or
-ends with a sentence that names the rows. A slice that fails three times stops the build. With
---on-error skip it is halved instead until the rows are found.
+ends with a sentence that names the rows: a slice that fails three times stops it.
 """
 
 import contextlib
@@ -29,8 +28,8 @@ import pyarrow as pa
 
 from packprep.engines.third_party import arenas
 from packprep.execute.job import Job
-from packprep.execute.quarantine import quarantined, rows_that_fail, write_quarantine
-from packprep.sources.units import Slice, text_bytes
+from packprep.execute.worker import WORKING
+from packprep.sources.units import Slice
 from packprep.support.errors import InputError, StoppedError
 from packprep.support.linux import resident
 from packprep.tokens.store import TokenFile, parse_receipt
@@ -39,9 +38,9 @@ from packprep.tokens.token_files import BASE_MEMORY, DocumentError, slice_memory
 COMMAND = (sys.executable, "-m", "packprep.execute.worker")
 TRIES = 3
 SLICES_PER_WORKER = 64  # then it is replaced, which frees memory that a tokenizer leaked
-TIMEOUT = 600  # seconds for a slice, unless unit_timeout is given
+TIMEOUT = 600.0  # seconds for a batch of a slice, see `worker.Working`
 _START = 300.0  # seconds to import everything and to load the tokenizer
-_LEAST_TIMEOUT = 5.0  # seconds, for any number of rows
+_END = 5.0  # seconds in which a process that closed its pipe ends
 _POLL_EVERY = 0.1  # seconds between checks of a worker's memory
 
 
@@ -58,7 +57,6 @@ class Workers:
     def __init__(self, job: Job, workers: int, say: Callable[[str], None]) -> None:
         self.job = job
         self.say = say
-        self.timeout = float(job.config.unit_timeout or TIMEOUT)
         share = (job.config.max_memory - BASE_MEMORY) // workers
         self.memory = max(share, BASE_MEMORY + 2 * slice_memory(job.config))
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
@@ -80,68 +78,26 @@ class Workers:
         stop: another thread sets it to end this call with CancelledError.
         """
         self._stop = stop
-        with self._text(piece, piece.table) as text:
+        with self._text(piece) as text:
+            task = {"slice": _as_json(piece), "text": str(text)}
+            for _ in range(TRIES - 1):
+                try:
+                    return parse_receipt(self._call(task))
+                except WorkerDied as death:
+                    self.say(
+                        f"{self._place(piece)}: the process that tokenized them {death}; trying "
+                        "again"
+                    )
             try:
-                return self._receipt(piece, text)
-            except WorkerDied as death:
-                if self.job.config.on_error == "stop":
-                    raise StoppedError(
-                        f"{self._place(piece)}: {TRIES} times the process that tokenized them "
-                        f"{death}; add --on-error skip to leave out the row that causes it"
-                    ) from None
-                self.say(
-                    f"{self._place(piece)}: searching for the row; the process that tokenized "
-                    f"them {death}"
-                )
-                failing = rows_that_fail(
-                    len(piece.table), lambda first, last: self._failure(piece, text, first, last)
-                )
-        if not failing:
-            raise StoppedError(
-                f"{self._place(piece)}: {TRIES} times the process that tokenized them died, and no "
-                "row causes it alone; give more --max-memory, or more --unit-timeout"
-            )
-        write_quarantine(self.job, piece, failing)
-        without = quarantined(piece, failing)
-        with self._text(without, without.table) as text:
-            try:
-                return self._receipt(without, text)
+                return parse_receipt(self._call(task))
             except WorkerDied as death:
                 raise StoppedError(
-                    f"{self._place(piece)}: without {len(failing)} rows the process that tokenized "
-                    f"them still {death}"
+                    f"{self._place(piece)}: {TRIES} times the process that tokenized them "
+                    f"{death}; remove the row that causes it (a smaller --unit-size names fewer "
+                    "rows), or give more --max-memory"
                 ) from None
 
-    def _receipt(self, piece: Slice, text: Path) -> TokenFile:
-        """Token file of a slice. WorkerDied after all tries have failed."""
-        task = {"slice": _as_json(piece), "text": str(text)}
-        for number in range(1, TRIES + 1):
-            try:
-                return parse_receipt(self._call(task, self.timeout))
-            except WorkerDied as death:
-                if number == TRIES:
-                    raise
-                self.say(
-                    f"{self._place(piece)}: the process that tokenized them {death}; trying again"
-                )
-        raise AssertionError
-
-    def _failure(self, piece: Slice, text: Path, first: int, last: int) -> str | None:
-        """Failure of a worker on these rows alone; None if there is none.
-
-        They get their share of the time.
-        """
-        share = int(text_bytes(piece.table["text"].slice(first, last - first)).sum()) / max(
-            piece.text_bytes, 1
-        )
-        task = {"slice": _as_json(piece), "text": str(text), "only": [first, last]}
-        try:
-            self._call(task, min(self.timeout, max(_LEAST_TIMEOUT, 2 * share * self.timeout)))
-        except WorkerDied as death:
-            return str(death)
-        return None
-
-    def _call(self, task: dict[str, Any], timeout: float) -> Any:
+    def _call(self, task: dict[str, Any]) -> Any:
         """Answer of the next free worker to a task."""
         worker = self._idle.get()
         try:
@@ -149,7 +105,7 @@ class Workers:
                 worker = _Worker(self.job, self._stop)
                 self._living.add(worker)
                 worker.answer(_START, self.memory)
-            answer = worker.call(task, timeout, self.memory)
+            answer = worker.call(task, TIMEOUT, self.memory)
         except BaseException:
             if worker is not None:
                 worker.kill()
@@ -171,9 +127,10 @@ class Workers:
         return answer["done"]
 
     @contextmanager
-    def _text(self, piece: Slice, table: pa.Table) -> Iterator[Path]:
+    def _text(self, piece: Slice) -> Iterator[Path]:
         """Write the text of a slice to a file that workers map into memory."""
         path = self.job.scratch / f"text-{piece.unit:06d}-{piece.slice:03d}.arrow"
+        table = piece.table
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         try:
@@ -226,13 +183,16 @@ class _Worker:
         return self.answer(timeout, memory)
 
     def answer(self, timeout: float, memory: int) -> dict[str, Any]:
-        """Next answer of the worker. WorkerDied if it dies, or takes too much time or memory."""
+        """Next answer of the worker.
+
+        WorkerDied if it dies, takes too much memory, or says nothing for `timeout` seconds.
+        """
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         answers, errors = self._process.stdout.fileno(), self._process.stderr.fileno()
         reading = [answers, errors]
         deadline = time.monotonic() + timeout
-        while b"\n" not in self._read:
+        while b"\n" not in self._read.lstrip(WORKING):
             ready, _, _ = select.select(reading, [], [], _POLL_EVERY)
             if errors in ready:
                 block = os.read(errors, 1 << 16)
@@ -244,17 +204,18 @@ class _Worker:
                 if not block:
                     raise WorkerDied(self._how_it_died())
                 self._read += block
+                deadline = time.monotonic() + timeout
                 continue
             if self._stop.is_set():
                 raise CancelledError
             if time.monotonic() > deadline:
-                raise WorkerDied(f"was not done after {timeout:,.0f} seconds")
+                raise WorkerDied(f"made no progress for {timeout:,.0f} seconds")
             if (taken := self._memory()) > memory:
                 raise WorkerDied(
                     f"took {taken / 1e6:,.0f} MB of memory, more than its share of "
                     f"{memory / 1e6:,.0f} MB"
                 )
-        line, _, self._read = self._read.partition(b"\n")
+        line, _, self._read = self._read.lstrip(WORKING).partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -274,7 +235,7 @@ class _Worker:
 
     def _how_it_died(self) -> str:
         try:
-            code = self._process.wait(_LEAST_TIMEOUT)
+            code = self._process.wait(_END)
         except subprocess.TimeoutExpired:
             return "no longer answers"
         assert self._process.stderr is not None

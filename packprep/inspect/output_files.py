@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from packprep.inspect.shard_files import Opened, opener
-from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.listed import (
@@ -21,8 +20,6 @@ from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.storage.remote import RemoteOutput
 from packprep.schemas.storage.stores import Store, Stored, is_url
 from packprep.support.errors import InputError, asked
-
-QUARANTINE = "quarantine.jsonl"  # rows that killed each worker that read them
 
 
 class DirectoryFiles:
@@ -105,11 +102,3 @@ class StoreFiles:
 def open_files(output: Any) -> DirectoryFiles | StoreFiles:
     """The files of the output at a path or URL."""
     return StoreFiles(output) if is_url(output) else DirectoryFiles(Path(output))
-
-
-def quarantined_documents(files: DirectoryFiles | StoreFiles) -> list[int]:
-    """Numbers of the documents in quarantine.jsonl; [] if it is missing or cannot be read."""
-    try:
-        return [int(parse_json(line)["document"]) for line in files.read(QUARANTINE).splitlines()]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []

@@ -87,17 +87,15 @@ _WHOLE = _Cut()
 class Sample:
     """Rows to compare, and their segments, collected while several threads read the shards."""
 
-    def __init__(
-        self, coverage: Coverage, size: int, seed: int, leave_out: Sequence[int] = ()
-    ) -> None:
-        """Draw `size` rows. leave_out: documents that must not be tokenized in this process."""
+    def __init__(self, coverage: Coverage, size: int, seed: int) -> None:
+        """Draw `size` rows."""
         self.coverage = coverage
         total = coverage.sources.total
         chosen = np.arange(total)
         if size < total:
             random = np.random.default_rng(int(stream(seed, Purpose.VERIFY_SAMPLE)))
             chosen = np.sort(random.choice(total, size, replace=False, shuffle=False))
-        self.rows: NDArray[np.int64] = chosen[~np.isin(chosen, leave_out)]
+        self.rows: NDArray[np.int64] = chosen
         self.pieces: dict[tuple[int, int, int], list[_Piece]] = {}  # by row, turn and epoch
         self._lock = threading.Lock()
 

@@ -22,12 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.coverage import Coverage
-from packprep.inspect.output_files import (
-    DirectoryFiles,
-    StoreFiles,
-    open_files,
-    quarantined_documents,
-)
+from packprep.inspect.output_files import DirectoryFiles, StoreFiles, open_files
 from packprep.inspect.shard_files import (
     Checked,
     OnRead,
@@ -106,9 +101,7 @@ def verify(
     if level == "full":
         from packprep.inspect.retokenize import Sample, compare
 
-        retokenized = Sample(
-            coverage, sample, seed, quarantined_documents(files)
-        )  # these documents could kill the process
+        retokenized = Sample(coverage, sample, seed)
     checked = _check_files(files, found_output, manifest, coverage, retokenized, verdict, progress)
     report = _report(files, manifest, verdict.findings)
     _check_dataset_files(files, manifest, verdict.findings)

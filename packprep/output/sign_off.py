@@ -142,7 +142,6 @@ def sign(
     report: Report,
     run: dict[str, Any],
     config: BuildConfig,
-    poisoned: Path | None = None,
     index: IndexTable | None = None,
     tokens: Path | None = None,
 ) -> Manifest:
@@ -150,8 +149,7 @@ def sign(
 
     Raises FormatError if the ledger does not balance, or if the output cannot be read.
 
-    poisoned: quarantine.jsonl, if there is one. index, tokens: table of an index output, and the
-    folder of its token files.
+    index, tokens: table of an index output, and the folder of its token files.
     """
     rows, sums = rows_of_sources(files, len(sources)), Sums.total(account.sources)
     data = {
@@ -199,8 +197,7 @@ def sign(
         "given": _named_inputs(config),
         "files": [
             file_entry(staging, path)
-            for path in (staging / SETTINGS, staging / "report.json", poisoned, *own)
-            if path is not None
+            for path in (staging / SETTINGS, staging / "report.json", *own)
         ],
     }
 

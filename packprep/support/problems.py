@@ -39,8 +39,6 @@ class BadRow(StrEnum):
     BAD_TRAIN = "bad_train"
     TEMPLATE = "template"
     SPECIAL_TOKENS = "special_tokens"
-    # The process that tokenized it died
-    POISONED = "poisoned"
 
 
 class Problem(NamedTuple):

@@ -169,7 +169,7 @@ def slices_ahead(config: BuildConfig) -> int:
     `num_proc`, or fewer where memory is short.
     """
     room = (config.max_memory - BASE_MEMORY) // (
-        slice_memory(config) + BASE_MEMORY * config.isolated
+        slice_memory(config) + BASE_MEMORY * config.isolate
     ) - 1
     return max(0, min(config.num_proc, room))
 

@@ -303,7 +303,7 @@ def test_a_task_that_nobody_names_is_refused(
             {"executor": "ray", "keep_tokens": "store"},
             "keep_tokens is for one process, and executor ray has many",
         ),
-        ({"executor": "ray", "unit_timeout": 5}, "leave out isolate and unit_timeout"),
+        ({"executor": "ray", "isolate": True}, "replaces processes that die; leave out isolate"),
         ({"executor": "array", "task_index": "-1"}, "expected a number from 0, or merge"),
         ({"executor": "array", "sources": ("-",)}, "standard input cannot be read"),
         ({"executor": "array", "keep_tokens": "store"}, "keep_tokens is for one process"),

@@ -34,7 +34,7 @@ def test_options_of_an_executor_are_fields_of_one_executor_each() -> None:
 
 ASKED: dict[str, dict[str, Any]] = {
     "keep_tokens": {"keep_tokens": "store"},
-    "isolated": {"isolate": True},
+    "isolate": {"isolate": True},
     "standard_input": {"sources": ("-",)},
 }
 

@@ -241,7 +241,6 @@ ELSEWHERE = {
     "executor ray": "needs ray; tests/execute/test_ray_tasks.py compares its bytes",
     "ray_address": "needs ray",
     "phases": "refused with an index, which the last test here shows",
-    "unit_timeout": "implies isolate",
     "task_index": "the case of executor array sets it",
     "num_tasks": "the case of executor array sets it",
     "work_dir": "for an output in a store",

@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         build(config(**OPTIONS, output="done", materialize="index"))
         export(Path("done"), "exported", "trl")
         with (
-            mock.patch.object(stages, "collect_quarantine", stop),
+            mock.patch.object(stages, "write_settings", stop),
             pytest.raises(KeyboardInterrupt),
         ):
             build(config(**OPTIONS, output="stopped"))

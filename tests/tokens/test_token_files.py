@@ -1,4 +1,5 @@
 import dataclasses
+import io
 import itertools
 import json
 import re
@@ -18,6 +19,7 @@ from packprep.config.options import options_in
 from packprep.engines.backends import load_engine
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
+from packprep.execute.worker import Working
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.sources.position import Extent
 from packprep.sources.source import Source
@@ -191,6 +193,16 @@ def test_work_that_is_told_to_stop_ends_within_a_batch(
     stop.set()
     with pytest.raises(CancelledError):
         encode_table(unit_of(["text"]).table, np.arange(1), engine, policy, BuildConfig(), stop)
+
+
+def test_a_worker_process_tells_of_each_batch(
+    policy: Tokenizer, engine: EngineChoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packprep.tokens.encode.BATCH_BYTES", 1)
+    told = io.StringIO()
+    rows = unit_of(["one", "two", "three"]).table
+    encode_table(rows, np.arange(3), engine, policy, BuildConfig(), Working(told))
+    assert told.getvalue() == "..."
 
 
 @pytest.mark.parametrize(("vocab_size", "kind"), [(65_536, "uint16"), (65_537, "int32")])
