@@ -44,13 +44,9 @@ def texts_of(path: Path, **options: Any) -> list[str | None]:
     return column("text", path, **options)
 
 
-def write_stream(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table)
-
-
-def write_file(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+def write_ipc(path: Path, table: pa.Table) -> None:
+    new = pa.ipc.new_stream if path.stem == "stream" else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as file, new(file, table.schema) as writer:
         writer.write_table(table)
 
 
@@ -88,8 +84,8 @@ WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {
     "a.csv": write_cells,
     "a.tsv": write_cells,
     "a.parquet": lambda path, table: pq.write_table(table, path),
-    "stream.arrow": write_stream,
-    "file.arrow": write_file,
+    "stream.arrow": write_ipc,
+    "file.arrow": write_ipc,
     "saved": write_saved,
 }
 
@@ -124,7 +120,7 @@ def test_a_text_file_is_one_document_or_its_paragraphs_or_its_lines(
         ("a b#c%20.csv", write_cells),
         ("日本.parquet", WRITERS["a.parquet"]),
         ("a:b.txt", write_rows),
-        ("{x}.arrow", write_file),
+        ("{x}.arrow", write_ipc),
     ],
 )
 def test_a_name_is_never_taken_for_a_pattern_or_an_address(
@@ -262,18 +258,13 @@ def test_a_group_that_is_a_list_is_a_problem_of_its_row(tmp_path: Path) -> None:
     expected = "bad_group: 'g' is {}, expected text, a number, true or false"
     problems = [None, expected.format("a list"), expected.format("an object")]
     assert column("problem", path, group_column="g") == problems
+    problems = [None, None, "not_text: 'text' is a number, expected text"]
+    path = write_jsonl(tmp_path / "b.jsonl", [{"text": "x"}, {"text": "y"}, {"text": 1}])
+    assert column("problem", path, group_column="text") == problems
     pq.write_table(pa.table({"text": ["x", "y"], "g": [[1], None]}), tmp_path / "a.parquet")
     problems = [expected.format("list<element: int64>"), None]
     assert column("problem", tmp_path / "a.parquet", group_column="g") == problems
     assert texts_of(tmp_path / "a.parquet", group_column="g") == [None, "y"]
-
-
-def test_a_column_may_be_text_and_group_at_once(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, {"text": 1}])
-    assert [(row["text"], row["problem"]) for row in rows(path, group_column="text")] == [
-        ("x", None),
-        (None, "not_text: 'text' is a number, expected text"),
-    ]
 
 
 def test_a_document_of_40_mb_is_a_row_like_any_other(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,60 +50,59 @@ def test_the_machine_counts_and_the_affinity(
     assert usable_cores(tmp_path) == (3, "affinity")
 
 
-def test_the_narrowest_of_nested_groups_of_version_2_counts(tmp_path: Path) -> None:
-    files = {
-        "sys/fs/cgroup/pod/cpu.max": "400000 100000",
-        "sys/fs/cgroup/pod/memory.max": "8589934592",
-        "sys/fs/cgroup/pod/app/cpu.max": "max 100000",
-        "sys/fs/cgroup/pod/app/memory.max": "max",
-    }
-    root = tree(tmp_path, "0::/pod/app", V2, files)
-    assert usable_cores(root) == (4, "cgroup /sys/fs/cgroup/pod/cpu.max")
-    assert usable_memory(root) == (8 << 30, "cgroup /sys/fs/cgroup/pod/memory.max")
-
-
-@pytest.mark.parametrize(
-    ("quota", "cores"), [("150000 100000", 2), ("50000 100000", 1), ("100000 100000", 1)]
-)
-def test_a_part_of_a_core_counts_as_a_core(tmp_path: Path, quota: str, cores: int) -> None:
-    root = tree(tmp_path, "0::/a", V2, {"sys/fs/cgroup/a/cpu.max": quota})
-    assert usable_cores(root) == (cores, "cgroup /sys/fs/cgroup/a/cpu.max")
-
-
-def test_in_a_namespace_the_mount_itself_is_the_group(tmp_path: Path) -> None:
-    files = {"sys/fs/cgroup/cpu.max": "200000 100000", "sys/fs/cgroup/memory.max": "2147483648"}
-    for group in ("0::/", "0::/../../docker/x", "0::/not/mounted/here"):
-        root = tree(tmp_path, group, V2, files)
-        assert usable_cores(root) == (2, "cgroup /sys/fs/cgroup/cpu.max")
-        assert usable_memory(root) == (2 << 30, "cgroup /sys/fs/cgroup/memory.max")
-
-
 V1 = """\
 25 23 0:22 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct
 26 23 0:23 / /sys/fs/cgroup/memory rw shared:10 - cgroup cgroup rw,memory"""
-GROUPS_V1 = "4:memory:/slurm/job_7\n3:cpu,cpuacct:/slurm/job_7"
+DOCKER_V1 = "26 23 0:23 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
+CPU, MEMORY = "cpu,cpuacct/slurm", "memory/slurm"
+NESTED = {"pod/cpu.max": "400000 100000", "pod/memory.max": "8589934592"}
+NESTED |= {"pod/app/cpu.max": "max 100000", "pod/app/memory.max": "max"}
+MOUNTED = {"cpu.max": "200000 100000", "memory.max": "2147483648"}
+SLURM = {f"{CPU}/cpu.cfs_quota_us": "-1", f"{CPU}/cpu.cfs_period_us": "100000"}
+SLURM |= {f"{CPU}/job_7/cpu.cfs_quota_us": "600000", f"{CPU}/job_7/cpu.cfs_period_us": "100000"}
+SLURM |= {f"{MEMORY}/memory.limit_in_bytes": "17179869184"}
+SLURM |= {f"{MEMORY}/job_7/memory.limit_in_bytes": "9223372036854771712"}
 
 
-def test_groups_of_version_1_count(tmp_path: Path) -> None:
-    cpu, memory = "sys/fs/cgroup/cpu,cpuacct/slurm", "sys/fs/cgroup/memory/slurm"
-    files = {
-        f"{cpu}/cpu.cfs_quota_us": "-1",
-        f"{cpu}/cpu.cfs_period_us": "100000",
-        f"{cpu}/job_7/cpu.cfs_quota_us": "600000",
-        f"{cpu}/job_7/cpu.cfs_period_us": "100000",
-        f"{memory}/memory.limit_in_bytes": "17179869184",
-        f"{memory}/job_7/memory.limit_in_bytes": "9223372036854771712",
-    }
-    root = tree(tmp_path, GROUPS_V1, V1, files)
-    assert usable_cores(root) == (6, f"cgroup /{cpu}/job_7/cpu.cfs_quota_us")
-    assert usable_memory(root) == (16 << 30, f"cgroup /{memory}/memory.limit_in_bytes")
-
-
-def test_a_container_of_version_1_sees_its_group_as_the_mount(tmp_path: Path) -> None:
-    mounts = "26 23 0:23 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
-    files = {"sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824"}
-    root = tree(tmp_path, "4:memory:/docker/x", mounts, files)
-    assert usable_memory(root) == (1 << 30, "cgroup /sys/fs/cgroup/memory/memory.limit_in_bytes")
+@pytest.mark.parametrize(
+    ("group", "mounts", "files", "cores", "memory"),
+    [
+        ("0::/pod/app", V2, NESTED, (4, "pod/cpu.max"), (8 << 30, "pod/memory.max")),
+        *(
+            (group, V2, MOUNTED, (2, "cpu.max"), (2 << 30, "memory.max"))
+            for group in ("0::/", "0::/../../docker/x", "0::/not/mounted/here")
+        ),
+        *(
+            ("0::/a", V2, {"a/cpu.max": f"{quota} 100000"}, (cores, "a/cpu.max"), None)
+            for quota, cores in ((150_000, 2), (50_000, 1), (100_000, 1))
+        ),
+        (
+            "4:memory:/slurm/job_7\n3:cpu,cpuacct:/slurm/job_7",
+            V1,
+            SLURM,
+            (6, f"{CPU}/job_7/cpu.cfs_quota_us"),
+            (16 << 30, f"{MEMORY}/memory.limit_in_bytes"),
+        ),
+        (
+            "4:memory:/docker/x",
+            DOCKER_V1,
+            {"memory/memory.limit_in_bytes": "1073741824"},
+            None,
+            (1 << 30, "memory/memory.limit_in_bytes"),
+        ),
+    ],
+    ids=["nested", *["namespace"] * 3, *["part of a core"] * 3, "version 1", "docker, version 1"],
+)
+def test_the_narrowest_group_of_either_version_counts(
+    tmp_path: Path, group: str, mounts: str, files: dict[str, str], cores: Any, memory: Any
+) -> None:
+    inside = {f"sys/fs/cgroup/{name}": content for name, content in files.items()}
+    root = tree(tmp_path, group, mounts, inside)
+    for found, expected in ((usable_cores(root), cores), (usable_memory(root), memory)):
+        if expected is None:
+            assert found.source == "machine"
+        else:
+            assert found == (expected[0], f"cgroup /sys/fs/cgroup/{expected[1]}")
 
 
 def test_slurm_counts_and_0_is_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 import sys
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -23,64 +23,48 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture
-def shown(clock: Clock, capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
-    """Lines on standard error since the last call, each without the memory at its end."""
-
-    def lines() -> list[str]:
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.count(", 97 MB of memory\n") == err.count("\n")
-        return err.replace(", 97 MB of memory", "").splitlines()
-
-    return lines
+Event = tuple[float, str, Any]
 
 
-def test_a_line_every_ten_seconds_with_rate_and_time_left(
-    clock: Clock, shown: Callable[[], list[str]]
+@pytest.mark.parametrize(
+    ("events", "lines"),
+    [
+        (
+            [(second, "tokenize", (20.0 * second, 1000.0, "MB")) for second in range(1, 26)],
+            [
+                "tokenize: 200 MB, 20.0 MB/s, 40 s left",
+                "tokenize: 400 MB, 20.0 MB/s, 30 s left",
+            ],
+        ),
+        (
+            [(5, "tokenize", (50.0, 50.0, "MB")), (15, "pack", (1, 4, "windows"))],
+            ["pack: 1 window, 0.1 windows/s, 30 s left"],
+        ),
+        (
+            [
+                (20, "reading text", None),
+                (30, "tokenize", (50.0, 100.0, "MB")),
+                (30, "probing engines", None),
+                (40, "tokenize", (100.0, 100.0, "MB")),
+            ],
+            ["tokenize: 50 MB, 5.0 MB/s, 10 s left", "tokenize: 100 MB, 5.0 MB/s"],
+        ),
+        (
+            [(10, "tokenize", (1234.0, None, "MB")), (20, "tokenize", (2000.0, 2000.0, "MB"))],
+            ["tokenize: 1,234 MB, 123.4 MB/s", "tokenize: 2,000 MB, 100.0 MB/s"],
+        ),
+    ],
+    ids=["every ten seconds", "a stage begins where the last ended", "waiting", "no total"],
+)
+def test_a_line_has_the_rate_and_the_time_left_and_leaves_out_waiting(
+    clock: Clock, capsys: pytest.CaptureFixture[str], events: list[Event], lines: list[str]
 ) -> None:
     with open_progress() as console:
-        for second in range(1, 26):
+        for second, stage, progress in events:
             clock.now = 100.0 + second
-            console.advance("tokenize", 20.0 * second, 1000.0, "MB")
-    assert shown() == [
-        "tokenize: 200 MB, 20.0 MB/s, 40 s left",
-        "tokenize: 400 MB, 20.0 MB/s, 30 s left",
-    ]
-
-
-def test_a_stage_is_timed_from_the_end_of_the_one_before(
-    clock: Clock, shown: Callable[[], list[str]]
-) -> None:
-    with open_progress() as console:
-        clock.now = 105.0
-        console.advance("tokenize", 50.0, 50.0, "MB")
-        clock.now = 115.0
-        console.advance("pack", 1, 4, "windows")
-    assert shown() == ["pack: 1 window, 0.1 windows/s, 30 s left"]
-
-
-def test_rates_leave_out_the_start_of_a_build(clock: Clock, shown: Callable[[], list[str]]) -> None:
-    with open_progress() as console:
-        clock.now = 120.0
-        console.wait("reading text")
-        clock.now = 130.0
-        console.advance("tokenize", 50.0, 100.0, "MB")
-        console.wait("probing engines")
-        clock.now = 140.0
-        console.advance("tokenize", 100.0, 100.0, "MB")
-    assert shown() == ["tokenize: 50 MB, 5.0 MB/s, 10 s left", "tokenize: 100 MB, 5.0 MB/s"]
-
-
-def test_no_time_left_is_told_where_the_total_is_not_known_or_reached(
-    clock: Clock, shown: Callable[[], list[str]]
-) -> None:
-    with open_progress() as console:
-        clock.now = 110.0
-        console.advance("tokenize", 1234.0, None, "MB")
-        clock.now = 120.0
-        console.advance("tokenize", 2000.0, 2000.0, "MB")
-    assert shown() == ["tokenize: 1,234 MB, 123.4 MB/s", "tokenize: 2,000 MB, 100.0 MB/s"]
+            console.advance(stage, *progress) if progress else console.wait(stage)
+    expected = "".join(f"{line}, 97 MB of memory\n" for line in lines)
+    assert capsys.readouterr() == ("", expected)
 
 
 def test_a_terminal_shows_what_a_build_waits_for(
