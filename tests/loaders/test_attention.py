@@ -153,26 +153,23 @@ CU = boundaries(0, 3, 10)
 
 
 @pytest.mark.parametrize("backend", module._KERNELS)
+@pytest.mark.parametrize(
+    ("causal", "window", "expected"),
+    [(True, None, (-1, -1)), (True, 5, (5, 0)), (False, 5, (5, 5))],
+)
 def test_flash_attn_is_called_by_keyword_with_one_tensor_of_boundaries(
-    kernels: dict[str, Recorder], backend: Any
+    kernels: dict[str, Recorder], backend: Any, causal: bool, window: int | None, expected: Any
 ) -> None:
+    """A window reaches back, and ahead unless causal."""
     q, k = on_gpu(4), on_gpu(2)
-    assert varlen_attention(q, k, k, CU, 7, backend=backend) is q
+    options: dict[str, Any] = {"causal": causal, "window": window, "backend": backend}
+    assert varlen_attention(q, k, k, CU, 7, scale=0.5, **options) is q
     (call,) = kernels[backend].calls
     assert call["cu_seqlens_q"] is call["cu_seqlens_k"] is CU
     assert (call["max_seqlen_q"], call["max_seqlen_k"]) == (7, 7)
-    assert (call["causal"], call["softmax_scale"]) == (True, None)
-    assert call["window_size"] == ((None, None) if backend == "flash_attn_4" else (-1, -1))
-
-
-@pytest.mark.parametrize(("causal", "expected"), [(True, (5, 0)), (False, (5, 5))])
-def test_a_window_reaches_back_and_ahead_unless_causal(
-    kernels: dict[str, Recorder], causal: bool, expected: tuple[int, int]
-) -> None:
-    q = on_gpu(4)
-    varlen_attention(q, q, q, CU, 7, causal=causal, window=5, scale=0.5, backend="flash_attn_2")
-    (call,) = kernels["flash_attn_2"].calls
-    assert (call["window_size"], call["causal"], call["softmax_scale"]) == (expected, causal, 0.5)
+    assert (call["causal"], call["softmax_scale"]) == (causal, 0.5)
+    fourth = backend == "flash_attn_4" and window is None
+    assert call["window_size"] == ((None, None) if fourth else expected)
 
 
 def stub_varlen(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
@@ -182,13 +179,13 @@ def stub_varlen(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
 
 
 def test_torch_varlen_says_causal_by_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
     calls: list[dict[str, Any]] = []
 
     def varlen_attn(*, window_size: tuple[int, int], **arguments: Any) -> Any:
         calls.append(arguments | {"window_size": window_size})
         return arguments["query"]
 
-    varlen = pytest.importorskip("torch.nn.attention.varlen")
     stub_varlen(monkeypatch, varlen_attn)
     q, k = on_gpu(4), on_gpu(2)
     for causal, window in ((True, None), (True, 5), (False, None), (False, 5)):
@@ -196,11 +193,7 @@ def test_torch_varlen_says_causal_by_its_window(monkeypatch: pytest.MonkeyPatch)
     assert [call["window_size"] for call in calls] == [(-1, 0), (5, 0), (-1, -1), (5, 5)]
     assert all(call["cu_seq_q"] is call["cu_seq_k"] and call["enable_gqa"] for call in calls)
     assert {*calls[0]} <= {*inspect.signature(varlen.varlen_attn).parameters}
-
-
-def test_an_older_torch_without_windows_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub_varlen(monkeypatch, lambda query, key, value, is_causal: query)
-    q = on_gpu(4)
+    stub_varlen(monkeypatch, lambda query, key, value, is_causal: query)  # an older torch
     with pytest.raises(ValueError, match="the varlen_attn of this torch has no window_size"):
         varlen_attention(q, q, q, CU, 7, backend="torch_varlen")
     assert attention_backend(q) == "reference"
@@ -224,34 +217,28 @@ def in_float32() -> Any:
     return q
 
 
+Q, K, V, THREE = (torch.zeros(10, *of_head) for of_head in ((4, 8), (2, 16), (2, 8), (3, 8)))
+
+
 @pytest.mark.parametrize(
-    ("backend", "q", "message"),
+    ("q", "k", "v", "options", "message"),
     [
-        ("flash_attn_4", torch.zeros(10, 4, 8), r"flash_attn\.cute\.flash_attn_varlen_func is not"),
-        ("torch_varlen", torch.zeros(10, 4, 8), "it needs a GPU and the tensors are on cpu"),
-        ("torch_varlen", on_gpu(4, 60), "a multiple of 8, at most 256, and it is 60"),
-        ("torch_varlen", in_float32(), r"float16 or bfloat16 and the tensors are torch\.float32"),
-        ("xformers", torch.zeros(10, 4, 8), "'xformers'; expected one of flash_attn_4, flash_att"),
+        (Q, Q, Q, {"backend": "flash_attn_4"}, r"flash_attn\.cute\.flash_attn_varlen_func is not"),
+        (Q, Q, Q, {"backend": "torch_varlen"}, "it needs a GPU and the tensors are on cpu"),
+        (Q, Q, Q, {"backend": "xformers"}, "'xformers'; expected one of flash_attn_4, flash_att"),
+        (on_gpu(4, 60), None, None, {"backend": "torch_varlen"}, "at most 256, and it is 60"),
+        (in_float32(), None, None, {"backend": "torch_varlen"}, r"are torch\.float32"),
+        (Q, K, V, {}, r"q, k and v are \[10, 4, 8\], \[10, 2, 16\], \[10, 2, 8\]; expected"),
+        (Q, THREE, THREE, {}, "q has 4 heads; expected a multiple of the 3"),
     ],
 )
-def test_an_impossible_backend_is_a_sentence(backend: Any, q: Any, message: str) -> None:
+def test_what_no_kernel_can_run_is_a_sentence(
+    q: Any, k: Any, v: Any, options: dict[str, Any], message: str
+) -> None:
     module._kernel.cache_clear()
     with pytest.raises(ValueError, match=message):
-        varlen_attention(q, q, q, CU, 7, backend=backend)
-
-
-K, V = torch.zeros(10, 2, 16), torch.zeros(10, 2, 8)
-THREE = torch.zeros(10, 3, 8)
-
-
-@pytest.mark.parametrize(
-    ("k", "v", "cu", "message"),
-    [
-        (K, V, CU, r"q, k and v are \[10, 4, 8\], \[10, 2, 16\], \[10, 2, 8\]; expected"),
-        (THREE, THREE, CU, "q has 4 heads; expected a multiple of the 3"),
-        (V, V, torch.tensor([0, 10]), r"cu_seqlens is torch\.int64 \[2\]; expected torch\.int32"),
-    ],
-)
-def test_wrong_shapes_are_a_sentence(k: Any, v: Any, cu: torch.Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        varlen_attention(torch.zeros(10, 4, 8), k, v, cu, 7)
+        varlen_attention(q, q if k is None else k, q if v is None else v, CU, 7, **options)
+    with pytest.raises(
+        ValueError, match=r"cu_seqlens is torch\.int64 \[2\]; expected torch\.int32"
+    ):
+        varlen_attention(Q, V, V, torch.tensor([0, 10]), 7)

@@ -63,6 +63,7 @@ def test_a_batch_is_its_packs_one_behind_the_other() -> None:
     assert type(batch.max_seqlen) is int
     assert (len(batch), batch.num_segments, batch.num_items) == (16, 4, 12)
     assert batch.num_real_tokens == 16
+    assert lists(pickle.loads(pickle.dumps(batch))) == lists(batch)
 
 
 def test_shifted_labels_are_of_the_next_token_and_stop_at_the_end_of_each_segment() -> None:
@@ -73,7 +74,9 @@ def test_shifted_labels_are_of_the_next_token_and_stop_at_the_end_of_each_segmen
     assert next(iter(example(labels="none"))).labels is None
 
 
-def test_stored_labels_are_used_and_padding_keeps_its_minus_100(tmp_path: Path) -> None:
+def test_stored_labels_and_further_columns_are_used_and_padding_keeps_its_minus_100(
+    tmp_path: Path,
+) -> None:
     shards = rich(tmp_path, rich_row(0, 3, 4), rich_row(2, 1))
     (batch,) = PackedLoader(shards, 2, shuffle=False)
     none = -100
@@ -83,17 +86,12 @@ def test_stored_labels_are_used_and_padding_keeps_its_minus_100(tmp_path: Path) 
     assert batch.segment_lengths.tolist() == [3, 4, 0, 1, 0]
     assert batch.num_real_tokens == 8
     assert [values.tolist() for values in unpack(batch.tokens, batch)] == [[5] * 3, [5] * 4, [5]]
-    (shifted,) = PackedLoader(shards, 2, shuffle=False, labels="shifted")
-    assert shifted.labels.tolist() == [5, 5, none, none, 5, 5, 5, none, *[none] * 12]
-
-
-def test_further_columns_come_along_when_asked_for(tmp_path: Path) -> None:
-    shards = rich(tmp_path, rich_row(0, 3), rich_row(1, 1))
-    options: dict[str, Any] = {"columns": ["weight", "source"], "pad_to": 40, "max_segments": 6}
-    (batch,) = PackedLoader(shards, 2, shuffle=False, **options)
-    assert batch.extra["weight"].dtype == np.float32
-    assert batch.extra["weight"].tolist() == [0.5] * 3 + [0] * 5 + [0.5] + [0] * 31
-    assert batch.extra["source"].tolist() == [0] * 6
+    options: dict[str, Any] = {"columns": ["weight", "source"], "pad_to": 32, "max_segments": 6}
+    (shifted,) = PackedLoader(shards, 2, shuffle=False, labels="shifted", **options)
+    assert shifted.extra["weight"].dtype == np.float32
+    assert shifted.extra["weight"].tolist() == [0.5 * (token > 0) for token in shifted.tokens]
+    assert shifted.extra["source"].tolist() == [0] * 6
+    assert shifted.labels.tolist() == [5, 5, none, none, 5, 5, 5, none, *[none] * 24]
 
 
 @pytest.mark.parametrize(
@@ -188,11 +186,6 @@ def test_whatever_the_shape_a_batch_holds_its_documents_and_sound_boundaries(
     assert sorted(seen) == sorted(
         (4 * n + k, size) for n, pack in enumerate(lengths) for k, size in enumerate(pack)
     )
-
-
-def test_a_batch_pickles_whole() -> None:
-    (batch,) = example(loss_weights="document")
-    assert lists(pickle.loads(pickle.dumps(batch))) == lists(batch)
 
 
 def test_a_pack_longer_than_its_manifest_says_is_refused(tmp_path: Path) -> None:

@@ -54,7 +54,12 @@ def test_a_dataset_that_trl_packed_is_read_as_packs(tmp_path: Path) -> None:
             PackedShards(tmp_path / "trl", **options)
 
 
-def test_files_of_a_plain_dataset_have_the_same_columns(tmp_path: Path) -> None:
+def test_packs_of_a_plain_dataset_are_checked_and_have_the_same_columns(tmp_path: Path) -> None:
+    table = pa.table({"input_ids": [[1, 2], [3]], "seq_lengths": [[2], [2]]})
+    shards = PackedShards(save_plain(tmp_path / "wrong", table))
+    assert shards[0].tokens.tolist() == [1, 2]
+    with pytest.raises(FormatError, match=r"pack 1: cu_seqlens are \[0, 2\]; expected 0, rising"):
+        shards[1]
     packs = {"tokens": [[1, 2]], "cu_seqlens": [[0, 2]]}
     tables = pa.table(packs | {"document_ids": [[7]]}), pa.table(packs)
     directory = save_plain(tmp_path / "plain", *tables)
@@ -96,46 +101,22 @@ def test_a_plain_dataset_with_boundaries_is_read_whatever_its_integers(
         assert batch.cu_seqlens.dtype == np.int32
 
 
+ONE = {"tokens": [[1]], "cu_seqlens": [[0, 1]]}
 TRL = {"input_ids": [[1]], "seq_lengths": [[1]]}
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "state", "message"),
     [
-        ({"text": ["a"]}, "has the columns text; expected tokens and cu_seqlens, or input_ids and"),
-        ({"tokens": [[1.0]], "cu_seqlens": [[0, 1]]}, "column tokens is list<.*double>; expected"),
-        (TRL | {"completion_mask": [[1]]}, "has completion_mask but no labels; save it with lab"),
+        ({"text": ["a"]}, {}, "has the columns text; expected tokens and cu_seqlens, or input_ids"),
+        (ONE | {"tokens": [[1.0]]}, {}, "column tokens is list<.*double>; expected a list of inte"),
+        (TRL | {"completion_mask": [[1]]}, {}, "has completion_mask but no labels; save it with"),
+        (ONE, {"_data_files": [{"filename": "../a.arrow"}]}, r"'\.\./a\.arrow'; expected a relati"),
+        (ONE, {"_indices_data_files": [{"filename": "i.arrow"}]}, "with an indices mapping; call"),
     ],
 )
-def test_a_plain_dataset_without_packs_is_a_sentence(
-    tmp_path: Path, columns: dict[str, Any], message: str
+def test_a_plain_dataset_without_packs_of_its_own_is_a_sentence(
+    tmp_path: Path, columns: dict[str, Any], state: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(FormatError, match=message):
-        PackedShards(save_plain(tmp_path / "plain", pa.table(columns)))
-
-
-def test_a_plain_dataset_with_wrong_lengths_is_found_as_the_pack_is_read(tmp_path: Path) -> None:
-    table = pa.table({"input_ids": [[1, 2], [3]], "seq_lengths": [[2], [2]]})
-    shards = PackedShards(save_plain(tmp_path / "plain", table))
-    assert shards[0].tokens.tolist() == [1, 2]
-    with pytest.raises(FormatError, match=r"pack 1: cu_seqlens are \[0, 2\]; expected 0, rising"):
-        shards[1]
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (
-            {"_data_files": [{"filename": "../a.arrow"}]},
-            r"'\.\./a\.arrow'; expected a relative path",
-        ),
-        ({"_indices_data_files": [{"filename": "i.arrow"}]}, "with an indices mapping; call flatt"),
-    ],
-)
-def test_a_state_that_names_other_files_or_a_selection_is_refused(
-    tmp_path: Path, state: dict[str, Any], message: str
-) -> None:
-    table = pa.table({"tokens": [[1]], "cu_seqlens": [[0, 1]]})
-    save_plain(tmp_path / "plain", table, **state)
-    with pytest.raises(FormatError, match=message):
-        PackedShards(tmp_path / "plain")
+        PackedShards(save_plain(tmp_path / "plain", pa.table(columns), **state))

@@ -6,6 +6,8 @@ The same packs as mapped ones, within a limit; a file that changes is a sentence
 import os
 import pickle
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from packprep.schemas import FormatError, read_manifest
 from packprep.schemas.storage import steady
 from packprep.schemas.storage.read_cache import ReadCache
 from packprep.schemas.storage.steady import SteadyFile, StreamIndex
-from tests.helpers.tiny_shards import COMPACT, GOLDEN, PLAIN, row_of, write_output
+from tests.helpers.tiny_shards import GOLDEN, row_of, write_output
 from tests.helpers.zoo import NAMES, Zoo
 
 
@@ -45,51 +47,22 @@ def columns_of(shards: PackedShards) -> list[dict[str, tuple[Any, ...]]]:
     ]
 
 
-def batches_of(path: Path, **options: Any) -> list[tuple[bytes, ...]]:
-    loader = PackedLoader(PackedShards(path, **options), 3, seed=1, shuffle_window=2)
-    return [
-        (batch.tokens.tobytes(), batch.cu_seqlens.tobytes(), batch.position_ids.tobytes())
-        for batch in loader
-    ]
-
-
-LENGTHS = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=9)
-
-
-@given(LENGTHS, st.sampled_from([PLAIN, COMPACT]), st.data())
-def test_packs_are_those_of_mapped_shards(
-    tmp_path_factory: pytest.TempPathFactory, lengths: Any, columns: Any, data: st.DataObject
-) -> None:
-    rows = [row_of(n, *pack) for n, pack in enumerate(lengths)]
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
-    shards = [rows[first:last] for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
-    out = tmp_path_factory.mktemp("any") / "out"
-    rows_per_batch = data.draw(st.integers(1, 3))
-    write_output(out, {"train": shards}, columns, max_length=12, rows_per_batch=rows_per_batch)
-    size = data.draw(st.sampled_from([None, 1, 2000]))
-    read = PackedShards(out, mmap=False, cache_size=size, verify=True)
-    assert columns_of(read) == columns_of(PackedShards(out))
-    index = data.draw(st.integers(-len(rows), len(rows) - 1))
-    assert read[index].tokens.tolist() == rows[index]["tokens"]
-
-
 @pytest.mark.parametrize("name", ["v1-example", "v1-hf", "v1-rich", "v1-uint16", *NAMES])
 def test_every_kind_of_output_is_read(name: str, zoo: Zoo) -> None:
     path = zoo[name] if name in NAMES else GOLDEN / name
     for split in read_manifest(path).splits:
-        mapped = PackedShards(path, split=split)
         if name == "index":
             with pytest.raises(ValueError, match="is an index, whose packs are gathered from"):
                 PackedShards(path, split=split, mmap=False)
             continue
-        for epoch in {None, mapped.manifest.epochs - 1}:
+        for epoch in {None, read_manifest(path).epochs - 1}:
             mapped = PackedShards(path, split=split, epoch=epoch)
-            read = pickle.loads(
-                pickle.dumps(PackedShards(path, split=split, epoch=epoch, mmap=False))
-            )
-            assert columns_of(read) == columns_of(mapped)
+            read = PackedShards(path, split=split, epoch=epoch, mmap=False)
+            assert columns_of(pickle.loads(pickle.dumps(read))) == columns_of(mapped)
             assert read.fingerprint == mapped.fingerprint
             assert read.has_trees == (name == "trees")
+    with pytest.raises(ValueError, match="shards at a URL are mapped from a local disk"):
+        PackedShards("s3://bucket/out", mmap=False)
 
 
 def test_a_saved_dataset_without_a_manifest_is_read(out: Path) -> None:
@@ -99,14 +72,18 @@ def test_a_saved_dataset_without_a_manifest_is_read(out: Path) -> None:
     assert (len(read), read.max_length, read.fingerprint) == (40, 8, mapped.fingerprint)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_are_those_of_mapped_shards(out: Path, workers: int) -> None:
+@pytest.mark.parametrize("workers", [None, 0, 2])
+def test_batches_are_those_of_mapped_shards(out: Path, workers: int | None) -> None:
     pytest.importorskip("torch")
-    expected = batches_of(out)
-    assert batches_of(out, mmap=False) == expected
-    again = pickle.loads(pickle.dumps(PackedLoader(PackedShards(out, mmap=False), 3)))
-    batches = [batch.tokens.tolist() for batch in again.dataloader(num_workers=workers)]
-    assert batches == [batch.tokens.tolist() for batch in PackedLoader(PackedShards(out), 3)]
+    mapped, read = (
+        PackedLoader(PackedShards(out, mmap=mmap), 3, seed=1, shuffle_window=2)
+        for mmap in (True, False)
+    )
+    again = pickle.loads(pickle.dumps(read))
+    batches = again if workers is None else again.dataloader(num_workers=workers)
+    for one, two in zip(mapped, batches, strict=True):
+        for name in ("tokens", "cu_seqlens", "position_ids", "labels"):
+            assert getattr(one, name).tolist() == getattr(two, name).tolist()
 
 
 def test_memory_stays_within_the_cache_size_and_must_hold_two_windows(out: Path) -> None:
@@ -166,28 +143,40 @@ def test_a_file_that_is_cut_under_the_reader_is_a_sentence(out: Path, mmap: bool
         shards[3 * 8]
 
 
-def test_a_file_that_is_cut_between_two_reads_is_a_sentence(out: Path) -> None:
-    shards = PackedShards(out, mmap=False)
-    file = shards.files[0]
-    assert shards[0].tokens.tolist() == [0, 1]
+def cut(file: Path) -> None:
     os.truncate(file, 100)
-    with pytest.raises(FormatError, match=rf"{file.name} has 100 bytes; it had"):
+
+
+def write_again(file: Path) -> None:
+    later = file.stat().st_mtime_ns + 10**9
+    file.write_bytes(file.read_bytes())
+    os.utime(file, ns=(later, later))
+
+
+def replace(file: Path) -> None:
+    new = file.with_name("new")
+    new.write_bytes(file.read_bytes())
+    write_again(new)
+    new.replace(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (cut, "has 100 bytes; it had"),
+        (write_again, "was written or replaced after it was opened"),
+        (replace, "was written or replaced after it was opened"),
+    ],
+)
+def test_a_file_that_changes_between_two_reads_is_a_sentence(
+    out: Path, change: Callable[[Path], None], words: str
+) -> None:
+    shards = PackedShards(out, mmap=False)
+    assert shards[0].tokens.tolist() == [0, 1]
+    change(shards.files[0])
+    with pytest.raises(FormatError, match=f"{shards.files[0].name} {words}"):
         shards[7]
     assert shards[0].tokens.tolist() == [0, 1]  # in memory
-
-
-@pytest.mark.parametrize("in_place", [True, False])
-def test_a_file_that_is_written_again_is_a_sentence(out: Path, in_place: bool) -> None:
-    shards = PackedShards(out, mmap=False)
-    file = shards.files[0]
-    shards[0]
-    content, later = file.read_bytes(), file.stat().st_mtime_ns + 10**9
-    new = file if in_place else file.with_name("new")
-    new.write_bytes(content)
-    os.utime(new, ns=(later, later))
-    new.replace(file)
-    with pytest.raises(FormatError, match=f"{file.name} was written or replaced after it was op"):
-        shards[7]
 
 
 def test_a_file_that_is_deleted_stays_readable_while_it_is_open(out: Path) -> None:
@@ -249,11 +238,6 @@ def test_a_file_that_is_being_closed_is_not_read_by_another_thread(
     assert shards[0].tokens.tolist() == expected
 
 
-def test_what_cannot_be_read_so_is_refused() -> None:
-    with pytest.raises(ValueError, match="shards at a URL are mapped from a local disk"):
-        PackedShards("s3://bucket/out", mmap=False)
-
-
 @given(st.lists(st.integers(0, 3), max_size=8), st.integers(1, 3), st.booleans())
 def test_the_index_of_a_stream_is_that_of_arrow(
     tmp_path_factory: pytest.TempPathFactory, rows: list[int], lists: int, with_end: bool
@@ -294,14 +278,11 @@ def test_a_value_that_several_threads_want_is_read_once() -> None:
         gate.wait(10)
         return key, 1
 
-    cache, got = ReadCache[int, int](read, 10), list[int]()
-    threads = [threading.Thread(target=lambda: got.append(cache.get(7))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    gate.set()
-    for thread in threads:
-        thread.join()
-    assert (reads, got) == ([7], [7] * 4)
+    cache = ReadCache[int, int](read, 10)
+    with ThreadPoolExecutor(4) as threads:
+        got = [threads.submit(cache.get, 7) for _ in range(4)]
+        gate.set()
+    assert (reads, [each.result() for each in got]) == ([7], [7] * 4)
 
 
 def test_values_read_ahead_fill_half_of_a_cache_and_continue_as_they_are_used() -> None:

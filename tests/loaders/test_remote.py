@@ -42,6 +42,7 @@ def test_packs_of_a_url_are_those_of_the_disk(url: str, output: Path, tmp_path: 
     for name in ("fingerprint", "max_length", "report"):
         assert getattr(remote, name) == getattr(local, name)
     assert repr(remote).startswith(f"PackedShards({url!r}, split='train'")
+    assert [*load_from_disk(url)["tokens"]] == tokens_of(local)  # datasets opens it too
 
 
 def test_a_shard_is_fetched_when_it_is_first_needed_and_once(
@@ -73,8 +74,10 @@ def test_a_loader_over_a_url_hands_out_the_same_batches_in_any_cache(
 ) -> None:
     expected = [batch.tokens.tolist() for batch in PackedLoader(PackedShards(output), 3)]
     for size in (None, 6_000):
-        shards = PackedShards(url, cache_dir=tmp_path / str(size), cache_size=size)
+        cache = tmp_path / str(size)
+        shards = pickle.loads(pickle.dumps(PackedShards(url, cache_dir=cache, cache_size=size)))
         assert [batch.tokens.tolist() for batch in PackedLoader(shards, 3)] == expected
+        assert [path.parent for path in cache.iterdir()] == [cache]
 
 
 def test_a_shard_that_makes_room_before_it_is_mapped_is_fetched_again(
@@ -104,14 +107,6 @@ def test_threads_may_read_through_a_cache_that_holds_one_shard(
         read = threads.map(lambda packs: [shards[pack].tokens.tolist() for pack in packs], places)
         for packs, tokens in zip(places, read, strict=True):
             assert tokens == [expected[pack].tokens.tolist() for pack in packs]
-
-
-def test_pickled_shards_open_the_same_url_and_cache(url: str, tmp_path: Path) -> None:
-    shards = PackedShards(url, cache_dir=tmp_path, cache_size=50_000)
-    again = pickle.loads(pickle.dumps(shards))
-    assert again.path == url
-    assert tokens_of(again) == tokens_of(shards)
-    assert [path.parent for path in tmp_path.iterdir()] == [tmp_path]
 
 
 @pytest.mark.parametrize(
@@ -163,10 +158,6 @@ def test_verify_checks_every_file_and_finds_a_surplus_one(
     store.pipe_file(url.partition("://")[2] + "/note.txt", b"hello")
     with pytest.raises(FormatError, match=r"packed/note\.txt is not in the manifest"):
         PackedShards(url, cache_dir=tmp_path, verify=True)
-
-
-def test_datasets_opens_the_same_url(url: str, output: Path) -> None:
-    assert list(load_from_disk(url)["tokens"]) == list(load_from_disk(str(output))["tokens"])
 
 
 def test_forked_workers_of_a_dataloader_read_a_url_too(

@@ -27,14 +27,10 @@ def plain_positions(row: list[int], token: int, *, ends: bool) -> list[int]:
     return positions
 
 
-def spelled(batch: PackedBatch) -> dict[str, Any]:
-    lengths = batch.segment_lengths
-    return {
-        "positions": batch.position_ids.tolist(),
-        "labels": batch.labels.tolist(),
-        "boundaries": batch.cu_seqlens.tolist(),
-        "lengths": None if lengths is None else lengths.tolist(),
-    }
+def spelled(batch: PackedBatch) -> list[Any]:
+    """Positions, labels, boundaries and lengths without padding."""
+    arrays = (batch.position_ids, batch.labels, batch.cu_seqlens, batch.segment_lengths)
+    return [None if each is None else each.tolist() for each in arrays]
 
 
 @pytest.mark.parametrize(
@@ -44,16 +40,15 @@ def spelled(batch: PackedBatch) -> dict[str, Any]:
         ([5, 2, 2, 2, 7], [0, 1, 0, 0, 0], [0, 2, 3, 4, 5]),  # a run of EOS
         ([5, 2, 7, 8], [0, 1, 0, 1], [0, 2, 4]),  # no EOS at the end
         ([2, 5], [0, 0], [0, 1, 2]),  # EOS first
-        ([5, 6], [0, 1], [0, 2]),  # no EOS
         ([5, 2, 0, 0, 0], [0, 1, 0, 1, 2], [0, 2, 5]),  # padding counts on, as a segment
         ([5, 6, 0, 0], [0, 1, 2, 3], [0, 4]),  # padding of a document that was cut
     ],
 )
-def test_positions_restart_after_each_eos(
-    row: list[int], positions: list[int], boundaries: list[int]
-) -> None:
+def test_positions_restart_after_each_eos(row: Any, positions: Any, boundaries: Any) -> None:
     batch = batch_from_rows([{"input_ids": row}], boundaries="eos", token=EOS)
     assert (batch.position_ids.tolist(), batch.cu_seqlens.tolist()) == (positions, boundaries)
+    given = {"tokens": row, "cu_seqlens": boundaries}
+    assert spelled(batch) == spelled(batch_from_rows([given]))
 
 
 @given(ROWS, st.booleans())
@@ -65,52 +60,46 @@ def test_positions_of_rows_are_those_of_counting_token_by_token_and_give_the_bou
     positions = [plain_positions(row, EOS, ends=ends) for row in rows]
     assert batch.position_ids.tolist() == [place for row in positions for place in row]
     assert batch.labels[batch.cu_seqlens[:-1]].tolist() == [-100] * batch.num_segments
-    positioned = [
-        {"input_ids": row, "position_ids": places}
-        for row, places in zip(rows, positions, strict=True)
-    ]
+    pairs = zip(rows, positions, strict=True)
+    positioned = [{"input_ids": row, "position_ids": places} for row, places in pairs]
     assert spelled(batch_from_rows(positioned, boundaries="positions")) == spelled(batch)
 
 
+BY_EOS = {"boundaries": "eos", "token": EOS}
+PADDED = [{"input_ids": [5, 6, EOS, PAD, PAD]}, {"input_ids": [5, PAD, 7, PAD]}]
 MASKED = {"input_ids": [BOS, 5, BOS, 6, 9], "attention_mask": [1, 1, 2, 2, 0], "labels": [7] * 5}
+NONE = -100
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "positions", "labels", "boundaries", "lengths"),
+    ("rows", "options", "expected"),
     [
         (
-            [{"input_ids": [5, 6, EOS, PAD, PAD]}, {"input_ids": [5, PAD, 7, PAD]}],
-            {"boundaries": "eos", "token": EOS, "pad_token": PAD},
-            [0, 1, 2, 0, 1, 0, 1, 2, 3],
-            [-100, 6, EOS, -100, -100, -100, PAD, 7, -100],
-            [0, 3, 5, 9],
-            [3, 0, 3],
+            PADDED,
+            BY_EOS | {"pad_token": PAD},
+            [
+                [0, 1, 2, 0, 1, 0, 1, 2, 3],
+                [NONE, 6, EOS, NONE, NONE, NONE, PAD, 7, NONE],
+                [0, 3, 5, 9],
+                [3, 0, 3],
+            ],
         ),
         (
             [{"input_ids": [5, 6, EOS, EOS, EOS]}],  # a document keeps its EOS
-            {"boundaries": "eos", "token": EOS, "pad_token": EOS},
-            [0, 1, 2, 0, 0],
-            [-100, 6, EOS, -100, -100],
-            [0, 3, 4, 5],
-            [3, 0, 0],
+            BY_EOS | {"pad_token": EOS},
+            [[0, 1, 2, 0, 0], [NONE, 6, EOS, NONE, NONE], [0, 3, 4, 5], [3, 0, 0]],
         ),
         (
             [MASKED],  # the row itself says what is padding
             {"boundaries": "bos", "token": BOS},
-            [0, 1, 0, 1, 2],
-            [-100, 7, -100, 7, -100],
-            [0, 2, 5],
-            [2, 2],
+            [[0, 1, 0, 1, 2], [NONE, 7, NONE, 7, NONE], [0, 2, 5], [2, 2]],
         ),
     ],
 )
-def test_padding_has_no_loss_and_no_length(
-    rows: Any, options: Any, positions: Any, labels: Any, boundaries: Any, lengths: Any
-) -> None:
+def test_padding_has_no_loss_and_no_length(rows: Any, options: Any, expected: Any) -> None:
     batch = batch_from_rows(rows, **options)
-    expected = {"positions": positions, "labels": labels, "boundaries": boundaries}
-    assert spelled(batch) == expected | {"lengths": lengths}
-    assert batch.num_real_tokens == sum(lengths)
+    assert spelled(batch) == expected
+    assert batch.num_real_tokens == sum(expected[-1])
 
 
 def test_rows_make_the_batch_that_the_loader_makes() -> None:
@@ -118,12 +107,9 @@ def test_rows_make_the_batch_that_the_loader_makes() -> None:
     rows: Any = [dict(pack.columns) for pack in PackedShards(GOLDEN / "v1-example")]
     assert lists(batch_from_rows(rows)) == lists(batch)
     lengths = [np.diff(row["cu_seqlens"]).tolist() for row in rows]
-    trl = [
-        {"input_ids": row["tokens"], "seq_lengths": each}
-        for row, each in zip(rows, lengths, strict=True)
-    ]
-    expected = {name: value for name, value in lists(batch).items() if name != "document_ids"}
-    assert lists(batch_from_rows(trl)) == expected
+    pairs = zip(rows, lengths, strict=True)
+    trl = [{"input_ids": row["tokens"], "seq_lengths": each} for row, each in pairs]
+    assert lists(batch_from_rows(trl)) | {"document_ids": [1, 0, 1, 2]} == lists(batch)
     row = {"tokens": [5, 6, 7], "cu_seqlens": [0, 2, 3], "pair_ids": [4, 4], "pair_sides": [0, 1]}
     extra = batch_from_rows([row, row]).extra
     assert {name: (values.dtype.name, values.tolist()) for name, values in extra.items()} == {
@@ -132,41 +118,39 @@ def test_rows_make_the_batch_that_the_loader_makes() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("kind", "token", "sentence"),
-    [
-        ("eod", 2, "boundaries is 'eod'; expected one of eos, bos, positions"),
-        ("eos", None, "boundaries is 'eos' and token is None; pass the id of EOS"),
-        ("bos", None, "boundaries is 'bos' and token is None; pass the id of BOS"),
-        ("positions", 2, "boundaries is 'positions' and token is 2; positions need no token"),
-        (None, 2, "token is 2 and pad_token is None without boundaries; pass boundaries='eos'"),
-    ],
-)
-def test_wrong_arguments_are_a_sentence(kind: Any, token: int | None, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        batch_from_rows([{"input_ids": [1], "position_ids": [0]}], boundaries=kind, token=token)
-
-
 TWO = {"tokens": [1, 2]}
+PLACED = TWO | {"position_ids": [0, 1]}
+POSITIONS = {"boundaries": "positions"}
 
 
 @pytest.mark.parametrize(
-    ("row", "kind", "words"),
+    ("row", "options", "words"),
     [
-        ({"tokens": [1, 2], "cu_seqlens": [0, 1]}, None, r"row 0 of .*: cu_seqlens are \[0, 1\]"),
-        ({"labels": [1]}, None, "columns labels; expected tokens .*remove_unused_columns=False"),
-        ({"tokens": [1]}, None, "columns tokens; expected cu_seqlens or seq_lengths among them"),
-        (TWO | {"cu_seqlens": [0, 2], "labels": [1]}, None, "have 1 labels for 2 tokens"),
-        (TWO, "positions", "row 0 .* has the columns tokens; expected position_ids among them"),
-        (TWO | {"position_ids": [0]}, "positions", "row 0 .* has 1 position_ids for 2 tokens"),
-        (TWO | {"position_ids": [0, 4]}, "positions", "row 0 .* has position 4 at token 1, where"),
-        (
-            TWO | {"position_ids": [0, 1], "attention_mask": [0, 1]},
-            "positions",
-            "row 0 .* has an attention_mask of 2 values, 1 of them not 0, for 2 tokens",
-        ),
+        ({"tokens": [1, 2], "cu_seqlens": [0, 1]}, {}, r"row 0 of .*: cu_seqlens are \[0, 1\]"),
+        ({"labels": [1]}, {}, "columns labels; expected tokens .*remove_unused_columns=False"),
+        ({"tokens": [1]}, {}, "columns tokens; expected cu_seqlens or seq_lengths among them"),
+        (TWO | {"cu_seqlens": [0, 2], "labels": [1]}, {}, "have 1 labels for 2 tokens"),
+        (TWO, POSITIONS, "row 0 .* has the columns tokens; expected position_ids among them"),
+        (TWO | {"position_ids": [0]}, POSITIONS, "row 0 .* has 1 position_ids for 2 tokens"),
+        (TWO | {"position_ids": [0, 4]}, POSITIONS, "row 0 .* has position 4 at token 1, where"),
+        (PLACED | {"attention_mask": [0, 1]}, POSITIONS, "row 0 .* of 2 values, 1 of them not 0"),
     ],
 )
-def test_rows_that_do_not_fit_are_a_sentence(row: dict[str, Any], kind: Any, words: str) -> None:
+def test_rows_that_do_not_fit_are_a_sentence(row: Any, options: Any, words: str) -> None:
     with pytest.raises(FormatError, match=words):
-        batch_from_rows([row], boundaries=kind)
+        batch_from_rows([row], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"boundaries": "eod"}, "'eod'; expected one of eos, bos, positions"),
+        ({"boundaries": "eos"}, "'eos' and token is None; pass the id of EOS"),
+        ({"boundaries": "bos"}, "'bos' and token is None; pass the id of BOS"),
+        (POSITIONS | {"token": 2}, "token is 2; positions need no token"),
+        ({"token": 2}, "token is 2 and pad_token is None without boundaries; pass boundaries="),
+    ],
+)
+def test_wrong_arguments_are_a_sentence(options: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        batch_from_rows([PLACED], **options)

@@ -21,6 +21,7 @@ from packprep.schemas.canonical import file_digest
 from packprep.schemas.files import shard_name
 from packprep.schemas.storage.writing import write_manifest
 from tests.helpers.tiny_shards import (
+    COMPACT,
     EXAMPLE,
     GOLDEN,
     PLAIN,
@@ -123,21 +124,30 @@ def test_columns_that_were_left_out_are_none_and_positions_are_made(tmp_path: Pa
     assert (first.document_id, first.start, first.tokens.tolist()) == (None, None, [0, 0, 0])
 
 
-@given(
-    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=6), st.data()
-)
-def test_whatever_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[list[int]], data: st.DataObject
+LENGTHS = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=9)
+
+
+@given(LENGTHS, st.sampled_from([PLAIN, COMPACT]), st.data())
+def test_whatever_is_written_is_read_mapped_or_not(
+    tmp_path_factory: pytest.TempPathFactory, lengths: Any, columns: Any, data: st.DataObject
 ) -> None:
     rows = [row_of(n, *pack) for n, pack in enumerate(lengths)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
     shards = [rows[first:last] for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
-    out = tmp_path_factory.mktemp("any") / "out"
-    write_output(out, {"train": shards}, max_length=12, rows_per_batch=data.draw(st.integers(1, 3)))
+    out, rows_per_batch = tmp_path_factory.mktemp("any") / "out", data.draw(st.integers(1, 3))
+    write_output(out, {"train": shards}, columns, max_length=12, rows_per_batch=rows_per_batch)
+    size = data.draw(st.sampled_from([None, 1, 2000]))
     packs = PackedShards(out, verify=True)
+    read = PackedShards(out, mmap=False, cache_size=size, verify=True)
     assert rows_of(packs) == rows
+    for pack, other in zip(packs, read, strict=True):
+        for name, values in other.columns.items():
+            assert values.dtype == pack.columns[name].dtype
+            assert values.tolist() == pack.columns[name].tolist()
+            assert not values.flags.writeable
+        assert other.position_ids.tolist() == pack.position_ids.tolist()
     index = data.draw(st.integers(-len(rows), len(rows) - 1))
-    assert packs[index].tokens.tolist() == rows[index]["tokens"]
+    assert packs[index].tokens.tolist() == read[index].tokens.tolist() == rows[index]["tokens"]
 
 
 def test_a_split_is_chosen_by_name_or_by_its_directory(both: Path) -> None:

@@ -41,8 +41,7 @@ def runs_by_hand(shards: PackedShards, order: list[int], budget: int) -> list[li
     for pack in order:
         size = len(shards[pack].tokens)
         if size > room:
-            runs.append([])
-            room = budget
+            runs, room = [*runs, []], budget
         runs[-1].append(pack)
         room -= size
     return [sorted(run) for run in runs]
@@ -65,74 +64,62 @@ def test_runs_are_those_of_next_fit_also_from_any_of_their_bounds(
         assert later == bounds[number:]
 
 
-@given(
-    budget=st.integers(8, 40),
-    size=st.integers(1, 3),
-    remainder=st.sampled_from(["drop", "fill"]),
-    shuffle=st.booleans(),
-    epoch=st.integers(0, 2),
-)
+def loaders_of(shards: PackedShards, size: int, **options: Any) -> list[PackedLoader]:
+    options |= {"world_size": size, "prefetch": 0}
+    return [PackedLoader(shards, rank=rank, **options) for rank in range(size)]
+
+
+def packs_in(loaders: list[PackedLoader], steps: int | None = None) -> list[list[int]]:
+    """The packs of each batch, of the first `steps` steps, rank after rank."""
+    batches = itertools.islice(zip(*loaders, strict=True), steps)
+    return [packs_of(batch) for step in batches for batch in step]
+
+
+BUDGETS, RANKS = st.integers(8, 40), st.integers(1, 3)
+
+
+@given(BUDGETS, RANKS, st.sampled_from(["drop", "fill"]), st.booleans(), st.integers(0, 2))
 def test_ranks_share_the_runs_of_the_order(
     shards: PackedShards, budget: int, size: int, remainder: Any, shuffle: bool, epoch: int
 ) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "epoch": epoch, "prefetch": 0}
-    runs = runs_by_hand(shards, order_of(shards, **options), budget)
-    options |= {"max_tokens": budget, "world_size": size, "remainder": remainder}
-    loaders = [PackedLoader(shards, rank=rank, **options) for rank in range(size)]
+    order: dict[str, Any] = {"shuffle": shuffle, "epoch": epoch}
+    runs = runs_by_hand(shards, order_of(shards, **order), budget)
+    loaders = loaders_of(shards, size, max_tokens=budget, remainder=remainder, **order)
     steps = -(-len(runs) // size) if remainder == "fill" else len(runs) // size
     assert [len(loader) for loader in loaders] == [steps] * size
-    batches = [[*loader] for loader in loaders]
-    assert {len(of_rank) for of_rank in batches} == {steps}
-    found = [packs_of(of_rank[step]) for step in range(steps) for of_rank in batches]
+    found = packs_in(loaders)
     assert found == (runs + [[]] * size)[: steps * size]
-    assert all(len(batch) <= budget for of_rank in batches for batch in of_rank)
+    assert all(len(batch) <= budget for loader in loaders for batch in loader)
     assert [packs_of(loaders[0][step]) for step in range(steps)] == found[::size]
 
 
-@given(
-    first=st.integers(1, 3),
-    second=st.integers(1, 3),
-    stop=st.integers(0, 4),
-    budget=st.integers(8, 20),
-)
+@given(RANKS, RANKS, st.integers(1, 4), st.integers(8, 20))
 def test_a_state_resumes_the_stream_at_another_number_of_ranks(
     shards: PackedShards, first: int, second: int, stop: int, budget: int
 ) -> None:
-    def loader(rank: int, size: int) -> PackedLoader:
-        return PackedLoader(shards, max_tokens=budget, rank=rank, world_size=size, seed=5)
-
-    before = [list[list[int]]() for _ in range(first)]
-    states: list[dict[str, int]] = []
-    for rank in range(first):
-        one = loader(rank, first)
-        stop = min(stop, len(one))
-        before[rank] = [packs_of(batch) for batch in itertools.islice(one, stop)]
-        states.append(one.state_dict())
+    before = loaders_of(shards, first, max_tokens=budget, seed=5)
+    stream = packs_in(before, stop)
+    states = [loader.state_dict() for loader in before]
     assert all(state == states[0] for state in states)
     assert all(isinstance(value, int) for value in states[0].values())
-    after = []
-    for rank in range(second):
-        one = loader(rank, second)
-        one.load_state_dict(states[0])
-        after.append([packs_of(batch) for batch in one])
-    stream = [packs for step in zip(*before, strict=True) for packs in step]
-    stream += [packs for step in zip(*after, strict=True) for packs in step]
+    after = loaders_of(shards, second, max_tokens=budget)
+    for loader in after:
+        loader.load_state_dict(states[0])
+    stream += packs_in(after)
     assert stream == runs_by_hand(shards, order_of(shards, seed=5), budget)[: len(stream)]
 
 
-def test_workers_and_threads_give_the_same_batches(shards: PackedShards) -> None:
-    plain = [packs_of(batch) for batch in PackedLoader(shards, max_tokens=16, prefetch=0)]
-    assert [packs_of(batch) for batch in PackedLoader(shards, max_tokens=16)] == plain
+def test_threads_give_the_same_batches_and_padding_counts(shards: PackedShards) -> None:
+    plain = packs_in(loaders_of(shards, 1, max_tokens=16))
+    loader = PackedLoader(shards, max_tokens=16)
+    assert [packs_of(batch) for batch in loader] == plain
     pytest.importorskip("torch")
-    loader = PackedLoader(shards, max_tokens=16, prefetch=0)
     assert [packs_of(batch.numpy()) for batch in loader.dataloader()] == plain
-
-
-def test_shapes_are_fixed_with_pad_to_and_padding_counts(shards: PackedShards) -> None:
     fixed = PackedLoader(shards, max_tokens=30, pad_to=32, labels="shifted")
     assert {len(batch) for batch in fixed} == {32}
-    sliced = PackedLoader(shards, max_tokens=30, cp_size=2, labels="shifted")
-    sizes = {len(batch) for batch in sliced}
+    sizes = {
+        len(batch) for batch in PackedLoader(shards, max_tokens=30, cp_size=2, labels="shifted")
+    }
     assert max(sizes) <= 28
     assert {size % 4 for size in sizes} == {0}
 

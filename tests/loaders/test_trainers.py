@@ -1,6 +1,6 @@
 """The loader in training.
 
-torch's data loaders, the batches of a Trainer, two processes, kill and resume.
+torch's data loaders, two processes, kill and resume.
 """
 
 import json
@@ -19,7 +19,7 @@ import pytest
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
 from tests.helpers import warm
 from tests.helpers.tiny_shards import write_output
-from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
+from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without
 
 from .test_order import packs_in, packs_of
 
@@ -28,7 +28,7 @@ skip_without("torch", "transformers")
 import torch  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from packprep.loaders import to_hf, verify_isolation  # noqa: E402
+from packprep.loaders import to_hf  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "scripts" / "examples" / "train_tiny.py")
@@ -57,7 +57,7 @@ def in_workers(workers: int) -> dict[str, Any]:
 WORKERS = pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@WORKERS
 def test_torchs_dataloader_gives_the_same_batches_in_order(shards: Path, workers: int) -> None:
     loader: Any = PackedLoader(PackedShards(shards), 2, rank=1, world_size=2)
     batches = [*DataLoader(loader, batch_size=None, **in_workers(workers))]
@@ -103,26 +103,26 @@ def test_a_dataloader_of_the_loader_resumes_at_its_state_and_counts(
     assert packs_in(batches) == expected
 
 
-def numbers_of(batch: PackedBatch) -> list[int]:
-    """The packs of a batch, by number; pack n begins with document 3 * n."""
-    return [document // 3 for document in packs_of(batch) if document % 3 == 0]
-
-
 @WORKERS
 def test_a_dataloader_resumes_at_another_world_size_and_batch(shards: Path, workers: int) -> None:
-    expected = [numbers_of(batch)[0] for batch in PackedLoader(PackedShards(shards), 1)]
+    def pack_numbers(batch: PackedBatch) -> list[int]:
+        """Pack n begins with document 3 * n."""
+        return [document // 3 for document in packs_of(batch) if document % 3 == 0]
+
+    expected = [pack_numbers(batch)[0] for batch in PackedLoader(PackedShards(shards), 1)]
     first = PackedLoader(PackedShards(shards), 5, prefetch=0)
     next(iter(first))
-    ranks = [PackedLoader(PackedShards(shards), 2, rank=rank, world_size=2) for rank in range(2)]
-    after = []
-    for loader in ranks:
+    loaders, after = list[Any](), list[int]()
+    for rank in range(2):
+        loader = PackedLoader(PackedShards(shards), 2, rank=rank, world_size=2)
         loader.load_state_dict(first.state_dict())
-    loaders: list[Any] = [loader.dataloader(**in_workers(workers)) for loader in ranks]
+        loaders.append(loader.dataloader(**in_workers(workers)))
     for batches in zip(*loaders, strict=True):
-        after += [pack for packs in zip(*map(numbers_of, batches), strict=True) for pack in packs]
+        after += chain(*zip(*map(pack_numbers, batches), strict=True))
     assert after == expected[5:21]
 
 
+@pytest.mark.long
 def test_workers_that_stay_alive_follow_set_epoch(shards: Path) -> None:
     loader = PackedLoader(PackedShards(shards), 4)
     batches = loader.dataloader(collate_fn=to_hf, persistent_workers=True, **in_workers(2))
@@ -135,47 +135,17 @@ def test_workers_that_stay_alive_follow_set_epoch(shards: Path) -> None:
 
 
 # One worker: a second one might still be starting when the first one's refusal ends the iteration.
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_state(
     shards: Path, workers: int
 ) -> None:
-    loader = PackedLoader(PackedShards(shards), 3)
+    loader: Any = PackedLoader(PackedShards(shards), 3)
     iterator = iter(loader)
     next(iterator)
     loader.load_state_dict(loader.state_dict())
-    dataset: Any = loader
-    batches: Any = DataLoader(dataset, batch_size=None, **in_workers(workers))
     with pytest.raises(ValueError, match="step 0 was read and the loaded state is at pack 3"):
-        next(iter(batches))
+        next(iter(DataLoader(loader, batch_size=None, **in_workers(workers))))
     assert packs_of(loader[1]) == packs_of(next(iterator))
-
-
-def test_the_loop_of_the_page_checks_isolation_and_shuffles_each_epoch(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    page = (ROOT / "docs" / "train" / "transformers.md").read_text()
-    code = page.split('```python file="loop.py"\n')[1].split("```")[0]
-    for old, new in {
-        '"packed"': repr(str(shards)),
-        "EPOCHS, LAST_STEP = 2, int(sys.argv[1])": "EPOCHS, LAST_STEP = 3, 18",
-        "guard(LlamaForCausalLM(config))": "given_model",
-    }.items():
-        assert old in code
-        code = code.replace(old, new)
-    assert "inputs=to_hf" in code
-    model, calls = tiny_llama(), list[Any]()
-    model.register_forward_pre_hook(
-        lambda _, __, call: calls.append(call["input_ids"][0].tolist()), with_kwargs=True
-    )
-    monkeypatch.chdir(tmp_path)  # it writes its checkpoint there
-    with pytest.raises(SystemExit):
-        exec(code, {"given_model": model})
-    assert capsys.readouterr().out.startswith("True\n")
-    first, second, third = (calls[-steps:][:6] for steps in (18, 12, 6))
-    assert first != second != third != first
-    assert sorted(chain(*first)) == sorted(chain(*second)) == sorted(chain(*third))
-    state = torch.load(tmp_path / "checkpoint.pt")
-    assert (state["step"], state["loader"]["epoch"], state["loader"]["packs"]) == (18, 2, 24)
 
 
 def test_a_batch_becomes_tensors_of_the_same_memory(shards: Path) -> None:
@@ -200,31 +170,6 @@ def test_tensors_keep_their_values_while_the_loader_goes_on(shards: Path, pin: b
         kept.append(batch.to(device, non_blocking=True).tokens)
     plain = PackedLoader(PackedShards(shards), 1)
     assert [tokens.tolist() for tokens in kept] == [batch.tokens.tolist() for batch in plain]
-
-
-@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
-def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(
-    shards: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("accelerate")
-    import datasets
-    from transformers import Trainer, TrainingArguments
-
-    def with_mask(rows: Any) -> dict[str, Any]:
-        fields = to_hf(rows)
-        return fields | {"attention_mask": torch.ones_like(fields["input_ids"])}
-
-    options: dict[str, Any] = {"per_device_train_batch_size": 4, "remove_unused_columns": False}
-    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], **options)
-    found = []
-    for collate in (to_hf, with_mask):
-        rows = datasets.load_from_disk(shards)
-        trainer = Trainer(tiny_llama(), arguments, train_dataset=rows, data_collator=collate)
-        batch = next(iter(trainer.get_train_dataloader()))
-        assert type(batch) is dict
-        found.append(verify_isolation(trainer.model, batch))
-    assert found[0].isolated, str(found[0])
-    assert "the call has an attention_mask" in str(found[1])
 
 
 def train_tiny(*arguments: str, **variables: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,23 +34,16 @@ from packprep.loaders import (  # noqa: E402
 def rows_and_ids() -> tuple[list[list[int]], list[int], list[list[bool]]]:
     """Answers to a prompt, turns of a conversation, a row that is a prefix of another, a copy."""
     prompt, other = documents([11, 6], seed=1)
-    answers = documents([5, 3, 5, 2], seed=2)
-    rows, ids, masks = [], [], []
-    for answer in answers:
-        rows.append(prompt + answer)
-        ids.append(0)
-        masks.append([False] * len(prompt) + [True] * len(answer))
+    rows: list[tuple[int, list[int], list[int]]] = []  # id, context, answer
+    rows += [(0, prompt, answer) for answer in documents([5, 3, 5, 2], seed=2)]
     conversation: list[int] = []
     for question, answer in zip(documents([4, 3, 5], 3), documents([3, 4, 2], 4), strict=True):
-        conversation = [*conversation, *question]
-        rows.append([*conversation, *answer])
-        ids.append(1)
-        masks.append([False] * len(conversation) + [True] * len(answer))
-        conversation = [*conversation, *answer]
-    rows += [other, other]
-    ids += [2, 2]
-    masks += [[True] * len(other)] * 2
-    return rows, ids, masks
+        rows.append((1, conversation + question, answer))
+        conversation = conversation + question + answer
+    rows += [(2, [], other)] * 2
+    ids = [number for number, _, _ in rows]
+    masks = [[False] * len(context) + [True] * len(answer) for _, context, answer in rows]
+    return [context + answer for _, context, answer in rows], ids, masks
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +73,14 @@ def gradients(model: Any) -> list[Any]:
 
 
 def test_unshared_rows_are_the_rows_that_were_packed(shards: PackedShards) -> None:
-    rows, ids, masks = rows_and_ids()
     plain = batch_of(shards, pad_multiple=64).unshared()
     found = []
     for number, (first, last) in enumerate(pairwise(plain.cu_seqlens.tolist())):
-        tokens = plain.tokens[first:last].tolist()
-        labels = plain.labels[first:last].tolist()
+        tokens, labels = (each[first:last].tolist() for each in (plain.tokens, plain.labels))
         assert plain.position_ids[first:last].tolist() == [*range(len(tokens))]
         found.append((int(plain.document_ids[number]), tokens, labels))
     expected = []
-    for row, number, mask in zip(rows, ids, masks, strict=True):
+    for row, number, mask in zip(*rows_and_ids(), strict=True):
         labels = [token if keep else -100 for token, keep in zip(row, mask, strict=True)]
         expected.append((number, row, [-100, *labels[1:]]))
     assert sorted(found) == sorted(expected)
@@ -96,9 +88,7 @@ def test_unshared_rows_are_the_rows_that_were_packed(shards: PackedShards) -> No
     assert [row.tolist() for row in alone] == [row.tolist() for row in tree]
 
 
-def row_losses(
-    batch: PackedBatch, logits_of: Callable[[Any], Any], reduction: str = "sum"
-) -> tuple[Any, int]:
+def row_losses(batch: PackedBatch, logits_of: Any, reduction: str = "sum") -> tuple[Any, int]:
     """Sum of the losses of all rows, one by one, and the number of their labels."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     for tokens, labels in separate(batch):
@@ -106,30 +96,6 @@ def row_losses(
         total = total + cross_entropy(logits[:-1], wanted, reduction=reduction)
         count += int((wanted != -100).sum())
     return total, count
-
-
-@pytest.mark.parametrize("padding", [{}, {"pad_multiple": 64}, {"max_segments": 64}])
-def test_loss_and_gradients_are_those_of_separate_rows(
-    shards: PackedShards, padding: dict[str, int]
-) -> None:
-    model = plain_llama()
-    batch = batch_of(shards, **padding).torch()
-    loss = tree_loss(model(batch.tokens, batch.position_ids, tree_mask(batch)), batch, 16)
-    loss.backward()
-    of_trees = gradients(model)
-
-    def alone(tokens: Any) -> Any:
-        length = tokens.shape[1]
-        seen = torch.ones(length, length, dtype=torch.bool).tril()
-        return model(tokens[0], torch.arange(length), seen)
-
-    total, count = row_losses(batch, alone)
-    assert count == int(batch.label_weights.sum()) == int(batch.rows["row_trained"].sum())
-    (total / count).backward()
-    assert abs(float(loss.detach() - total.detach() / count)) < 1e-9
-    for one, two in zip(of_trees, gradients(model), strict=True):
-        assert (one - two).abs().max() < 1e-9
-        assert one.abs().max() > 1e-3
 
 
 def gpt2() -> Any:
@@ -142,35 +108,48 @@ def gpt2() -> Any:
     return GPT2LMHeadModel(config).double().eval()
 
 
-def rows_of(model: Any) -> Callable[[Any], Any]:
-    return lambda tokens: model(input_ids=tokens, use_cache=False).logits[0]
+def llama() -> Any:
+    return tiny_llama("eager").double()
 
 
-@pytest.mark.parametrize(
-    ("make", "limit"), [(gpt2, 1e-9), (lambda: tiny_llama("eager").double(), 1e-5)]
-)
-def test_gradients_of_transformers_models_are_those_of_separate_rows(
-    shards: PackedShards, make: Callable[[], Any], limit: float
+def logits_of_trees(model: Any, batch: PackedBatch) -> Any:
+    if not hasattr(model, "config"):
+        return model(batch.tokens, batch.position_ids, tree_mask(batch))
+    return model(**to_hf_4d(batch, model.config, dtype=model.dtype)).logits
+
+
+def logits_alone(model: Any, tokens: Any) -> Any:
+    if not hasattr(model, "config"):
+        length = tokens.shape[1]
+        seen = torch.ones(length, length, dtype=torch.bool).tril()
+        return model(tokens[0], torch.arange(length), seen)
+    return model(input_ids=tokens, use_cache=False).logits[0]
+
+
+@pytest.mark.parametrize(("make", "limit"), [(plain_llama, 1e-9), (gpt2, 1e-9), (llama, 1e-5)])
+@pytest.mark.parametrize("padding", [{}, {"pad_multiple": 64}, {"max_segments": 64}])
+def test_loss_and_gradients_are_those_of_separate_rows(
+    shards: PackedShards, make: Callable[[], Any], limit: float, padding: dict[str, int]
 ) -> None:
-    model = make()
-    batch = batch_of(shards).torch()
-    loss = tree_loss(model(**to_hf_4d(batch, model.config, dtype=model.dtype)).logits, batch)
+    model, batch = make(), batch_of(shards, **padding).torch()
+    loss = tree_loss(logits_of_trees(model, batch), batch, 16)
     loss.backward()
     of_trees = gradients(model)
-    total, count = row_losses(batch, rows_of(model))
+    total, count = row_losses(batch, partial(logits_alone, model))
+    assert count == int(batch.label_weights.sum()) == int(batch.rows["row_trained"].sum())
     (total / count).backward()
-    assert float(loss.detach()) == pytest.approx(float(total.detach()) / count, abs=limit)
+    assert abs(float(loss.detach() - total.detach() / count)) < limit
     for one, two in zip(of_trees, gradients(model), strict=True):
         assert (one - two).abs().max() < limit
+    assert max(each.abs().max() for each in of_trees) > 1e-3
 
 
 @pytest.mark.parametrize("mode", ["token", "segment", "document"])
 def test_weights_count_rows(shards: PackedShards, mode: Any) -> None:
-    batch = batch_of(shards, loss_weights=mode)
-    model = tiny_llama("eager").double()
-    loss = tree_loss(model(**to_hf_4d(batch.torch(), model.config)).logits, batch)
+    batch, model = batch_of(shards, loss_weights=mode), llama()
+    loss = tree_loss(logits_of_trees(model, batch.torch()), batch)
     reduction = "sum" if mode == "token" else "mean"  # the turns of a row are documents
-    expected, _ = row_losses(batch, rows_of(model), reduction)
+    expected, _ = row_losses(batch, partial(logits_alone, model), reduction)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
 
 
@@ -235,26 +214,23 @@ def test_blocks_are_those_of_the_dense_mask(
     found = to_block_sparse(batch, block_size, transposed=transposed)
     assert {tensor.dtype for tensor in found.values()} == {torch.int32}
     total, (rows, columns) = len(batch), block_size
-    expected: dict[str, list[list[int]]] = {"mask": [], "full": []}
     sizes = (columns, rows) if transposed else (rows, columns)
+    lines = {"mask": list[list[int]](), "full": list[list[int]]()}
     for first in range(0, total, sizes[0]):
-        lists: dict[str, list[int]] = {"mask": [], "full": []}
+        for numbers in lines.values():
+            numbers.append([])
         for number, second in enumerate(range(0, total, sizes[1])):
             query, key = (second, first) if transposed else (first, second)
             block = mask[query : query + rows, key : key + columns]
-            whole = block.numel() == rows * columns
-            if block.all() and whole:
-                lists["full"].append(number)
-            elif block.any():
-                lists["mask"].append(number)
-        for name, numbers in lists.items():
-            expected[name].append(numbers)
-    for name, lines in expected.items():
+            if block.any():
+                whole = block.all() and block.numel() == rows * columns
+                lines["full" if whole else "mask"][-1].append(number)
+    for name, expected in lines.items():
         counts, numbers = found[f"{name}_block_cnt"], found[f"{name}_block_idx"]
         assert counts.shape == (1, 1, -(-total // sizes[0]))
         assert numbers.shape == (*counts.shape, -(-total // sizes[1]))
         used = zip(numbers[0, 0], counts[0, 0].tolist(), strict=True)
-        assert [line[:count].tolist() for line, count in used] == lines
+        assert [line[:count].tolist() for line, count in used] == expected
 
 
 def test_isolation_of_trees(shards: PackedShards) -> None:

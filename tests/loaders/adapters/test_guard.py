@@ -170,35 +170,21 @@ def test_flex_attention_is_judged_as_sdpa_is() -> None:
 
 
 PACK = {"tokens": tokens_of(1)[0].tolist(), "cu_seqlens": BOUNDARIES}
-REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "a mask": (
-        {"attention_mask": torch.ones(1, TOTAL)},
-        ("a 2-D attention_mask and position_ids that restart", "data_collator=to_hf"),
-    ),
-    "a cache": (
-        {"use_cache": True},
-        ("has a cache and position_ids that restart", "model.config.use_cache = False"),
-    ),
-    "no positions": (
-        {"position_ids": None},
-        ("has cu_seq_lens_q and no position_ids, and sdpa attention", "data_collator=to_hf"),
-    ),
-    "no boundaries": (
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"attention_mask": torch.ones(1, TOTAL)}, "has a 2-D attention_mask .*data_collator=to_hf"),
+    ({"use_cache": True}, "has a cache and position_ids that .*model.config.use_cache = False"),
+    ({"position_ids": None}, "has cu_seq_lens_q and no position_ids, and .*data_collator=to_hf"),
+    (
         {"position_ids": None, "cu_seq_lens_q": None},
-        ("has neither position_ids nor cu_seq_lens_q", "padding_free=True and max_length=None"),
+        "has neither position_ids nor cu_seq_lens_q.*padding_free=True and max_length=None",
     ),
-}
+]
 
 
-def assert_refused(said: str | None, name: str) -> None:
-    """The sentence names the argument and what to do."""
-    assert (said or "").startswith("a training call of LlamaModel ")
-    assert [words for words in REFUSED[name][1] if words not in (said or "")] == []
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_the_sentence_names_the_argument_and_the_collator(name: str) -> None:
-    assert_refused(refusal(tiny_llama().train(), to_hf([PACK]) | REFUSED[name][0]), name)
+@pytest.mark.parametrize(("changes", "words"), REFUSED)
+def test_the_sentence_names_the_argument_and_the_collator(changes: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^a training call of LlamaModel {words}"):
+        guard(tiny_llama().train())(**to_hf([PACK]) | changes)
 
 
 def test_the_sentences_of_flash_attention_name_what_is_missing(
@@ -301,10 +287,9 @@ def test_a_wrapped_model_is_guarded_before_and_after_it_is_wrapped(
     wrap, model = WRAPPERS[name], tiny_llama().train()
     wrapped = wrap(guard(model)) if guard_first else guard(wrap(model))
     assert wrapped(**to_hf([PACK])).loss.isfinite()
-    for kind, (changes, _) in REFUSED.items():
-        with pytest.raises(ValueError, match=r"^a training call") as error:
+    for changes, words in REFUSED:
+        with pytest.raises(ValueError, match=f"^a training call of LlamaModel {words}"):
             wrapped(**to_hf([PACK]) | changes)
-        assert_refused(str(error.value), kind)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,9 @@ def test_a_leak_is_found_and_its_cause_named(
 ) -> None:
     attention, inputs, cause = LEAKS[leak]
     model = FlashStub(monkeypatch).model() if attention == "flash" else tiny_llama(attention)
-    found = verify_isolation(model, batch, inputs=inputs)
+    found = verify_isolation(model.train(), batch, inputs=inputs)
+    assert model.training  # and the model is as it was
+    assert all(parameter.grad is None for parameter in model.parameters())
     assert not found.isolated
     assert found.largest > 0.01
     assert cause in (found.cause or "")
@@ -170,13 +173,6 @@ def test_a_model_that_mixes_elsewhere_is_found_too(batch: PackedBatch) -> None:
 
     cause = verify_isolation(Mixing(), batch).cause
     assert "another layer mixes tokens across boundaries" in (cause or "")
-
-
-def test_the_model_stays_as_it_was(batch: PackedBatch) -> None:
-    model = tiny_llama().train()
-    verify_isolation(model, batch)
-    assert model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def in_the_page(family: str) -> list[str]:
@@ -234,24 +230,15 @@ def test_the_4d_mask_isolates_models_that_hand_no_positions_on(
     assert packed.loss.isfinite()
 
 
-def test_to_hf_is_refused_and_does_not_leak_where_a_kernel_for_seq_idx_is_missing(
-    batch: PackedBatch,
-) -> None:
-    model = families.tiny_model("bamba", "sdpa")
+def test_models_that_read_seq_idx_are_told_what_they_lack(batch: PackedBatch) -> None:
+    """A kernel; the argument, where logits differ by a thousandth of what they could; a reader."""
     with pytest.raises(ValueError, match="can't keep packed sequences apart without"):
-        model(**to_hf(batch))
-
-
-def test_a_weak_leak_of_a_model_at_its_default_initialisation_is_found(batch: PackedBatch) -> None:
-    """Its logits differ by less than 1e-4, which is more than a thousandth of what they could."""
+        families.tiny_model("bamba", "sdpa")(**to_hf(batch))
     model = families.tiny_model("lfm2", "sdpa", initializer_range=0.02)
     found = verify_isolation(model, batch, inputs=lambda b: without(b, "seq_idx"))
     assert found.largest < 1e-3
     assert not found.isolated
     assert "pass seq_idx to state-space and convolution layers" in (found.cause or "")
-
-
-def test_a_model_that_ignores_seq_idx_is_named(batch: PackedBatch) -> None:
     found = verify_isolation(families.tiny_model("mamba2", "eager"), batch)
     assert "another layer mixes tokens across boundaries and ignores seq_idx" in str(found)
 
@@ -288,20 +275,15 @@ def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(
     assert found.largest > 1e-4
 
 
-def test_filler_is_not_compared(padded: PackedBatch) -> None:
-    """The mask of LLaMA-Factory lets filler see nothing: no logits of filler alone."""
-    found = verify_isolation(
-        tiny_llama(), padded, inputs=lambda b: to_llama_factory(b, mask_dtype=torch.float32)
-    )
-    assert found.isolated, str(found)
-
-
 # What a trainer's dataloader may give: the batch as the model gets it.
 TRAINERS: dict[str, Inputs] = {
     "all boundaries": to_hf,
     "position_ids": lambda b: without(b, *KWARGS, "seq_idx"),
     "seq_idx and position_ids": lambda b: without(b, *KWARGS),
     "a 4-D mask": lambda b: to_hf_4d(b, None),
+    "a 4-D mask in which filler sees nothing": lambda b: to_llama_factory(
+        b, mask_dtype=torch.float32
+    ),
     "no labels": lambda b: without(b, "labels"),
 }
 
@@ -313,13 +295,17 @@ def test_a_dict_of_a_trainer_is_checked_as_it_is(padded: PackedBatch, trainer: s
     assert (found.isolated, found.hazards) == (True, ())
     leak = verify_isolation(tiny_llama(), fields | {"attention_mask": ones(padded)})
     assert "the call has an attention_mask" in str(leak)
+    if trainer == "position_ids":  # of several rows, row by row
+        names = ("input_ids", "labels", "position_ids")
+        two = {name: fields[name].repeat(2, 1) for name in names}
+        assert verify_isolation(tiny_llama(), two | {"use_cache": False}).isolated
+        assert not verify_isolation(tiny_llama(), two | {"use_cache": True}).isolated
 
 
-def test_a_dict_of_several_rows_is_checked_row_by_row(batch: PackedBatch) -> None:
-    fields = to_hf(batch)
-    two = {name: fields[name].repeat(2, 1) for name in ("input_ids", "labels", "position_ids")}
-    assert verify_isolation(tiny_llama(), two | {"use_cache": False}).isolated
-    assert not verify_isolation(tiny_llama(), two | {"use_cache": True}).isolated
+def test_filler_is_not_compared(padded: PackedBatch) -> None:
+    """The mask of LLaMA-Factory lets filler see nothing: no logits of filler alone."""
+    inputs = partial(to_llama_factory, mask_dtype=torch.float32)
+    assert verify_isolation(tiny_llama(), padded, inputs=inputs).isolated
 
 
 def test_what_cannot_be_checked_is_a_sentence(batch: PackedBatch, tmp_path: Path) -> None:

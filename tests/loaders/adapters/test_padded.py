@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ ROWS = [
 INPUT_IDS = [[11, 12, 13, 14], [21, 22, 0, 0]]
 IN_NINES = [[11, 12, 13, 14, 9, 9], [21, 22, 9, 9, 9, 9]]
 LABELS = [[-100, -100, 13, 14], [-100, 22, -100, -100]]
-LOWEST = torch.finfo(torch.float32).min
 
 
 def lists(fields: dict[str, Any]) -> dict[str, Any]:
@@ -37,24 +36,18 @@ def lists(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def packs(lengths: list[list[int]] = PACKS) -> PackedBatch:
-    rows, seed = [], 0
-    for pack in lengths:
-        texts, seed = documents(pack, seed), seed + 1
-        tokens = [token for text in texts for token in text]
+    rows = []
+    for seed, pack in enumerate(lengths):
+        tokens = [token for text in documents(pack, seed) for token in text]
         rows.append({"input_ids": tokens, "seq_lengths": pack})
     return batch_from_rows(rows)
 
 
 def test_rows_have_one_length_and_padding_is_a_segment_without_labels() -> None:
+    expected = {"input_ids": INPUT_IDS, "position_ids": [[0, 0, 1, 2], [0, 1, 0, 1]]}
     fields = to_padded(ROWS)
-    assert lists(fields) == {
-        "input_ids": INPUT_IDS,
-        "position_ids": [[0, 0, 1, 2], [0, 1, 0, 1]],
-        "use_cache": False,
-        "labels": LABELS,
-    }
-    tensors = [value for value in fields.values() if isinstance(value, torch.Tensor)]
-    assert {value.dtype for value in tensors} == {torch.int64}
+    assert lists(fields) == expected | {"use_cache": False, "labels": LABELS}
+    assert {fields[name].dtype for name in (*expected, "labels")} == {torch.int64}
 
 
 @pytest.mark.parametrize(
@@ -65,11 +58,7 @@ def test_rows_have_one_length_and_padding_is_a_segment_without_labels() -> None:
         ({"attention_mask": "padding"}, "attention_mask", [[1, 1, 1, 1], [1, 1, 0, 0]]),
         ({"padding": 5}, "input_ids", [[11, 12, 13, 14, 0], [21, 22, 0, 0, 0]]),
         ({"pad_to_multiple_of": 3, "pad_token_id": 9}, "input_ids", IN_NINES),
-        (
-            {"padding": 5, "pad_to_multiple_of": 3},
-            "labels",
-            [[-100, -100, 13, 14, -100, -100], [-100, 22, *[-100] * 4]],
-        ),
+        ({"padding": 5, "pad_to_multiple_of": 3}, "labels", [each + [-100] * 2 for each in LABELS]),
         ({"padding_positions": "zero"}, "position_ids", [[0, 0, 1, 2], [0, 1, 0, 0]]),
         ({"positions": "continue", "mask": "4d"}, "position_ids", [[0, 1, 2, 3], [0, 1, 0, 1]]),
         ({"rows": "segments"}, "input_ids", [[11, 0, 0], [12, 13, 14], [21, 22, 0]]),
@@ -86,25 +75,19 @@ def test_each_option_changes_its_field(
     assert to_padded(ROWS, **options)[name].tolist() == expected
 
 
-def test_the_4d_mask_is_lower_block_diagonal_and_padding_sees_nothing() -> None:
+def test_the_4d_mask_is_lower_block_diagonal_and_keeps_the_windows_of_a_config() -> None:
     mask = to_padded(ROWS, mask="4d")["attention_mask"]
     assert (mask.dtype, mask.shape) == (torch.float32, (2, 1, 4, 4))
     assert (mask == 0).int()[:, 0].tolist() == [
         [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]],
-        [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+        [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],  # padding sees nothing
     ]
-    assert mask[mask != 0].unique().tolist() == [LOWEST]
-
-
-def test_a_4d_mask_keeps_the_windows_of_a_config() -> None:
+    assert mask[mask != 0].unique().tolist() == [torch.finfo(torch.float32).min]
     config = tiny_llama().config
     config.sliding_window, config.layer_types = 2, ["sliding_attention", "full_attention"]
     masks = to_padded(ROWS, mask="4d", config=config, dtype=torch.bfloat16)["attention_mask"]
-    seen = {name: (mask == 0)[0, 0, 3].tolist() for name, mask in masks.items()}
-    assert seen == {
-        "full_attention": [False, True, True, True],
-        "sliding_attention": [False, False, True, True],
-    }
+    assert (masks["full_attention"] == 0)[0, 0, 3].tolist() == [False, True, True, True]
+    assert (masks["sliding_attention"] == 0)[0, 0, 3].tolist() == [False, False, True, True]
 
 
 def test_filler_and_padding_of_a_batch_are_padding_of_the_rows(tmp_path: Path) -> None:
@@ -147,13 +130,7 @@ def _cu_seqlens(numbers: Any) -> tuple[Any, Any]:
     """Boundaries of the tokens that are no padding, int32, and their places; row by row, plain."""
     lengths: list[int] = []
     for row in numbers.tolist():
-        last = 0
-        for number in row:
-            if number and number == last:
-                lengths[-1] += 1
-            elif number:
-                lengths.append(1)
-            last = number
+        lengths += [len([*group]) for number, group in groupby(row) if number]
     boundaries = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
     return boundaries, numbers.reshape(-1).nonzero()[:, 0]
 
@@ -163,15 +140,12 @@ def by_numbers(module: Any, q: Any, k: Any, v: Any, mask: Any, **options: Any) -
 
     From segment_ids; causal without them.
     """
-    rows, heads, width, _ = q.shape
-    numbers = options.get("segment_ids", torch.ones(rows, width))
-    boundaries, places = _cu_seqlens(numbers)
-    flat = [each.transpose(1, 2).flatten(0, 1)[places] for each in (q, k, v)]
-    out = torch.zeros(rows * width, heads, q.shape[-1])
-    query, key, value = flat
-    scale = options.get("scaling")
-    out[places] = varlen_attention(query, key, value, boundaries, width, scale=scale)
-    return out.view(rows, width, heads, -1), None
+    rows, heads, width, size = q.shape
+    boundaries, places = _cu_seqlens(options.get("segment_ids", torch.ones(rows, width)))
+    q, k, v = (each.transpose(1, 2).flatten(0, 1)[places] for each in (q, k, v))
+    out = torch.zeros(rows * width, heads, size)
+    out[places] = varlen_attention(q, k, v, boundaries, width, scale=options.get("scaling"))
+    return out.view(rows, width, heads, size), None
 
 
 @pytest.fixture
@@ -193,20 +167,18 @@ def reading_numbers() -> Iterator[Any]:
     del AttentionMaskInterface._global_mapping["by_numbers"]
 
 
+ISOLATED: list[dict[str, Any]] = [
+    {},
+    {"mask": "4d"},
+    {"mask": "4d", "positions": "continue"},
+    {"mask": "4d", "padding_positions": "zero", "padding": 20},
+    {"padding_positions": "zero", "pad_to_multiple_of": 8},
+]
+
+
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"mask": "4d"},
-        {"mask": "4d", "positions": "continue"},
-        {"mask": "4d", "padding_positions": "zero", "padding": 20},
-        {"padding_positions": "zero", "pad_to_multiple_of": 8},
-    ],
-)
-def test_positions_and_4d_masks_isolate_in_sdpa_and_eager(
-    attention: str, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("options", ISOLATED)
+def test_positions_and_4d_masks_isolate(attention: str, options: dict[str, Any]) -> None:
     model = tiny_llama(attention)
     found = verify_isolation(model, to_padded(packs(), **options))
     assert found.isolated, found

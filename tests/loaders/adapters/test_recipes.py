@@ -4,6 +4,7 @@ With the installed transformers and TRL.
 """
 
 import re
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from tests.helpers.recipes import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own making
+LONG = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +46,29 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def quick(names: Iterable[str]) -> list[Any]:
+    """The first one of each library in the short run."""
+    firsts = {name.split()[0]: name for name in reversed([*names])}
+    return [pytest.param(n, marks=() if n in firsts.values() else LONG) for n in names]
+
+
 # Those of other trainers need environments of their own: scripts/check_trainers runs them.
-@pytest.mark.parametrize(
-    "name", [name for name in RECIPES if name.startswith(("transformers ", "trl "))]
-)
+HERE = [name for name in RECIPES if name.startswith(("transformers ", "trl "))]
+
+
+@pytest.mark.parametrize("name", quick(HERE))
 def test_the_first_losses_of_a_guarded_recipe_are_those_of_the_documents_alone(
     name: str, shards: Path, tmp_path: Path
 ) -> None:
     assert difference(*RECIPES[name](shards, tmp_path / "out")) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", LEAKS)
+@pytest.mark.parametrize("name", quick(LEAKS))
 def test_a_recipe_made_to_leak_has_other_losses(name: str, shards: Path, tmp_path: Path) -> None:
     assert difference(*LEAKS[name](shards, tmp_path / "out")) > LEAK
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", quick(REFUSED))
 def test_the_guard_refuses_a_recipe_made_to_leak(name: str, shards: Path, tmp_path: Path) -> None:
     REFUSED[name](shards, tmp_path / "out")
 
@@ -68,16 +77,10 @@ def rows_of(lengths: list[list[int]]) -> Any:
     """A dataset of rows that hold documents of these lengths, with the names of hf."""
     from datasets import Dataset
 
-    rows = [
-        {
-            "input_ids": [5] * sum(row),
-            "labels": [5] * sum(row),
-            "position_ids": [place for length in row for place in range(length)],
-            "seq_lengths": row,
-        }
-        for row in lengths
-    ]
-    return Dataset.from_list(rows)
+    ids = [[5] * sum(row) for row in lengths]
+    places = [[place for length in row for place in range(length)] for row in lengths]
+    columns = {"input_ids": ids, "labels": ids, "position_ids": places, "seq_lengths": lengths}
+    return Dataset.from_dict(columns)
 
 
 def step_of(trainer: Any, rows: Any, folder: Path, **settings: Any) -> None:
@@ -104,6 +107,7 @@ def test_the_guard_lets_flattened_rows_of_one_document_pass(tmp_path: Path) -> N
         step_of(Trainer, packs, tmp_path, data_collator=DataCollatorWithFlattening())
 
 
+@LONG
 @pytest.mark.parametrize("caching", [True, False])
 def test_the_guard_refuses_packs_that_trl_packs_again_with_and_without_caches(
     caching: bool, shards: Path, tmp_path: Path
@@ -119,6 +123,7 @@ def test_the_guard_refuses_packs_that_trl_packs_again_with_and_without_caches(
         (datasets.enable_caching if was else datasets.disable_caching)()
 
 
+@LONG
 def test_trl_may_pack_rows_that_are_said_to_be_unpacked(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     rows = rows_of([[6], [9]]).remove_columns(["position_ids", "seq_lengths"])
@@ -137,39 +142,34 @@ def test_trl_may_pack_rows_that_are_said_to_be_unpacked(tmp_path: Path) -> None:
 class InOrder:
     """The override of docs/phases.md, before the class of a trainer."""
 
-    train_dataset: Any
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         from torch.utils.data import SequentialSampler
 
-        return SequentialSampler(self.train_dataset)
+        return SequentialSampler(self.train_dataset)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("way", ["setting", "sampler", "setting of TRL", "loop", "default"])
+WAYS = ["setting", "default", *(pytest.param(each, marks=LONG) for each in ("sampler", "TRL"))]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_rows_of_phases_are_trained_in_their_order(way: str, tmp_path: Path) -> None:
-    from torch.utils.data import DataLoader
     from transformers import Trainer
 
     lengths = [[number, 3] for number in range(4, 44)]
-    rows = rows_of(lengths)
     settings: dict[str, Any] = {**SETTINGS, "per_device_train_batch_size": 2}
-    if way.startswith("setting"):
+    if way in ("setting", "TRL"):
         settings["train_sampling_strategy"] = "sequential"
-    batches: Any
-    if way == "loop":
-        batches = DataLoader(rows, batch_size=2, shuffle=False, collate_fn=to_hf)
-    elif way == "setting of TRL":
+    rows: dict[str, Any] = {"train_dataset": rows_of(lengths)}
+    if way == "TRL":
         trl = pytest.importorskip("trl")
         own = {"bf16": False, "padding_free": True, "max_length": None}
         args = trl.SFTConfig(str(tmp_path), **settings, **own)
-        trainer = trl.SFTTrainer(llama(), args, train_dataset=rows, processing_class=tokenizer())
-        batches = trainer.get_train_dataloader()
+        trainer = trl.SFTTrainer(llama(), args, processing_class=tokenizer(), **rows)
     else:
         args = TrainingArguments(str(tmp_path), remove_unused_columns=False, **settings)
         kind = type("Ordered", (InOrder, Trainer), {}) if way == "sampler" else Trainer
-        trainer = kind(llama(), args, train_dataset=rows, data_collator=to_hf)
-        batches = trainer.get_train_dataloader()
-    sizes = [batch["input_ids"].shape[1] for batch in batches]
+        trainer = kind(llama(), args, data_collator=to_hf, **rows)
+    sizes = [batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader()]
     in_order = [sum(map(sum, lengths[first : first + 2])) for first in range(0, len(lengths), 2)]
     assert (sizes == in_order) == (way != "default")
 

@@ -14,7 +14,7 @@ skip_without("torch", "transformers")
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, dynamic_module_utils  # noqa: E402
 
-from packprep.loaders import PackedBatch, to_hf, to_hf_4d, verify_isolation  # noqa: E402
+from packprep.loaders import to_hf_4d, verify_isolation  # noqa: E402
 
 # A model of one layer of attention. MASK is replaced by the lines that make `seen`.
 CODE = """
@@ -58,12 +58,9 @@ BY_MASK = """
         if attention_mask is not None:
             seen = attention_mask
 """
-BY_NOTHING = ""
-
-
-@pytest.fixture
-def batch(tmp_path: Path) -> PackedBatch:
-    return batch_of(tmp_path / "out", [37, 1, 50, 40]).torch()
+SHAPES: dict[str, tuple[int, ...]] = {"embedding.weight": (64, 16), "positions.weight": (128, 16)}
+SHAPES |= {"head.weight": (64, 16), "head.bias": (64,)}
+CALL_4D = "call it with to_hf_4d(batch, model.config), or use flash-attention"
 
 
 @pytest.fixture(autouse=True)
@@ -78,17 +75,11 @@ def remote(folder: Path, mask: str) -> Any:
     """The model of a folder with config.json, weights and code, as from the hub."""
     folder.mkdir()
     (folder / "modeling_own.py").write_text(CODE.replace("MASK", mask))
-    names = {"AutoConfig": "OwnConfig", "AutoModelForCausalLM": "OwnModel"}
-    auto_map = {auto: f"modeling_own.{name}" for auto, name in names.items()}
+    auto_map = {"AutoConfig": "modeling_own.OwnConfig"}
+    auto_map["AutoModelForCausalLM"] = "modeling_own.OwnModel"
     (folder / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": auto_map}))
     generator = torch.Generator().manual_seed(0)
-    shapes = {
-        "embedding.weight": (64, 16),
-        "positions.weight": (128, 16),
-        "head.weight": (64, 16),
-        "head.bias": (64,),
-    }
-    weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    weights = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
     torch.save(weights, folder / "pytorch_model.bin")
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules.")
@@ -96,26 +87,25 @@ def remote(folder: Path, mask: str) -> Any:
     return model
 
 
-def test_code_that_reads_position_ids_is_isolated(batch: PackedBatch, tmp_path: Path) -> None:
-    found = verify_isolation(remote(tmp_path / "positions", BY_POSITIONS), batch, inputs=to_hf)
-    assert found.isolated, str(found)
-    assert found.leaking > 0.1  # without boundaries the same model leaks
-
-
-def test_code_that_reads_the_mask_only_leaks_and_is_told_the_call(
-    batch: PackedBatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("mask", "call", "call_4d"),
+    [
+        (BY_POSITIONS, None, ""),
+        (BY_MASK, CALL_4D, None),
+        ("", "do not train this model on packs", "do not train this model on packs"),
+    ],
+    ids=["reads position_ids", "reads the mask only", "reads no boundary"],
+)
+def test_own_code_is_isolated_or_told_the_call_that_is(
+    tmp_path: Path, mask: str, call: str | None, call_4d: str | None
 ) -> None:
-    model = remote(tmp_path / "mask", BY_MASK)
-    leak = verify_isolation(model, batch, inputs=to_hf)
-    assert leak.largest > 0.1
-    assert "call it with to_hf_4d(batch, model.config), or use flash-attention" in str(leak)
-    found = verify_isolation(model, batch, inputs=lambda b: to_hf_4d(b, model.config))
-    assert found.isolated, str(found)
-
-
-def test_code_that_reads_no_boundary_leaks_in_each_call(batch: PackedBatch, tmp_path: Path) -> None:
-    model = remote(tmp_path / "nothing", BY_NOTHING)
-    for inputs in (to_hf, lambda b: to_hf_4d(b, model.config)):
-        leak = verify_isolation(model, batch, inputs=inputs)
-        assert leak.largest > 0.1
-        assert "do not train this model on packs" in str(leak)
+    """None: isolated."""
+    model, batch = remote(tmp_path / "model", mask), batch_of(tmp_path / "out", [37, 1, 50, 40])
+    with_mask = verify_isolation(model, batch.torch(), inputs=lambda b: to_hf_4d(b, model.config))
+    for found, advice in ((verify_isolation(model, batch.torch()), call), (with_mask, call_4d)):
+        if advice is None:
+            assert found.isolated, str(found)
+            assert found.leaking > 0.1  # without boundaries the same model leaks
+        elif advice:
+            assert found.largest > 0.1
+            assert advice in str(found)

@@ -16,6 +16,7 @@ from tests.helpers.numbered_shards import numbered_shards
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's use of torch 2.13
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no"),
 ]
 
 
@@ -31,6 +32,9 @@ class Recorder(pl.LightningModule):  # type: ignore[misc]
         self.seen.append(int(batch.tokens[0]))
         return self.weight.sum() * float(batch.tokens[0])
 
+    def validation_step(self, batch: PackedBatch) -> None:
+        self.seen.append(int(batch.tokens[0]))
+
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
@@ -42,24 +46,14 @@ def shards(tmp_path: Path) -> PackedShards:
 
 
 def trainer_in(folder: Path, **options: Any) -> pl.Trainer:
-    keeper = ModelCheckpoint(
-        folder / "kept", filename="{step}", every_n_train_steps=1, save_top_k=-1
-    )
-    return pl.Trainer(
-        **options,
-        accelerator="cpu",
-        devices=1,
-        callbacks=[keeper],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
+    every: dict[str, Any] = {"every_n_train_steps": 1, "save_top_k": -1}
+    keeper = ModelCheckpoint(folder / "kept", filename="{step}", **every)
+    options |= {"accelerator": "cpu", "devices": 1, "logger": False, "default_root_dir": folder}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+    return pl.Trainer(callbacks=[keeper], **options, **quiet)
 
 
-def fit(
-    shards: PackedShards, folder: Path, resume: Path | None = None, **options: Any
-) -> list[int]:
+def fit(shards: PackedShards, folder: Path, resume: Any = None, **options: Any) -> list[int]:
     """First token of each batch of a run, whose last checkpoint is `last.ckpt` in the folder."""
     model, trainer = Recorder(), trainer_in(folder, **options)
     trainer.fit(model, datamodule=to_data_module(shards, 2, seed=4), ckpt_path=resume)
@@ -67,30 +61,31 @@ def fit(
     return model.seen
 
 
+def firsts(loader: Any) -> list[int]:
+    return [int(batch.tokens[0]) for batch in loader]
+
+
 def epochs(shards: PackedShards, count: int) -> list[int]:
     loaders = [PackedLoader(shards, 2, seed=4, epoch=epoch) for epoch in range(count)]
-    return [int(batch.tokens[0]) for loader in loaders for batch in loader]
+    return [token for loader in loaders for token in firsts(loader)]
 
 
-def test_every_epoch_of_lightning_is_one_of_the_loader(
-    shards: PackedShards, tmp_path: Path
-) -> None:
-    assert fit(shards, tmp_path, max_epochs=3) == epochs(shards, 3)
+LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("stopped", [1, 5, 6, 7, 12])
-@pytest.mark.parametrize("name", ["kept/step={}.ckpt", "last.ckpt"])
+@pytest.mark.parametrize("stopped", [5, *(pytest.param(n, marks=LONG) for n in (1, 6, 7, 12))])
+@pytest.mark.parametrize("name", ["kept/step={}.ckpt", pytest.param("last.ckpt", marks=LONG)])
 def test_a_run_resumes_at_the_batch_after_its_checkpoint(
     shards: PackedShards, tmp_path: Path, stopped: int, name: str
 ) -> None:
     """Lightning writes the first file within an epoch; the second after `fit` counts it as over."""
     first = fit(shards, tmp_path, max_steps=stopped)
-    resumed = tmp_path / name.format(stopped)
-    second = fit(shards, tmp_path, resume=resumed, max_steps=18)
+    second = fit(shards, tmp_path, resume=tmp_path / name.format(stopped), max_steps=18)
     assert first + second == epochs(shards, 3)
     assert len(first) == stopped
 
 
+@pytest.mark.long
 def test_short_epochs_and_a_second_fit_read_on(shards: PackedShards, tmp_path: Path) -> None:
     model, module = Recorder(), to_data_module(shards, 2, seed=4)
     trainer = trainer_in(tmp_path, max_epochs=2, limit_train_batches=4)
@@ -100,33 +95,17 @@ def test_short_epochs_and_a_second_fit_read_on(shards: PackedShards, tmp_path: P
     assert model.seen == epochs(shards, 2)
 
 
-def test_validation_reads_its_split_in_stored_order(shards: PackedShards, tmp_path: Path) -> None:
-    class Validated(Recorder):
-        def validation_step(self, batch: PackedBatch) -> None:
-            self.seen.append(int(batch.tokens[0]))
+def test_validation_reads_its_split_in_stored_order_and_ranks_share_the_packs(
+    shards: PackedShards, tmp_path: Path
+) -> None:
+    model, module = Recorder(), to_data_module(shards, 2, seed=4, validation=shards)
+    trainer_in(tmp_path).validate(model, datamodule=module, verbose=False)
+    assert model.seen == firsts(PackedLoader(shards, 2, shuffle=False))
 
-    model = Validated()
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.validate(model, datamodule=to_data_module(shards, 2, validation=shards), verbose=False)
-    loader = PackedLoader(shards, 2, shuffle=False)
-    assert model.seen == [int(batch.tokens[0]) for batch in loader]
-
-
-def test_the_ranks_of_the_trainer_share_the_packs(shards: PackedShards) -> None:
-    class Trainer:
+    class OfRankOne:
         global_rank, world_size = 1, 2
 
-    module = to_data_module(shards, 2, seed=4)
-    module.trainer = Trainer()
-    loader = PackedLoader(shards, 2, seed=4, rank=1, world_size=2)
+    module.trainer = OfRankOne()
     stream = module.train_dataloader()
-    batches = islice(stream, len(stream))
-    assert [batch.tokens.tolist() for batch in batches] == [
-        batch.tokens.tolist() for batch in loader
-    ]
+    loader = PackedLoader(shards, 2, seed=4, rank=1, world_size=2)
+    assert firsts(islice(stream, len(stream))) == firsts(loader)
