@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from packprep.engines.backends import Engine, HfEngine, Ids, Offsets, added_toke
 from packprep.engines.compare import first_difference, unequal
 from packprep.engines.parity import LARGE_TOKENIZER, choose_engine, trusted_engine, verify_batch
 from packprep.engines.probes import probes
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import ConfigError, InputError, PackprepError
 from packprep.support.hashing import Purpose, drawn, stream
 from tests.helpers.corpus import SHARED
 from tests.helpers.examples import long_but
@@ -132,106 +132,67 @@ def planted(
 # The gate.
 
 
-def test_an_engine_that_agrees_on_everything_is_taken_and_the_gate_says_what_was_compared(
-    planted: Callable[[Engine], None],
+CHARACTERS = "\u017f\u00e9\u0306\u1d2b\u0149"
+PLAIN, MUCH = ["plain text"] * 300, ["plain text, and more of it"] * 97 + ["un café"] * 3
+NOT_INSTALLED = ConfigError("engine fastokens needs the package: pip install packprep[fast]")
+# A text that the planted engine gets wrong, the sample, and what the gate takes, finds and says.
+GATE: list[tuple[Any, list[str], str, str, str]] = [
+    (None, ["a real document", "and another"], "fastokens", "equal", ""),
+    *((probe, [], "hf", "different", f"on the text {probe!a} it gives [") for probe in PROBES),
+    *((letter, PLAIN, "hf", "different", "gives other ids") for letter in "eQs7'\n"),
+    *(
+        (each, [*PLAIN, f"one {each}"], "fastokens", "guarded", "with 1 certain character")
+        for each in CHARACTERS
+    ),
+    ("xyzzy", [], "fastokens", "equal", ""),
+    ("xyzzy", ["plain", "say xyzzy, then wait"], "hf", "different", "the text 'xyzzy' it gives"),
+    ("\U000f1234", [], "fastokens", "equal", ""),  # no sweep tries it
+    ("é", MUCH[:98], "fastokens", "guarded", "with 1 certain character"),
+    ("é", [*MUCH, "deux cafés, et plus de texte"], "hf", "different", "2.1% of the first ones"),
+    (Failing(lambda text: False), [], "hf", "different", "match limit exceeded; tokenizers itself"),
+    (NOT_INSTALLED, [], "hf", "no fast engine", "no fast engine is installed (pip install"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sample", "name", "verdict", "words"), GATE)
+def test_an_engine_is_taken_if_its_ids_are_those_of_the_reference_but_for_a_few_characters(
+    wrong: Any,
+    sample: list[str],
+    name: str,
+    verdict: str,
+    words: str,
+    planted: Callable[[Engine | Exception], None],
 ) -> None:
-    planted(Wrong(lambda text: False))
-    choice = choose_engine("auto", SMALL, sample=["a real document", "and another"])
-    assert choice.engine.name == "fastokens"
-    assert choice.notes == []
-    gate = choice.gate
-    assert (gate["engine"], gate["version"], gate["verdict"]) == ("fastokens", "0.0", "equal")
-    assert gate["probes"] == len(probes(added_tokens(SMALL)))
-    assert gate["sample_documents"] == 2
-    assert json.loads(json.dumps(gate)) == gate
+    is_text = wrong is None or isinstance(wrong, str)
+    planted(Wrong(lambda text: wrong is not None and wrong in text) if is_text else wrong)
+    choice = choose_engine("auto", SMALL, sample=sample)
+    assert (choice.engine.name, choice.gate["verdict"]) == (name, verdict)
+    assert len(choice.notes) == bool(words)
+    assert all(words in note and "\n" not in note for note in choice.notes)
+    if name == "hf":
+        assert choice.engine is choice.reference()
+        with pytest.raises(PackprepError, match=r"use --engine hf or auto|limit exceeded|install"):
+            choose_engine("fastokens", SMALL, sample=sample)
+        return
+    gate = {"engine": "fastokens", "version": "0.0", "sample_documents": len(sample)}
+    gate |= {"probes": len(probes(added_tokens(SMALL)))}
+    gate |= {"guard": f"{ord(wrong):X}"} if verdict == "guarded" else {}
+    assert {key: choice.gate[key] for key in gate} == gate
+    # Another process loads the chosen engine with its guard.
+    chosen = json.loads(json.dumps(choice.as_dict()))
+    again = trusted_engine(chosen, SMALL)
+    assert again.as_dict() == choice.as_dict() == chosen
+    place = wrong if wrong != "xyzzy" else "a"
+    texts = ["the fox", f"a{place}b isn't", "", f"'{place}", "the fox", f"{place}"]
+    array, reference = pa.array(texts), HfEngine(SMALL)
+    for each in (choice, again):
+        ids, offsets = each.engine.encode(array)
+        assert unequal(ids, offsets, *reference.encode(array)).tolist() == []
+        rows = (ids, offsets, array, np.arange(6))
+        assert verify_batch(each.engine, *rows, choice.reference, share=1.0) == len(texts)
 
 
-def same_ids(choice: Any, texts: list[str]) -> bool:
-    """True if the chosen engine gives the ids of the reference."""
-    array = pa.array(texts)
-    ids, offsets = choice.engine.encode(array)
-    return not len(unequal(ids, offsets, *HfEngine(SMALL).encode(array)))
-
-
-@pytest.mark.parametrize("probe", PROBES)
-def test_a_difference_planted_on_a_probe_is_caught_and_the_reference_taken(
-    probe: str, planted: Callable[[Engine], None]
-) -> None:
-    planted(Wrong(lambda text: probe in text))
-    choice = choose_engine("auto", SMALL)
-    assert choice.engine.name == "hf"
-    assert choice.engine is choice.reference()
-    assert (choice.gate["verdict"], choice.gate["rejected"]) == ("different", "fastokens 0.0")
-    (note,) = choice.notes
-    assert f"on the text {probe!a} it gives [" in note
-    assert "\n" not in note
-
-
-def test_a_difference_only_in_the_sampled_documents_is_caught_too(
-    planted: Callable[[Engine], None],
-) -> None:
-    planted(Wrong(lambda text: "xyzzy" in text))
-    assert choose_engine("auto", SMALL).engine.name == "fastokens"
-    choice = choose_engine("auto", SMALL, sample=["plain", "say xyzzy, then wait", "plain"])
-    assert choice.engine.name == "hf"
-    assert "on the text 'xyzzy' it gives" in choice.notes[0]
-
-
-@pytest.mark.parametrize("character", ["\u017f", "\u00e9", "\u0306", "\u1d2b", "\u0149"])
-def test_texts_with_the_one_character_that_differs_go_to_the_reference(
-    character: str, planted: Callable[[Engine], None]
-) -> None:
-    planted(Wrong(lambda text: character in text))
-    choice = choose_engine("auto", SMALL, sample=["plain text"] * 300 + [f"one {character}"])
-    assert (choice.engine.name, choice.gate["verdict"]) == ("fastokens", "guarded")
-    assert choice.gate["guard"] == f"{ord(character):X}"
-    (note,) = choice.notes
-    assert "tokenizers the documents with 1 certain character" in note
-    texts = ["the fox", f"a{character}b isn't", "", f"'{character}", "the fox", character]
-    assert same_ids(choice, texts)
-    rows = encode_rows(choice.engine, texts)
-    assert verify_batch(choice.engine, *rows, np.arange(6), choice.reference, share=1.0) == 6
-
-
-@pytest.mark.parametrize("letter", ["e", "Q", "s", "7", "'", "\n"])
-def test_an_engine_that_differs_on_ordinary_letters_is_refused(
-    letter: str, planted: Callable[[Engine], None]
-) -> None:
-    planted(Wrong(lambda text: letter in text))
-    choice = choose_engine("auto", SMALL, sample=["plain text"])
-    assert (choice.engine.name, choice.gate["verdict"]) == ("hf", "different")
-    with pytest.raises(InputError, match=r"fastokens 0\.0 gives other ids .*use --engine hf or"):
-        choose_engine("fastokens", SMALL)
-
-
-def test_a_code_point_that_no_sweep_tries_goes_to_the_reference(
-    planted: Callable[[Engine], None],
-) -> None:
-    planted(Wrong(lambda text: "\U000f1234" in text))
-    choice = choose_engine("auto", SMALL)
-    assert (choice.engine.name, choice.gate["verdict"]) == ("fastokens", "equal")
-    assert same_ids(choice, ["the fox", "icon \U000f1234"])
-
-
-def test_an_engine_that_would_send_much_of_the_text_to_the_reference_is_refused(
-    planted: Callable[[Engine], None],
-) -> None:
-    planted(Wrong(lambda text: "é" in text))
-    sample = ["plain text, and more of it"] * 97 + ["un café"] * 3
-    assert choose_engine("auto", SMALL, sample=sample[:98]).engine.name == "fastokens"
-    choice = choose_engine("auto", SMALL, sample=[*sample, "deux cafés, et plus de texte"])
-    assert choice.engine.name == "hf"
-    assert "with 1 certain character, 2.1% of the first ones" in choice.notes[0]
-
-
-def test_another_process_loads_the_chosen_engine_with_its_guard(
-    planted: Callable[[Engine], None],
-) -> None:
-    planted(Wrong(lambda text: "\u017f" in text))
-    chosen = choose_engine("auto", SMALL).as_dict()
-    again = trusted_engine(json.loads(json.dumps(chosen)), SMALL)
-    assert again.as_dict() == chosen
-    assert same_ids(again, ["the fox", "I'\u017fa"])
+def test_the_reference_is_trusted_without_a_guard() -> None:
     assert trusted_engine({"engine": "hf", "guard": ""}, SMALL).engine.name == "hf"
 
 
@@ -249,29 +210,6 @@ def test_a_guard_is_found_once_and_then_read_from_the_cache(
     cached.write_text("17F")  # cut short
     choose_engine("auto", SMALL)
     assert len(sweeps) == 1
-
-
-def test_an_engine_that_fails_on_a_probe_is_not_taken(planted: Callable[[Engine], None]) -> None:
-    planted(Failing(lambda text: False))
-    choice = choose_engine("auto", SMALL)
-    assert choice.engine.name == "hf"
-    assert "match limit exceeded; tokenizers itself tokenizes" in choice.notes[0]
-    with pytest.raises(InputError, match="match limit exceeded"):
-        choose_engine("fastokens", SMALL)
-
-
-def test_without_a_fast_engine_auto_is_the_reference_with_one_note_and_a_name_is_an_error(
-    planted: Callable[[Exception], None],
-) -> None:
-    planted(ConfigError("engine fastokens needs the package fastokens: pip install packprep[fast]"))
-    choice = choose_engine("auto", SMALL)
-    assert choice.engine.name == "hf"
-    expected = {"engine": "hf", "version": choice.engine.version, "verdict": "no fast engine"}
-    assert choice.gate == expected
-    (note,) = choice.notes
-    assert "no fast engine is installed (pip install packprep[fast])" in note
-    with pytest.raises(ConfigError, match="pip install packprep"):
-        choose_engine("gigatoken", SMALL)
 
 
 METASPACE, BERT = pre_tokenizers.Metaspace(), pre_tokenizers.BertPreTokenizer()
@@ -318,9 +256,10 @@ def test_the_difference_shown_is_the_shortest_text_found() -> None:
     assert first_difference(wrong, reference, ["fine", "a" * 500]) is None
 
 
-def lists_as_arrays(
-    documents: Sequence[Sequence[int]],
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+Lists = list[list[int]]
+
+
+def lists_as_arrays(documents: Lists) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     ids = np.array([token for document in documents for token in document], np.int32)
     return ids, np.cumsum([0, *map(len, documents)], dtype=np.int64)
 
@@ -328,18 +267,16 @@ def lists_as_arrays(
 encoded = st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=8)
 
 
-@given(mine=encoded, theirs=encoded)
-def test_differing_documents_are_those_whose_lists_of_ids_differ(
-    mine: list[list[int]], theirs: list[list[int]]
-) -> None:
-    shorter = min(len(mine), len(theirs))
-    mine, theirs = mine[:shorter], theirs[:shorter]
-    expected = [row for row in range(shorter) if mine[row] != theirs[row]]
-    assert unequal(*lists_as_arrays(mine), *lists_as_arrays(theirs)).tolist() == expected
+@given(one=encoded, other=encoded)
+def test_differing_documents_are_those_whose_lists_of_ids_differ(one: Lists, other: Lists) -> None:
+    found = unequal(*lists_as_arrays(one), *lists_as_arrays(other)).tolist()
+    # Results for another number of documents differ throughout.
+    same = len(one) == len(other)
+    rows = range(len(other))
+    assert found == [row for row in rows if not same or one[row] != other[row]]
 
 
-def test_results_for_another_number_of_documents_differ_throughout() -> None:
-    assert unequal(*lists_as_arrays([[1]]), *lists_as_arrays([[1], []])).tolist() == [0, 1]
+def test_ids_that_end_before_the_last_document_differ() -> None:
     ids, offsets = lists_as_arrays([[1], [2, 3]])
     assert unequal(ids[:2], offsets, ids, offsets).tolist() == [0, 1]
 
@@ -361,9 +298,6 @@ def test_probes_are_always_the_same_bounded_and_hold_what_they_promise() -> None
     assert "" in texts
     spelled = ("a<|im_start|>b", "<|im_start|><|im_start|>", "<|im_start|", "|im_start|>", "<TOOL>")
     assert all(spelling in everything for spelling in (*spelled, "a<tool>b"))
-
-
-def test_thousands_of_added_tokens_do_not_make_the_probes_large() -> None:
     reserved = [{"content": f"<reserved_{n}>", "special": n % 2 == 0} for n in range(20_000)]
     assert sum(len(text.encode()) for text in probes(reserved)) < 350_000
 

@@ -45,23 +45,20 @@ def commands(folder: Path, disk: Path) -> dict[str, Command]:
     one, two = [*both[:2], *both[3:]], [both[0], *both[2:]]
     out, first, second = (["-o", str(disk / name)] for name in (OUT, "first", "second"))
     as_index = ["--materialize", "index"]
+    index = [*both, *out, *as_index]
     stored = [*as_index, "--keep-tokens", str(disk / STORE)]
     from_index = ["merge", first[1], *out, "--materialize", "shards", "-q"]
+    both_made = [[*one, *first], [*two, *second]]
+    renamed = ["--names", "hf", "--overwrite", "-q"]
     return {
         "build": Command([*both, *out]),
         "overwrite": Command([*both, *out, "--overwrite"], [[*both, *out, "--max-length", "32"]]),
         "append": Command([*both, *out, "--append"], [[*one, *out]]),
-        "merge": Command(
-            ["merge", first[1], second[1], *out, "-q"], [[*one, *first], [*two, *second]]
-        ),
-        "rename": Command(
-            ["merge", out[1], *out, "--names", "hf", "--overwrite", "-q"], [[*one, *out]]
-        ),
+        "merge": Command(["merge", first[1], second[1], *out, "-q"], both_made),
+        "rename": Command(["merge", out[1], *out, *renamed], [[*one, *out]]),
         "export": Command(["export", first[1], "--to", "npy", *out, "-q"], [[*one, *first]]),
-        "index": Command([*both, *out, *as_index]),
-        "append to an index": Command(
-            [*both, *out, *as_index, "--append"], [[*one, *out, *as_index]]
-        ),
+        "index": Command(index),
+        "append to an index": Command([*index, "--append"], [[*one, *out, *as_index]]),
         "index of a store": Command([*both, *out, *stored]),
         "materialize": Command(from_index, [[*both, *first, *as_index]]),
     }
@@ -116,8 +113,7 @@ class Recorded:
     def _seen_in(self, state: CrashState) -> list[str]:
         there = part(state.files)
         if there is None:
-            gone = self.old is not None or state.over
-            return ["there is no output"] * gone
+            return ["there is no output"] * (self.old is not None or state.over)
         if there == self.new:
             return self._store_faults(state)
         if there != self.old:
@@ -167,10 +163,8 @@ def read(output: Path) -> None:
 
 def part(files: Tree) -> Tree | None:
     """The output in a tree; None if there is none."""
-    below = f"{OUT}/"
-    if OUT not in files:
-        return None
-    return {name: content for name, content in files.items() if name.startswith(below)}
+    below = (name for name in files if name.startswith(f"{OUT}/"))
+    return {name: files[name] for name in below} if OUT in files else None
 
 
 def _difference(there: Tree, *wholes: Tree | None) -> str:

@@ -3,7 +3,9 @@
 Whole builds of random corpora taken apart, and sound outputs that `verify` must not reject:
 `python -m tests.faults.fuzz corpora --count 9000 --seed 1`, and the same of `mixes`, are the long
 runs; each prints one line. The short ones are tests (test_fuzz.py). Everything follows from the
-seed. `scripts/fuzz` damages outputs.
+seed. A target of `scripts/fuzz` is what reads some bytes, and what it must give: bytes are read
+right, or refused with a sentence of packprep. Anything else that is raised is a finding, and so are
+a crash, a hang and memory without bound, which only the process of the fuzzer can see.
 """
 
 import contextlib
@@ -11,7 +13,7 @@ import copy
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from packprep.schemas import (
     read_manifest,
 )
 from packprep.schemas.canonical import file_digest
+from packprep.support.errors import PackprepError
 
 # Values that break what expects a count, a name or a list.
 _NAMES = "a é train validation manifest.json .. ../a /etc/passwd data-00000-of-00001.arrow"
@@ -223,6 +226,66 @@ def _value(kind: pa.DataType, draw: random.Random) -> Any:
     if pa.types.is_string(kind):
         return draw.choice(("", "a"))
     return draw.choice((0, 0, 1, 2, 3, 4, 8, -1, -100, 2**24))
+
+
+# Targets of scripts/fuzz --------------------------------------------------------------------
+
+Mutate = Callable[[bytes, random.Random], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One reader of packprep.
+
+    seeds: sound bytes, made in a folder of their own. check: reads bytes, with an empty folder for
+    files, and raises a finding; True if they were read, False if they were refused. mutate: a
+    change that leaves the bytes well-formed, beside those of the fuzzer. words: what the format is
+    written with.
+    """
+
+    seeds: Callable[[Path], Sequence[bytes]]
+    check: Callable[[bytes, Path], bool]
+    mutate: Mutate | None = None
+    words: Sequence[bytes] = ()
+
+
+def try_target(target: Target, data: bytes, folder: Path) -> bool:
+    """Check bytes; True if they were read. Raises a finding."""
+    try:
+        return target.check(data, folder)
+    except (PackprepError, FormatError) as error:
+        assert str(error), "a refusal says nothing"
+        assert "\n" not in str(error), str(error)
+        return False
+
+
+def joined(*files: bytes) -> bytes:
+    """Several files as one input: the size of each in four bytes, then all of them."""
+    sizes = b"".join(len(file).to_bytes(4, "little") for file in files)
+    return sizes + b"".join(files)
+
+
+def parted(data: bytes, count: int) -> list[bytes]:
+    """The files of `joined`; a size beyond the end gives a shorter file, the last one the rest."""
+    at, files = 4 * count, []
+    for number in range(count):
+        size = int.from_bytes(data[4 * number : 4 * number + 4], "little")
+        end = len(data) if number == count - 1 else min(at + size, len(data))
+        files.append(data[at:end])
+        at = max(at, end)
+    return files
+
+
+def change_part(count: int, mutate: Mutate) -> Mutate:
+    """A change of one of the files of `joined`."""
+
+    def mutated(data: bytes, draw: random.Random) -> bytes:
+        files = parted(data, count)
+        number = draw.randrange(count)
+        files[number] = mutate(files[number], draw)
+        return joined(*files)
+
+    return mutated
 
 
 @click.command(help=__doc__)

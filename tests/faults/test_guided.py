@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 
-from .fuzz import change_bytes
+from .fuzz import Target, change_bytes, joined, try_target
 from .guided.inputs import INPUTS
 from .guided.outputs import OUTPUTS, sound_outputs
 from .guided.run import NAMES
-from .guided.target import Target, joined, try_target
 
 TARGETS: dict[str, Target] = INPUTS | OUTPUTS
 

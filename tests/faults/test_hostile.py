@@ -25,7 +25,7 @@ from packprep.config.yaml_file import from_yaml
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import ConfigError, InputError, PackprepError
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
@@ -290,14 +290,19 @@ def test_a_wrong_value_is_never_shown_at_full_length(options: dict[str, Any]) ->
 # Tokenizers --------------------------------------------------------------------------------
 
 
-_VALUES: dict[str, list[Any]] = {
+_PROCESSORS: list[Any] = [
+    *([], 7, "x", {"type": "BertProcessing"}, {"type": "BertProcessing", "cls": [], "sep": 1}),
+    *({"type": "TemplateProcessing", "single": single} for single in (7, [7])),
+    *({"type": "Sequence", "processors": processors} for processors in (7, [7])),
+]
+# Values of keys of a tokenizer.json: of one of its tokens, of its model, or of the table itself.
+VALUES: dict[str, list[Any]] = {
     "id": [2**40, 2**32 - 1, 2**31, -1, "1", True, 1.5, None],
     "vocab": ["x", [1, 2], None, {}],
     "model": [[], None],
     "added_tokens": [7, "ab", [{}], [{"content": ["<s>"]}]],
+    "post_processor": _PROCESSORS,
 }
-# Keys of a tokenizer.json that get another value; `vocab` is one of its model.
-TOKENIZERS = [(key, value) for key, values in _VALUES.items() for value in values]
 
 
 def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -309,7 +314,7 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("key", "value"), TOKENIZERS)
+@pytest.mark.parametrize(("key", "value"), [(key, each) for key in VALUES for each in VALUES[key]])
 def test_a_tokenizer_of_another_shape_is_a_sentence(tmp_path: Path, key: str, value: Any) -> None:
     def change(parsed: dict[str, Any]) -> None:
         if value == {}:  # an empty vocabulary has no added tokens either
@@ -318,54 +323,47 @@ def test_a_tokenizer_of_another_shape_is_a_sentence(tmp_path: Path, key: str, va
         for table in inside.get(key, [parsed]):
             table[key] = value
 
-    with pytest.raises(InputError, match=r"is not a tokenizer\.json: .*; expected a file saved by"):
-        load_tokenizer(changed(tmp_path / "tok", change))
+    folder = changed(tmp_path / "tok", change)
+    words = r"is not a tokenizer\.json: .*; expected a file saved by"
+    if key == "post_processor":  # it is asked where no other file names BOS and EOS
+        (folder / "tokenizer_config.json").unlink()
+        words = "tok"
+    with pytest.raises(PackprepError, match=words):
+        load_tokenizer(folder)
 
 
 NO_TABLES = ("[" * 100_000, '{"model": ' * 100_000, "", "null", "[]", "7", "\xff", "9" * 5000)
+NO_TOKENS: list[Any] = [7, [], True, {"content": 7}, {"content": []}]
+NO_FILES = [
+    *((name, content, "") for name in SIDES for content in NO_TABLES),
+    *(
+        (
+            SIDES[1],
+            json.dumps({"bos_token": token, "eos_token": "</s>"}),
+            "says bos_token is .*; exp",
+        )
+        for token in NO_TOKENS
+    ),
+]
 
 
-@pytest.mark.parametrize("name", SIDES)
-@pytest.mark.parametrize("content", NO_TABLES, ids=range(8))
-def test_a_tokenizer_file_that_is_no_table_is_a_sentence(
-    tmp_path: Path, name: str, content: str
+@pytest.mark.parametrize(("name", "content", "words"), NO_FILES, ids=range(len(NO_FILES)))
+def test_a_tokenizer_file_without_a_table_or_with_a_token_that_is_no_text_is_a_sentence(
+    tmp_path: Path, name: str, content: str, words: str
 ) -> None:
     folder = save_tokenizer(tmp_path / "tok")
     (folder / name).write_text(content, "latin-1")
-    with pytest.raises(InputError, match=str(folder)):
+    with pytest.raises(InputError, match=words or str(folder)):
         load_tokenizer(folder)
 
 
-@pytest.mark.parametrize("value", [7, [], True, {"content": 7}, {"content": []}])
-def test_a_token_that_is_no_text_is_never_taken_for_none(tmp_path: Path, value: Any) -> None:
-    folder = save_tokenizer(tmp_path / "tok", config={"bos_token": value, "eos_token": "</s>"})
-    with pytest.raises(InputError, match=r"tokenizer_config\.json says bos_token is .*; expected"):
-        load_tokenizer(folder)
-
-
-@pytest.mark.parametrize(
-    "processor",
-    [
-        *([], 7, "x", {"type": "BertProcessing"}, {"type": "BertProcessing", "cls": [], "sep": 1}),
-        *({"type": "TemplateProcessing", "single": single} for single in (7, [7])),
-        *({"type": "Sequence", "processors": processors} for processors in (7, [7])),
-    ],
-)
-def test_a_post_processor_of_another_shape_is_a_sentence(tmp_path: Path, processor: Any) -> None:
-    folder = changed(tmp_path / "tok", lambda parsed: parsed.update(post_processor=processor))
-    (folder / "tokenizer_config.json").unlink()
-    with pytest.raises((InputError, ConfigError)):
-        load_tokenizer(folder)
-
-
-@pytest.mark.parametrize("place", ["", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("place", ["pipe.json", "tok/tokenizer.json", "tok/tokenizer_config.json"])
 def test_a_pipe_in_the_place_of_a_tokenizer_is_never_waited_for(tmp_path: Path, place: str) -> None:
-    folder = save_tokenizer(tmp_path / "tok")
-    path = folder / place if place else tmp_path / "pipe.json"
+    folder, path = save_tokenizer(tmp_path / "tok"), tmp_path / place
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     with pytest.raises(InputError, match="is not a regular file"):
-        load_tokenizer(folder if place else path)
+        load_tokenizer(path if place == "pipe.json" else folder)
 
 
 def test_a_regex_that_explodes_stops_with_a_sentence(tmp_path: Path) -> None:
@@ -384,9 +382,8 @@ def test_a_regex_that_explodes_stops_with_a_sentence(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "tokenizer")
     arguments = command_line(tmp_path, tmp_path / "a.jsonl")
     changed(tmp_path / "tokenizer", explode)
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False
-    )
+    settings: Any = {"capture_output": True, "text": True, "cwd": ROOT, "timeout": 100}
+    done = subprocess.run(arguments, check=False, **settings)
     assert done.returncode == 2
     assert "cannot encode a text: Onig: Regex search error: retry" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -454,17 +451,15 @@ def test_no_report_and_no_manifest_shows_a_secret(tmp_path: Path) -> None:
     path = tmp_path / f"a?sig={SECRET}" / "a.jsonl"
     path.parent.mkdir()
     path.write_bytes(whole(".jsonl"))
-    result = build(tmp_path, path, "--json")
-    assert result.code == 0
-    shown = result.out + result.err + build(tmp_path, path, "--dry-run", "--overwrite").out
-    tables = tmp_path / "build.yaml"
     sources = [{"path": [str(path)], "epochs": 1}]
+    tables = tmp_path / "build.yaml"
     tables.write_text(json.dumps({"sources": sources, "overwrite": True}))
-    for options in (("--dry-run", "--json"), ("--json",)):
-        mixed = build(tmp_path, "-c", tables, *options)
-        assert mixed.code == 0
-        shown += mixed.out + mixed.err
-    for file in (tmp_path / "out").glob("*.json"):
-        shown += file.read_text()
+    shown = ""
+    for source in ([path, "--overwrite"], ["-c", tables]):
+        for options in (["--json"], ["--dry-run"], ["--dry-run", "--json"]):
+            result = build(tmp_path, *source, *options)
+            assert result.code == 0, result
+            shown += result.out + result.err
+    shown += "".join(file.read_text() for file in (tmp_path / "out").glob("*.json"))
     assert SECRET not in shown
     assert "a?sig=***" in shown

@@ -158,7 +158,9 @@ def constraints(draw: st.DrawFn) -> tuple[list[int], int, dict[str, Any]]:
         numbers = draw(st.lists(st.integers(-2, 2), min_size=40, max_size=40))
         atoms = options.get("atoms", range(len(lengths)))
         options["groups"] = [numbers[atom] for atom in atoms]
-    return lengths, capacity, options | {"max_segments_per_pack": slots}
+    options |= {"max_segments_per_pack": slots, "seed": draw(st.integers(0, 3))}
+    options["repack"] = options["order"] != "input" and draw(st.booleans())
+    return lengths, capacity, options
 
 
 @every_strategy
@@ -171,6 +173,10 @@ def test_all_constraints_are_obeyed_at_once(
     packs = packs_of(plan)
     assert all(pack == sorted(pack) for pack in packs)
     assert all(len(pack) <= (options["max_segments_per_pack"] or 40) for pack in packs)
+    assert packs_of(pack_lengths(lengths, capacity, strategy, **options)) == packs
+    if options["repack"] and strategy not in (*strategies.ONE_BY_ONE, "balanced"):
+        plain = pack_lengths(lengths, capacity, strategy, **options | {"repack": False})
+        assert plan.num_packs == plain.num_packs  # of so few, 0.025 % is none
     groups, atoms = options.get("groups"), options.get("atoms")
     assert groups is None or all(len({groups[d] for d in pack}) == 1 for pack in packs)
     assert plan.bound <= plan.num_packs

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packprep.packing.api import pack_lengths
 from packprep.packing.plan import PackPlan
 from packprep.packing.repack import exchanged
-from packprep.packing.strategies import NO_LIMIT, ONE_BY_ONE, STRATEGIES, Items
+from packprep.packing.strategies import NO_LIMIT, STRATEGIES, Items
 from packprep.support.errors import ConfigError
 from tests.packing.test_api import instances
 
@@ -63,41 +63,6 @@ def test_documents_of_lengths_of_their_own_get_other_neighbours_too() -> None:
     plans = [pack_lengths(lengths, 8192, "best_fit", seed, repack=True) for seed in (0, 1)]
     plain = [pack_lengths(lengths, 8192, "best_fit", seed) for seed in (0, 1)]
     assert (in_common(*plain), in_common(*plans) < 0.2) == (1, True)
-
-
-@given(
-    instances(),
-    st.sampled_from(sorted(STRATEGIES)),
-    st.sampled_from(["shuffle", "length", "balanced"]),
-    st.none() | st.integers(2, 6),
-    st.sampled_from(["", "groups", "atoms"]),
-    st.integers(0, 3),
-)
-def test_every_plan_keeps_the_constraints_and_is_a_function_of_its_seed(
-    instance: tuple[list[int], int],
-    strategy: str,
-    order: str,
-    slots: int | None,
-    kind: str,
-    seed: int,
-) -> None:
-    lengths, capacity = instance
-    options: dict[str, Any] = {"order": order, "max_segments_per_pack": slots, "repack": True}
-    if kind == "groups":
-        options["groups"] = [number % 3 for number in range(len(lengths))]
-    if kind == "atoms":  # two documents of at most half a pack each
-        lengths = [max(1, length // 2) for length in lengths]
-        options["atoms"], capacity = [n // 2 for n in range(len(lengths))], max(2, capacity)
-    plan = pack_lengths(lengths, capacity, strategy, seed, **options)
-    plan.check()
-    again = pack_lengths(lengths, capacity, strategy, seed, **options)
-    assert plan.order.tolist() == again.order.tolist()
-    assert plan.offsets.tolist() == again.offsets.tolist()
-    inner = np.diff(plan.order)[np.setdiff1d(np.arange(len(lengths) - 1), plan.offsets[1:-1] - 1)]
-    assert (inner > 0).all(), "documents ascend inside a pack"
-    if strategy not in (*ONE_BY_ONE, "balanced"):
-        plain = pack_lengths(lengths, capacity, strategy, seed, **options | {"repack": False})
-        assert plan.num_packs == plain.num_packs  # of so few, 0.025 % is none
 
 
 @given(instances(), st.integers(0, 3), st.booleans())

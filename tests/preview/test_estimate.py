@@ -1,4 +1,3 @@
-import gzip
 import random
 import re
 from collections.abc import Callable
@@ -9,7 +8,6 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from packprep import BuildConfig, build
 from packprep.inspect.report_file import read_report
@@ -20,6 +18,7 @@ from packprep.support.errors import InputError
 from packprep.support.progress import Silent
 from tests.helpers import files
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.examples import long_but
 
 
 @pytest.fixture
@@ -62,29 +61,22 @@ def mixed() -> list[str]:
     return documents
 
 
-def test_a_small_input_is_predicted_exactly(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", texts(200))
-    prediction = predicted(tmp_path, path)
-    assert prediction["from"] == "the whole input"
-    assert prediction["text_bytes"] == sum(len(text.encode()) for text in texts(200))
-    expected = built(tmp_path, path)
-    size = expected.pop("bytes")
-    assert {key: prediction[key] for key in expected} == expected
-    assert prediction["bytes"] == pytest.approx(size, rel=0.1)  # a small file is a tenth frame
-
-
 @pytest.mark.parametrize(
     "options",
     [
         *({}, {"packs_multiple_of": 8, "remainder": "fill"}, {"holdout": 0.2}),
         {"strategy": "first_fit", "window": 10_000, "unit_size": 2_000},
         {"overflow": "drop", "max_length": 64},
+        {"limit": 150},
     ],
 )
 def test_a_dry_run_gives_the_row_of_plan(tmp_path: Path, options: dict[str, Any]) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", texts(200))
-    prediction = predicted(tmp_path, path, **options)
     settings = config(tmp_path, path, **options)
+    prediction = predicted(tmp_path, path, **options)
+    assert prediction["from"] == "the whole input"
+    whole = texts(200)[: settings.limit]
+    assert prediction["text_bytes"] == sum(len(text.encode()) for text in whole)
     with read_lengths(settings, 1, Silent()) as found:
         [row] = sweep_configs(found.windows, [settings], found.tokenizer, found.carried)
     for name in ("tokens_in", "tokens_packed", "packs", "bytes"):
@@ -92,14 +84,9 @@ def test_a_dry_run_gives_the_row_of_plan(tmp_path: Path, options: dict[str, Any]
     assert prediction["utilization"] == round(row.utilization, 4)
 
 
-def write_plain(path: Path) -> Path:
-    """Short ones first: the beginning is not like the rest."""
-    return write_jsonl(path.with_suffix(".jsonl"), sorted(mixed(), key=len))
-
-
 def write_parquet(path: Path) -> Path:
-    pq.write_table(pa.table({"text": mixed()}), path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
+    pq.write_table(pa.table({"text": mixed()}), path)
+    return path
 
 
 def write_saved(path: Path) -> Path:
@@ -108,27 +95,37 @@ def write_saved(path: Path) -> Path:
 
 
 def write_csv(path: Path) -> Path:
-    rows = "".join(f'"{text}"\n' for text in mixed())
-    path.with_suffix(".csv").write_text("text\n" + rows)
-    return path.with_suffix(".csv")
+    path.write_text("text\n" + "".join(f'"{text}"\n' for text in mixed()))
+    return path
+
+
+LARGE: dict[str, Callable[[Path], list[Path]]] = {
+    # The beginning is not like the rest.
+    "short first": lambda path: [write_jsonl(path / "a.jsonl", sorted(mixed(), key=len))],
+    "parquet": lambda path: [write_parquet(path / "a.parquet")],
+    "saved": lambda path: [write_saved(path / "a")],
+    "csv": lambda path: [write_csv(path / "a.csv")],
+    # Equal samples of a large file of long documents and a small one would promise too few packs.
+    "by size": lambda path: [
+        write_jsonl(path / "long.jsonl", [" ".join(texts(300, seed)) for seed in range(12)]),
+        write_jsonl(path / "short.jsonl", ["a cat"] * 900),
+    ],
+}
 
 
 @pytest.mark.usefixtures("small_samples")
-@pytest.mark.parametrize("write", [write_plain, write_parquet, write_saved, write_csv])
-def test_a_large_input_is_predicted_from_a_sample(tmp_path: Path, write: Any) -> None:
-    path = write(tmp_path / "a")
-    prediction = predicted(tmp_path, path)
+@pytest.mark.parametrize("name", long_but(["short first", "by size"], LARGE))
+def test_a_large_input_is_predicted_from_a_sample(tmp_path: Path, name: str) -> None:
+    paths = LARGE[name](tmp_path)
+    prediction = predicted(tmp_path, *paths)
     assert prediction["from"].startswith("a sample of ")
-    expected = built(tmp_path, path)
-    for key, value in expected.items():
+    for key, value in built(tmp_path, *paths).items():
         assert prediction[key] == pytest.approx(value, rel=0.15), key
 
 
-@pytest.mark.parametrize(
-    "pack", [lambda data: gzip.compress(data, 1), zstandard.compress], ids=["gz", "zst"]
-)
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_the_text_of_a_large_compressed_file_is_told_from_its_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     """Reading runs ahead by 64 kB and a block of the compressed file.
 
@@ -138,32 +135,9 @@ def test_the_text_of_a_large_compressed_file_is_told_from_its_beginning(
     monkeypatch.setattr(estimate, "_BEGINNING", 2_000_000)
     documents = [random.Random(number).randbytes(200).hex() for number in range(25_000)]
     plain = write_jsonl(tmp_path / "plain", documents).read_bytes()
-    path = tmp_path / f"a.jsonl.{'gz' if pack is not zstandard.compress else 'zst'}"
-    path.write_bytes(pack(plain))
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(files.PACK[suffix](plain))
     assert predicted(tmp_path, path)["text_bytes"] == pytest.approx(25_000 * 400, rel=0.1)
-
-
-@pytest.mark.usefixtures("small_samples")
-def test_sources_count_by_their_size(tmp_path: Path) -> None:
-    """Long documents in a large file, short ones in a small one.
-
-    Equal samples would promise too few packs.
-    """
-    long = write_jsonl(tmp_path / "long.jsonl", [" ".join(texts(300, seed)) for seed in range(12)])
-    short = write_jsonl(tmp_path / "short.jsonl", ["a cat"] * 900)
-    prediction = predicted(tmp_path, long, short)
-    for key, value in built(tmp_path, long, short).items():
-        assert prediction[key] == pytest.approx(value, rel=0.15), key
-
-
-@pytest.mark.usefixtures("small_samples")
-def test_limit_counts_over_all_sources(tmp_path: Path) -> None:
-    names = ("a.jsonl", "b.jsonl")
-    a, b = (write_jsonl(tmp_path / name, texts(50, seed)) for seed, name in enumerate(names))
-    prediction = predicted(tmp_path, a, b, limit=60)
-    expected = built(tmp_path, a, b, limit=60)
-    assert prediction["tokens_in"] == expected["tokens_in"]
-    assert prediction["packs"] == expected["packs"]
 
 
 def test_max_tokens_is_where_the_prediction_ends(tmp_path: Path) -> None:

@@ -27,12 +27,15 @@ from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
-from tests.faults.fuzz import change_json
+from tests.faults.fuzz import (
+    Target,
+    change_json,
+    joined,
+    parted,
+)
 from tests.helpers.corpus import save_tokenizer
 from tests.helpers.files import config
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
-
-from .target import Target, joined, parted
 
 LARGEST_ROW = 1 << 20
 TABLE = pa.table({"id": [1, 2, 3], "text": ["a", "b\nc", "日本"]})

@@ -35,11 +35,19 @@ from packprep.schemas.canonical import file_xxh3
 from packprep.support.errors import ConfigError
 from packprep.tokens.store import committed, stored
 from packprep.tokens.store_entries import StoreEntry
-from tests.faults.fuzz import change_json, other_shard, read_everything, sign, write_signed
+from tests.faults.fuzz import (
+    Target,
+    change_json,
+    change_part,
+    joined,
+    other_shard,
+    parted,
+    read_everything,
+    sign,
+    write_signed,
+)
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
-
-from .target import Target, change_part, joined, parted
 
 _OUTPUTS = ("plain", "split", "hf", "index")
 _EXPORTS = ("npy", "mds", "parquet", "trl", "megatron")

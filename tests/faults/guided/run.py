@@ -89,9 +89,10 @@ def _fuzz(name: str, seconds: float) -> None:
     count = findings.with_suffix(".count")
     count.write_text("0")
     with atheris.instrument_imports(include=_COUNTED, exclude=_COMPILED):
+        from tests.faults.fuzz import try_target
+
         from .inputs import INPUTS
         from .outputs import OUTPUTS
-        from .target import try_target
     target = (INPUTS | OUTPUTS)[name]
     # On a disk in memory, where there is one.
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None
