@@ -2,242 +2,164 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from packprep import build
 from packprep.inspect.lookup import document_number, find_documents, find_pack
 from packprep.inspect.policy import Sources
 from packprep.schemas import FormatError, read_manifest
 from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
-from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
-from tests.helpers.files import config
+from tests.helpers.corpus import texts
+from tests.helpers.errors import assert_says, refused
 from tests.helpers.planted import packs_of, plant
+from tests.helpers.tiny_shards import EXAMPLE, PLAIN, write_output
+from tests.helpers.zoo import Zoo
+
+ROWS = [*texts(120), *texts(120, seed=1)]
+"""Texts of both sources of the output `index` and `split` of the zoo."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An output of several shards and splits, from two sources."""
-    folder = tmp_path_factory.mktemp("lookup")
-    (folder / "docs").mkdir()
-    write_jsonl(folder / "docs" / "a.jsonl", texts(50))
-    write_jsonl(folder / "b.jsonl", texts(20, seed=1))
-    tokenizer = save_tokenizer(folder / "tok")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for output, columns in (("out", "position_ids,document_ids,document_starts"), ("bare", "")):
-            build(
-                config(
-                    sources=["docs/a.jsonl", "b.jsonl"],
-                    output=output,
-                    tokenizer=str(tokenizer),
-                    max_length=64,
-                    shard_size="10KB",
-                    holdout=0.2,
-                    columns=columns,
-                )
-            )
-    return folder
+def listed(output: Path, line: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run("show", output, *line.split(), "--json").out)
+    return found
 
 
-@pytest.fixture
-def out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(folder)
-    return folder / "out"
-
-
-def error_of(*arguments: object) -> str:
-    result = run(*arguments)
-    assert (result.code, result.out) == (2, ""), result
-    assert result.err.count("\n") == 1
-    return result.err.removeprefix("packprep: ").rstrip("\n")
-
-
-def test_every_pack_is_found_by_its_number_in_the_split_and_in_its_shard(out: Path) -> None:
+def test_every_pack_is_found_by_its_number_in_the_split_and_in_its_shard(zoo: Zoo) -> None:
+    out, number = zoo["text"], 0
     manifest = read_manifest(out)
-    number = 0
-    assert len(manifest.shards("train")) > 1
     for shard, entry in enumerate(manifest.shards("train")):
         for in_shard, stored in enumerate(packs_of(out, shard)):
             pack = find_pack(out, manifest, number)
             assert (pack.number, pack.shard, pack.split) == (number, entry.path, "train")
             assert pack.columns["tokens"].tolist() == stored["tokens"]
-            assert [(s.document, s.start) for s in pack.segments] == list(
-                zip(stored["document_ids"], stored["document_starts"], strict=True)
-            )
+            pairs = zip(stored["document_ids"], stored["document_starts"], strict=True)
+            assert [(s.document, s.start) for s in pack.segments] == list(pairs)
             again = find_pack(out, manifest, in_shard, shard=Path(entry.path).name)
-            assert again.columns["tokens"].tolist() == stored["tokens"]
-            assert again.number == number
+            assert (again.columns["tokens"].tolist(), again.number) == (stored["tokens"], number)
             number += 1
     assert number == manifest.splits["train"].packs
 
 
-def test_every_document_is_found_with_all_its_tokens(out: Path) -> None:
+def test_every_document_is_found_with_all_its_tokens(zoo: Zoo) -> None:
+    out = zoo["text"]
     manifest = read_manifest(out)
-    for document, text in enumerate([*texts(50), *texts(20, seed=1)]):
-        segments = find_documents(out, manifest, [document])
+    located = find_documents(out, manifest, range(120))
+    for document, text in enumerate(texts(120)):
+        segments = [segment for segment in located if segment.document == document]
         assert bool(segments) == bool(text)
         at = 0
         for segment in segments:
-            assert (segment.document, segment.start) == (document, at)
+            assert segment.start == at
             at += segment.real
 
 
-def test_a_name_is_a_source_and_row_or_the_end_of_its_path_or_a_document_id(out: Path) -> None:
-    sources = Sources(read_manifest(out))
+def test_a_name_is_a_source_and_row_or_the_end_of_its_path_or_a_document_id(zoo: Zoo) -> None:
+    sources = Sources(read_manifest(zoo["split"]))
+    a, b = sources.names
     for name, number in (
-        ("docs/a.jsonl:7", 7),
+        (f"{a}:7", 7),
+        ("split/a.jsonl:7", 7),
         ("a.jsonl:7", 7),
-        ("b.jsonl:0", 50),
-        ("b.jsonl:19", 69),
-        ("69", 69),
+        ("b.jsonl:0", 120),
+        (f"{b}:119", 239),
+        ("239", 239),
     ):
         assert document_number(sources, name) == number
-    for name, message in (
-        ("b.jsonl:20", "b.jsonl has 20 rows, numbered from 0; there is no row 20"),
-        ("70", "there is no document 70; the sources have 70 rows, numbered from 0"),
-        ("b.json:1", "this output has no source b.json; did you mean 'b.jsonl'?"),
-        ("b.jsonl", "'b.jsonl' is not SOURCE:ROW, for instance docs/a.jsonl:17"),
+    for name, words in (
+        ("b.jsonl:120", "b.jsonl has 120 rows, numbered from 0; there is no row 120"),
+        ("240", "there is no document 240; the sources have 240 rows, numbered from 0"),
+        (f"{b[:-1]}:1", f"this output has no source {b[:-1]}; did you mean '{b}'?"),
+        ("b.jsonl", f"'b.jsonl' is not SOURCE:ROW, for instance {a}:17"),
         ("jsonl:1", "this output has no source jsonl"),
     ):
-        with pytest.raises(ConfigError) as error:
+        with refused(ConfigError, words):
             document_number(sources, name)
-        assert str(error.value).startswith(message)
+    manifest = read_manifest(zoo["split"])
+    twice = Sources(type(manifest)(**vars(manifest) | {"run": {"source_paths": ["x/a", "y/a"]}}))
+    with refused(ConfigError, "a matches 2 sources (x/a, y/a)"):
+        document_number(twice, "a:0")
+    assert document_number(twice, "y/a:1") == 121
 
 
-def test_two_sources_of_one_name_ask_for_more_of_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("x", "y"):
-        (tmp_path / name).mkdir()
-        write_jsonl(tmp_path / name / "a.jsonl", ["some text"])
-    build(
-        config(
-            sources=["x/a.jsonl", "y/a.jsonl"],
-            output="out",
-            tokenizer=str(save_tokenizer(tmp_path / "tok")),
-        )
-    )
-    sources = Sources(read_manifest("out"))
-    with pytest.raises(ConfigError, match=r"a\.jsonl matches 2 sources \(x/a.jsonl, y/a.jsonl\)"):
-        document_number(sources, "a.jsonl:0")
-    assert document_number(sources, "y/a.jsonl:0") == 1
-
-
-def test_rows_of_a_pack_name_file_and_row_of_each_segment(out: Path) -> None:
-    pack = find_pack(out, read_manifest(out), 1)
-    rows = json.loads(run("show", "out", "--rows", "--pack", 1, "--json").out)
+def test_rows_of_a_pack_name_file_and_row_of_each_segment(zoo: Zoo) -> None:
+    out = zoo["split"]
+    pack, names = find_pack(out, read_manifest(out), 1), Sources(read_manifest(out)).names
+    rows = listed(out, "--rows --pack 1")
     assert [row["document"] for row in rows] == [segment.document for segment in pack.segments]
-    for row in rows:
-        first = 0 if row["source"] == "docs/a.jsonl" else 50
-        assert row["document"] == first + row["row"]
-    (one,) = json.loads(run("show", "out", "--rows", "--pack", 1, "--segment", 0, "--json").out)
-    assert one == rows[0]
-    lines = run("show", "out", "--rows", "--pack", 1).out.splitlines()
+    assert all(row["document"] == 120 * names.index(row["source"]) + row["row"] for row in rows)
+    assert listed(out, "--rows --pack 1 --segment 0") == rows[:1]
+    lines = run("show", out, "--rows", "--pack", 1).out.splitlines()
     assert lines[0].split()[:5] == ["split", "pack", "segment", "tokens", "from"]
     assert len(lines) == len(rows) + 1
 
 
-def test_a_row_that_is_found_has_its_packs_and_there_it_is_again(out: Path) -> None:
-    long = max(range(50), key=lambda row: len(texts(50)[row]))
-    rows = json.loads(run("show", "out", "--find", f"a.jsonl:{long}", "--json").out)
+def test_a_row_that_is_found_has_its_packs_and_there_it_is_again(zoo: Zoo) -> None:
+    out, long = zoo["split"], max(range(120), key=lambda row: len(ROWS[row]))
+    rows = listed(out, f"--find a.jsonl:{long}")
     assert len(rows) > 1
     for row in rows:
-        found = run(
-            "show",
-            "out",
-            "--rows",
-            "--pack",
-            row["pack"],
-            "--segment",
-            row["segment"],
-            "--split",
-            row["split"],
-            "--json",
-        )
-        assert json.loads(found.out) == [row]
-        found = run(
-            "show",
-            "out",
-            "--rows",
-            "--pack",
-            row["pack_in_shard"],
-            "--shard",
-            row["shard"],
-            "--split",
-            row["split"],
-            "--json",
-        )
-        assert row in json.loads(found.out)
+        split = f"--split {row['split']}"
+        place = f"--rows --pack {row['pack']} --segment {row['segment']} {split}"
+        assert listed(out, place) == [row]
+        in_shard = f"--rows --pack {row['pack_in_shard']} --shard {row['shard']} {split}"
+        assert row in listed(out, in_shard)
 
 
-def test_a_row_in_no_pack_is_said_to_be_in_none(out: Path) -> None:
-    empty = texts(50).index("")
-    result = run("show", "out", "--find", f"docs/a.jsonl:{empty}")
-    assert (result.code, result.out) == (
-        0,
-        f"docs/a.jsonl row {empty} is in no pack: it was empty, skipped or dropped; report.json "
-        "counts which\n",
-    )
-    assert run("show", "out", "--find", empty, "--json").out == "[]\n"
+def test_a_row_in_no_pack_is_said_to_be_in_none(zoo: Zoo) -> None:
+    empty = texts(120).index("")
+    result = run("show", zoo["text"], "--find", f"a.jsonl:{empty}")
+    assert result.code == 0
+    assert_says(result.out, f"a.jsonl row {empty} is in no pack: it was empty, skipped or dropped")
+    assert listed(zoo["text"], f"--find {empty}") == []
 
 
-def test_wrong_usage_of_show_is_a_sentence(out: Path) -> None:
-    packs = read_manifest(out).splits["train"].packs
-    assert error_of("show", "out", "--find", 1, "--doc", 1).startswith("--pack, --doc and --find")
-    assert error_of("show", "out", "--rows", "--pack", packs) == (
-        f"split train has no pack {packs}; it has {packs} packs, numbered from 0"
-    )
-    assert error_of("show", "out", "--rows", "--pack", 0, "--segment", 99).startswith("pack 0 has ")
-    assert error_of("show", "out", "--rows", "--pack", 0, "--split", "test").startswith(
-        "there is no split 'test'"
-    )
-    assert error_of("show", "out", "--rows", "--pack", 0, "--shard", "data-0.arrow").startswith(
-        "split train has no shard"
-    )
-    assert error_of("show", "nowhere", "--rows", "--pack", 0).startswith(
-        "nowhere/manifest.json does not exist"
-    )
-    assert error_of("show", "bare", "--find", 3).startswith(
-        "the shards of bare have no document_ids"
-    )
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--find 1 --doc 1", "--pack, --doc and --find exclude each other"),
+        ("--rows --pack 236", "split train has no pack 236; it has 236 packs, numbered from 0"),
+        ("--rows --segment 99", "pack 0 has "),
+        ("--rows --split test", "there is no split 'test'"),
+        ("--rows --shard data-0.arrow", "split train has no shard"),
+        ("--store x", "is not an index, so it needs no token store"),
+    ],
+)
+def test_wrong_usage_of_show_is_a_sentence(zoo: Zoo, line: str, words: str) -> None:
+    result = run("show", zoo["text"], *line.split())
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert_says(result.err, words)
 
 
-def test_a_pack_without_document_ids_is_shown_without_rows(out: Path) -> None:
-    (row, *_) = json.loads(run("show", "bare", "--rows", "--pack", 0, "--json").out)
+def test_a_pack_without_document_ids_is_shown_without_rows(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    names = ("tokens", "position_ids", "cu_seqlens")
+    columns = [column for column in PLAIN if column.name in names]
+    rows = [{name: row[name] for name in names} for row in EXAMPLE]
+    write_output(bare, {"train": [rows]}, columns)
+    (row, *_) = listed(bare, "--rows")
     assert (row["document"], row["source"], row["row"]) == (None, None, None)
+    assert_says(run("show", bare, "--find", 1).err, "bare have no document_ids")
 
 
-def test_a_pack_with_wrong_boundaries_is_an_error_that_names_it(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", texts(20))
-    output = tmp_path / "out"
-    build(
-        config(
-            sources=[tmp_path / "a.jsonl"],
-            output=str(output),
-            tokenizer=str(save_tokenizer(tmp_path / "tok")),
-        )
-    )
+def test_a_pack_with_wrong_boundaries_is_an_error_that_names_it(zoo: Zoo, tmp_path: Path) -> None:
+    output = zoo.copy("text", tmp_path)
     plant(output, lambda packs: packs[0]["cu_seqlens"].__setitem__(0, 1))
-    with pytest.raises(
-        FormatError, match=r"data-00000-of-00001.arrow pack 0: cu_seqlens are .* start at 0"
-    ):
+    shard = output / read_manifest(output).shards("train")[0].path
+    with refused(FormatError, f"{shard.name} pack 0: cu_seqlens are ", "start at 0"):
         find_pack(output, read_manifest(output), 0)
-    shard = output / "data-00000-of-00001.arrow"
     content = shard.read_bytes()
     shard.write_bytes(content[:100] + bytes(len(content) - 100))
     with pytest.raises(FormatError):
         find_pack(output, read_manifest(output), 0)
 
 
-def test_sources_that_do_not_add_up_are_refused(out: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(out)
+def test_sources_that_do_not_add_up_are_refused(zoo: Zoo, tmp_path: Path) -> None:
+    manifest = read_manifest(zoo["split"])
     data = json.loads(json.dumps(manifest.data))
     data["sources"][1]["first_document"] = 49
-    (tmp_path / "other").mkdir()
-    changed = write_manifest(tmp_path / "other", data, manifest.run)
-    with pytest.raises(FormatError, match="is not the number of documents"):
+    changed = write_manifest(tmp_path, data, manifest.run)
+    with refused(FormatError, "is not the number of documents"):
         Sources(changed)
