@@ -455,17 +455,6 @@ def test_the_engine_is_predicted_from_the_kind_of_the_tokenizer(
     assert is_fast(config) is fast
 
 
-def test_the_program_exits_0_when_done_and_2_on_bad_input(here: Path) -> None:
-    done = started(f"{BUILD} --json")
-    out, _ = done.communicate()
-    assert (done.returncode, json.loads(out)["documents"]["in"]) == (0, 60)
-    (here / "bad.csv").write_text('text\n"open')
-    refused = started("build bad.csv -o other --tokenizer tok")
-    out, err = refused.communicate()
-    assert (refused.returncode, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("packprep: bad.csv line 2: a quote in this row is never closed")
-
-
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_stopped_build_ends_with_one_line_and_no_output(
     here: Path, number: int, code: int

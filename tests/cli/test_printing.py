@@ -70,34 +70,43 @@ def test_a_pipe_gets_every_row_whole_and_plain(
     ]
 
 
-def test_columns_that_do_not_fit_go_into_a_second_table_with_the_names_of_the_rows(
-    terminal: Terminal,
+@pytest.mark.parametrize(
+    ("title", "rows", "lines"),
+    [
+        (
+            "plan",
+            ROWS,
+            [
+                "plan",
+                "strategy  utilization  tokens lost",
+                "best_fit      99.923%       0.000%",
+                "greedy        87.052%       0.000%",
+                "",
+                "strategy  packs  best for",
+                "best_fit  1,718",
+                "greedy    1,972  bias",
+            ],
+        ),
+        (
+            "",
+            [("/data/2026/web/part-00000.jsonl", *ROWS[0][1:])],
+            [
+                "/data/2026/web/part-00000.jsonl",
+                "  utilization  99.923%",
+                "  tokens lost  0.000%",
+                "  packs        1,718",
+            ],
+        ),
+    ],
+    ids=["a second table with the names of the rows", "blocks in place of many tables"],
+)
+def test_columns_that_do_not_fit_go_below(
+    terminal: Terminal, title: str, rows: list[tuple[str, ...]], lines: list[str]
 ) -> None:
     with redirect_stdout(terminal):
-        print_grid("plan", HEADS, ROWS, left=(0, 4), colours=["green", None])
-    assert plain(terminal.getvalue()) == [
-        "plan",
-        "strategy  utilization  tokens lost",
-        "best_fit      99.923%       0.000%",
-        "greedy        87.052%       0.000%",
-        "",
-        "strategy  packs  best for",
-        "best_fit  1,718",
-        "greedy    1,972  bias",
-    ]
-    assert "\x1b[32mbest_fit" in terminal.getvalue()
-
-
-def test_rows_that_would_need_many_tables_become_blocks(terminal: Terminal) -> None:
-    name = "/data/2026/web/part-00000.jsonl"
-    with redirect_stdout(terminal):
-        print_grid("", HEADS, [(name, *ROWS[0][1:])], left=(0, 4))
-    assert plain(terminal.getvalue()) == [
-        name,
-        "  utilization  99.923%",
-        "  tokens lost  0.000%",
-        "  packs        1,718",
-    ]
+        print_grid(title, HEADS, rows, left=(0, 4), colours=["green", None][: len(rows)])
+    assert plain(terminal.getvalue()) == lines
+    assert "\x1b[32mbest_fit" in terminal.getvalue() or not title
 
 
 def test_a_long_value_begins_further_left_and_a_longer_one_goes_on_below_itself(
@@ -119,9 +128,10 @@ def test_a_long_value_begins_further_left_and_a_longer_one_goes_on_below_itself(
     ]
 
 
-@given(
-    st.lists(st.integers(1, 30), min_size=2, max_size=12), st.integers(1, 3), st.integers(20, 120)
-)
+WIDTHS = st.lists(st.integers(1, 30), min_size=2, max_size=12)
+
+
+@given(WIDTHS, st.integers(1, 3), st.integers(20, 120))
 def test_no_table_is_wider_than_the_terminal_and_every_column_is_in_one(
     widths: list[int], keys: int, width: int
 ) -> None:

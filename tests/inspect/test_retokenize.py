@@ -1,7 +1,4 @@
-"""`verify --level full`: sampled rows are read and tokenized again.
-
-What differs from the packs is named.
-"""
+"""`verify --level full`: sampled rows are read and tokenized again, and what differs is named."""
 
 import gzip
 import json
@@ -19,11 +16,12 @@ from packprep.inspect.verify import verify
 from packprep.schemas import digest_of, read_manifest
 from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError
-from tests.chat.test_build import TEMPLATE
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.errors import assert_says, refused
 from tests.helpers.files import config
 from tests.helpers.planted import Packs, packs_of, plant
+from tests.helpers.zoo import NAMES, Zoo
 
 
 @pytest.fixture
@@ -31,33 +29,28 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with two sources and an output named by relative paths."""
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "a.jsonl", texts(40))
-    (tmp_path / "b.jsonl.gz").write_bytes(
-        gzip.compress(b'{"text": "one more"}\n{"text": "and another"}\n')
-    )
+    rows = b'{"text": "one more"}\n{"text": "and another"}\n'
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(rows))
     save_tokenizer(tmp_path / "tok")
-    built()
+    built(sources=["a.jsonl", "b.jsonl.gz"])
     return tmp_path
 
 
 def built(**options: Any) -> None:
-    given = {
-        "sources": ["a.jsonl", "b.jsonl.gz"],
-        "output": "out",
-        "tokenizer": "tok",
-        "max_length": 64,
-    } | options
-    build(config(**given))
+    build(config(**{"output": "out", "tokenizer": "tok", "max_length": 64} | options))
 
 
-def found(**options: Any) -> list[str]:
-    return [str(finding) for finding in verify("out", level="full", **options).findings]
+def found(output: str | Path = "out", **options: Any) -> list[str]:
+    return [str(finding) for finding in verify(output, level="full", **options).findings]
 
 
-def test_every_row_is_compared_where_the_sample_is_large_enough(here: Path) -> None:
-    verdict = verify("out", level="full", sample=1000)
-    assert (verdict.sound, verdict.sampled) == (True, 42)
-    assert verify("out", level="full", sample=7).sampled == 7
-    assert verify("out", level="full", sample=0).sampled == 0
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_is_compared_where_the_sample_is_large_enough(zoo: Zoo, name: str) -> None:
+    rows = sum(source["documents"] for source in read_manifest(zoo[name]).data["sources"])
+    for sample in (0, 7, 10_000) if name == "text" else (10_000,):
+        verdict = verify(zoo[name], level="full", sample=sample)
+        assert list(map(str, verdict.findings)) == verdict.not_checked == []
+        assert verdict.sampled == min(sample, rows)
 
 
 def test_the_seed_chooses_other_rows() -> None:
@@ -71,29 +64,20 @@ def test_the_seed_chooses_other_rows() -> None:
 
 
 def test_ids_that_another_tokenizer_gave_are_found_though_every_digest_is_right(here: Path) -> None:
-    pack = next(
-        number for number, pack in enumerate(packs_of(here / "out")) if pack["cu_seqlens"][1] > 5
-    )
-
-    def edit(packs: Packs) -> None:
-        packs[pack]["tokens"][3] = 300
-
-    plant(here / "out", edit)
+    packs = packs_of(here / "out")
+    number = next(number for number, pack in enumerate(packs) if pack["cu_seqlens"][1] > 5)
+    row, start = (packs[number][name][0] for name in ("document_ids", "document_starts"))
+    plant(here / "out", lambda packs: packs[number]["tokens"].__setitem__(3, 300))
     assert verify("out").sound
     (said,) = found()
-    row = packs_of(here / "out")[pack]["document_ids"][0]
-    start = packs_of(here / "out")[pack]["document_starts"][0]
-    assert said.startswith(
-        f"data-00000-of-00001.arrow pack {pack} segment 0: 1 ids differ from those of a.jsonl row "
-        f"{row}"
-    )
-    assert f"first at token {start + 3}: 300 here, " in said
+    place = f"data-00000-of-00001.arrow pack {number} segment 0: 1 ids differ from those of"
+    assert_says(said, f"{place} a.jsonl row {row}", f"first at token {start + 3}: 300 here, ")
 
 
 def test_a_document_replaced_by_a_copy_of_another_of_its_length_is_found(here: Path) -> None:
     """Digests, counts, BOS and EOS are as they should be, so nothing but the source can tell."""
     write_jsonl(here / "c.jsonl", ["qz", "zq"])
-    built(sources=["c.jsonl"], output="out", overwrite=True, order="input")
+    built(sources=["c.jsonl"], overwrite=True, order="input")
     (pack,) = packs_of(here / "out")
     assert pack["cu_seqlens"] == [0, 4, 8]
 
@@ -103,9 +87,7 @@ def test_a_document_replaced_by_a_copy_of_another_of_its_length_is_found(here: P
     plant(here / "out", edit)
     assert verify("out").sound
     (said,) = found()
-    assert said.startswith(
-        "data-00000-of-00001.arrow pack 0 segment 1: 2 ids differ from those of c.jsonl row 1"
-    )
+    assert_says(said, "pack 0 segment 1: 2 ids differ from those of c.jsonl row 1")
 
 
 def test_a_missing_source_is_a_sentence_and_root_says_where_it_is_now(
@@ -113,145 +95,104 @@ def test_a_missing_source_is_a_sentence_and_root_says_where_it_is_now(
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     out = here / "out"
-    said = [str(finding) for finding in verify(out, level="full").findings]
-    assert said == ["the tokenizer tok does not exist; give its new path with --tokenizer"]
-    said = [
-        str(finding) for finding in verify(out, level="full", tokenizer=str(here / "tok")).findings
-    ]
-    assert said == [
-        f"the source {name} does not exist; run in the folder of the build, or give that folder "
-        "with --root"
-        for name in ("a.jsonl", "b.jsonl.gz")
-    ]
+    assert found(out) == ["the tokenizer tok does not exist; give its new path with --tokenizer"]
+    said = found(out, tokenizer=str(here / "tok"))
+    assert len(said) == 2
+    for line, name in zip(said, ("a.jsonl", "b.jsonl.gz"), strict=True):
+        assert_says(line, f"the source {name} does not exist", "--root")
     assert verify(out, level="full", root=here).sound
 
 
-def test_a_changed_source_is_a_sentence_and_the_others_are_still_compared(here: Path) -> None:
+def test_what_has_changed_since_the_build_is_a_sentence_and_the_rest_is_compared(
+    here: Path,
+) -> None:
     write_jsonl(here / "a.jsonl", [*texts(40)[:-1], "changed"])
     verdict = verify("out", level="full")
     (finding,) = verdict.findings
-    assert (
-        str(finding)
-        == "the source a.jsonl has changed since the build; its documents were not compared"
-    )
-    assert verdict.sampled == 2
-
-
-def test_another_tokenizer_is_a_sentence(here: Path) -> None:
-    (here / "tok" / "tokenizer.json").write_text(
-        (here / "tok" / "tokenizer.json").read_text() + " "
-    )
-    (said,) = found()
-    assert said.startswith("tok is not the tokenizer of this output: it has sha256")
-
-
-def test_standard_input_cannot_be_read_again(here: Path) -> None:
-    run("build", "-", "-o", "piped", "--tokenizer", "tok", stdin=b'{"text": "hello"}\n')
-    verdict = verify("piped", level="full")
-    assert [str(finding) for finding in verdict.findings] == [
-        "standard input cannot be read again, so its documents were not compared"
-    ]
-
-
-def test_an_option_of_a_newer_packprep_is_a_sentence(here: Path) -> None:
+    changed = "the source a.jsonl has changed since the build; its documents were not compared"
+    assert (str(finding), verdict.sampled) == (changed, 2)
     manifest = read_manifest(here / "out")
     data = json.loads(json.dumps(manifest.data))
     data["inputs"]["options"]["colour"] = "blue"
     data["identity"] = digest_of(data["inputs"])
     write_manifest(here / "out", data, manifest.run)
     (said,) = found()
-    assert (
-        said
-        == "manifest.json has the option 'colour', which this packprep does not know; use a newer "
-        "one"
-    )
+    assert_says(said, "manifest.json has the option 'colour', which this packprep does not know")
+    write_manifest(here / "out", manifest.data, manifest.run)
+    file = here / "tok" / "tokenizer.json"
+    file.write_text(file.read_text() + " ")
+    (said,) = found()
+    assert said.startswith("tok is not the tokenizer of this output: it has sha256")
+
+
+def test_standard_input_cannot_be_read_again(here: Path) -> None:
+    run("build", "-", "-o", "piped", "--tokenizer", "tok", stdin=b'{"text": "hello"}\n')
+    (said,) = found("piped")
+    assert said == "standard input cannot be read again, so its documents were not compared"
 
 
 def test_templates_and_saved_datasets_are_read_as_the_build_read_them(here: Path) -> None:
-    rows = datasets.Dataset.from_dict(
-        {"title": ["A", "B"], "body": ["first words", "second words"]}
-    )
+    columns = {"title": ["A", "B"], "body": ["first words", "second words"]}
+    rows = datasets.Dataset.from_dict(columns)
     datasets.DatasetDict({"one": rows, "two": rows.select([1])}).save_to_disk("saved")
     built(sources=["saved"], split="two", text_template="{title}: {body}", output="other")
     verdict = verify("other", level="full")
     assert (verdict.sound, verdict.sampled) == (True, 1)
 
 
-def test_rows_of_token_ids_are_compared_without_a_tokenizer(here: Path) -> None:
-    rows = [
-        {
-            "input_ids": [5, 6, 7, 8, 9][: number % 5 + 1] * 30,
-            "mask": [0, 1, 1, 0, 1][: number % 5 + 1] * 30,
-        }
-        for number in range(20)
-    ]
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tokenizer": None, "vocab_size": 10},
+        {"bos": "<s>", "eos": "</s>", "overflow": "truncate", "truncation_side": "balanced"},
+    ],
+)
+def test_rows_of_token_ids_are_compared_with_and_without_a_tokenizer(
+    here: Path, options: dict[str, Any]
+) -> None:
+    ids, mask = [5, 6, 7, 8, 9], [0, 1, 1, 0, 1]
+    lengths = [number % 5 + 1 for number in range(20)]
+    rows = [{"input_ids": ids[:some] * 30, "mask": mask[:some] * 30} for some in lengths]
     write_jsonl(here / "ids.jsonl", rows)
-    numbers = {
-        "sources": ["ids.jsonl"],
-        "input_ids_column": "input_ids",
-        "loss_mask_column": "mask",
-    }
-    built(**numbers, tokenizer=None, vocab_size=10, output="other")
+    columns = {"input_ids_column": "input_ids", "loss_mask_column": "mask"}
+    built(sources=["ids.jsonl"], output="other", **columns, **options)
     verdict = verify("other", level="full")
-    assert (verdict.sound, verdict.sampled) == (True, 20), list(map(str, verdict.findings))
-    built(
-        **numbers,
-        bos="<s>",
-        eos="</s>",
-        overflow="truncate",
-        truncation_side="balanced",
-        output="more",
-    )
-    verdict = verify("more", level="full")
-    assert (verdict.sound, verdict.sampled) == (True, 20), list(map(str, verdict.findings))
+    assert (list(map(str, verdict.findings)), verdict.sampled) == ([], 20)
 
     def edit(packs: Packs) -> None:
         packs[0]["tokens"][2] = 1 + packs[0]["tokens"][2] % 9
 
     plant(here / "other", edit)
-    (said,) = [str(finding) for finding in verify("other", level="full").findings]
-    assert said.startswith(
-        "data-00000-of-00001.arrow pack 0 segment 0: 1 ids differ from those of ids.jsonl row"
-    )
+    (said,) = found("other")
+    assert_says(said, "pack 0 segment 0: 1 ids differ from those of ids.jsonl row")
 
 
-def test_a_text_cut_in_its_middle_is_compared_whatever_type_its_token_files_have(
-    here: Path,
+def test_a_chat_cut_in_its_middle_is_compared_whatever_type_its_token_files_have(
+    zoo: Zoo, tmp_path: Path
 ) -> None:
-    save_tokenizer(
-        here / "chat", config={"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
-    )
-    chat = [
-        {"role": "user", "content": "the dog " * 9},
-        {"role": "assistant", "content": "the cat " * 9},
-    ]
-    write_jsonl(here / "chat.jsonl", [{"messages": chat}])
-    more = {"messages_column": "messages", "overflow": "truncate", "truncation_side": "balanced"}
-    built(sources=("chat.jsonl",), tokenizer="chat", output="chats", max_length=32, **more)
-    assert read_manifest("chats").ledger["truncated"] > 0
-    assert list(map(str, verify("chats", level="full").findings)) == []
+    chat = [{"role": role, "content": "the dog " * 9} for role in ("user", "assistant")]
+    source = write_jsonl(tmp_path / "chat.jsonl", [{"messages": chat}])
+    cut = {"overflow": "truncate", "truncation_side": "balanced", "max_length": 32}
+    given = {"sources": [source], "output": str(tmp_path / "chats"), "tokenizer": zoo.tokenizer}
+    built(messages_column="messages", **given, **cut)
+    assert read_manifest(tmp_path / "chats").ledger["truncated"] > 0
+    assert found(tmp_path / "chats") == []
 
 
 def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) -> None:
     manifest = read_manifest(here / "out")
     run_part = {key: value for key, value in manifest.run.items() if key != "given"}
     unnamed = write_manifest(here / "out", manifest.data, run_part)
-    with pytest.raises(
-        ConfigError, match="does not name the tokenizer's path; give it with --tokenizer"
-    ):
+    with refused(ConfigError, "does not name the tokenizer's path; give it with --tokenizer"):
         recorded_tokenizer(unnamed)
-    assert (
-        recorded_tokenizer(unnamed, "tok").sha256 == manifest.data["inputs"]["tokenizer"]["sha256"]
-    )
+    digest = manifest.data["inputs"]["tokenizer"]["sha256"]
+    assert recorded_tokenizer(unnamed, "tok").sha256 == digest
 
 
 def test_the_command_says_how_many_were_tokenized_again(here: Path) -> None:
     result = run("verify", "out", "--level", "full", "--sample", 5)
-    assert result.code == 0
-    assert "tokenized again  5 rows" in result.out
+    assert (result.code, "tokenized again  5 rows" in result.out) == (0, True)
     shutil.rmtree(here / "tok")
     result = run("verify", "out", "--level", "full", "--sample", 5)
-    assert (result.code, result.out.splitlines()[0]) == (
-        1,
-        "tokenizer  the tokenizer tok does not exist; give its new path with --tokenizer",
-    )
+    assert result.code == 1
+    assert result.out.startswith("tokenizer  the tokenizer tok does not exist; give its new path")

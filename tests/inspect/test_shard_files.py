@@ -1,7 +1,4 @@
-"""Files are read once.
-
-Digest, batches, the end of the stream, and any error on the way.
-"""
+"""Files are read once: digest, batches, the end of the stream, and any error on the way."""
 
 import hashlib
 from pathlib import Path
@@ -9,7 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from packprep.inspect.shard_files import Checked, check_in_threads, opener, read_file, read_shard
+from packprep.inspect.shard_files import (
+    Checked,
+    OnRead,
+    check_in_threads,
+    opener,
+    read_file,
+    read_shard,
+)
 from packprep.schemas import FormatError
 from packprep.support.progress import Silent
 
@@ -44,21 +48,17 @@ def test_a_whole_stream_is_handed_on_and_hashed(shard: Path) -> None:
     assert checked.bytes == read_bytes == shard.stat().st_size
 
 
-def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(shard: Path) -> None:
+@pytest.mark.parametrize("kept", [-8, -100, 0, 5000, None])
+def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(
+    shard: Path, kept: int | None
+) -> None:
     content = shard.read_bytes()
-    for changed in (
-        content[:-8],
-        content[:-100],
-        content + b"more",
-        b"no arrow" * 99,
-        b"",
-        content[:5000],
-    ):
-        shard.write_bytes(changed)
-        checked, _, read_bytes = read(shard)
-        assert checked.digest == hashlib.sha256(changed).hexdigest()
-        assert checked.bytes == read_bytes == len(changed)
-        assert len(findings(checked)) == 1, (findings(checked), len(changed))
+    changed = content[:kept] if kept is not None else content + b"more"
+    shard.write_bytes(changed)
+    checked, _, read_bytes = read(shard)
+    assert checked.digest == hashlib.sha256(changed).hexdigest()
+    assert checked.bytes == read_bytes == len(changed)
+    assert len(findings(checked)) == 1, findings(checked)
 
 
 def test_what_a_taker_refuses_ends_the_file(shard: Path) -> None:
@@ -72,33 +72,26 @@ def test_what_a_taker_refuses_ends_the_file(shard: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
-    first, second = Checked(), Checked()
-    read_file(opener(tmp_path), "a", first, lambda _: None)
-    read_shard(
-        opener(tmp_path), "a", second, lambda _: None, lambda schema: None, lambda batch: None
-    )
-    for checked in (first, second):
-        assert findings(checked) == ["a: it cannot be read: Is a directory"]
+    as_file = Checked()
+    read_file(opener(tmp_path), tmp_path.name, as_file, lambda _: None)
+    for checked in (as_file, read(tmp_path)[0]):
+        assert findings(checked) == [f"{tmp_path.name}: it cannot be read: Is a directory"]
         assert not checked.complete
 
 
-def test_results_stand_in_the_order_of_the_files_and_progress_adds_up(tmp_path: Path) -> None:
-    files = []
-    for number in range(20):
-        (tmp_path / str(number)).write_bytes(bytes(number * 1000))
-        files.append(tmp_path / str(number))
+def test_results_are_in_the_order_of_the_files_and_progress_adds_up(tmp_path: Path) -> None:
+    files = [tmp_path / str(number) for number in range(20)]
+    for number, file in enumerate(files):
+        file.write_bytes(bytes(number * 1000))
     heard: list[float] = []
 
     class RecordedProgress(Silent):
-        def wait(self, phase: str) -> None:
-            pass
-
         def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
             heard.append(done)
 
-    def check(path: Path, read_bytes: object) -> Checked:
+    def check(path: Path, read_bytes: OnRead) -> Checked:
         checked = Checked()
-        read_file(opener(path), path.name, checked, read_bytes)  # type: ignore[arg-type]
+        read_file(opener(path), path.name, checked, read_bytes)
         return checked
 
     results = check_in_threads(check, files, 190_000, RecordedProgress())

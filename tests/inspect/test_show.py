@@ -1,7 +1,4 @@
-"""`show`: tokens as lines of text, for every tokenizer.
-
-With positions, boundaries and labels.
-"""
+"""`show`: tokens as lines of text, with positions, boundaries and labels."""
 
 import json
 from pathlib import Path
@@ -64,18 +61,13 @@ def test_control_characters_are_shown_and_line_feeds_end_a_line() -> None:
 def test_lines_are_as_wide_as_the_terminal_and_wide_characters_count_twice() -> None:
     row = [TextPiece(position, "東京", True, False, False) for position in range(4)]
     assert [[piece.position for piece in line] for line in lines(iter(row), 10)] == [[0, 1], [2, 3]]
-    assert [[piece.position for piece in line] for line in lines(iter(row), 3)] == [
-        [0],
-        [1],
-        [2],
-        [3],
-    ]
+    alone = [[piece.position for piece in line] for line in lines(iter(row), 3)]
+    assert alone == [[position] for position in range(4)]
 
 
 def test_ids_are_shown_as_they_are() -> None:
-    found = list(
-        pieces_as_ids(np.array([0, 40, 1], np.int32), SPECIAL, np.array([NO_LOSS, 40, 1], np.int32))
-    )
+    ids, labels = np.array([0, 40, 1], np.int32), np.array([NO_LOSS, 40, 1], np.int32)
+    found = list(pieces_as_ids(ids, SPECIAL, labels))
     assert [(piece.text, piece.trained, piece.special) for piece in found] == [
         (" 0", False, True),
         (" 40", True, False),
@@ -83,23 +75,28 @@ def test_ids_are_shown_as_they_are() -> None:
     ]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two documents in one pack, and one that is longer than a pack; and a row of ids."""
+    folder = tmp_path_factory.mktemp("show")
+    write_jsonl(folder / "a.jsonl", ["The cat sat.", "on\nthe mat", "x" * 50])
+    write_jsonl(folder / "ids.jsonl", [{"input_ids": ids_of("The cat")}])
+    save_tokenizer(folder / "tok")
+    texts = {"sources": ["a.jsonl"], "tokenizer": "tok", "max_length": 32, "order": "input"}
+    numbers = {"sources": ["ids.jsonl"], "input_ids_column": "input_ids", "vocab_size": 320}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        build(config(output="out", strategy="greedy", **texts))
+        build(config(output="padded", strategy="greedy", pad_segment_to_multiple=16, **texts))
+        build(config(output="ids", **numbers))
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two documents in one pack, and one that is longer than a pack."""
-    monkeypatch.chdir(tmp_path)
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "60")
-    write_jsonl(tmp_path / "a.jsonl", ["The cat sat.", "on\nthe mat", "x" * 50])
-    save_tokenizer(tmp_path / "tok")
-    options = {
-        "sources": ["a.jsonl"],
-        "tokenizer": "tok",
-        "max_length": 32,
-        "order": "input",
-        "strategy": "greedy",
-    }
-    build(config(output="out", **options))
-    build(config(output="padded", pad_segment_to_multiple=16, **options))
-    return tmp_path
+    return folder
 
 
 def test_a_pack_is_printed_with_documents_positions_and_special_tokens(here: Path) -> None:
@@ -117,29 +114,36 @@ def test_a_pack_is_printed_with_documents_positions_and_special_tokens(here: Pat
     ]
 
 
-def test_raw_ids_need_no_tokenizer_and_head_shows_the_first_tokens(here: Path) -> None:
-    (here / "tok" / "tokenizer.json").rename(here / "moved.json")
-    lines = run("show", "out", "--raw", "--head", 3).out.splitlines()
+def test_one_segment_of_a_pack_can_be_shown(here: Path) -> None:
+    lines = run("show", "out", "--segment", 1).out.splitlines()
+    assert lines[0].endswith(", 1 segment")
+    assert lines[2].startswith("segment 1, ")
+
+
+def test_raw_ids_need_no_tokenizer_and_head_shows_the_first_tokens(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = here / "out"
+    lines = run("show", out, "--raw", "--head", 3).out.splitlines()
     assert lines[3].split() == ["0", "0", *map(str, ids_of("The cat")[:2])]
     assert lines[4] == "      and 5 more tokens"
-    result = run("show", "out")
-    assert (result.code, result.out) == (2, "")
-    assert result.err == (
-        "packprep: the tokenizer tok does not exist; give its new path with --tokenizer\n"
-    ) or result.err.startswith("packprep: tok holds no tokenizer.json")
-    assert "The cat" in run("show", "out", "--tokenizer", "moved.json").out
+    result = run("show", out)
+    assert (result.code, result.out, "the tokenizer tok does not exist" in result.err) == (
+        2,
+        "",
+        True,
+    )
+    assert "The cat" in run("show", out, "--tokenizer", here / "tok" / "tokenizer.json").out
 
 
 def test_a_document_is_shown_wherever_it_is(here: Path) -> None:
-    result = run("show", "out", "--doc", "a.jsonl:2")
-    titles = [line for line in result.out.splitlines() if "segment" in line]
-    assert len(titles) == 2
-    assert titles[0].endswith("tokens 0 to 31 of the pack: a.jsonl row 2")
-    assert titles[1].endswith(": a.jsonl row 2 from its token 32")
-    text = "".join(
-        segment["text"] for segment in json.loads(run("show", "out", "--doc", 2, "--json").out)
-    )
-    assert text == "<s>" + "x" * 50 + "</s>"
+    shown = run("show", "out", "--doc", "a.jsonl:2").out.splitlines()
+    first, second = (line for line in shown if "segment" in line)
+    assert first.endswith("tokens 0 to 31 of the pack: a.jsonl row 2")
+    assert second.endswith(": a.jsonl row 2 from its token 32")
+    segments = json.loads(run("show", "out", "--doc", 2, "--json").out)
+    assert "".join(each["text"] for each in segments) == "<s>" + "x" * 50 + "</s>"
 
 
 def test_what_is_not_trained_stands_in_brackets_where_there_is_no_colour(here: Path) -> None:
@@ -149,27 +153,28 @@ def test_what_is_not_trained_stands_in_brackets_where_there_is_no_colour(here: P
 
 
 def test_rows_that_were_ids_are_shown_as_ids_unless_a_tokenizer_is_given(here: Path) -> None:
-    write_jsonl(here / "ids.jsonl", [{"input_ids": ids_of("The cat")}])
-    build(config(sources=["ids.jsonl"], input_ids_column="input_ids", vocab_size=320, output="ids"))
     assert run("show", "ids").out.splitlines()[-1].split() == ["0", *map(str, ids_of("The cat"))]
     assert run("show", "ids", "--tokenizer", "tok").out.splitlines()[-1] == "   0  The cat"
 
 
 def test_json_holds_tokens_labels_and_text(here: Path) -> None:
     (first, second) = json.loads(run("show", "padded", "--json").out)[:2]
-    assert first["text"] == "<s>The cat sat.</s>"
-    assert first["labels"][0] == NO_LOSS
+    assert (first["text"], first["labels"][0]) == ("<s>The cat sat.</s>", NO_LOSS)
     assert first["labels"][1:] == first["tokens"][1:]
     assert (second["row"], second["document"], second["start"]) == ("a.jsonl row 1", 1, 0)
 
 
-def test_wrong_usage_is_a_sentence(here: Path) -> None:
-    for arguments, message in (
-        (("--pack", 0, "--doc", 0), "--pack, --doc and --find exclude each other"),
-        (("--pack", 9), "split train has no pack 9; it has 3 packs, numbered from 0"),
-        (("--doc", 7), "there is no document 7"),
-        (("--doc", "a.jsonl"), "'a.jsonl' is not SOURCE:ROW"),
-    ):
-        result = run("show", "out", *arguments)
-        assert (result.code, result.out) == (2, "")
-        assert result.err.startswith(f"packprep: {message}")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--pack 0 --doc 0", "--pack, --doc and --find exclude each other"),
+        ("--segment 0 --doc 0", "--pack, --doc and --find exclude each other"),
+        ("--pack 9", "split train has no pack 9; it has 3 packs, numbered from 0"),
+        ("--doc 7", "there is no document 7"),
+        ("--doc a.jsonl", "'a.jsonl' is not SOURCE:ROW"),
+    ],
+)
+def test_wrong_usage_is_a_sentence(here: Path, line: str, words: str) -> None:
+    result = run("show", "out", *line.split())
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"packprep: {words}")

@@ -71,31 +71,18 @@ def test_a_clean_output_is_sound_and_everything_is_checked(zoo: Zoo, name: str) 
 
 
 # Every option that shapes packs; a combination that a build refuses is left out.
-SWEEP: dict[str, list[Any]] = {
-    "strategy": list(STRATEGY_NAMES),
-    "overflow": ["split", "split", "truncate", "drop"],
-    "min_pack_tokens": [0, 0, 12],
-    "stride": [0, 0, 5],
-    "continuation_bos": [False, True],
-    "truncation_side": ["right", "left"],
-    "max_length": [16, 32, 64, 512],
-    "min_document_tokens": [1, 4],
-    "max_document_tokens": [None, 90],
-    "bos": ["auto", "none", "</s>"],
-    "eos": ["auto", "none"],
-    "pad_segment_to_multiple": [1, 1, 4],
-    "packs_multiple_of": [1, 1, 8],
-    "remainder": ["drop", "fill"],
-    "holdout": [0.0, 0.0, 0.3],
-    "order": ["shuffle", "input", "length", "balanced"],
-    "columns": [*["position_ids,document_ids,document_starts"] * 2, ""],
-    "shard_size": ["4KB", "500MB"],
-    "unit_size": ["2KB", "64MB"],
-    "window": ["4KB", "4GB"],
-    "truncate_at": [None, "mat"],
-    "max_segments_per_pack": [None, 3],
-    "limit": [None, 25],
-}
+SWEEP: dict[str, Any] = (
+    {"strategy": list(STRATEGY_NAMES), "overflow": ["split", "split", "truncate", "drop"]}
+    | {"min_pack_tokens": [0, 0, 12], "stride": [0, 0, 5], "continuation_bos": [False, True]}
+    | {"truncation_side": ["right", "left"], "max_length": [16, 32, 64, 512]}
+    | {"min_document_tokens": [1, 4], "max_document_tokens": [None, 90]}
+    | {"bos": ["auto", "none", "</s>"], "eos": ["auto", "none"], "holdout": [0.0, 0.0, 0.3]}
+    | {"pad_segment_to_multiple": [1, 1, 4], "packs_multiple_of": [1, 1, 8]}
+    | {"remainder": ["drop", "fill"], "order": ["shuffle", "input", "length", "balanced"]}
+    | {"columns": [*["position_ids,document_ids,document_starts"] * 2, ""]}
+    | {"shard_size": ["4KB", "500MB"], "unit_size": ["2KB", "64MB"], "window": ["4KB", "4GB"]}
+    | {"truncate_at": [None, "mat"], "max_segments_per_pack": [None, 3], "limit": [None, 25]}
+)
 
 
 def drawn_options(seed: int) -> dict[str, Any]:

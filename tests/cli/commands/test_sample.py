@@ -1,13 +1,37 @@
+"""Sample data: the files of the command, what is made of sources, and what is refused."""
+
 import json
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packprep.cli import sample_data
+from packprep.support.errors import InputError
 from tests.helpers.command import Result, run
+from tests.helpers.errors import refused
 
 FILES = {"code.jsonl", "prose.jsonl", "chats.jsonl", "pairs.jsonl", "tokenizer"}
+SOURCE = '''
+def shorten(text, width=70):
+    """Collapse and cut
+    the text.
+
+    Words are not torn apart.
+    """
+
+def _private():
+    """Nobody asks."""
+
+def undocumented():
+    pass
+
+class Wrapper:
+    async def fill(self):
+        """Fill a paragraph."""
+'''
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +52,12 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def test_the_command_names_every_file_and_the_next_command(written: tuple[Path, Result]) -> None:
     folder, result = written
+    *lines, advice = result.out.splitlines()
     assert (result.code, result.err) == (0, "")
-    lines = result.out.splitlines()
     assert {path.name for path in folder.iterdir()} == FILES
-    assert {Path(line.split(":")[0]) for line in lines[:-1]} == set(folder.iterdir())
-    assert lines[-1] == (
-        f"try next: packprep build {folder}/code.jsonl -o packed --tokenizer {folder}/tokenizer "
-        "--max-length 2048"
-    )
+    assert {Path(line.split(":")[0]) for line in lines} == set(folder.iterdir())
+    tokenizer = f"--tokenizer {folder}/tokenizer --max-length 2048"
+    assert advice == f"try next: packprep build {folder}/code.jsonl -o packed {tokenizer}"
 
 
 def test_the_same_python_writes_the_same_bytes_and_leaves_them_alone(folder: Path) -> None:
@@ -45,17 +67,14 @@ def test_the_same_python_writes_the_same_bytes_and_leaves_them_alone(folder: Pat
 
 
 def test_a_file_that_differs_is_replaced_only_on_request(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {"code.jsonl": b"{}\n", "prose.jsonl": b"", "chats.jsonl": b"", "pairs.jsonl": b""}
+    files = dict.fromkeys(sorted(FILES - {"tokenizer"}), b"")
     monkeypatch.setattr(sample_data, "sample_files", lambda: files)
     (tmp_path / "pairs.jsonl").write_text("mine")
     result = run("sample", tmp_path)
     assert (result.code, result.out) == (2, "")
-    assert result.err == (
-        f"packprep: {tmp_path}/pairs.jsonl exists and differs from the sample; choose another "
-        "folder, or replace it with --overwrite\n"
-    )
+    assert "pairs.jsonl exists and differs from the sample; choose another" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
     assert run("sample", tmp_path, "--overwrite").code == 0
     assert (tmp_path / "pairs.jsonl").read_bytes() == b""
@@ -68,10 +87,10 @@ def test_conversations_have_two_to_six_turns_and_answers_that_are_docstrings(fol
     assert all(each == ["user", "assistant"] * (len(each) // 2) for each in roles)
     assert {len(each) // 2 for each in roles} <= {2, 3, 4, 5, 6}
     assert {chat[0]["role"] for chat in chats} == {"system", "user"}
-    texts = {message["content"] for chat in chats for message in chat}
-    assert "What does `textwrap.fill` do?" in texts
-    assert "Fill a single paragraph of text, returning a new string." in texts
     assert any("reasoning_content" in chat[-1] for chat in chats)
+    texts = {message["content"] for chat in chats for message in chat}
+    answer = "Fill a single paragraph of text, returning a new string."
+    assert {"What does `textwrap.fill` do?", answer} <= texts
 
 
 def test_both_sides_of_a_pair_are_documentation_and_differ(folder: Path) -> None:
@@ -84,27 +103,17 @@ def test_both_sides_of_a_pair_are_documentation_and_differ(folder: Path) -> None
 @pytest.mark.parametrize(
     ("file", "options"),
     [
-        ("prose.jsonl", []),
-        ("chats.jsonl", ["--messages-column", "messages", "--train-on", "assistant"]),
-        ("chats.jsonl", ["--messages-column", "messages", "--train-on", "last-turn"]),
-        (
-            "pairs.jsonl",
-            [
-                "--pair-columns",
-                "chosen,rejected",
-                "--prompt-column",
-                "prompt",
-                "--overflow",
-                "truncate",
-            ],
-        ),
+        pytest.param("prose.jsonl", "", marks=pytest.mark.long),
+        ("chats.jsonl", "--messages-column messages --train-on assistant"),
+        ("chats.jsonl", "--messages-column messages --train-on last-turn"),
+        ("pairs.jsonl", "--pair-columns chosen,rejected --prompt-column prompt"),
     ],
 )
 def test_every_file_builds_without_loss(
-    folder: Path, tmp_path: Path, file: str, options: list[str]
+    folder: Path, tmp_path: Path, file: str, options: str
 ) -> None:
     names = [folder / file, "-o", tmp_path / "out", "--tokenizer", folder / "tokenizer"]
-    result = run("build", *names, "--max-length", "2048", "--json", "-q", *options)
+    result = run("build", *names, "--max-length", "2048", "--json", "-q", *options.split())
     assert result.code == 0, result.err
     tokens = json.loads(result.out)["tokens"]
     assert tokens["tokens_packed"] == tokens["tokens_in"]
@@ -114,10 +123,60 @@ def test_every_file_builds_without_loss(
 def test_the_template_renders_as_transformers_renders_it(folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "tokenizer")
-    messages = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "reasoning_content": "b", "content": "c"},
-    ]
+    answer = {"role": "assistant", "reasoning_content": "b", "content": "c"}
+    messages = [{"role": "user", "content": "a"}, answer]
     assert tokenizer.apply_chat_template(messages, tokenize=False) == (
         "<|begin|>user\na<|end|>\n<|begin|>assistant\n<think>\nb\n</think>\n\nc<|end|>\n"
     )
+
+
+def test_functions_are_public_documented_and_known_by_their_whole_name() -> None:
+    names = ("textwrap.py", "_hidden.py", "idlelib/editor.py")
+    sources = dict.fromkeys(names, SOURCE) | {"broken.py": "def ("}
+    assert list(sample_data._functions(sources)) == [
+        (
+            "textwrap",
+            "textwrap.shorten",
+            "textwrap.shorten(text, width=70)",
+            "Collapse and cut the text.",
+            "Words are not torn apart.",
+            "textwrap.py, line 2: def shorten(text, width=70)",
+        ),
+        (
+            "textwrap",
+            "textwrap.Wrapper.fill",
+            "textwrap.Wrapper.fill(self)",
+            "Fill a paragraph.",
+            "",
+            "textwrap.py, line 16: def fill(self)",
+        ),
+    ]
+    [function, _] = sample_data._functions({"json/__init__.py": SOURCE})
+    assert (function.module, function.name) == ("json", "json.shorten")
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "kept"), [(4, 9, [0, 1, 2, 3]), (9, 3, [0, 3, 6]), (7, 3, [0, 3, 6])]
+)
+def test_functions_are_taken_evenly(count: int, most: int, kept: list[int]) -> None:
+    functions = [sample_data.Function("m", f"m.f{n}", "", "", "", "") for n in range(count)]
+    assert sample_data._spread(functions, most) == [functions[number] for number in kept]
+
+
+def test_an_answer_of_a_pair_is_never_its_own_neighbour() -> None:
+    functions = list(sample_data._functions({"textwrap.py": SOURCE}))
+    one, other = "Collapse and cut the text.\n\nWords are not torn apart.", "Fill a paragraph."
+    pairs = [(pair["chosen"], pair["rejected"]) for pair in sample_data._pairs(functions)]
+    assert pairs == [(one, other), (other, one)]
+    assert list(sample_data._pairs(functions[:1])) == []
+
+
+def test_a_python_without_sources_or_topics_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    with refused(InputError, "holds no Python sources, which the sample is made of"):
+        sample_data._sources()
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with refused(InputError, "this Python has no module pydoc_data.topics"):
+        sample_data._topics()
