@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
@@ -77,7 +77,6 @@ def packed(
     return plan, plan.packs, documents, policy, table
 
 
-@settings(max_examples=400)
 @given(configs(), st.lists(st.integers(0, 40), max_size=12))
 @example(BuildConfig(max_length=4, strategy="wrapped"), [1, 0, 9, 2])
 @example(BuildConfig(max_length=4, stride=2, continuation_bos=True), [30])
@@ -132,7 +131,6 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     )
 
 
-@settings(max_examples=400)
 @given(
     configs(labels=True),
     st.lists(st.integers(0, 40), max_size=12),
@@ -225,7 +223,6 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     assert counts.loss_tokens == labels_seen
 
 
-@settings(max_examples=200)
 @given(configs(), st.lists(st.integers(0, 40), max_size=12))
 def test_every_batch_keeps_the_invariants_of_the_format(
     config: BuildConfig, texts: list[int]

@@ -73,6 +73,7 @@ def bring_compiled_kernels(installed: Path) -> None:
         shutil.copyfile(compiled, target)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("install", [of_wheel, of_sdist, of_checkout])
 def test_a_build_runs_from_the_wheel_the_sdist_and_a_bare_checkout(
     install: Callable[[Path, Path], Path], checkout: Path, tmp_path: Path

@@ -11,7 +11,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build, pack_dataset
@@ -98,7 +98,6 @@ def table(
     return pa.Table.from_batches(batches, schema=layout.schema), layout
 
 
-@settings(max_examples=150)
 @given(st.data(), st.booleans(), st.lists(st.integers(0, 40), max_size=12))
 def test_every_column_has_the_same_values_in_either_type(
     data: st.DataObject, labels: bool, words: list[int]
