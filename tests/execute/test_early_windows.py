@@ -53,7 +53,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
 
     def after(*arguments: Any) -> None:
         for _ in range(windows):
-            assert written.acquire(timeout=20), "no window is written beside tokenization"
+            assert written.acquire(timeout=600), "no window is written beside tokenization"
         seal(*arguments)
 
     monkeypatch.setattr(Windows, "write", counted)
@@ -169,7 +169,7 @@ def test_windows_are_made_as_many_at_once_as_cores_and_memory_allow(
             now[0] += 1
             together.append(now[0])
         if not meet.broken and len(together) <= 3:
-            meet.wait(timeout=60)
+            meet.wait(timeout=600)
         try:
             return real(*arguments)
         finally:

@@ -207,7 +207,7 @@ def test_two_processes_train_to_the_losses_of_one(
         for rank in range(2)
     ]
     ranks = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
-    output = [process.communicate(timeout=120)[0] for process in ranks]
+    output = [process.communicate(timeout=600)[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0]
     assert losses_in(output[0]) == pytest.approx(uninterrupted, abs=1e-5)
 

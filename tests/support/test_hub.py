@@ -94,7 +94,7 @@ def build(folder: Path, endpoint: str, *arguments: str, **more: str) -> tuple[in
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     return done.returncode, done.stderr.splitlines()
 

@@ -34,7 +34,7 @@ def test_a_process_that_begins_again_has_its_number_arguments_and_flags(tmp_path
         stdout=subprocess.PIPE,
         text=True,
     )
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=600)
     assert printed == f"{process.pid} {HUGE} {arguments} 1\n"
 
 

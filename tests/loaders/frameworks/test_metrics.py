@@ -172,7 +172,7 @@ def test_ranks_are_summed_and_the_straggler_is_of_each_step(tmp_path: Path) -> N
     ranks = [context.Process(target=_rank, args=(rank, address, queue)) for rank in range(2)]
     for process in ranks:
         process.start()
-    results = sorted((queue.get(timeout=120) for _ in ranks), key=lambda result: int(result[0]))
+    results = sorted((queue.get(timeout=600) for _ in ranks), key=lambda result: int(result[0]))
     for process in ranks:
         process.join()
     assert [process.exitcode for process in ranks] == [0, 0]
