@@ -231,7 +231,7 @@ def test_outputs_of_one_type_are_merged_and_appended_to_whatever_the_word_for_it
     more = (str(zoo.source("text")), str(zoo.sources("split")[1]))
     for name, kind, other in (("text", "int32", "uint16"), ("uint16", "uint16", "int32")):
         out = zoo.copy(name, tmp_path)
-        same = {"output": out, "shard_size": 30_000}
+        same: dict[str, Any] = {"output": out, "shard_size": 30_000}
         options = {"sources": more, "append": True, **same}
         before = content(out)
         with pytest.raises(ConfigError, match=f"token_type was '{kind}', now '{other}'"):
