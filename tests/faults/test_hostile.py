@@ -3,10 +3,10 @@
 Paths that leave their folder, data that would be code, names that hold secrets, bombs.
 """
 
-import ast
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -85,68 +85,19 @@ def test_a_split_of_a_source_is_a_folder_of_its_own(tmp_path: Path) -> None:
 
 # Code in data ------------------------------------------------------------------------------
 
-SOURCES = [
-    path
-    for folder in ("packprep", "schemas", "loaders", "scripts")
-    for path in (ROOT / folder).rglob("*.py")
-    if path.name != "disk_cache.py"  # reads machine code, from folders that packprep writes
-]
-CODE = {"eval", "exec", "compile", "__import__"}
-UNPICKLERS = "pickle cPickle _pickle dill cloudpickle joblib marshal shelve jsonpickle"
-MODULES = {*UNPICKLERS.split()}
-LOADERS = {(module, "load") for module in ("np", "numpy", "torch", "yaml")}
-LOADERS |= {("yaml", "unsafe_load"), ("yaml", "full_load")}
-LOADERS |= {("pd", "read_pickle"), ("pandas", "read_pickle")}
-SAFE = {"allow_pickle": False, "weights_only": True}
-
-
-def code_from_data(tree: ast.Module) -> list[int]:
-    """Lines that could make code of data.
-
-    Unpicklers, eval, and loaders that are not told to keep to values.
-    """
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            found += [node.lineno] * ((node.module or "").split(".")[0] in MODULES)
-        if isinstance(node, ast.Import):
-            found += [node.lineno for name in node.names if name.name.split(".")[0] in MODULES]
-        if not isinstance(node, ast.Call):
-            continue
-        given = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
-        if isinstance(node.func, ast.Name) and node.func.id in CODE:
-            found.append(node.lineno)
-        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            call = (node.func.value.id, node.func.attr)
-            safe = any(given.get(key) is value for key, value in SAFE.items())
-            found += [node.lineno] if call in LOADERS and not safe else []
-        told = given.get("trust_remote_code") or given.get("allow_pickle")
-        found += [node.lineno] * bool(told)
-    return found
+# What the rules S of ruff do not know: loaders that may unpickle, or run code of a repository.
+CODE = r"(allow_pickle|weights_only|trust_remote_code)=(?!False|True)|allow_pickle=True"
+CODE += (
+    r"|weights_only=False|trust_remote_code=True|\b(import|from) (dill|cloudpickle|joblib|shelve)"
+)
 
 
 def test_no_source_makes_code_of_data() -> None:
-    assert len(SOURCES) > 50
-    found = {str(path): code_from_data(ast.parse(path.read_text())) for path in SOURCES}
-    assert {path: lines for path, lines in found.items() if lines} == {}
-
-
-BAD_CODE = """
-import pickle
-from dill import loads
-eval(x)
-np.load(f)
-np.load(f, allow_pickle=True)
-torch.load(f, weights_only=False)
-yaml.load(f, L)
-f(trust_remote_code=True)
-"""
-
-
-def test_the_search_finds_what_it_looks_for_and_lets_pass_what_is_safe() -> None:
-    assert {*code_from_data(ast.parse(BAD_CODE))} == {*range(2, 10)}
-    safe = "np.load(f, allow_pickle=False)\ntorch.load(f, weights_only=True)"
-    assert code_from_data(ast.parse(safe)) == []
+    folders = [ROOT / name for name in ("packprep", "schemas", "loaders", "scripts")]
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
+    assert len(sources) > 50
+    assert [str(path) for path in sources if re.search(CODE, path.read_text())] == []
+    assert re.search(CODE, "np.load(f, allow_pickle=is_known)")
 
 
 SIDES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -388,34 +339,6 @@ def test_a_regex_that_explodes_stops_with_a_sentence(tmp_path: Path) -> None:
     assert "cannot encode a text: Onig: Regex search error: retry" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-SPELLED = ["<s>", "</s>", "a <s> b</s>", "<s><s></s>", " <s>", "</s>\n", "<\u200bs>", "&lt;s&gt;"]
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".txt", ".parquet"])
-def test_text_that_spells_a_special_token_stays_text_in_every_format(
-    tmp_path: Path, suffix: str
-) -> None:
-    tokenizer = load_tokenizer(save_tokenizer(tmp_path / "tokenizer"))
-    assert tokenizer.bos is not None
-    assert tokenizer.eos is not None
-    lines = [text.replace("\n", " ") for text in SPELLED]
-    path = tmp_path / f"a{suffix}"
-    table = pa.table({"text": lines})
-    if suffix == ".parquet":
-        pq.write_table(table, path)
-    elif suffix == ".jsonl":
-        write_jsonl(path, lines)
-    else:
-        path.write_text("\n".join(["text"] * (suffix == ".csv") + lines) + "\n")
-    for engine in ("hf", "auto"):
-        build(tmp_path, path, "--overwrite", "--sample-by", "line", "--engine", engine)
-        tokens = np.concatenate([pack.tokens for pack in PackedShards(tmp_path / "out")])
-        # BOS and EOS of each document, and no other.
-        counts = [int((tokens == special.id).sum()) for special in (tokenizer.bos, tokenizer.eos)]
-        assert counts == [len(lines)] * 2
-        shutil.rmtree(tmp_path / "out")
 
 
 # Secrets -----------------------------------------------------------------------------------

@@ -39,13 +39,6 @@ def test_balanced_order_of_atoms_uses_the_cost_of_their_documents(strategy: str)
     assert plan.straggler(8) == 1.0
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_length_order_of_atoms_uses_their_longest_document(strategy: str) -> None:
-    plan = pack_lengths([5, 5, 1, 8, 6, 3], 10, strategy, order="length", atoms=[0, 0, 1, 1, 2, 2])
-    plan.check()
-    assert plan.order.tolist() == [2, 3, 4, 5, 0, 1]
-
-
 def test_balanced_order_shuffles_its_groups() -> None:
     plan = pack_lengths(lengths_like_the_web(60_000), 4096, order="balanced", balance_ranks=8)
     costs = plan.costs()[: plan.num_packs // 8 * 8].reshape(-1, 8).mean(axis=1)

@@ -29,22 +29,16 @@ def documents(batches: list[list[list[int]]]) -> list[int]:
     return [document for batch in batches for pack in batch for document in pack]
 
 
-def test_sequential_is_first_fit_in_input_order() -> None:
+def test_sequential_is_first_fit_in_input_order_and_ranks_take_turns() -> None:
+    """As in axolotl's allocate_sequentially: first fit without sorting, bins dealt round robin."""
     sampler = MultipackSampler([5, 3, 4, 1, 2, 6], max_length=8, sequential=True)
     assert (len(sampler), sampler.efficiency) == (3, 21 / 24)
     assert list(sampler) == [[[0, 1]], [[2, 3, 4]], [[5]]]
-
-
-def test_sequential_gives_the_bins_of_allocate_sequentially_and_ranks_take_turns() -> None:
-    """Axolotl's packing_sequentially: first fit without sorting, bins dealt round robin."""
     lengths, bins = [100, 2000, 200, 1800, 300, 1700], [[0, 2, 4], [1], [3], [5]]
-    by_rank = [
-        list(MultipackSampler(lengths, 2048, rank=rank, world_size=2, sequential=True))
-        for rank in range(2)
-    ]
+    both: Any = {"lengths": lengths, "max_length": 2048, "sequential": True}
+    by_rank = [list(MultipackSampler(**both, rank=rank, world_size=2)) for rank in range(2)]
     assert by_rank == [[[bins[0]], [bins[2]]], [[bins[1]], [bins[3]]]]
-    alone = MultipackSampler(lengths, 2048, batch_size=4, sequential=True)
-    assert list(alone) == [bins]
+    assert list(MultipackSampler(**both, batch_size=4)) == [bins]
 
 
 @pytest.mark.parametrize("group_size", [None, 100])

@@ -11,6 +11,10 @@ from packprep.preview.replan import replan
 from tests.helpers.corpus import build_options, texts, write_jsonl
 
 
+def long(case: tuple[Any, ...]) -> Any:
+    return pytest.param(*case, marks=pytest.mark.long)
+
+
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
     """Options of a build of 200 documents into packs of 64, in several units.
@@ -20,13 +24,14 @@ def options(tmp_path: Path) -> dict[str, Any]:
     return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000)
 
 
-LONG = [pytest.mark.long]
+WINDOWS = {"window": 16_000, "holdout": 0.2}
+STRIDE = {"stride": 8, "continuation_bos": True, "max_segments_per_pack": 3}
+STRIDE |= {"pad_segment_to_multiple": 8}
+FEW = [("greedy", {}), ("balanced", {}), ("wrapped", WINDOWS), ("best_fit", STRIDE)]
+ALL = [(name, more) for more in ({}, WINDOWS) for name in STRATEGY_NAMES]
 
 
-@pytest.mark.parametrize("strategy", STRATEGY_NAMES)
-@pytest.mark.parametrize(
-    "more", [{}, pytest.param({"window": 16_000, "holdout": 0.2}, marks=LONG)], ids=str
-)
+@pytest.mark.parametrize(("strategy", "more"), [*FEW, *map(long, ALL)])
 def test_the_strategy_of_the_build_gives_the_figures_of_its_report(
     options: dict[str, Any], strategy: Any, more: dict[str, Any]
 ) -> None:
@@ -34,9 +39,13 @@ def test_the_strategy_of_the_build_gives_the_figures_of_its_report(
         more = more | {"window": 4_000_000_000}
     build(BuildConfig(**options | more, strategy=strategy))
     report = dict(read_report(Path(options["output"])))
-    (outcome,) = replan(Path(options["output"]), (strategy,))
+    outcomes = {outcome.strategy: outcome for outcome in replan(Path(options["output"]))}
     for name in ("packs", "bound", "gap", "utilization", "bias", "straggler"):
-        assert getattr(outcome, name) == pytest.approx(report[name], rel=1e-12), name
+        found = getattr(outcomes[strategy], name)
+        assert found == pytest.approx(report[name], rel=1e-12), name
+    assert ("balanced" in outcomes) == (more.get("window") != 16_000)
+    # It can hold neither a number of segments nor padding.
+    assert ("wrapped" in outcomes) == ("stride" not in more)
 
 
 def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(
@@ -48,18 +57,6 @@ def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(
     assert [outcome.strategy for outcome in replan(tmp_path / "out")] == list(STRATEGY_NAMES)
 
 
-def test_stride_limits_and_padding_of_the_build_are_kept(options: dict[str, Any]) -> None:
-    options |= {"stride": 8, "continuation_bos": True}
-    options |= {"max_segments_per_pack": 3, "pad_segment_to_multiple": 8}
-    build(BuildConfig(**options))
-    report = read_report(Path(options["output"]))
-    outcomes = {outcome.strategy: outcome for outcome in replan(Path(options["output"]))}
-    best_fit = outcomes["best_fit"]
-    assert (best_fit.packs, best_fit.bound) == (report["packs"], report["bound"])
-    assert outcomes["best_fit"].utilization == pytest.approx(report["utilization"])
-    assert "wrapped" not in outcomes, "it can hold neither a number of segments nor padding"
-
-
 def test_cut_counts_documents_that_are_in_more_than_one_piece(options: dict[str, Any]) -> None:
     write_jsonl(Path(options["sources"][0]), ["word " * 200, "one", "two"])
     build(BuildConfig(**options))
@@ -67,13 +64,6 @@ def test_cut_counts_documents_that_are_in_more_than_one_piece(options: dict[str,
     outcomes = {outcome.strategy: outcome for outcome in found}
     assert outcomes["best_fit"].cut == 1
     assert outcomes["wrapped"].cut >= 1
-
-
-def test_strategies_that_need_one_window_are_left_out_where_there_are_several(
-    options: dict[str, Any],
-) -> None:
-    build(BuildConfig(**options, window=16_000))
-    assert "balanced" not in {outcome.strategy for outcome in replan(Path(options["output"]))}
 
 
 def test_balanced_is_left_out_where_it_takes_minutes_unless_it_was_built(
