@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from packprep.packing.kernels import gather
+from packprep.packing.kernels.common import shuffle, shuffle_ranges
 from packprep.packing.kernels.gather import Pointers
 
 
@@ -160,3 +161,11 @@ def test_narrow_tokens_are_copied_as_int32() -> None:
     assert out.tolist() == [1, 65_535, 40_000]
     gather.add_ends(np.array([65_535], np.int32), int64(0, 1), int64(0, 2), -1, 40_000, tokens)
     assert tokens.tolist() == [65_535, 40_000]
+
+
+def test_a_range_is_shuffled_like_the_same_range_of_a_longer_array() -> None:
+    both, one = np.arange(700, dtype=np.int32), np.arange(700, dtype=np.int32)
+    shuffle_ranges(both, np.array([0, 600, 600, 700]), np.uint64(7))
+    shuffle(one, 600, 700, np.uint64(7))
+    assert both[600:].tolist() == one[600:].tolist() != list(range(600, 700))
+    assert sorted(both[:600]) == list(range(600))
