@@ -11,6 +11,8 @@ from packprep.schemas import FormatError, read_manifest
 from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, RICH, rich_row, write_output
 
+QUANTITIES = ("documents", "segments", "documents_per_pack", "fill", "cost")
+
 
 def as_dict(counts: Counts) -> dict[int, int]:
     return dict(zip(counts.values.tolist(), counts.counts.tolist(), strict=True))
@@ -18,30 +20,26 @@ def as_dict(counts: Counts) -> dict[int, int]:
 
 def test_the_worked_example_of_the_format_in_counts() -> None:
     measured = measure_output(GOLDEN / "v1-example")
-    assert as_dict(measured.documents) == {3: 2, 10: 1}, (
-        "the pieces of document 1 are one document of 10 tokens"
-    )
-    assert as_dict(measured.segments) == {2: 1, 3: 2, 8: 1}
-    assert as_dict(measured.documents_per_pack) == {1: 1, 3: 1}
-    assert as_dict(measured.fill) == {8: 2}
-    a, b = 24576, 1
-    cost = (a * 8 + b * (9 + 4 + 9)) / (a * 8 + b * 64)
-    assert as_dict(measured.cost) == {round(cost * COST_UNIT): 1, COST_UNIT: 1}
+    cost = (24576 * 8 + (9 + 4 + 9)) / (24576 * 8 + 64)
+    assert {name: as_dict(getattr(measured, name)) for name in QUANTITIES} == {
+        "documents": {3: 2, 10: 1},  # the pieces of document 1 are one document of 10 tokens
+        "segments": {2: 1, 3: 2, 8: 1},
+        "documents_per_pack": {1: 1, 3: 1},
+        "fill": {8: 2},
+        "cost": {round(cost * COST_UNIT): 1, COST_UNIT: 1},
+    }
     assert measured.loss_tokens is None
 
 
 def test_padding_is_no_fill_and_no_document_but_costs_attention(tmp_path: Path) -> None:
-    write_output(
-        tmp_path / "out", {"train": [[rich_row(0, 3, 4), rich_row(2, 1)]]}, RICH, max_length=16
-    )
-    measured = measure_output(tmp_path / "out")
+    rows, out = [rich_row(0, 3, 4), rich_row(2, 1)], tmp_path / "out"
+    write_output(out, {"train": [rows]}, RICH, max_length=16)
+    measured = measure_output(out)
     assert as_dict(measured.documents) == as_dict(measured.segments) == {1: 1, 3: 1, 4: 1}
     assert as_dict(measured.documents_per_pack) == {1: 1, 2: 1}
-    assert as_dict(measured.fill) == {1: 1, 7: 1}
-    assert measured.loss_tokens == 8
-    windows = list(read_windows(tmp_path / "out", read_manifest(tmp_path / "out")))
-    assert [window.lengths.tolist() for window in windows] == [[4, 4, 4, 4, 4]]
-    assert windows[0].pack.tolist() == [0, 0, 0, 1, 1]
+    assert (as_dict(measured.fill), measured.loss_tokens) == ({1: 1, 7: 1}, 8)
+    (window,) = read_windows(out, read_manifest(out))
+    assert (window.lengths.tolist(), window.pack.tolist()) == ([4, 4, 4, 4, 4], [0, 0, 0, 1, 1])
 
 
 @pytest.fixture
@@ -69,13 +67,11 @@ def test_every_document_is_measured_as_long_as_the_tokenizer_made_it(
     measured = measure_output(output)
     lengths = [len(ids) for ids in expected_ids(texts(200), tiny_tokenizer(), 0, 1) if ids]
     assert as_dict(measured.documents) == as_dict(Counts(*np.unique(lengths, return_counts=True)))
-    packs = [
-        pack for split in read_manifest(output).splits for pack in PackedShards(output, split=split)
-    ]
+    splits = read_manifest(output).splits
+    packs = [pack for split in splits for pack in PackedShards(output, split=split)]
     real = [[len(s.tokens) for s in pack.segments() if s.document_id != -1] for pack in packs]
-    assert as_dict(measured.fill) == as_dict(
-        Counts(*np.unique([sum(pack) for pack in real], return_counts=True))
-    )
+    fill = np.unique([sum(pack) for pack in real], return_counts=True)
+    assert as_dict(measured.fill) == as_dict(Counts(*fill))
     assert measured.documents_per_pack.sum == sum(map(len, real)) == measured.segments.total
     assert measured.fill.sum == measured.segments.sum
     assert measured.fill.total == len(packs)

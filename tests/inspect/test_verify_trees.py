@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep import BuildConfig, build
+from packprep import build
 from packprep.inspect.verify import verify
 from tests.helpers.corpus import write_jsonl
+from tests.helpers.examples import share_of_examples
+from tests.helpers.files import config
 from tests.helpers.planted import packs_of, plant
 from tests.helpers.trees import Window, windows
 
@@ -22,83 +24,66 @@ PROMPT, ANSWER = 20, 5
 Pack = dict[str, list[Any]]
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three answers to each of three prompts, all of the same lengths, in one pack."""
-    folder = tmp_path_factory.mktemp("trees")
-    draw = random.Random(0)
-    rows = []
-    for group in range(3):
-        prompt = [draw.randrange(100) for _ in range(PROMPT)]
-        rows += [
-            {"ids": prompt + [10 * group + n] + [draw.randrange(100) for _ in range(ANSWER - 1)]}
-            | {"prompt": group}
-            for n in range(3)
-        ]
-    return built(folder, rows, vocab_size=100, max_length=256)
-
-
 def built(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
     """A sound output with trees of these rows of token ids."""
-    config = BuildConfig(
-        sources=(str(write_jsonl(folder / "a.jsonl", rows)),),
-        output=str(folder / "out"),
-        input_ids_column="ids",
-        share_prefixes=True,
-        group_prefix="prompt",
-        **options,
-    )
-    build(config)
+    shared: dict[str, Any] = {"share_prefixes": True, "group_prefix": "prompt"}
+    source = str(write_jsonl(folder / "a.jsonl", rows))
+    given = {"sources": (source,), "output": str(folder / "out"), "input_ids_column": "ids"}
+    build(config(**given, **shared, **options))
     assert verify(folder / "out", level="full").sound
     return folder / "out"
 
 
-def kinds_in(output: Path) -> tuple[list[int], list[int]]:
-    """Roots, and leaves, of the only pack."""
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three answers to each of three prompts, all of the same lengths, in one pack."""
+    draw = random.Random(0)
+
+    def some(count: int) -> list[int]:
+        return [draw.randrange(100) for _ in range(count)]
+
+    prompts = [some(PROMPT) for _ in range(3)]
+    rows = [
+        {"ids": prompts[group] + [10 * group + n] + some(ANSWER - 1), "prompt": group}
+        for group in range(3)
+        for n in range(3)
+    ]
+    return built(tmp_path_factory.mktemp("trees"), rows, vocab_size=100, max_length=256)
+
+
+def planted(sound: Path, tmp_path: Path, edit: Callable[[Pack], None]) -> Path:
+    """A copy of the output, with a change of its only pack under right digests."""
+    out = Path(shutil.copytree(sound, tmp_path / str(len([*tmp_path.iterdir()]))))
+    plant(out, lambda packs: edit(packs[0]))
+    return out
+
+
+def kinds_in(output: Path) -> tuple[Pack, list[int], list[int]]:
+    """The only pack, its roots and its leaves."""
     [pack] = packs_of(output)
     parents = pack["segment_parents"]
     roots = [segment for segment, parent in enumerate(parents) if parent < 0]
-    assert len(roots) == 3
     leaves = [segment for segment, parent in enumerate(parents) if parent >= 0]
-    assert len(leaves) == 9
-    return roots, leaves
+    assert (len(roots), len(leaves)) == (3, 9)
+    return pack, roots, leaves
 
 
 def test_a_parent_of_another_tree_is_found_where_positions_agree(
     sound: Path, tmp_path: Path
 ) -> None:
-    roots, leaves = kinds_in(sound)
-    [pack] = packs_of(sound)
-    wrong = [
-        (leaf, root)
-        for leaf in leaves
-        for root in roots
-        if root < leaf and root != pack["segment_parents"][leaf]
-    ]
+    pack, roots, leaves = kinds_in(sound)
+    right = pack["segment_parents"]
+    wrong = [(leaf, root) for leaf in leaves for root in roots if right[leaf] != root < leaf]
     assert len(wrong) == 9
-    for number, (leaf, root) in enumerate(wrong):
-        out = Path(shutil.copytree(sound, tmp_path / str(number)))
+    for leaf, root in wrong:
 
-        def edit(packs: list[Pack], leaf: int = leaf, root: int = root) -> None:
-            packs[0]["segment_parents"][leaf] = root
+        def edit(pack: Pack, leaf: int = leaf, root: int = root) -> None:
+            pack["segment_parents"][leaf] = root
 
-        plant(out, edit)
+        out = planted(sound, tmp_path, edit)
         for level in ("fast", "full"):
-            verdict = verify(out, level=level)
-            assert not verdict.sound
-            found = [finding.what for finding in verdict.findings]
+            found = [finding.what for finding in verify(out, level=level).findings]
             assert any(f"parent {root} is not on the path" in detail for detail in found)
-
-
-def exchanged(column: str, size: int, first: int, second: int) -> Callable[[Pack], None]:
-    """Exchange `size` values of a column, which begin at these places."""
-
-    def edit(pack: Pack) -> None:
-        values = pack[column]
-        one, other = slice(first, first + size), slice(second, second + size)
-        values[one], values[other] = values[other], values[one]
-
-    return edit
 
 
 @pytest.mark.parametrize("kind", ["roots", "leaves", "rows"])
@@ -106,30 +91,22 @@ def test_rows_on_the_path_of_another_tree_are_found_at_level_full(
     sound: Path, tmp_path: Path, kind: str
 ) -> None:
     """The same as wrong parents, with segments in depth-first order."""
-    roots, leaves = kinds_in(sound)
-    [before] = packs_of(sound)
-    cu = before["cu_seqlens"]
-    edits = {
-        "roots": [
-            exchanged(column, PROMPT, cu[roots[0]], cu[roots[1]]) for column in ("tokens", "labels")
-        ],
-        "leaves": [
-            exchanged(column, ANSWER, cu[leaves[0]], cu[leaves[-1]])
-            for column in ("tokens", "labels")
-        ],
-        "rows": [exchanged("row_ids", 1, 0, len(before["row_ids"]) - 1)],
-    }
-    out = Path(shutil.copytree(sound, tmp_path / "out"))
+    before, roots, leaves = kinds_in(sound)
+    size, segments = (PROMPT, roots[:2]) if kind == "roots" else (ANSWER, [leaves[0], leaves[-1]])
+    places = [before["cu_seqlens"][segment] for segment in segments]
+    columns = ["tokens", "labels"]
+    if kind == "rows":
+        size, places, columns = 1, [0, len(before["row_ids"]) - 1], ["row_ids"]
 
-    def edit(packs: list[Pack]) -> None:
-        for each in edits[kind]:
-            each(packs[0])
+    def exchange(pack: Pack) -> None:
+        first, second = (slice(place, place + size) for place in places)
+        for values in (pack[column] for column in columns):
+            values[first], values[second] = values[second], values[first]
 
-    plant(out, edit)
-    assert not verify(out, level="full").sound
+    assert not verify(planted(sound, tmp_path, exchange), level="full").sound
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=share_of_examples(20))
 @given(
     window=windows(),
     options=st.fixed_dictionaries(
