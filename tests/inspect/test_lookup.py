@@ -116,23 +116,6 @@ def test_a_row_in_no_pack_is_said_to_be_in_none(zoo: Zoo) -> None:
     assert listed(zoo["text"], f"--find {empty}") == []
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("--find 1 --doc 1", "--pack, --doc and --find exclude each other"),
-        ("--rows --pack 236", "split train has no pack 236; it has 236 packs, numbered from 0"),
-        ("--rows --segment 99", "pack 0 has "),
-        ("--rows --split test", "there is no split 'test'"),
-        ("--rows --shard data-0.arrow", "split train has no shard"),
-        ("--store x", "is not an index, so it needs no token store"),
-    ],
-)
-def test_wrong_usage_of_show_is_a_sentence(zoo: Zoo, line: str, words: str) -> None:
-    result = run("show", zoo["text"], *line.split())
-    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert_says(result.err, words)
-
-
 def test_a_pack_without_document_ids_is_shown_without_rows(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     names = ("tokens", "position_ids", "cu_seqlens")

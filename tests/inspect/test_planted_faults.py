@@ -7,7 +7,7 @@ import functools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,59 +35,42 @@ TEMPLATE = (
 )
 
 
-def id_rows() -> list[dict[str, Any]]:
-    """Rows of token ids with a mask, other labels, and values per row and per token."""
-    rows = []
-    for number in range(9):
-        ids = [3 + (5 * number + 7 * place) % 90 for place in range(12 + 17 * (number % 4))]
-        mask = [int(place > 4 + 5 * (number % 8)) for place in range(len(ids))]
-        labels = [token + 100 if on else -100 for token, on in zip(ids, mask, strict=True)]
-        rows.append(
-            {
-                "ids": ids,
-                "mask": mask,
-                "targets": labels,
-                "quality": number / 8,
-                "weights": [place / 4 + number for place in range(len(ids))],
-                "part": number % 3,
-            }
-        )
-    return rows
+def id_row(number: int) -> dict[str, Any]:
+    """A row of token ids with a mask, other labels, and values per row and per token."""
+    places = range(12 + 17 * (number % 4))
+    ids = [3 + (5 * number + 7 * place) % 90 for place in places]
+    mask = [int(place > 4 + 5 * (number % 8)) for place in places]
+    return {
+        "ids": ids,
+        "mask": mask,
+        "targets": [token + 100 if on else -100 for token, on in zip(ids, mask, strict=True)],
+        "quality": number / 8,
+        "weights": [place / 4 + number for place in places],
+        "part": number % 3,
+    }
 
 
-def chat_rows() -> list[dict[str, Any]]:
-    turns = ["user", "assistant", "user", "assistant"]
-    return [
-        {
-            "messages": [
-                {"role": role, "content": f"{role} {n} {turn}"} for turn, role in enumerate(turns)
-            ]
-        }
-        | {"quality": n}
-        for n in range(5)
-    ]
+def chat_row(number: int) -> dict[str, Any]:
+    roles = enumerate(["user", "assistant"] * 2)
+    messages = [{"role": role, "content": f"{role} {number} {turn}"} for turn, role in roles]
+    return {"messages": messages, "quality": number}
 
 
-def pair_rows() -> list[dict[str, Any]]:
-    return [
-        {"prompt": f"what is {n}", "chosen": f"good {n} yes", "rejected": f"bad {n}", "quality": n}
-        for n in range(6)
-    ]
+def pair_row(n: int) -> dict[str, Any]:
+    sides = {"chosen": f"good {n} yes", "rejected": f"bad {n}"}
+    return {"prompt": f"what is {n}", "quality": n} | sides
 
 
-def pair_id_rows() -> list[dict[str, Any]]:
-    return [
-        {"a": [n, n + 1, n + 2, n + 3], "b": [n + 9, n, n + 4] + [7] * n, "quality": n}
-        for n in range(6)
-    ]
+def pair_id_row(n: int) -> dict[str, Any]:
+    return {"a": [n, n + 1, n + 2, n + 3], "b": [n + 9, n, n + 4] + [7] * n, "quality": n}
 
 
 SOURCES: dict[str, list[Any]] = {
     "texts": [text or "none" for text in texts(12)],
-    "ids": id_rows(),
-    "chats": chat_rows(),
-    "pairs": pair_rows(),
-    "pair_ids": pair_id_rows(),
+    "ids": [*map(id_row, range(9))],
+    "chats": [*map(chat_row, range(5))],
+    "pairs": [*map(pair_row, range(6))],
+    "pair_ids": [*map(pair_id_row, range(6))],
     "answers": answer_rows(3),
 }
 _IDS = {"of": "ids", "input_ids_column": "ids", "vocab_size": 400}
@@ -186,14 +169,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
         if form == "shards":  # the bytes that a build writes
             merge([output(kind, "index")], out, materialize="shards")
             return out
-        build(
-            config(
-                sources=(str(folder / f"{of}.jsonl"),),
-                output=str(out),
-                materialize="index",
-                **options,
-            )
-        )
+        source = str(folder / f"{of}.jsonl")
+        build(config(sources=(source,), output=str(out), materialize="index", **options))
         return out
 
     return output
@@ -204,9 +181,7 @@ def encoded_once() -> Iterator[None]:
     """Tokenize the rows of an output again once, not for each planted fault."""
     known: dict[str, Any] = {}
 
-    def once(
-        name: str, key_of: Callable[..., Any], whole: Callable[[Any], Any] = lambda x: x
-    ) -> Any:
+    def once(name: str, key_of: Callable[..., Any], whole: Callable[[Any], Any]) -> Any:
         make = getattr(retokenize, name)
 
         def made(*arguments: Any) -> Any:
@@ -217,16 +192,14 @@ def encoded_once() -> Iterator[None]:
 
         return made
 
+    def same(value: Any) -> Any:
+        return value
+
     with pytest.MonkeyPatch.context() as patch:
-        identity = "identity"
         for name, key_of, whole in (
-            ("find_tokenizer", lambda coverage, *_: coverage.manifest.data[identity], lambda x: x),
-            ("find_source", lambda manifest, *_: manifest.data[identity], lambda x: x),
-            (
-                "encoded_rows",
-                lambda source, rows, tokenizer, config, _: (id(tokenizer), config),
-                list,
-            ),
+            ("find_tokenizer", lambda coverage, *_: coverage.manifest.data["identity"], same),
+            ("find_source", lambda manifest, *_: manifest.data["identity"], same),
+            ("encoded_rows", lambda source, rows, maker, made, _: (id(maker), made), list),
         ):
             patch.setattr(retokenize, name, once(name, key_of, whole))
         patch.setattr("os.fsync", lambda _: None)
@@ -295,10 +268,17 @@ def packs_in(out: Path) -> list[dict[str, Any]]:
 
 
 FORMS = ("shards", "index")
+SHORT = ("pieces", "masked", "turns", "pairs", "trees of answers")
+"""Kinds that the short run plants faults in; between them they have most columns."""
+
+
+def marked(kinds: Iterable[str]) -> list[Any]:
+    long = pytest.mark.long
+    return [kind if kind in SHORT else pytest.param(kind, marks=long) for kind in kinds]
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", marked(KINDS))
 def test_every_wrong_value_is_found(
     outputs: Callable[[str, str], Path], tmp_path: Path, kind: str, form: str
 ) -> None:
@@ -324,7 +304,7 @@ def test_every_wrong_value_is_found(
     assert {name for name in shown(kind, form) if not found[name]} == set()
 
 
-@pytest.mark.parametrize("kind", ["masked", "labels", "turns", "pairs of ids"])
+@pytest.mark.parametrize("kind", marked(TOKEN_COLUMNS))
 def test_every_wrong_value_in_token_files_of_an_index_is_found(
     outputs: Callable[[str, str], Path], tmp_path: Path, kind: str
 ) -> None:

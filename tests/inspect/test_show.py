@@ -172,6 +172,11 @@ def test_json_holds_tokens_labels_and_text(here: Path) -> None:
         ("--pack 9", "split train has no pack 9; it has 3 packs, numbered from 0"),
         ("--doc 7", "there is no document 7"),
         ("--doc a.jsonl", "'a.jsonl' is not SOURCE:ROW"),
+        ("--find 1 --doc 1", "--pack, --doc and --find exclude each other"),
+        ("--rows --segment 99", "pack 0 has 2 segments, numbered from 0"),
+        ("--rows --split test", "there is no split 'test'"),
+        ("--rows --shard data-0.arrow", "split train has no shard"),
+        ("--store x", "out is not an index, so it needs no token store"),
     ],
 )
 def test_wrong_usage_is_a_sentence(here: Path, line: str, words: str) -> None:
