@@ -32,7 +32,7 @@ class Hub:
     buckets: files of each bucket by path. stored: large files by sha256. uploads: the digest of
     each upload. seen: requests as "METHOD path". strike: called before each upload of a large file;
     raises to break the connection. refuse: requests whose path has this part are answered with this
-    status.
+    status. busy: requests after the first one that get "service unavailable".
     """
 
     url: str = ""
@@ -45,6 +45,7 @@ class Hub:
     seen: list[str] = field(default_factory=list)
     strike: Callable[[], None] = lambda: None
     refuse: tuple[str, int] = ("", 0)
+    busy: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -271,7 +272,7 @@ def _file(hub: Hub, path: str, ranges: str) -> None:
     """Answer a request for a file of a revision, or for a part of it."""
     if match := re.fullmatch(r"/buckets/([^/]+/[^/]+)/resolve/(.*)", path):
         _content(hub.buckets[match[1]][unquote(match[2])], ranges)
-    match = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path)
+    match = re.fullmatch(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path)
     if match is None:
         raise _AnswerError(404, {"error": path})
     name, revision, file = match[1], unquote(match[2]), unquote(match[3])
@@ -283,7 +284,8 @@ def _file(hub: Hub, path: str, ranges: str) -> None:
     if commit is None:
         raise _AnswerError(404, {"error": "no revision"}, **{"X-Error-Code": "RevisionNotFound"})
     if file not in hub.commits[commit]:
-        raise _AnswerError(404, {"error": "no entry"}, **{"X-Error-Code": "EntryNotFound"})
+        here = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit}
+        raise _AnswerError(404, {"error": "no entry"}, **here)
     _content(hub.commits[commit][file], ranges, **{"X-Repo-Commit": commit})
 
 
@@ -317,6 +319,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
 
         def dispatch(self, path: str, query: dict[str, Any], body: bytes) -> None:
+            if 1 < len(hub.seen) <= 1 + hub.busy:
+                raise _AnswerError(503)
             part, status = hub.refuse
             if part and part in path:
                 raise _AnswerError(status, {"error": f"refused with {status}"})

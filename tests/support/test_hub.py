@@ -1,78 +1,25 @@
-"""Names that have to be asked of the hub.
-
-Its real client against a server here, which answers as the hub does.
-"""
+"""Names that have to be asked of the hub, by its real client in a process of its own."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.errors import assert_says
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-@dataclass
-class Hub:
-    """A hub with one tokenizer, user/name.
-
-    busy: requests after the first one that get "service unavailable".
-    """
-
-    folder: Path
-    url: str = ""
-    busy: int = 0
-    asked: list[str] = field(default_factory=list)
-
-    def answer(self, path: str) -> tuple[int, str, bytes]:
-        """Status, error code and content."""
-        self.asked.append(path)
-        if 1 < len(self.asked) <= 1 + self.busy:
-            return 503, "", b""
-        repository, _, file = path.strip("/").partition("/resolve/main/")
-        if repository != "user/name":
-            return 404, "RepoNotFound", b""
-        wanted = self.folder / file
-        return (200, "", wanted.read_bytes()) if wanted.is_file() else (404, "EntryNotFound", b"")
+from tests.helpers.hub import Hub, running
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    hub = Hub(save_tokenizer(tmp_path / "on_the_hub"))
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # named by http.server
-            status, code, content = hub.answer(self.path)
-            self.send_response(status)
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", f'"{hash(self.path)}"')
-            if code:
-                self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    yield hub
-    server.shutdown()
-    server.server_close()
+    """A hub with one tokenizer, user/name."""
+    folder = save_tokenizer(tmp_path / "on_the_hub")
+    with running() as hub:
+        hub.commit("user/name", {file.name: file.read_bytes() for file in folder.iterdir()})
+        yield hub
 
 
 def build(folder: Path, endpoint: str, *arguments: str, **more: str) -> tuple[int, list[str]]:
@@ -82,11 +29,8 @@ def build(folder: Path, endpoint: str, *arguments: str, **more: str) -> tuple[in
     """
     write_jsonl(folder / "a.jsonl", texts(20))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    environment |= {
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(folder / "home"),
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
+    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home")}
+    environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     done = subprocess.run(
         [sys.executable, "-m", "packprep", "build", *arguments, "-o", "out", "--engine", "hf"],
         cwd=folder,
@@ -109,7 +53,7 @@ def test_local_mistakes_are_noticed_before_the_hub_is_asked(tmp_path: Path, hub:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes").write_text("mine")
     code, [said] = build(tmp_path, hub.url, "a.jsonl", "--tokenizer", "user/nmae")
-    assert (code, "out exists and is not an output" in said, hub.asked) == (2, True, [])
+    assert (code, "out exists and is not an output" in said, hub.seen) == (2, True, [])
 
 
 @pytest.mark.long
@@ -148,5 +92,5 @@ def test_retries_of_the_hub_are_one_line_and_then_the_cache_answers_offline(
 def test_offline_by_the_environment_is_named(tmp_path: Path, hub: Hub) -> None:
     arguments = ("a.jsonl", "--tokenizer", "user/name")
     code, [said] = build(tmp_path, hub.url, *arguments, HF_HUB_OFFLINE="1")
-    assert (code, hub.asked) == (2, [])
+    assert (code, hub.seen) == (2, [])
     assert_says(said, f"user/name {NO_TOKENIZER}: HF_HUB_OFFLINE is set")
