@@ -250,11 +250,11 @@ def read_manifest(directory: str | Output) -> Manifest:
         content = path.read_bytes()
     except FileNotFoundError:
         raise FormatError(
-            f"{path} does not exist; expected the output of a finished packprep build"
+            f"{path} does not exist; expected the finished output of packprep build"
         ) from None
     except (NotADirectoryError, IsADirectoryError):
         raise FormatError(
-            f"{path} is not a file; expected the output of a finished packprep build"
+            f"{path} is not a file; expected the finished output of packprep build"
         ) from None
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}") from None

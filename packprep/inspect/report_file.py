@@ -23,7 +23,7 @@ def read_report(path: Output, manifest: Manifest | None = None) -> Report:
         report = find_report(path, manifest or read_manifest(path))
         if report is None:
             raise InputError(
-                f"{path} has no {NAME} in its {MANIFEST}; expected an output of packprep build"
+                f"{path} has no {NAME} in its {MANIFEST}; expected the output of packprep build"
             )
     else:
         report = _read(path, f"a {NAME} or an output of packprep build")

@@ -127,9 +127,8 @@ def _columns(schema: pa.Schema, where: str) -> list[Column]:
     names = {name for name in STANDARD_COLUMNS if _stored(name, stored) in stored}
     if not {"tokens", "cu_seqlens"} <= names:
         raise FormatError(
-            f"{where} has the columns {', '.join(schema.names)}; expected lists of integers tokens "
-            "and cu_seqlens, or "
-            "input_ids and seq_lengths as TRL packs them"
+            f"{where} has the columns {', '.join(schema.names)}; expected tokens and cu_seqlens, "
+            "or input_ids and seq_lengths as TRL packs them, lists of integers"
         )
     masks = [Column(name=name, kind="token", dtype="int32") for name in _MASKS if name in stored]
     return [column for name, column in STANDARD_COLUMNS.items() if name in names] + masks

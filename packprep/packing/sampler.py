@@ -72,9 +72,7 @@ class MultipackSampler:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}, expected at least 1")
         if not 0 <= rank < world_size:
-            raise ConfigError(
-                f"rank is {rank}, expected 0..{world_size - 1} for a world size of {world_size}"
-            )
+            raise ConfigError(f"rank is {rank}, expected 0 to {world_size - 1}, world_size - 1")
         self.lengths = np.asarray(lengths)
         self.max_length, self.batch_size = max_length, batch_size
         self.rank, self.world_size, self.seed = rank, world_size, seed

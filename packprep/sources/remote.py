@@ -239,7 +239,10 @@ def fetched_tokens(source: Source, scratch: Path) -> Iterator[Path]:
     names = [url, *source.format.beside(url, _exists)]
     versions = source.version.split("\n")
     if len(names) != len(versions):
-        raise InputError(f"{source.name} has changed since the build began; build again")
+        raise InputError(
+            f"{source.name} has changed since the build began: files beside it are new or gone; "
+            "build again from the start"
+        )
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         paths = [Path(folder, name.rpartition("/")[2]) for name in names]
         for name, version, path in zip(names, versions, paths, strict=True):

@@ -49,7 +49,7 @@ class CheckedOutput:
         try:
             path = check_file(self.output, entry, level)
         except FormatError as error:
-            raise FormatError(f"{error}; restore the file, or build again") from None
+            raise FormatError(f"{error}; restore the file or build again") from None
         self._compared.add(entry.path)
         return path
 

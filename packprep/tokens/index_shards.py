@@ -112,4 +112,4 @@ class MovedStore:
         for entry in self.manifest.all_files:
             if entry.path == name:
                 return self.fetch(entry)
-        raise FormatError(f"{self} does not list {name}; expected the output of a packprep build")
+        raise FormatError(f"{self} does not list {name}; expected the output of packprep build")

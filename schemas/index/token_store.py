@@ -18,7 +18,7 @@ from ..manifest import FetchedOutput, FileEntry, Manifest, Output
 from .token_file import TokenFileView, TokenPlaces
 
 _MOVED = "give the folder of the store (--store DIR, in Python store=DIR)"
-_AGAIN = "restore it, or build again"
+_AGAIN = "restore it or build again"
 
 
 Stores = str | Path | Sequence[str | Path] | None
@@ -87,7 +87,7 @@ class TokenStore:
         """Raise FormatError if a token file is missing or its digest differs."""
         path = self.path(file)
         if (digest := file_xxh3(path)) != file.xxh3:
-            raise FormatError(f"{path} has xxh3 {digest}; expected {file.xxh3}: {_AGAIN}")
+            raise FormatError(f"{path} has xxh3 {digest}; expected {file.xxh3}; {_AGAIN}")
 
     def is_listed(self, file: TokenFileEntry) -> bool:
         """True if a token file is a file of the output itself."""
@@ -106,7 +106,7 @@ class TokenStore:
         if size is None:
             raise FormatError(f"{path} is missing; it has tokens of this index: {_MOVED}")
         if size != file.bytes:
-            raise FormatError(f"{path} has {size} bytes; expected {file.bytes}: {_AGAIN}")
+            raise FormatError(f"{path} has {size} bytes; expected {file.bytes}; {_AGAIN}")
         return path
 
     def _fetched(self, file: TokenFileEntry) -> tuple[FetchedOutput, FileEntry] | None:

@@ -60,7 +60,7 @@ class RemoteOutput:
             return parse_manifest(self.store.read(MANIFEST), where)
         except FileNotFoundError:
             raise FormatError(
-                f"{where} does not exist; expected the output of a finished packprep build"
+                f"{where} does not exist; expected the finished output of packprep build"
             ) from None
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class RemoteOutput:
             if entry.path == name:
                 return self.fetch(entry)
         raise FormatError(
-            f"{self.url}/{MANIFEST} does not list {name}; expected the output of a packprep build"
+            f"{self.url}/{MANIFEST} does not list {name}; expected the output of packprep build"
         )
 
     def surplus(self) -> list[str]:

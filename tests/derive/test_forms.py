@@ -370,7 +370,7 @@ def test_a_token_store_serves_several_indexes_and_may_move(zoo: Zoo, tmp_path: P
     assert "made is not an index, so it needs no token store; leave out --store" in refused.err
     path = moved / file
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(FormatError, match=rf"{file} has \d+ bytes; expected \d+: restore it"):
+    with pytest.raises(FormatError, match=rf"{file} has \d+ bytes; expected \d+; restore it"):
         PackedShards(short, split="train", store=moved)
 
 

@@ -61,7 +61,7 @@ def test_more_sources_than_colours_share_the_last(tmp_path: Path) -> None:
 
 
 def test_what_is_no_output_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="expected the output of a finished packprep build"):
+    with pytest.raises(FormatError, match="expected the finished output of packprep build"):
         gather(tmp_path)
     write_output(tmp_path / "out", {"train": [[]]})
     assert gather(tmp_path / "out").measured.fill.total == 0

@@ -86,7 +86,7 @@ def test_a_missing_manifest_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
     for place, words in {
-        "": r"manifest\.json does not exist; expected the output of a finished packprep build",
+        "": r"manifest\.json does not exist; expected the finished output of packprep build",
         "file": "is not a file",
         "folder": "is not a file",
     }.items():

@@ -3,6 +3,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,8 @@ def test_no_two_streams_collide(seeds: list[int], number: int) -> None:
         for seed, purpose, some in itertools.product(different, Purpose, numbers)
     ]
     assert len(set(keys)) == len(keys)
-    assert stream(-1, Purpose.EPOCH, number) == stream(2**64 - 1, Purpose.EPOCH, number)
+    of_numpy: Any = np.int64(number)
+    assert stream(-1, Purpose.EPOCH, of_numpy) == stream(2**64 - 1, Purpose.EPOCH, number)
 
 
 def test_what_one_purpose_draws_says_nothing_of_what_another_does() -> None:
