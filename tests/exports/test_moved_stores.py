@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def packprep(*line: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index `ab` over the stores `one` and `two`, and the packs of `shards`, which are its."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
@@ -35,89 +36,74 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             packprep("build", f"{name}.jsonl", "-o", name, *OPTIONS, *index)
         packprep("merge", "a", "b", "-o", "ab", "-q")
         packprep("merge", "ab", "-o", "shards", "--materialize", "shards", "-q")
-        yield folder
+    return folder
 
 
-@pytest.fixture
-def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(made)
-    return made
 
 
-MOVES: list[tuple[dict[str, str], list[str]]] = [
-    ({}, []),
-    ({"one": "moved-1"}, ["moved-1"]),
-    ({"two": "moved-2"}, ["moved-2"]),
-    ({"one": "moved-1", "two": "moved-2"}, ["moved-1", "moved-2"]),
-    ({"one": "moved-1", "two": "moved-2"}, ["moved-2", "moved-1"]),
-    ({"two": "moved-2"}, ["nowhere", "moved-2"]),
-]
-
-
-class Moved:
+@contextmanager
+def moved(**moves: str) -> Iterator[None]:
     """Stores at other places while the block runs."""
-
-    def __init__(self, moves: dict[str, str]) -> None:
-        self.moves = moves
-
-    def __enter__(self) -> None:
-        for old, new in self.moves.items():
-            Path(old).rename(new)
-
-    def __exit__(self, *_: Any) -> None:
-        for old, new in self.moves.items():
-            Path(new).rename(old)
+    for old, new in moves.items():
+        Path(old).rename(new)
+    yield
+    for old, new in moves.items():
+        Path(new).rename(old)
 
 
-def packs(output: str, store: Sequence[str]) -> list[list[int]]:
+def packs(output: str, store: Any = ()) -> list[list[int]]:
     return [pack.tokens.tolist() for pack in PackedShards(output, store=store, verify=True)]
 
 
-@pytest.mark.parametrize(("moves", "stores"), MOVES)
-def test_each_store_may_move_by_itself(
-    here: Path, moves: dict[str, str], stores: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("moves", "stores"),
+    [
+        ({}, []),
+        ({"one": "moved-1"}, ["moved-1"]),
+        ({"one": "moved-1", "two": "moved-2"}, ["moved-2", "moved-1"]),
+        ({"two": "moved-2"}, ["nowhere", "moved-2"]),
+    ],
+)
+def test_each_store_may_move_by_itself(moves: dict[str, str], stores: Sequence[str]) -> None:
     options = [word for store in stores for word in ("--store", store)]
-    with Moved(moves):
-        assert packs("ab", stores) == packs("shards", [])
+    with moved(**moves):
+        assert packs("ab", stores) == packs("shards")
         assert verify("ab", store=stores).sound
         for line in (
             "verify ab -q",
             "show ab",
             "stats ab",
-            "trace ab --document 3",
+            "show ab --find 3",
             "report ab -o page.html",
+            "export ab --to npy -o exported -q",
+            "merge ab -o again --materialize shards -q",
         ):
             packprep(*line.split(), *options)
-        packprep("export", "ab", "--to", "npy", "-o", "exported", "-q", *options)
-        packprep("merge", "ab", "-o", "again", "--materialize", "shards", "-q", *options)
         assert read_manifest("again").data == read_manifest("shards").data
     for name in ("exported", "again"):
         shutil.rmtree(name)
 
 
-def test_one_folder_is_a_path_too(here: Path) -> None:
-    with Moved({"two": "moved-2"}):
-        expected = packs("shards", [])
+def test_one_folder_is_a_path_too_and_both_stores_may_be_in_one() -> None:
+    expected = packs("shards")
+    with moved(two="moved-2"):
         for store in ("moved-2", Path("moved-2"), [Path("moved-2")]):
-            assert [p.tokens.tolist() for p in PackedShards("ab", store=store)] == expected
-
-
-def test_both_stores_may_be_in_one_folder(here: Path) -> None:
-    with Moved({"one": "moved-1", "two": "moved-2"}):
+            assert packs("ab", store) == expected
+    with moved(one="moved-1", two="moved-2"):
         shutil.copytree("moved-1", "both")
         shutil.copytree("moved-2", "both", dirs_exist_ok=True)
-        assert packs("ab", ["both"]) == packs("shards", [])
+        assert packs("ab", ["both"]) == expected
 
 
-def test_a_store_that_is_nowhere_is_named_where_it_was_looked_for(here: Path) -> None:
+@pytest.mark.parametrize(("store", "place"), [(["moved-2"], "^moved-2"), ([], "/one")])
+def test_a_store_that_is_nowhere_is_named_where_it_was_looked_for(
+    store: list[str], place: str
+) -> None:
     with (
-        Moved({"one": "moved-1", "two": "moved-2"}),
-        pytest.raises(FormatError, match=r"^moved-2/\w+/unit-\S+ is missing; .*--store DIR"),
+        moved(one="moved-1", two="moved-2"),
+        pytest.raises(FormatError, match=rf"{place}/\w+/unit-\S+ is missing; .*--store DIR"),
     ):
-        PackedShards("ab", store=["moved-2"])
-    with (
-        Moved({"one": "moved-1"}),
-        pytest.raises(FormatError, match=r"/one/\w+/unit-\S+ is missing; .*--store DIR"),
-    ):
-        PackedShards("ab")
+        PackedShards("ab", store=store)

@@ -31,23 +31,14 @@ def test_a_change_of_the_inputs_is_named_and_on_error_may_change(
     assert resume_obstacle(FACTS, new) == words
 
 
-def test_a_build_of_other_random_streams_is_not_resumed() -> None:
-    older = FACTS | {"random_streams": FACTS["random_streams"] | {"holdout": "00" * 16}}
-    assert resume_obstacle(older, FACTS) == "packprep draws other random bits now: holdout"
-
-
-def test_a_purpose_that_one_of_two_versions_lacks_is_no_obstacle() -> None:
+def test_a_build_of_another_version_is_not_resumed_unless_it_says_nothing_of_it() -> None:
     streams = FACTS["random_streams"]
-    older = {name: bits for name, bits in streams.items() if name != "holdout"}
-    assert resume_obstacle(FACTS | {"random_streams": older}, FACTS) == ""
-
-
-def test_a_build_of_an_older_staging_version_is_not_resumed() -> None:
+    other = FACTS | {"random_streams": streams | {"holdout": "00" * 16}}
+    assert resume_obstacle(other, FACTS) == "packprep draws other random bits now: holdout"
+    fewer = {name: bits for name, bits in streams.items() if name != "holdout"}
+    assert resume_obstacle(FACTS | {"random_streams": fewer}, FACTS) == ""
     older = {key: value for key, value in FACTS.items() if key != "random_streams"}
-    assert resume_obstacle(older | {"staging_version": 2}, FACTS) == (
-        "staging version was 2, now 4"
+    assert resume_obstacle(older | {"staging_version": 2}, FACTS).startswith(
+        "staging version was 2"
     )
-
-
-def test_the_inputs_of_a_manifest_are_compared_without_versions() -> None:
-    assert difference({"inputs": INPUTS}, FACTS) == ""
+    assert difference({"inputs": INPUTS}, FACTS) == ""  # a manifest names no versions

@@ -1,7 +1,6 @@
 """Files that `datasets` leaves in an output are known, named, and never copied."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from packprep.schemas import check_files, read_manifest
 from packprep.schemas.listed import is_cache
 from tests.helpers.command import run
 from tests.helpers.tiny_shards import GOLDEN
+from tests.helpers.zoo import Zoo
 
 TMP = "tmpab12_xyz"  # of a `map` that was killed
 
@@ -25,27 +25,13 @@ def use(folder: Path) -> None:
     (folder / TMP).write_bytes(b"begun")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outputs `a`, which `datasets` has used, and `b`."""
-    folder = tmp_path_factory.mktemp("made")
-    for name in "ab":
-        rows = "".join(json.dumps({"ids": [row] * 5}) + "\n" for row in range(9))
-        (folder / f"{name}.jsonl").write_text(rows)
-        options = ["--input-ids-column", "ids", "--vocab-size", "10", "--max-length", "16"]
-        built = run("build", folder / f"{name}.jsonl", "-o", folder / name, *options)
-        assert built.code == 0, built.err
-    use(folder / "a")
-    return folder
-
-
 @pytest.fixture
-def used(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that `datasets` has left in the output `a`, in a copy of all."""
-    shutil.copytree(made, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    there, others = ({path.name for path in Path(name).iterdir()} for name in "ab")
-    return sorted(there - others)
+def used(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that `datasets` has left in the output `text`, in a copy."""
+    before = {path.name for path in zoo.copy("text", tmp_path).iterdir()}
+    monkeypatch.chdir(tmp_path)
+    use(Path("text"))
+    return sorted({path.name for path in Path("text").iterdir()} - before)
 
 
 def test_caches_of_datasets_are_known_and_similar_names_are_not(used: list[str]) -> None:
@@ -56,42 +42,41 @@ def test_caches_of_datasets_are_known_and_similar_names_are_not(used: list[str])
 
 
 def test_verify_names_them_in_a_note(used: list[str]) -> None:
-    result = run("verify", "a")
+    result = run("verify", "text")
     assert result.code == 0
     assert "datasets keeps results of map there" in " ".join(result.out.split())
-    verdict = verify("a")
+    verdict = verify("text")
     assert verdict.sound
     assert verdict.not_checked == [
         f"{used[0]} and 4 more: datasets keeps results of map there; they are no part of this "
         "output and may be deleted"
     ]
-    assert check_files(Path("a"), read_manifest("a"), "sha256") == []
-    (Path("a") / "notes.txt").touch()
-    assert [finding.file for finding in verify("a").findings] == ["notes.txt"]
+    assert check_files(Path("text"), read_manifest("text"), "sha256") == []
+    (Path("text") / "notes.txt").touch()
+    assert [finding.file for finding in verify("text").findings] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "merge a b -o out",
-        "merge b a -o out",
-        "merge a -o out --shard-size 1KB",
-        "merge a -o out --names hf",
-        "export a --to parquet -o out",
-        "export a --to trl -o out",
+        "merge text text -o out",
+        "merge text -o out --shard-size 9KB --names hf",
+        "export text --to parquet -o out",
     ],
 )
 def test_no_command_copies_them_and_each_says_so(used: list[str], line: str) -> None:
     result = run(*line.split())
     assert result.code == 0, result.err
-    assert f"a: left out {used[0]} and 4 more" in result.err
+    assert f"text: left out {used[0]} and 4 more" in result.err
     assert not any(is_cache(path.name) for path in Path("out").rglob("*"))
     assert run("verify", "out", "-q").code == 0
 
 
-def test_a_push_does_not_count_them(used: list[str]) -> None:
-    counts = [json.loads(run("push", name, "user/a", "--dry-run", "--json").out) for name in "ab"]
-    assert counts[0]["files"] == counts[1]["files"]
+def test_a_push_does_not_count_them(used: list[str], zoo: Zoo) -> None:
+    pushed = [
+        run("push", out, "user/a", "--dry-run", "--json").out for out in ("text", zoo["text"])
+    ]
+    assert len({json.loads(facts)["files"] for facts in pushed}) == 1
 
 
 def test_in_an_export_they_are_a_note_too(tmp_path: Path) -> None:

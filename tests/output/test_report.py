@@ -18,12 +18,9 @@ def test_the_ledger_names_only_reasons_that_dropped_something() -> None:
     dropped = Counter[str]({Dropped.TOO_LONG: 4, Dropped.OVERFLOW: 0})
     assert Sums(tokens_in=9, tokens_packed=5, dropped=dropped).ledger == {
         "tokens_in": 9,
-        "overlap": 0,
-        "continuation_bos": 0,
-        "filler": 0,
         "tokens_packed": 5,
-        "truncated": 0,
         "dropped": {"too_long": 4},
+        **dict.fromkeys(("overlap", "continuation_bos", "filler", "truncated"), 0),
     }
 
 
@@ -34,26 +31,12 @@ def test_percentiles_are_values_that_occur() -> None:
 
 
 def test_the_table_shows_what_was_lost_beside_utilization() -> None:
+    documents = {"in": 10, "empty": 1, "skipped": {"null": 2}, "dropped": {"too_short": 3}}
+    tokens = dict.fromkeys(("overlap", "continuation_bos", "filler", "eos_added"), 0)
+    tokens |= {"tokens_in": 1000, "tokens_packed": 900, "truncated": 100, "bos_added": 7}
     report = {
-        "documents": {
-            "in": 10,
-            "empty": 1,
-            "skipped": {"null": 2},
-            "dropped": {"too_short": 3},
-            "cut": 1,
-            "cut_characters": 4,
-        },
-        "tokens": {
-            "tokens_in": 1000,
-            "overlap": 5,
-            "continuation_bos": 0,
-            "filler": 0,
-            "tokens_packed": 900,
-            "truncated": 100,
-            "dropped": {"too_short": 5},
-            "bos_added": 7,
-            "eos_added": 0,
-        },
+        "documents": documents | {"cut": 1, "cut_characters": 4},
+        "tokens": tokens | {"dropped": {"too_short": 5}},
         "tokens_lost": 105,
         "tokens_lost_share": 0.105,
         "packs": 9,
@@ -68,20 +51,23 @@ def test_the_table_shows_what_was_lost_beside_utilization() -> None:
         "documents_per_pack": {"p50": 1, "p95": 2, "max": 3},
         "bytes": 123,
         "shards": 1,
+        "sha256": "f" * 64,
         "seconds": {"plan": 0.5, "start": 1.25, "total": 2.0},
         "tokens_per_second": 500.0,
         "peak_memory_bytes": 10**6,
-        "sha256": "f" * 64,
     }
     rows = dict(table(cast("Report", report)))
-    assert rows["documents"] == "10 (1 empty, 2 null)"
-    assert rows["seconds"] == "2.0 (plan 0.5)"
-    assert rows["tokens/s"] == "500 after a start of 1.2 s; peak memory 1 MB"
-    assert rows["dropped, too_short"] == "5 in 3 documents"
-    assert rows["tokens lost"] == "105 (10.500%)"
-    assert rows["utilization"] == "97.500%"
-    assert rows["text cut"] == "4 characters of 1 documents"
     assert "filler" not in rows
+    expected = {
+        "documents": "10 (1 empty, 2 null)",
+        "seconds": "2.0 (plan 0.5)",
+        "tokens/s": "500 after a start of 1.2 s; peak memory 1 MB",
+        "dropped, too_short": "5 in 3 documents",
+        "tokens lost": "105 (10.500%)",
+        "utilization": "97.500%",
+        "text cut": "4 characters of 1 documents",
+    }
+    assert rows.items() >= expected.items()
 
 
 def test_a_label_names_its_source_in_every_report(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ def packed(texts: list[int], **options: Any) -> tuple[Packs, ShardLayout]:
 
 def test_a_batch_holds_the_columns_of_the_format() -> None:
     packs, layout = packed([5, 6, 2, 3])
-    assert record_batch(packs, 0, 2, layout).to_pylist() == [
+    rows = record_batch(packs, 0, 2, layout).to_pylist()
+    assert record_batch(packs.take(np.array([1, 0])), 0, 2, layout).to_pylist() == rows[::-1]
+    assert rows == [
         {
             "tokens": [10, 11, 12, 13, 14, 23, 24, 25],
             "position_ids": [0, 1, 2, 3, 4, 0, 1, 2],
@@ -54,12 +56,8 @@ def test_a_shard_is_an_arrow_stream_whose_receipt_is_true(tmp_path: Path) -> Non
     receipt = write_shard(LocalShards(tmp_path), "a.arrow", "train", packs, 0, 2, layout)
     content = (tmp_path / "a.arrow").read_bytes()
     assert receipt.sha256 == hashlib.sha256(content).hexdigest()
-    assert (receipt.bytes, receipt.packs, receipt.segments, receipt.tokens) == (
-        len(content),
-        2,
-        4,
-        16,
-    )
+    counts = (receipt.bytes, receipt.packs, receipt.segments, receipt.tokens)
+    assert counts == (len(content), 2, 4, 16)
     assert pa.ipc.open_stream(content).read_all().num_rows == 2
     assert [path.name for path in tmp_path.iterdir()] == ["a.arrow"]
 
@@ -96,26 +94,14 @@ def test_a_token_outside_the_vocabulary_stops_the_shard_and_leaves_no_file_of_it
     assert not (tmp_path / "a.arrow").exists()
 
 
-def test_padding_brings_labels_and_real_lengths() -> None:
+def test_padding_and_filler_carry_no_loss() -> None:
     packs, layout = packed([3], pad_segment_to_multiple=4)
     [row] = record_batch(packs, 0, 1, layout).to_pylist()
-    assert row["tokens"] == [10, 11, 12, 3]
-    assert row["labels"] == [-100, 11, 12, -100]
+    assert (row["tokens"], row["labels"]) == ([10, 11, 12, 3], [-100, 11, 12, -100])
     assert (row["cu_seqlens"], row["segment_lengths"]) == ([0, 4], [3])
-
-
-def test_filler_packs_carry_no_loss() -> None:
     packs, layout = packed([3], packs_multiple_of=2, remainder="fill")
-    rows = record_batch(packs.filled(1), 0, 2, layout).to_pylist()
-    assert rows[1]["document_ids"] == [-1]
-    assert (rows[1]["tokens"], rows[1]["labels"]) == ([3], [-100])
-
-
-def test_taking_packs_keeps_their_segments() -> None:
-    packs, layout = packed([5, 6, 2, 3])
-    again = packs.take(np.array([1, 0]))
-    rows = record_batch(again, 0, 2, layout).to_pylist()
-    assert [row["document_ids"] for row in rows] == [[1, 2], [0, 3]]
+    _, row = record_batch(packs.filled(1), 0, 2, layout).to_pylist()
+    assert (row["document_ids"], row["tokens"], row["labels"]) == ([-1], [3], [-100])
 
 
 @pytest.mark.parametrize("size", [0, 4, 1 << 20, 1 << 60])
