@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas.ledger import LEDGER_KEYS, check_ledger
@@ -17,7 +18,8 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.tokens.store import stored
 from packprep.windows.documents import form_windows, held_out, read_documents
 from tests.helpers.command import run
-from tests.helpers.corpus import save_tokenizer, write_jsonl
+from tests.helpers.corpus import build_options, save_tokenizer, write_jsonl
+from tests.helpers.errors import refused
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<s>' + message.role + '\n' + message.content + '</s>' }}{% "
@@ -61,12 +63,7 @@ def build_ids(folder: Path, rows: list[list[dict[str, Any]]], **options: Any) ->
     return folder / "out"
 
 
-def report_of(output: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((output / "report.json").read_bytes())
-    return report
-
-
-def check_closed(tokens: dict[str, Any]) -> None:
+def check_closed(tokens: Any) -> None:
     check_ledger({key: tokens[key] for key in (*LEDGER_KEYS, "shared")})
 
 
@@ -88,7 +85,7 @@ def test_answers_to_a_prompt_share_it_and_every_row_is_there(tmp_path: Path) -> 
     rows = answers()
     output = build_ids(tmp_path, [rows[:20], rows[20:]])
     assert rows_of(output) == {number: row["ids"] for number, row in enumerate(rows)}
-    report = report_of(output)
+    report = read_report(output)
     assert report["tokens"]["shared"] >= 12 * 3 * 20
     assert report["groups_apart"] == {"groups": 0, "rows": 0}
     for source in report["sources"]:
@@ -109,7 +106,7 @@ def test_answers_to_a_prompt_share_it_and_every_row_is_there(tmp_path: Path) -> 
 
 def test_without_the_column_rows_of_several_input_rows_share_nothing(tmp_path: Path) -> None:
     output = build_ids(tmp_path, [answers()], group_prefix=None)
-    report = report_of(output)
+    report = read_report(output)
     assert report["tokens"].get("shared", 0) == 0
     assert "groups_apart" not in report
 
@@ -119,14 +116,14 @@ def test_rows_of_different_pack_groups_share_nothing(tmp_path: Path) -> None:
     rows = [{"ids": [*prompt, n], "prompt": "p", "kind": n % 2} for n in range(8)]
     output = build_ids(tmp_path, [rows], group_column="kind")
     assert rows_of(output) == {number: row["ids"] for number, row in enumerate(rows)}
-    assert report_of(output)["tokens"]["shared"] == 6 * 20
+    assert read_report(output)["tokens"]["shared"] == 6 * 20
     for batch in PackedLoader(PackedShards(output), packs_per_batch=1, trees=True):
         document_ids = batch.unshared().document_ids
         assert document_ids is not None
         assert len({number % 2 for number in document_ids.tolist()}) == 1
 
 
-@pytest.mark.parametrize("options", [{}, {"holdout": 0.3}, {"epochs": 2, "repack": True}])
+@pytest.mark.parametrize("options", [{"holdout": 0.3}, {"epochs": 2, "repack": True}])
 def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str, Any]) -> None:
     rows = answers(30)
     split_by = {"unit_size": 500, "window": 3_000, "keep_tokens": str(tmp_path / "kept")}
@@ -151,7 +148,7 @@ def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str
         groups += len(names)
         apart += sum(members[name] for name in names)
     assert groups > 0
-    assert report_of(output)["groups_apart"] == {"groups": groups, "rows": apart}
+    assert read_report(output)["groups_apart"] == {"groups": groups, "rows": apart}
 
 
 @pytest.mark.parametrize("mix", [{}, {"weights": "1", "max_epochs": 1.0}])
@@ -181,7 +178,7 @@ def test_sides_of_pairs_of_a_group_are_in_one_pack_or_a_sentence(tmp_path: Path)
     options["input_ids_column"] = "auto"
     prompt = list(range(20))
     output = build_ids(tmp_path, [pairs(prompt, prompt)[:5]], **options)
-    assert report_of(output)["tokens"]["shared"] == 9 * 20 + 5  # the sides share one more
+    assert read_report(output)["tokens"]["shared"] == 9 * 20 + 5  # the sides share one more
     pattern = "the sides of the pair in row 5 share too little .* leave out --group-prefix"
     rows = pairs(prompt, [5] * 24)
     with pytest.raises(ConfigError, match=pattern):
@@ -191,43 +188,29 @@ def test_sides_of_pairs_of_a_group_are_in_one_pack_or_a_sentence(tmp_path: Path)
 
 
 def test_prompts_of_conversations_are_shared(tmp_path: Path) -> None:
-    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
-    tokenizer = save_tokenizer(tmp_path / "tokenizer", config=side)
     question = {"role": "user", "content": "the cat sat on the mat and the dog sat on the log"}
     chats = [
-        {
-            "messages": [question, {"role": "assistant", "content": answer}],
-            "q": group,
-        }
+        {"messages": [question, {"role": "assistant", "content": answer}], "q": group}
         for group in range(3)
         for answer in ("the cat", "the dog", "the mat", "no dog")
     ]
-    source = write_jsonl(tmp_path / "a.jsonl", chats)
+    options = build_options(
+        tmp_path, {"a.jsonl": chats}, messages_column="messages", max_length=256
+    )
+    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    save_tokenizer(tmp_path / "tokenizer", config=side)
+    build(BuildConfig(**options | {"output": str(tmp_path / "alone")}))
+    build(BuildConfig(**options, share_prefixes=True, group_prefix="q"))
     output = tmp_path / "out"
-    done = run(
-        *("build", source, "-o", output, "--tokenizer", tokenizer, "--max-length", 256),
-        *("--messages-column", "messages", "--share-prefixes", "--group-prefix", "q"),
-    )
-    assert done.code == 0, done.err
-    report = report_of(output)
-    check_closed(report["tokens"])
-    assert report["tokens"]["shared"] > report["tokens"]["tokens_in"] / 2
-    assert len(rows_of(output)) == len(chats)
+    tokens = read_report(output)["tokens"]
+    check_closed(tokens)
+    assert tokens["shared"] > tokens["tokens_in"] / 2
     assert verify(output, level="full").sound
-    alone = BuildConfig(
-        sources=(str(source),),
-        output=str(tmp_path / "alone"),
-        tokenizer=str(tokenizer),
-        max_length=256,
-        messages_column="messages",
-    )
-    build(alone)
-    expected = {
+    assert rows_of(output) == {
         segment.document_id: segment.tokens.tolist()
         for pack in PackedShards(tmp_path / "alone")
         for segment in pack.segments()
     }
-    assert rows_of(output) == expected
 
 
 def test_a_token_store_without_the_column_is_refused(tmp_path: Path) -> None:
@@ -244,10 +227,10 @@ def test_a_token_store_without_the_column_is_refused(tmp_path: Path) -> None:
 
 def test_a_list_as_a_group_is_a_finding_of_its_row(tmp_path: Path) -> None:
     rows = [*answers(2), {"ids": [1], "prompt": [1]}]
-    with pytest.raises(InputError, match="'prompt' is a list, expected text"):
+    with refused(InputError, "'prompt' is a list, expected text"):
         build_ids(tmp_path, [rows])
 
 
 def test_the_column_needs_shared_prefixes() -> None:
-    with pytest.raises(ConfigError, match="group_prefix q is for rows that share prefixes"):
+    with refused(ConfigError, "group_prefix q is for rows that share prefixes"):
         BuildConfig(group_prefix="q")

@@ -4,6 +4,7 @@ The table has a row for each field of BuildConfig, and a case for each value tha
 new option without a case fails here.
 """
 
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -14,12 +15,15 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.config.options import Options
+from packprep.execute import worker_pool
 from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.support.errors import ConfigError
 from tests.chat.test_turn_builds import SMALL, thoughtful
+from tests.helpers import warm
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.errors import refused
 
 FIELDS = {field.name: field for field in fields(Options)}
 
@@ -316,31 +320,41 @@ def packs_of(output: Path, shards: PackedShards) -> list[dict[str, np.ndarray[An
     return [dict(pack.columns) for part in parts for pack in part]
 
 
+def variants(option: str) -> Iterator[Any]:
+    """(option, number of the case, crowded); the short run has the first plain case."""
+    of_packs = FIELDS[option].metadata["stage"] not in ("read", "tokens", "run", "once")
+    for number in range(len(CASES[option])):
+        for crowd in (False, True)[: 1 + of_packs]:
+            late = [pytest.mark.long] if number or crowd else []
+            yield pytest.param(option, number, crowd, marks=late)
+
+
 @pytest.mark.parametrize(
-    ("option", "number"), [(name, number) for name in CASES for number in range(len(CASES[name]))]
+    ("option", "number", "crowd"), [each for name in CASES for each in variants(name)]
 )
 def test_an_index_reads_as_the_shards_of_the_same_build(
-    option: str, number: int, folder: Path, tmp_path: Path
+    option: str,
+    number: int,
+    crowd: bool,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    forked = warm.command("python", "-m", "packprep.execute.worker", RAYON_NUM_THREADS="1")
+    monkeypatch.setattr(worker_pool, "COMMAND", forked)
     case = CASES[option][number]
-    variants = {"plain": {}, "crowded": crowded(case, folder)}
-    if FIELDS[option].metadata["stage"] in ("read", "tokens", "run", "once"):  # not of packs
-        del variants["crowded"]
-    for name, more in variants.items():
-        outputs = {kind: tmp_path / name / kind for kind in ("shards", "index")}
-        packs = {}
-        for kind, output in outputs.items():
-            output.parent.mkdir(exist_ok=True)
-            shards = made(case, folder, output, **more, materialize=kind)
-            packs[kind] = packs_of(output, shards)
-            verdict = verify(output)
-            assert verdict.sound, (name, kind, [str(each) for each in verdict.findings])
-        assert len(packs["index"]) == len(packs["shards"]) > 0
-        for one, other in zip(packs["index"], packs["shards"], strict=True):
-            assert list(one) == list(other)
-            for column, values in one.items():
-                assert values.dtype == other[column].dtype
-                assert values.tolist() == other[column].tolist(), (name, column)
+    more = crowded(case, folder) if crowd else {}
+    packs = {}
+    for kind in ("shards", "index"):
+        shards = made(case, folder, tmp_path / kind, **more, materialize=kind)
+        packs[kind] = packs_of(tmp_path / kind, shards)
+        assert list(map(str, verify(tmp_path / kind).findings)) == []
+    assert len(packs["index"]) == len(packs["shards"]) > 0
+    for one, other in zip(packs["index"], packs["shards"], strict=True):
+        assert list(one) == list(other)
+        for column, values in one.items():
+            assert values.dtype == other[column].dtype
+            assert values.tolist() == other[column].tolist(), column
 
 
 def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(folder: Path) -> None:
@@ -369,12 +383,6 @@ def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(fol
 
 def test_phases_as_an_index_are_refused(folder: Path) -> None:
     phases = ({"tokens": 150, "max_length": 32},)
-    with pytest.raises(ConfigError) as refused:
-        BuildConfig(
-            **options_of(Case("text", {}), folder, folder / "none", phases=phases),
-            materialize="index",
-        )
-    assert str(refused.value) == (
-        "materialize index holds one length of packs, and each phase has its own; build the "
-        "phases as shards"
-    )
+    options = options_of(Case("text", {}), folder, folder / "none", phases=phases)
+    with refused(ConfigError, "materialize index holds one length of packs"):
+        BuildConfig(**options, materialize="index")

@@ -134,26 +134,11 @@ def test_reading_begins_at_the_front_where_lines_are_no_rows(
 
 def test_a_run_begins_in_one_source_and_is_a_quarter_of_a_process_s_part() -> None:
     def places(sources: list[int]) -> Places:
-        facts = {
-            "slice": 0,
-            "first_document": 0,
-            "documents": 1,
-            "text_bytes": 1,
-            "before": 0,
-            "row": 0,
-        }
-        return Places([MeasuredSlice(unit=n, source=s, **facts) for n, s in enumerate(sources)], [])
+        sizes = {"slice": 0, "first_document": 0, "documents": 1, "text_bytes": 1}
+        rest = {"before": 0, "row": 0, **sizes}
+        return Places([MeasuredSlice(unit=n, source=s, **rest) for n, s in enumerate(sources)], [])
 
-    assert places([0] * 24).runs(2) == [
-        (0, 3),
-        (3, 6),
-        (6, 9),
-        (9, 12),
-        (12, 15),
-        (15, 18),
-        (18, 21),
-        (21, 24),
-    ]
+    assert places([0] * 24).runs(2) == [(first, first + 3) for first in range(0, 24, 3)]
     assert places([0, 0, 0, 1, 2, 2]).runs(1) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
     assert places([0] * 5 + [1] * 7).runs(1) == [(0, 3), (3, 5), (5, 8), (8, 11), (11, 12)]
     assert places([]).runs(3) == []

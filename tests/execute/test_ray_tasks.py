@@ -22,11 +22,10 @@ from packprep.support.errors import ConfigError
 from tests.chat.test_build import CHATS, TEMPLATE
 from tests.helpers import warm
 from tests.helpers.corpus import build_options, save_tokenizer, texts, write_jsonl
+from tests.helpers.errors import refused
 
 ROOT = Path(__file__).parents[2]
-needs_ray = pytest.mark.filterwarnings(
-    "ignore"
-)  # Ray warns of its own future and leaves its pipes open
+quiet = pytest.mark.filterwarnings("ignore")  # Ray warns of its future and leaves pipes open
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +123,8 @@ def data_of(output: Path) -> dict[str, Any]:
     return manifest.data
 
 
-@needs_ray
+@quiet
+@pytest.mark.long
 def test_conversations_are_those_of_one_process(cluster: Any, tmp_path: Path) -> None:
     rows = [{"messages": chat} for chat in CHATS * 20]
     options = build_options(
@@ -140,7 +140,8 @@ def test_conversations_are_those_of_one_process(cluster: Any, tmp_path: Path) ->
     assert data_of(tmp_path / "ray") == expected
 
 
-@needs_ray
+@quiet
+@pytest.mark.long
 def test_ctrl_c_ends_the_tasks_on_all_nodes(
     corpus: dict[str, Any], cluster: Any, tmp_path: Path
 ) -> None:
@@ -157,7 +158,8 @@ def test_ctrl_c_ends_the_tasks_on_all_nodes(
     assert tokens(output) == there
 
 
-@needs_ray
+@quiet
+@pytest.mark.long
 def test_two_nodes_and_a_worker_killed_in_its_unit_make_the_bytes_of_one_process(
     corpus: dict[str, Any], expected: dict[str, Any], cluster: Any, tmp_path: Path
 ) -> None:
@@ -171,7 +173,8 @@ def test_two_nodes_and_a_worker_killed_in_its_unit_make_the_bytes_of_one_process
     assert data_of(output) == expected
 
 
-@needs_ray
+@quiet
+@pytest.mark.long
 def test_a_build_goes_on_when_a_node_is_lost_and_stops_when_the_head_is(
     corpus: dict[str, Any], expected: dict[str, Any], cluster: Any, tmp_path: Path
 ) -> None:
@@ -198,21 +201,17 @@ def test_a_build_goes_on_when_a_node_is_lost_and_stops_when_the_head_is(
 
 
 def test_without_ray_a_sentence_says_what_to_install(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(
-        ConfigError, match=r"executor ray needs Ray, .*: pip install packprep\[ray\]$"
-    ):
-        build(BuildConfig(**corpus, output=str(tmp_path / "out"), executor="ray"))
+    options = build_options(tmp_path, {"a.jsonl": ["one"]}, engine="hf", executor="ray")
+    with refused(ConfigError, "executor ray needs Ray", "pip install packprep[ray]"):
+        build(BuildConfig(**options))
 
 
+@pytest.mark.long
 def test_nothing_imports_ray_unless_it_is_chosen() -> None:
-    code = (
-        "import sys, packprep.execute.pipeline, packprep.execute.ray_tasks; print('ray' in "
-        "sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    imports = "import sys, packprep.execute.pipeline, packprep.execute.ray_tasks"
+    line = [sys.executable, "-c", f"{imports}; print('ray' in sys.modules)"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "False\n"

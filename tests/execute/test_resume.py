@@ -1,11 +1,9 @@
-"""A build that was stopped resumes.
-
-Same bytes, nothing made twice, and never with other settings.
-"""
+"""A build that was stopped resumes: same bytes, nothing made twice, never with other settings."""
 
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +24,54 @@ from packprep.support import hashing
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens import store, token_files
 from tests.helpers.corpus import RecordedProgress, build_options, disk_fails, texts, write_jsonl
+from tests.helpers.errors import refused
+
+Undisturbed = Callable[..., dict[str, Any]]
+
+
+def options_in(folder: Path) -> dict[str, Any]:
+    """Options of a build of three files in several units, windows and shards."""
+    files = {f"{number}.jsonl": texts(40, seed=number) for number in range(3)}
+    sizes = {"unit_size": 4_000, "window": 8_000, "shard_size": 8_000}
+    whole = {"sources": (str(folder / "*.jsonl"),), "engine": "hf", "num_proc": 1}
+    return build_options(folder, files, **sizes) | whole
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
-    """Options that build three files into packs of 64 tokens.
-
-    In several units, windows and shards.
-    """
-    files = {f"{number}.jsonl": texts(100, seed=number) for number in range(3)}
-    sizes = {"unit_size": 4_000, "window": 16_000, "shard_size": 8_000}
-    return build_options(
-        tmp_path, files, **sizes, sources=(str(tmp_path / "*.jsonl"),), engine="hf", num_proc=1
-    )
+    return options_in(tmp_path)
 
 
-def stop_in(corpus: dict[str, Any], place: Any, name: str, calls: int, **options: Any) -> None:
-    """Build until `place.name` was called so often; then the disk fails."""
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """The data of builds that nothing has stopped, by their options."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def data(**options: Any) -> dict[str, Any]:
+        key = str(sorted(options.items()))
+        if key not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            known[key] = build(BuildConfig(**options_in(folder) | options)).data
+        return known[key]
+
+    return data
+
+
+def stop_in(corpus: dict[str, Any], place: Any, name: str, calls: int, **options: Any) -> Path:
+    """Build until `place.name` was called so often; then the disk fails. The staging folder."""
     with disk_fails(place, name, calls):
         build(BuildConfig(**corpus | options))
     assert not Path(corpus["output"]).exists()
+    return staging_path(Path(corpus["output"]))
 
 
-def undisturbed(corpus: dict[str, Any], tmp_path: Path, **options: Any) -> dict[str, Any]:
-    return build(BuildConfig(**corpus | options | {"output": str(tmp_path / "undisturbed")})).data
+def resumed(corpus: dict[str, Any], **options: Any) -> tuple[dict[str, Any], str]:
+    """The data of a whole output with nothing beside it, and what was said."""
+    said, output = RecordedProgress(), Path(corpus["output"])
+    manifest = build(BuildConfig(**corpus | options), progress=said)
+    assert check_files(output, manifest, "sha256") == []
+    assert [path.name for path in output.parent.iterdir() if path.name.startswith("out")] == ["out"]
+    return manifest.data, "\n".join(said.lines)
 
 
 STEPS: list[tuple[Any, str, int]] = [
@@ -62,45 +84,46 @@ STEPS: list[tuple[Any, str, int]] = [
     (stages, "sign", 0),
     (outputs, "publish", 0),
 ]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "splits": {"holdout": 0.2, "packs_multiple_of": 4},
+    "mix": {"weights": "1", "max_epochs": 1.5},
+    "epochs": {"epochs": 2, "repack": True, "materialize": "shards"},
+    "phases": {
+        "phases": [{"tokens": 900, "max_length": length} for length in (32, 48, 64)],
+        "window": 4_000,
+        "shard_size": 4_000,
+    },
+}
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "calls"), STEPS, ids=[f"{name}-{calls}" for _, name, calls in STEPS]
-)
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"holdout": 0.2, "packs_multiple_of": 4}, {"weights": "1", "max_epochs": 1.5}],
-    ids=["plain", "splits", "mix"],
+    ("step", "variant"),
+    [
+        pytest.param(step, variant, marks=[] if number % len(VARIANTS) == at else pytest.mark.long)
+        for number, step in enumerate(STEPS)
+        for at, variant in enumerate(VARIANTS)
+    ],
 )
 def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
-    corpus: dict[str, Any],
-    tmp_path: Path,
-    place: Any,
-    name: str,
-    calls: int,
-    options: dict[str, Any],
+    corpus: dict[str, Any], undisturbed: Undisturbed, step: tuple[Any, str, int], variant: str
 ) -> None:
-    stop_in(corpus, place, name, calls, **options)
-    said = RecordedProgress()
-    manifest = build(BuildConfig(**corpus | options), progress=said)
-    assert manifest.data == undisturbed(corpus, tmp_path, **options)
-    assert check_files(Path(corpus["output"]), manifest, "sha256") == []
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == [
-        "out"
-    ]
-    assert any("no text was read" in line or "only its last rename" in line for line in said.lines)
+    options = VARIANTS[variant]
+    stop_in(corpus, *step, **options)
+    data, said = resumed(corpus, **options)
+    assert data == undisturbed(**options)
+    assert "no text was read" in said or "only its last rename" in said
 
 
 def test_text_that_is_tokenized_is_not_read_again(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_in(corpus, stages, "Windows", 0)
-    folder = staging_path(Path(corpus["output"])) / "tokens"
+    folder = stop_in(corpus, stages, "Windows", 0) / "tokens"
     (folder / "files.json").unlink()
     names = sorted(path.name for path in folder.glob("*.arrow"))
-    gone = names[len(names) // 2 :]
-    for name in gone:
+    for name in names[len(names) // 2 :]:
         (folder / name).unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     opened = []
 
     def seen(source: Any, *rest: Any) -> Any:
@@ -108,11 +131,9 @@ def test_text_that_is_tokenized_is_not_read_again(
         return read_rows(source, *rest)
 
     monkeypatch.setattr(units, "read_rows", seen)
-    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
+    monkeypatch.setattr(outputs, "publish", lambda *_: None)
     said = RecordedProgress()
-    with monkeypatch.context() as patch:
-        patch.setattr(outputs, "publish", lambda *_: None)
-        build(BuildConfig(**corpus), progress=said)
+    build(BuildConfig(**corpus), progress=said)
     assert opened == ["1.jsonl", "2.jsonl"]
     assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
     assert any(line.startswith("resuming after ") for line in said.lines)
@@ -120,7 +141,7 @@ def test_text_that_is_tokenized_is_not_read_again(
 
 @pytest.mark.parametrize("unit_size", [1_000, 4_000, 1_000_000])
 @pytest.mark.parametrize(
-    "limits", [(None, {}), (170, {}), (None, {"limit": 170}), (180, {"limit": 110})], ids=str
+    "limits", [(None, {}), (70, {}), (None, {"limit": 70}), (80, {"limit": 45})], ids=str
 )
 def test_reading_may_begin_after_any_slice(
     corpus: dict[str, Any],
@@ -132,208 +153,156 @@ def test_reading_may_begin_after_any_slice(
     monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
     limit, of_source = limits
     table = {"path": [str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl")]} | of_source
-    config = BuildConfig(
-        **corpus
-        | {"sources": (table, str(tmp_path / "2.jsonl")), "unit_size": unit_size, "limit": limit}
-    )
+    sizes = {"unit_size": unit_size, "limit": limit}
+    config = BuildConfig(**corpus | {"sources": (table, str(tmp_path / "2.jsonl"))} | sizes)
     sources = resolve(config, tmp_path)
     slices = list(read_slices(sources, config, tmp_path))
-    files = [
-        store.TokenFile(
-            **vars(part.extent),
-            tokens=0,
-            verified=0,
-            parts=part.parts,
-            cut={},
-            left_out={},
-            bytes=0,
-            xxh3="",
-        )
-        for part in slices
-    ]
-    for done in range(0, len(slices) + 1, 7):
+    rest: Any = {"tokens": 0, "verified": 0, "cut": {}, "left_out": {}, "bytes": 0, "xxh3": ""}
+    files = [store.TokenFile(**vars(part.extent), parts=part.parts, **rest) for part in slices]
+    for done in range(0, len(slices) + 1, 5):
         start = store.start_after(files[:done], len(sources), config)
         assert list(read_slices(sources, config, tmp_path, start)) == slices[done:]
 
 
-@pytest.mark.parametrize("what", ["token file", "shard", "receipt"])
+@pytest.mark.parametrize(
+    "pattern", ["tokens/unit-000002*.arrow", "shards/*1.arrow", "receipts/*0.json"]
+)
 def test_what_does_not_agree_with_its_receipt_is_made_again(
-    corpus: dict[str, Any], tmp_path: Path, what: str
+    corpus: dict[str, Any], undisturbed: Undisturbed, pattern: str
 ) -> None:
-    stop_in(corpus, stages, "name_shards", 0)
-    staging = staging_path(Path(corpus["output"]))
-    pattern = {
-        "token file": "tokens/unit-000002*.arrow",
-        "shard": "shards/*1.arrow",
-        "receipt": "receipts/*0.json",
-    }
-    victim = next(staging.glob(pattern[what]))
+    victim = next(stop_in(corpus, stages, "name_shards", 0).glob(pattern))
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
-    manifest = build(BuildConfig(**corpus))
-    assert manifest.data == undisturbed(corpus, tmp_path)
-    assert check_files(Path(corpus["output"]), manifest, "sha256") == []
+    assert resumed(corpus)[0] == undisturbed()
 
 
-def test_other_settings_are_refused_with_what_changed_and_restart_starts_over(
-    corpus: dict[str, Any], tmp_path: Path
+def test_other_settings_are_refused_with_what_changed_and_overwrite_starts_over(
+    corpus: dict[str, Any], tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    stop_in(corpus, window_files, "write_shard", 2)
-    other = corpus | {"max_length": 32}
-    with pytest.raises(
-        ConfigError, match=r"unfinished build with other settings \(max_length was 64, now 32\)"
-    ):
-        build(BuildConfig(**other))
-    with pytest.raises(ConfigError, match="another tokenizer"):
+    staging = stop_in(corpus, window_files, "write_shard", 2)
+    with refused(ConfigError, "unfinished build", "max_length was 64, now 32", "--overwrite"):
+        build(BuildConfig(**corpus | {"max_length": 32}))
+    with refused(ConfigError, "another tokenizer"):
         build(BuildConfig(**corpus | {"bos": "none"}))
-    write_jsonl(tmp_path / "1.jsonl", texts(99, seed=1))
-    with pytest.raises(ConfigError, match=r"1\.jsonl changed"):
+    write_jsonl(tmp_path / "1.jsonl", texts(39, seed=1))
+    with refused(ConfigError, "1.jsonl changed"):
         build(BuildConfig(**corpus))
     write_jsonl(tmp_path / "3.jsonl", ["more"])
-    with pytest.raises(ConfigError, match="3 source files before, 4 now"):
+    with refused(ConfigError, "3 source files before, 4 now"):
         build(BuildConfig(**corpus))
-    facts = staging_path(Path(corpus["output"])) / "build.json"
+    facts = staging / "build.json"
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"format_version": 0}))
-    with pytest.raises(ConfigError, match="format version was 0, now 1"):
+    with refused(ConfigError, "format version was 0, now 1"):
         build(BuildConfig(**corpus))
-    assert build(BuildConfig(**other, overwrite=True)).data == undisturbed(other, tmp_path)
+    options_in(tmp_path)
+    (tmp_path / "3.jsonl").unlink()
+    data, said = resumed(corpus, max_length=32, overwrite=True)
+    assert (data, "as --overwrite asks" in said) == (undisturbed(max_length=32), True)
 
 
-def test_a_build_that_drew_another_holdout_is_refused_and_overwrite_starts_over(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_overwrite_resumes_a_build_of_the_same_settings(
+    corpus: dict[str, Any], undisturbed: Undisturbed
 ) -> None:
-    corpus |= {"holdout": 0.2}
+    stop_in(corpus, stages, "name_shards", 0, overwrite=True)
+    data, said = resumed(corpus, overwrite=True)
+    assert (data, "no text was read" in said) == (undisturbed(), True)
+
+
+def test_a_build_that_drew_another_holdout_is_refused(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as older:
         older.setattr(hashing, "_MIX_2", hashing._MIX_1)
-        stop_in(corpus, window_files, "write_shard", 2)
+        stop_in(corpus, window_files, "write_shard", 2, holdout=0.2)
     with pytest.raises(ConfigError, match=r"packprep draws other random bits now: .*holdout"):
-        build(BuildConfig(**corpus))
-    assert build(BuildConfig(**corpus, overwrite=True)).data == undisturbed(corpus, tmp_path)
+        build(BuildConfig(**corpus, holdout=0.2))
 
 
-def test_workers_and_memory_may_change(corpus: dict[str, Any], tmp_path: Path) -> None:
-    stop_in(corpus, window_files, "write_shard", 2)
-    changed = corpus | {"num_proc": 3, "max_memory": 10**10, "verify_engine": 0.5}
-    assert build(BuildConfig(**changed)).data == undisturbed(corpus, tmp_path)
-
-
-def test_a_staging_folder_without_finished_work_is_replaced_silently(
-    corpus: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize(
+    "changed",
+    [{"num_proc": 3}, {"max_memory": 10**10, "verify_engine": 0.5, "num_proc": 2}],
+    ids=str,
+)
+def test_workers_and_memory_may_change(
+    corpus: dict[str, Any], undisturbed: Undisturbed, changed: dict[str, Any]
 ) -> None:
-    staging = staging_path(Path(corpus["output"]))
-    (staging / "tokens").mkdir(parents=True)
-    (staging / "tokens" / "unit-000000-000.arrow").write_text("half a file")
-    (staging / "tokens" / "tmpx7y8").write_text("half a file")
-    (staging / "build.json").write_text(
-        '{"inputs": {"options": {}, "sources": [], "tokenizer": {}}}'
-    )
-    said = RecordedProgress()
-    manifest = build(BuildConfig(**corpus), progress=said)
-    assert check_files(Path(corpus["output"]), manifest) == []
-    assert not any("incomplete" in line for line in said.lines)
+    stop_in(corpus, window_files, "write_shard", 2)
+    assert resumed(corpus, **changed)[0] == undisturbed()
 
 
-def test_a_folder_of_somebody_else_in_the_place_of_staging_is_left_alone(
+def test_a_staging_folder_is_replaced_without_finished_work_and_left_alone_with_other_files(
     corpus: dict[str, Any],
 ) -> None:
     staging = staging_path(Path(corpus["output"]))
+    (staging / "tokens").mkdir(parents=True)
+    for name in ("unit-000000-000.arrow", "tmpx7y8"):
+        (staging / "tokens" / name).write_text("half a file")
+    facts = '{"inputs": {"options": {}, "sources": [], "tokenizer": {}}}'
+    (staging / "build.json").write_text(facts)
+    assert "incomplete" not in resumed(corpus)[1]
     staging.mkdir()
     (staging / "thesis.txt").write_text("do not delete")
-    with pytest.raises(ConfigError, match="has files of something else"):
+    with refused(ConfigError, "has files of something else"):
         build(BuildConfig(**corpus))
     assert (staging / "thesis.txt").exists()
 
 
 def test_a_mistake_in_the_next_command_costs_nothing(corpus: dict[str, Any]) -> None:
-    stop_in(corpus, window_files, "write_shard", 2)
-    staging = staging_path(Path(corpus["output"]))
-    before = sorted(path for path in staging.rglob("*.arrow"))
-    with pytest.raises(ValueError, match="no such file"):
+    staging = stop_in(corpus, window_files, "write_shard", 2)
+    before = sorted(staging.rglob("*.arrow"))
+    with refused(InputError, "no such file"):
         build(BuildConfig(**corpus | {"sources": ("gone.jsonl",)}))
-    assert sorted(path for path in staging.rglob("*.arrow")) == before
+    assert sorted(staging.rglob("*.arrow")) == before
 
 
-def test_a_bad_row_costs_no_finished_work_where_the_next_command_skips_it(
-    corpus: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_bad_row_costs_no_work_if_it_is_skipped_and_starts_over_if_it_is_mended(
+    corpus: dict[str, Any], tmp_path: Path, undisturbed: Undisturbed, mended: bool
 ) -> None:
-    write_jsonl(tmp_path / "2.jsonl", [*texts(90, seed=2), {"text": 7}, "last"])
-    with pytest.raises(InputError, match=r"2\.jsonl row 90"):
+    write_jsonl(tmp_path / "2.jsonl", [*texts(40, seed=2), {"text": 7}])
+    with refused(InputError, "2.jsonl row 40"):
         build(BuildConfig(**corpus))
-    assert not Path(corpus["output"]).exists()
-    said = RecordedProgress()
-    assert build(BuildConfig(**corpus, on_error="skip"), progress=said).data == undisturbed(
-        corpus, tmp_path, on_error="skip"
-    )
-    assert any(line.startswith("resuming after ") for line in said.lines)
-
-
-def test_a_mended_row_starts_over_without_being_asked(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    write_jsonl(tmp_path / "2.jsonl", [*texts(90, seed=2), {"text": 7}, "last"])
-    with pytest.raises(InputError, match=r"2\.jsonl row 90"):
-        build(BuildConfig(**corpus))
-    write_jsonl(tmp_path / "2.jsonl", texts(90, seed=2))
-    said = RecordedProgress()
-    assert build(BuildConfig(**corpus), progress=said).data == undisturbed(corpus, tmp_path)
-    assert any("starting over" in line and "2.jsonl changed" in line for line in said.lines)
+    if mended:
+        write_jsonl(tmp_path / "2.jsonl", texts(40, seed=2))
+        data, said = resumed(corpus)
+        assert data == undisturbed()
+        assert "starting over" in said
+        assert "2.jsonl changed" in said
+    else:
+        data, said = resumed(corpus, on_error="skip")
+        assert data["splits"] == undisturbed()["splits"]
+        assert "resuming after " in said
 
 
 def test_too_little_memory_for_a_window_keeps_the_tokens(
-    corpus: dict[str, Any], tmp_path: Path
+    corpus: dict[str, Any], undisturbed: Undisturbed
 ) -> None:
-    with pytest.raises(StoppedError, match="give more than --max-memory 600MB to resume"):
+    with refused(StoppedError, "give more than --max-memory 600MB to resume"):
         build(BuildConfig(**corpus | {"max_memory": 600_000_000}))
-    said = RecordedProgress()
-    assert build(BuildConfig(**corpus), progress=said).data == undisturbed(corpus, tmp_path)
-    assert any("no text was read" in line for line in said.lines)
+    data, said = resumed(corpus)
+    assert (data, "no text was read" in said) == (undisturbed(), True)
 
 
-def test_overwrite_keeps_the_old_output_until_the_new_one_is_whole(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_old_output_stays_until_the_new_one_is_whole_and_then_goes(
+    corpus: dict[str, Any], undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = Path(corpus["output"])
-    old = build(BuildConfig(**corpus)).data
-    new = corpus | {"max_length": 32, "overwrite": True}
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            outputs, "publish", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error"))
-        )
-        with pytest.raises(OSError, match="Input/output"):
-            build(BuildConfig(**new))
+    output, old = Path(corpus["output"]), build(BuildConfig(**corpus)).data
+    shutil.copytree(output, output.with_name("old"))
+    new = {"max_length": 32, "overwrite": True}
+    with disk_fails(outputs, "publish"):
+        build(BuildConfig(**corpus | new))
     assert read_manifest(output).data == old
     assert check_files(output, read_manifest(output), "sha256") == []
-    assert build(BuildConfig(**new)).data == undisturbed(new, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == [
-        "out"
-    ]
+    assert resumed(corpus, **new)[0] == undisturbed(max_length=32)
 
+    shutil.copytree(output.with_name("old"), staging_path(output))  # an interrupted swap
+    shutil.copytree(output, output.with_name("out.replaced"))
+    newer = {"max_length": 48, "overwrite": True}
+    assert resumed(corpus, **newer)[0] == undisturbed(max_length=48)
 
-def test_an_old_output_left_by_an_interrupted_swap_is_deleted(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    output = Path(corpus["output"])
-    build(BuildConfig(**corpus))
-    shutil.copytree(output, staging_path(output))
-    shutil.copytree(output, tmp_path / "out.replaced")
-    other = corpus | {"max_length": 32, "overwrite": True}
-    assert build(BuildConfig(**other)).data == undisturbed(other, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == [
-        "out"
-    ]
-
-
-def test_an_old_output_that_was_exchanged_and_not_renamed_is_deleted(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = Path(corpus["output"])
-    build(BuildConfig(**corpus))
-    shutil.copytree(output, tmp_path / "old")
-    other = corpus | {"max_length": 32, "overwrite": True}
-    build(BuildConfig(**other))
     # The kernel exchanged both folders, and then the process was killed.
-    (tmp_path / "old").rename(staging_path(output))
+    output.with_name("old").rename(staging_path(output))
 
     def killed(path: Path, **_: Any) -> None:
         if (path / "manifest.json").exists():
@@ -343,22 +312,19 @@ def test_an_old_output_that_was_exchanged_and_not_renamed_is_deleted(
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            build(BuildConfig(**other))
-    build(BuildConfig(**other))
-    assert not staging_path(output).exists()
-    assert check_files(output, read_manifest(output), "sha256") == []
+            build(BuildConfig(**corpus | newer))
+    assert resumed(corpus, **newer)[0] == undisturbed(max_length=48)
 
 
 def test_a_token_store_that_was_interrupted_is_gone_on_with(
-    corpus: dict[str, Any], tmp_path: Path
+    corpus: dict[str, Any], tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    kept = corpus | {"keep_tokens": str(tmp_path / "store")}
-    stop_in(kept, token_files, "file_xxh3", 5)
+    kept = {"keep_tokens": str(tmp_path / "store")}
+    stop_in(corpus, token_files, "file_xxh3", 5, **kept)
     made = {path: file_digest(path) for path in (tmp_path / "store").rglob("unit-*.json")}
     assert made
-    said = RecordedProgress()
-    assert build(BuildConfig(**kept), progress=said).data == undisturbed(corpus, tmp_path)
-    assert any(line.startswith("resuming after ") for line in said.lines)
+    data, said = resumed(corpus, **kept)
+    assert (data, "resuming after " in said) == (undisturbed(), True)
     assert {path: file_digest(path) for path in made} == made
 
 

@@ -26,52 +26,12 @@ def cut(
 
 
 def pieces(segments: Segments) -> list[tuple[int, int, int]]:
-    return list(
-        zip(
-            segments.document.tolist(),
-            segments.start.tolist(),
-            segments.count.tolist(),
-            strict=True,
-        )
-    )
+    columns = (segments.document, segments.start, segments.count)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_a_document_that_fits_is_one_segment_and_an_empty_one_is_none() -> None:
-    segments, _ = cut([3, 0, 4])
-    assert pieces(segments) == [(0, 0, 3), (2, 0, 4)]
-
-
-def test_split_pieces_start_max_length_minus_stride_apart_and_stop_once_the_end_is_covered() -> (
-    None
-):
-    segments, account = cut([10], stride=1)
-    assert pieces(segments) == [(0, 0, 4), (0, 3, 4), (0, 6, 4)]
-    assert account.overlap.tolist() == [2]
-
-
-def test_no_piece_is_completely_inside_the_one_before() -> None:
-    segments, _ = cut([90], max_length=50, stride=10)
-    assert pieces(segments) == [(0, 0, 50), (0, 40, 50)]
-
-
-def test_continuation_bos_takes_the_place_of_one_own_token() -> None:
-    segments, account = cut([10], continuation_bos=True)
-    assert pieces(segments) == [(0, 0, 4), (0, 4, 3), (0, 7, 3)]
-    assert segments.bos.tolist() == [False, True, True]
-    assert account.continuation_bos.tolist() == [2]
-
-
-def test_truncate_keeps_exactly_max_length_of_either_side() -> None:
-    right, _ = cut([6], overflow="truncate")
-    left, account = cut([6], overflow="truncate", truncation_side="left")
-    assert (pieces(right), pieces(left)) == ([(0, 0, 4)], [(0, 2, 4)])
-    assert account.truncated.tolist() == [2]
-
-
-def test_drop_counts_every_token_of_a_document_over_max_length() -> None:
-    segments, account = cut([5, 4], overflow="drop")
-    assert pieces(segments) == [(1, 0, 4)]
-    assert account.dropped[Dropped.OVERFLOW].tolist() == [5, 0]
+TRUNCATE = {"overflow": "truncate"}
+LEFT = TRUNCATE | {"truncation_side": "left"}
 
 
 def test_error_names_the_first_document_over_max_length() -> None:
@@ -95,23 +55,19 @@ def test_a_last_piece_with_too_few_new_tokens_is_dropped_as_short_tail() -> None
     assert account.dropped[Dropped.SHORT_TAIL].tolist() == [1]
 
 
-def test_wrap_fills_every_pack_but_the_last() -> None:
-    segments, _ = cut([3, 6], strategy="wrapped")
-    wrapped, packs = wrap(segments, 4)
-    assert pieces(wrapped) == [(0, 0, 3), (1, 0, 1), (1, 1, 4), (1, 5, 1)]
-    assert packs.tolist() == [0, 2, 3, 4]
-
-
-def test_wrap_keeps_the_offset_of_a_document_cut_on_the_left() -> None:
-    segments, _ = cut([6, 3], strategy="wrapped", overflow="truncate", truncation_side="left")
-    wrapped, packs = wrap(segments, 4)
-    assert pieces(wrapped) == [(0, 2, 4), (1, 0, 3)]
-    assert packs.tolist() == [0, 1, 2]
-
-
-def test_wrap_of_no_segments_makes_no_packs() -> None:
-    segments, _ = cut([], strategy="wrapped")
-    assert wrap(segments, 4)[1].tolist() == [0]
+@pytest.mark.parametrize(
+    ("lengths", "options", "expected", "packs"),
+    [
+        ([3, 6], {}, [(0, 0, 3), (1, 0, 1), (1, 1, 4), (1, 5, 1)], [0, 2, 3, 4]),
+        ([6, 3], LEFT, [(0, 2, 4), (1, 0, 3)], [0, 1, 2]),
+        ([], {}, [], [0]),
+    ],
+)
+def test_wrap_fills_every_pack_but_the_last_and_keeps_the_offsets_of_cut_documents(
+    lengths: list[int], options: dict[str, Any], expected: Any, packs: list[int]
+) -> None:
+    segments, edges = wrap(cut(lengths, strategy="wrapped", **options)[0], 4)
+    assert (pieces(segments), edges.tolist()) == (expected, packs)
 
 
 @st.composite
@@ -219,38 +175,70 @@ def pieces_of(segments: Segments) -> list[tuple[int, list[int], bool]]:
     ]
 
 
-def test_a_row_without_a_trained_token_is_dropped_and_counted() -> None:
-    labels = labels_of([[False] * 3, [True, False, False], [False, True, True]], as_mask=True)
-    segments, account = cut_segments(
-        np.array([3, 3, 3], np.int32), 0, BuildConfig(), has_bos=False, labels=labels
-    )
-    assert pieces(segments) == [(2, 0, 3)], "the first token of a row is never trained"
-    assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [3, 3, 0]
+def marks(*places: int, of: int) -> list[bool]:
+    """A mask of `of` tokens, of which these are trained."""
+    return [token in places for token in range(of)]
 
 
-def test_tokens_of_a_dropped_piece_are_trained_in_the_next_piece_that_has_them() -> None:
-    trained = [12 <= token < 16 or token >= 18 for token in range(24)]
-    config = BuildConfig(max_length=16, stride=8, min_loss_tokens=5)
-    labels = labels_of([trained], as_mask=True)
-    segments, account = cut_segments(
-        np.array([24], np.int32), 0, config, has_bos=False, labels=labels
-    )
-    assert pieces(segments) == [(0, 8, 16)], "the first piece has 4 trained tokens"
-    assert segments.trained(labels, config).tolist() == [10]
-    assert account.overlap.tolist() == [0], "nothing is in two pieces"
-    assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
+BALANCED = {"overflow": "truncate", "truncation_side": "balanced", "input_ids_column": "ids"}
 
 
-def test_a_piece_is_kept_for_tokens_it_shares_with_a_dropped_piece() -> None:
-    trained = [4 <= token < 10 for token in range(16)]
-    config = BuildConfig(max_length=8, stride=4, min_loss_tokens=5)
-    labels = labels_of([trained], as_mask=False)
-    segments, account = cut_segments(
-        np.array([16], np.int32), 0, config, has_bos=False, labels=labels
-    )
-    # [0, 8) has 4, [4, 12) has those and 2 more (5 without its first token), [8, 16) has no others.
-    assert (pieces(segments), segments.trained(labels, config).tolist()) == ([(0, 4, 8)], [5])
-    assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [8]
+@pytest.mark.parametrize(
+    ("trained", "options", "expected", "few", "truncated"),
+    [
+        # the first token of a row is never trained
+        ([marks(of=3), marks(0, of=3), marks(1, 2, of=3)], {}, [(2, range(3))], [3, 3, 0], 0),
+        # the first piece has 4 trained tokens, which the next one trains
+        (
+            [marks(*range(12, 16), *range(18, 24), of=24)],
+            {"max_length": 16, "stride": 8, "min_loss_tokens": 5},
+            [(0, range(8, 24))],
+            [8],
+            0,
+        ),
+        # [0, 8) has 4, [4, 12) those and 2 more (5 without its first token), [8, 16) no others
+        (
+            [marks(*range(4, 10), of=16)],
+            {"max_length": 8, "stride": 4, "min_loss_tokens": 5},
+            [(0, range(4, 12))],
+            [8],
+            0,
+        ),
+        ([marks(5, of=6)], {"max_length": 4, "overflow": "truncate"}, [], [6], 0),
+        (
+            [marks(9, 10, 11, of=12)],
+            {"max_length": 8, **BALANCED},
+            [(0, [0, 1, 2, 3, 4, 9, 10, 11])],
+            [0],
+            4,
+        ),
+        (  # a conversation: the turn that exceeds the pack is cut
+            [marks(3, 4, *range(11, 17), 18, of=19)],
+            {"max_length": 11, **BALANCED},
+            [(0, [0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13])],
+            [0],
+            8,
+        ),
+    ],
+)
+@pytest.mark.parametrize("as_mask", [False, True])
+def test_rows_and_pieces_are_kept_for_their_trained_tokens(
+    trained: list[list[bool]],
+    options: dict[str, Any],
+    expected: list[tuple[int, Any]],
+    few: list[int],
+    truncated: int,
+    as_mask: bool,
+) -> None:
+    labels, config = labels_of(trained, as_mask=as_mask), BuildConfig(**options)
+    lengths = np.array([len(row) for row in trained], np.int32)
+    segments, account = cut_segments(lengths, 0, config, has_bos=False, labels=labels)
+    assert pieces_of(segments) == [(row, list(tokens), False) for row, tokens in expected]
+    dropped = account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros_like(lengths))
+    assert (dropped.tolist(), int(account.truncated.sum())) == (few, truncated)
+    assert segments.trained(labels, config).tolist() == [
+        sum(trained[row][token] for token in list(tokens)[1:]) for row, tokens in expected
+    ]
 
 
 @given(
@@ -280,37 +268,6 @@ def test_wrapped_drops_documents_and_then_packs_with_too_few_trained_tokens(
         packed[document] += count
     dropped = account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros(len(texts), np.int32))
     assert dropped.tolist() == [text - packed[document] for document, text in enumerate(texts)]
-
-
-def test_truncation_that_leaves_no_trained_token_drops_the_row() -> None:
-    labels = labels_of([[False] * 5 + [True]], as_mask=False)
-    config = BuildConfig(max_length=4, overflow="truncate")
-    segments, account = cut_segments(
-        np.array([6], np.int32), 0, config, has_bos=False, labels=labels
-    )
-    assert (pieces(segments), account.truncated.tolist()) == ([], [0])
-    assert account.dropped[Dropped.FEW_LOSS_TOKENS].tolist() == [6]
-
-
-def test_balanced_truncation_keeps_part_of_the_prompt_and_part_of_the_response() -> None:
-    labels = labels_of([[False] * 9 + [True] * 3], as_mask=True)
-    config = BuildConfig(
-        max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
-    )
-    segments, _ = cut_segments(np.array([12], np.int32), 0, config, has_bos=False, labels=labels)
-    assert pieces_of(segments) == [(0, [0, 1, 2, 3, 4, 9, 10, 11], False)]
-
-
-def test_balanced_truncation_of_a_conversation_cuts_the_turn_that_exceeds_the_pack() -> None:
-    turns = [False] * 3 + [True] * 2 + [False] * 6 + [True] * 6 + [False, True]
-    config = BuildConfig(
-        max_length=11, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
-    )
-    segments, account = cut_segments(
-        np.array([19], np.int32), 0, config, has_bos=False, labels=labels_of([turns], as_mask=True)
-    )
-    assert pieces_of(segments) == [(0, [0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13], False)]
-    assert account.truncated.tolist() == [8]
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(2, 200))

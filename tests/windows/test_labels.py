@@ -11,7 +11,7 @@ from packprep import BuildConfig, build
 from packprep.loaders import PackedLoader, PackedShards, batch_from_rows, to_hf
 from packprep.packing.kernels.gather import Pointers
 from packprep.windows.labels import Labels, proportional
-from tests.helpers.corpus import write_jsonl
+from tests.helpers.corpus import build_options
 from tests.helpers.torch_models import VOCABULARY, documents, skip_without, tiny_llama
 
 
@@ -54,6 +54,14 @@ def test_the_longer_side_is_cut_or_both_in_proportion(source: int, target: int, 
     assert proportional(np.array([source], np.int32), np.array([target], np.int32), 60)[0] == kept
 
 
+def build_labelled(
+    folder: Path, ids: list[list[int]], labels: list[list[int]], **options: Any
+) -> None:
+    rows = [{"ids": row, "l": of_row} for row, of_row in zip(ids, labels, strict=True)]
+    named = {"input_ids_column": "ids", "labels_column": "l", "tokenizer": None}
+    build(BuildConfig(**build_options(folder, {"rows.jsonl": rows}) | named | options))
+
+
 @pytest.mark.parametrize("way", ["loader", "rows"])
 def test_the_loss_over_packs_is_the_sum_of_the_rows_losses(tmp_path: Path, way: str) -> None:
     skip_without("torch", "transformers")
@@ -63,23 +71,7 @@ def test_the_loss_over_packs_is_the_sum_of_the_rows_losses(tmp_path: Path, way: 
     chance = random.Random(0)
     ids = documents([chance.randint(2, 40) for _ in range(60)])
     labels = [[token if chance.random() < 0.5 else -100 for token in row] for row in ids]
-    source = write_jsonl(
-        tmp_path / "rows.jsonl",
-        [
-            {"ids": row_ids, "l": row_labels}
-            for row_ids, row_labels in zip(ids, labels, strict=True)
-        ],
-    )
-    config = BuildConfig(
-        sources=(str(source),),
-        output=str(tmp_path / "out"),
-        input_ids_column="ids",
-        labels_column="l",
-        vocab_size=VOCABULARY,
-        max_length=64,
-        pad_segment_to_multiple=4,
-    )
-    build(config)
+    build_labelled(tmp_path, ids, labels, vocab_size=VOCABULARY, pad_segment_to_multiple=4)
     model = tiny_llama()
 
     def loss(fields: dict[str, Any]) -> float:
@@ -105,18 +97,7 @@ def test_the_loss_over_packs_is_the_sum_of_the_rows_losses(tmp_path: Path, way: 
 
 
 def test_labels_on_disk_need_no_reader_that_knows_where_documents_begin(tmp_path: Path) -> None:
-    source = write_jsonl(
-        tmp_path / "rows.jsonl", [{"ids": [5, 6, 7], "l": [5, 6, 7]}, {"ids": [8, 9], "l": [8, 9]}]
-    )
-    config = BuildConfig(
-        sources=(str(source),),
-        output=str(tmp_path / "out"),
-        input_ids_column="ids",
-        labels_column="l",
-        vocab_size=10,
-        order="input",
-    )
-    build(config)
+    build_labelled(tmp_path, [[5, 6, 7], [8, 9]], [[5, 6, 7], [8, 9]], vocab_size=10, order="input")
     [pack] = PackedShards(tmp_path / "out")
     assert pack.labels is not None
     assert pack.labels.tolist() == [-100, 6, 7, -100, 9]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
@@ -22,10 +22,7 @@ from packprep.windows.documents import read_documents
 from packprep.windows.mix import Mix
 from packprep.windows.planner import account_by_source, packed_tokens, plan_window
 from tests.helpers import documents as made
-from tests.helpers.corpus import (
-    save_tokenizer,
-    write_jsonl,
-)
+from tests.helpers.corpus import build_options
 from tests.helpers.files import config
 from tests.test_laws import configs
 
@@ -122,7 +119,6 @@ def mixes(draw: st.DrawFn) -> tuple[BuildConfig, list[list[tuple[int, int]]]]:
     return settings, units
 
 
-@settings(max_examples=200)
 @given(mixes())
 def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
     case: tuple[BuildConfig, list[list[tuple[int, int]]]],
@@ -204,32 +200,12 @@ def test_every_part_of_the_mix_has_the_shares_with_order_input(tmp_path: Path) -
 
 
 def test_groups_of_different_files_keep_their_codes(tmp_path: Path) -> None:
-    write_jsonl(
-        tmp_path / "a.jsonl", [{"text": f"a {number}", "lang": "en"} for number in range(9)]
-    )
-    write_jsonl(
-        tmp_path / "b.jsonl", [{"text": f"b {number}", "lang": "de"} for number in range(9)]
-    )
-    sources = [{"path": tmp_path / name, "epochs": 2} for name in ("a.jsonl", "b.jsonl")]
-    tokenizer = save_tokenizer(tmp_path / "t")
-    build(
-        config(
-            sources=sources,
-            output=tmp_path / "out",
-            tokenizer=tokenizer,
-            group_column="lang",
-            unit_size=20,
-            max_length=64,
-        )
-    )
+    files = {
+        f"{language}.jsonl": [{"text": f"{language} {n}", "lang": language} for n in range(9)]
+        for language in ("en", "de")
+    }
+    options = build_options(tmp_path, files, group_column="lang", unit_size=20)
+    twice = [{"path": path, "epochs": 2} for path in options["sources"]]
+    build(config(**options | {"sources": twice}))
     for pack in PackedShards(tmp_path / "out"):
-        assert (
-            len(
-                {
-                    segment.document_id // 9
-                    for segment in pack.segments()
-                    if segment.document_id is not None
-                }
-            )
-            == 1
-        )
+        assert len({int(segment.document_id or 0) // 9 for segment in pack.segments()}) == 1

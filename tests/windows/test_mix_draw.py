@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packprep.windows import mix_draw
@@ -50,18 +50,6 @@ def test_each_document_is_taken_as_often_as_all_fit_and_some_once_more() -> None
     )
 
 
-def test_a_document_that_does_not_fit_is_skipped_for_later_ones() -> None:
-    sizes = [1000] + [1] * 50
-    assert drawn(sizes, 40)[1].tolist() == plain(sizes, 40, 0)
-    assert drawn(sizes, 40)[1].sum() == 40
-
-
-def test_documents_without_tokens_are_not_drawn() -> None:
-    assert drawn([0, 5, 0], 0)[1].tolist() == [0, 0, 0]
-    assert drawn([0, 5, 0], 15)[1].tolist() == [0, 3, 0]
-    assert drawn([0, 0], 7)[1].tolist() == [0, 0]
-
-
 def test_a_larger_draw_keeps_the_documents_of_a_smaller_one() -> None:
     sizes = [10] * 5000
     fewer, more = (drawn(sizes, wanted)[1] for wanted in (10_000, 20_000))
@@ -83,6 +71,9 @@ def test_only_documents_that_may_fill_the_rest_are_kept_in_memory(
 
 
 @given(st.lists(st.integers(0, 30), max_size=60), st.integers(0, 2000), st.integers(0, 5))
+@example([1000] + [1] * 50, 40, 0)
+@example([0, 5, 0], 15, 0)
+@example([0, 0], 7, 0)
 def test_a_draw_equals_the_reference_and_no_document_left_out_would_fit(
     sizes: list[int], wanted: int, seed: int
 ) -> None:

@@ -15,12 +15,21 @@ from packprep.derive.merge import merge
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import InputError, PackprepError
 from packprep.windows.pairs import cut_pairs
 from packprep.windows.segments import TooLongError
 from tests.chat.test_build import CHATS, TEMPLATE, by_hand
 from tests.helpers.command import run
-from tests.helpers.corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
+from tests.helpers.corpus import (
+    build_options,
+    expected_ids,
+    save_tokenizer,
+    texts,
+    tiny_tokenizer,
+    write_jsonl,
+)
+from tests.helpers.errors import refused
+from tests.helpers.examples import share_of_examples
 
 PAIRS: dict[str, Any] = {"pair_columns": ("chosen", "rejected"), "overflow": "drop"}
 
@@ -35,51 +44,43 @@ def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, i
     return list(pieces), account
 
 
-def test_a_pair_is_two_consecutive_segments() -> None:
-    assert cut([(3, 2), (1, 1)])[0] == [(0, 0, 3), (0, 3, 2), (1, 0, 1), (1, 1, 1)]
-
-
-def test_a_pair_that_does_not_fit_is_dropped_with_both_sides() -> None:
-    pieces, account = cut([(5, 4), (4, 4)])
-    assert pieces == [(1, 0, 4), (1, 4, 4)]
-    assert account.dropped["overflow"].tolist() == [9, 0]
-
-
 @pytest.mark.parametrize(
-    ("sides", "side", "kept"),
+    ("sides", "options", "pieces", "dropped"),
     [
-        ((12, 4), "right", [(0, 0, 6), (0, 12, 2)]),
-        ((12, 4), "left", [(0, 6, 6), (0, 14, 2)]),
-        ((9, 2), "right", [(0, 0, 6), (0, 9, 2)]),
+        ([(3, 2), (1, 1)], {}, [(0, 0, 3), (0, 3, 2), (1, 0, 1), (1, 1, 1)], {}),
+        ([(5, 4), (4, 4)], {}, [(1, 0, 4), (1, 4, 4)], {"overflow": [9, 0]}),
+        ([(12, 4)], {"overflow": "truncate"}, [(0, 0, 6), (0, 12, 2)], {}),
+        ([(9, 2)], {"overflow": "truncate"}, [(0, 0, 6), (0, 9, 2)], {}),
+        (
+            [(12, 4)],
+            {"overflow": "truncate", "truncation_side": "left"},
+            [(0, 6, 6), (0, 14, 2)],
+            {},
+        ),
+        ([(5, 3)], {"pad_segment_to_multiple": 4}, [], {"overflow": [8]}),
+        (
+            [(5, 3)],
+            {"pad_segment_to_multiple": 4, "overflow": "truncate"},
+            [(0, 0, 4), (0, 5, 3)],
+            {},
+        ),
+        ([(3, 0), (0, 0), (2, 2)], {}, [(2, 0, 2), (2, 2, 2)], {"too_short": [3, 0, 0]}),
     ],
 )
-def test_truncation_cuts_both_sides_in_proportion(
-    sides: tuple[int, int], side: str, kept: Any
+def test_a_pair_is_two_consecutive_segments_that_are_cut_and_dropped_together(
+    sides: list[tuple[int, int]], options: dict[str, Any], pieces: Any, dropped: dict[str, Any]
 ) -> None:
-    pieces, account = cut([sides], overflow="truncate", truncation_side=side)
-    assert pieces == kept
-    assert account.truncated.tolist() == [sum(sides) - 8]
+    found, account = cut(sides, **options)
+    assert found == pieces
+    assert {name: account.dropped[name].tolist() for name in dropped} == dropped
 
 
-def test_padding_of_segments_counts_when_a_pair_must_fit() -> None:
-    assert cut([(5, 3)], pad_segment_to_multiple=4)[1].dropped["overflow"].tolist() == [8]
-    pieces, _ = cut([(5, 3)], pad_segment_to_multiple=4, overflow="truncate")
-    assert pieces == [(0, 0, 4), (0, 5, 3)]
-
-
-def test_a_pair_with_an_empty_side_is_not_packed() -> None:
-    pieces, account = cut([(3, 0), (0, 0), (2, 2)])
-    assert pieces == [(2, 0, 2), (2, 2, 2)]
-    assert account.dropped["too_short"].tolist() == [3, 0, 0]
-
-
-def test_error_names_the_row() -> None:
+def test_a_pair_that_is_too_long_is_an_error_that_names_its_row() -> None:
     with pytest.raises(TooLongError) as caught:
         cut([(1, 1), (8, 8)], overflow="error")
     assert (caught.value.document, caught.value.tokens) == (1, 16)
 
 
-@settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8),
     st.sampled_from(["drop", "truncate"]),
@@ -130,17 +131,9 @@ def test_sides_that_share_nothing_are_in_one_pack_too(tmp_path: Path) -> None:
         }
         for number in range(60)
     ]
-    build(
-        BuildConfig(
-            sources=(str(write_jsonl(tmp_path / "pairs.jsonl", rows)),),
-            output=str(tmp_path / "out"),
-            input_ids_column="auto",
-            vocab_size=64,
-            max_length=64,
-            share_prefixes=True,
-            **PAIRS,
-        )
-    )
+    made = build_options(tmp_path, {"pairs.jsonl": rows}, share_prefixes=True, **PAIRS)
+    ids = {"tokenizer": None, "input_ids_column": "auto", "vocab_size": 64}
+    build(BuildConfig(**made | ids))
     found = []
     for pack in PackedShards(tmp_path / "out", verify=True):
         ids, sides = pack.columns["row_ids"].tolist(), pack.columns["row_sides"].tolist()
@@ -152,54 +145,31 @@ def test_sides_that_share_nothing_are_in_one_pack_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strategy: Any) -> None:
     rows = rows_of(60)
-    source = write_jsonl(tmp_path / "pairs.jsonl", rows)
+    segments = None if strategy == "balanced" else 8
+    limits = {"strategy": strategy, "max_length": 2048, "max_segments_per_pack": segments}
+    manifest = build(BuildConfig(**build_options(tmp_path, {"pairs.jsonl": rows}) | PAIRS | limits))
     out = tmp_path / "out"
-    manifest = build(
-        BuildConfig(
-            sources=(str(source),),
-            output=str(out),
-            tokenizer=str(save_tokenizer(tmp_path / "t")),
-            strategy=strategy,
-            max_length=2048,
-            max_segments_per_pack=None if strategy == "balanced" else 8,
-            **PAIRS,
-        )
-    )
     expected = expected_ids([text for row in rows for text in row.values()], tiny_tokenizer(), 0, 1)
     assert sides_in(out) == {
         row: [(0, expected[2 * row]), (1, expected[2 * row + 1])] for row in range(60)
     }
-    assert (
-        manifest.ledger["tokens_in"] == manifest.ledger["tokens_packed"] == sum(map(len, expected))
-    )
+    ledger = manifest.ledger
+    assert ledger["tokens_in"] == ledger["tokens_packed"] == sum(map(len, expected))
     report = json.loads((out / "report.json").read_bytes())
     assert (report["documents"]["in"], report["tokens"]["bos_added"]) == (60, 120)
-    if strategy != "balanced":
-        assert max(len(pack.cu_seqlens) - 1 for pack in PackedShards(out)) <= 8
+    if segments is not None:
+        assert max(len(pack.cu_seqlens) - 1 for pack in PackedShards(out)) <= segments
 
 
 def test_show_names_the_side_of_each_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "pairs.jsonl", rows_of(2))
-    save_tokenizer(tmp_path / "tok")
-    options = (
-        "--tokenizer",
-        "tok",
-        "--pair-columns",
-        "chosen,rejected",
-        "--overflow",
-        "drop",
-        "--order",
-        "input",
-    )
-    assert run("build", "pairs.jsonl", "-o", "out", *options, "-q").code == 0
-    titles = [
-        line.split(": ")[1]
-        for line in run("show", "out").out.splitlines()
-        if line.startswith("segment")
-    ]
+    options = build_options(tmp_path, {"pairs.jsonl": rows_of(2)}) | PAIRS
+    named = {"sources": ("pairs.jsonl",), "order": "input", "max_length": 2048}
+    build(BuildConfig(**options | named))
+    shown = run("show", "out").out.splitlines()
+    titles = [line.split(": ")[1] for line in shown if line.startswith("segment")]
     assert titles == [
         f"pairs.jsonl row {row}, {side}" for row in (0, 1) for side in ("chosen", "rejected")
     ]
@@ -212,26 +182,17 @@ def test_show_names_the_side_of_each_segment(
     "options",
     [
         {},
-        {"overflow": "truncate"},
-        {"overflow": "truncate", "truncation_side": "left"},
-        {"holdout": 0.3},
+        {"overflow": "truncate", "truncation_side": "left", "holdout": 0.3},
+        pytest.param({"overflow": "truncate"}, marks=pytest.mark.long),
     ],
     ids=str,
 )
 def test_verify_knows_pairs_and_merged_outputs_keep_them(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    tokenizer = str(save_tokenizer(tmp_path / "t"))
     for name, count in (("a", 40), ("b", 30)):
-        source = write_jsonl(tmp_path / f"{name}.jsonl", rows_of(count))
-        build(
-            BuildConfig(
-                sources=(str(source),),
-                output=str(tmp_path / name),
-                tokenizer=tokenizer,
-                **{"max_length": 256, **PAIRS, **options},
-            )
-        )
+        made = build_options(tmp_path, {f"{name}.jsonl": rows_of(count)}, max_length=256)
+        build(BuildConfig(**made | PAIRS | options | {"output": str(tmp_path / name)}))
         verdict = verify(tmp_path / name, level="full")
         assert ([*verdict.findings], verdict.sampled) == ([], count)
     if not options:
@@ -365,7 +326,7 @@ def test_whole_sides_with_labels_or_a_mask_are_packed_as_their_parts_are(
     assert (sides / name).read_bytes() == (parts / name).read_bytes()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=share_of_examples(20))
 @given(
     st.lists(
         st.tuples(*[st.lists(st.integers(5, 99), max_size=9)] * 3),
@@ -404,9 +365,7 @@ def test_any_pairs_of_token_ids_come_back_with_their_ends(
 
 def test_a_bad_pair_of_token_ids_is_named_or_skipped(tmp_path: Path) -> None:
     bad = [*ID_ROWS[:2], {**ID_ROWS[2], "rejected_ids": [100]}]
-    with pytest.raises(
-        InputError, match=r"row 2 \(line 3\): 'rejected_ids' has 100 at 0, expected 0 to 99"
-    ):
+    with refused(InputError, "row 2 (line 3): 'rejected_ids' has 100 at 0", "0 to 99"):
         build_ids(tmp_path / "a", bad)
     kept = labelled_sides(build_ids(tmp_path / "b", bad, on_error="skip"))
     assert kept == labelled_sides(build_ids(tmp_path / "c", ID_ROWS[:2]))
@@ -446,30 +405,13 @@ def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"overflow": "split"},
-            "overflow split would split pairs; leave it out, or choose truncate, drop or error",
-        ),
-        (
-            {"names": "hf"},
-            "names hf cannot be used with pair_columns: trainers that read these names would train "
-            "on the rejected answers too; leave names out, and train with PackedLoader",
-        ),
-        ({"strategy": "wrapped"}, "strategy wrapped would split pairs; choose another strategy"),
-        (
-            {"max_segments_per_pack": 1},
-            "max_segments_per_pack is 1, but the sides of a pair are two segments of one pack; "
-            "give 2 or more",
-        ),
-        (
-            {"pair_columns": "chosen"},
-            "pair_columns is chosen; expected two columns: chosen,rejected",
-        ),
+        ({"overflow": "split"}, "overflow split would split pairs"),
+        ({"names": "hf"}, "names hf cannot be used with pair_columns"),
+        ({"strategy": "wrapped"}, "strategy wrapped would split pairs"),
+        ({"max_segments_per_pack": 1}, "max_segments_per_pack is 1"),
+        ({"pair_columns": "chosen"}, "pair_columns is chosen; expected two columns"),
         ({"pair_columns": "chosen,other"}, "has no column 'other'; it has chosen, rejected"),
-        (
-            {"input_ids_column": "ids"},
-            "pair_columns name the columns with the token ids; give --input-ids-column auto",
-        ),
+        ({"input_ids_column": "ids"}, "pair_columns name the columns with the token ids"),
         (
             {"input_ids_column": "auto", "labels_column": "labels"},
             "labels_column is labels; expected a column for each side of a pair",
@@ -480,34 +422,12 @@ def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
 def test_options_that_cannot_work_are_a_sentence(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    source = write_jsonl(tmp_path / "pairs.jsonl", rows_of(2))
-    tokenizer = str(save_tokenizer(tmp_path / "t"))
-    with pytest.raises((ConfigError, InputError), match=message):
-        build(
-            BuildConfig(
-                **{
-                    **PAIRS,
-                    "sources": (str(source),),
-                    "output": str(tmp_path / "o"),
-                    "tokenizer": tokenizer,
-                    **options,
-                }
-            )
-        )
+    made = build_options(tmp_path, {"pairs.jsonl": rows_of(2)})
+    with refused(PackprepError, message):
+        build(BuildConfig(**made | PAIRS | options))
 
 
 def test_a_row_without_one_side_is_named(tmp_path: Path) -> None:
-    source = write_jsonl(
-        tmp_path / "pairs.jsonl",
-        [{"chosen": "a", "rejected": "b"}, {"chosen": "a", "rejected": None}],
-    )
-    config = BuildConfig(
-        sources=(str(source),),
-        output=str(tmp_path / "out"),
-        tokenizer=str(save_tokenizer(tmp_path / "t")),
-        **PAIRS,
-    )
-    with pytest.raises(
-        InputError, match=r"row 1 \(line 2\): the row has no 'chosen' and 'rejected'"
-    ):
-        build(config)
+    rows = [{"chosen": "a", "rejected": "b"}, {"chosen": "a", "rejected": None}]
+    with refused(InputError, "row 1 (line 2)", "no 'chosen' and 'rejected'"):
+        build(BuildConfig(**build_options(tmp_path, {"pairs.jsonl": rows}) | PAIRS))

@@ -20,6 +20,7 @@ from packprep.windows.mix import Mix
 from packprep.windows.mix_draw import hashes
 from packprep.windows.phase_sizes import largest_total
 from packprep.windows.planner import account_by_source, packed_tokens, plan_window
+from tests.helpers.examples import share_of_examples
 from tests.helpers.files import config
 from tests.windows.test_mix import POLICY, mix_of
 
@@ -77,7 +78,7 @@ def drawn_copies(mix: Mix, split: str) -> list[Counter[int]]:
     return phases
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share_of_examples(2))
 @given(cases())
 def test_no_document_is_used_more_often_than_max_epochs_and_the_account_closes(
     case: tuple[BuildConfig, Units],
@@ -136,7 +137,7 @@ def mix_has_tokens(options: BuildConfig, tokens: int) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of_examples(2))
 @given(cases(fixed=True), st.sampled_from([[1, 1], [0, 1]]), st.integers(20, 60))
 def test_earlier_phases_do_not_depend_on_the_last_one(
     case: tuple[BuildConfig, Units], weights: list[int], tokens: int
@@ -184,7 +185,7 @@ def reference(sizes: list[int], wanted: list[int], seed: int) -> list[list[int]]
     return phases
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of_examples(2))
 @given(
     st.lists(st.integers(3, 20), min_size=2, max_size=30),
     st.lists(st.integers(1, 120), min_size=1, max_size=3),
