@@ -25,7 +25,6 @@ _PACKAGES = (
     "fastokens",
     "gigatoken",
     "huggingface_hub",
-    "matplotlib",
     "ray",
     "s3fs",
     "torch",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
     "plan": "Compare pack lengths, strategies and overflow; write no shards.",
-    "report": "Write a report of an output: a web page, and plots.",
+    "report": "Write a report of an output: one web page.",
     "stats": "Show the contents of outputs, or the progress of a build.",
     "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check every file, invariant and document of an output.",

@@ -91,8 +91,7 @@ class WindowPacks:
     All arrays are int64 [segments]. lengths, real: tokens with and without padding. pack: number
     in this window, from 0. document, start, turn: columns document_ids (-1 is filler),
     document_starts and turn_ids; None if the column was not written. extra: 1 if the segment begins
-    with a continuation BOS. parent, ending: column segment_parents, and the rows that end at each
-    segment; None without trees. longest: most tokens of a pack of its phase.
+    with a continuation BOS. longest: most tokens of a pack of its phase.
     """
 
     window: int
@@ -106,8 +105,6 @@ class WindowPacks:
     start: Int64 | None
     turn: Int64 | None
     extra: Int64
-    parent: Int64 | None
-    ending: Int64 | None
     loss_tokens: int
 
     def document_lengths(self) -> Int64:
@@ -255,8 +252,6 @@ def _measured(
             "document_starts",
             "segment_lengths",
             "turn_ids",
-            "segment_parents",
-            "row_segments",
         )
         if name in columns
     }
@@ -266,19 +261,18 @@ def _measured(
     inner[np.cumsum(boundaries)[:-1] - 1] = False
     lengths = np.diff(flat["cu_seqlens"])[inner]
     pack = np.repeat(np.arange(len(batch)), np.maximum(boundaries - 1, 0))
-    document, start, real, turn, parent = (
+    document, start, real, turn = (
         flat.get(name)
         for name in (
             "document_ids",
             "document_starts",
             "segment_lengths",
             "turn_ids",
-            "segment_parents",
         )
     )
     sound = all(
         len(values) == len(pack)
-        for values in (lengths, document, start, real, turn, parent)
+        for values in (lengths, document, start, real, turn)
         if values is not None
     )
     if (
@@ -294,16 +288,6 @@ def _measured(
     extra = np.zeros(len(pack), np.int64)
     if start is not None and options.get("continuation_bos"):
         extra[(start > 0) & (real > 0)] = 1
-    ending = None
-    if parent is not None:
-        first = np.searchsorted(pack, np.arange(len(batch)))
-        of_rows = np.repeat(first, np.diff(columns["row_segments"].offsets))
-        last = flat["row_segments"] + of_rows
-        ending = np.bincount(np.clip(last, 0, len(pack) - 1), minlength=len(pack))
-        if (parent >= np.arange(len(pack)) - first[pack]).any():
-            raise FormatError(
-                f"{where} has segments that continue a later one; packprep verify shows the pack"
-            )
     labels = columns.get("labels")
     trained = (
         0
@@ -322,8 +306,6 @@ def _measured(
         start=start,
         turn=turn,
         extra=extra,
-        parent=parent,
-        ending=ending,
         loss_tokens=trained,
     )
 
@@ -349,7 +331,5 @@ def _joined(parts: list[WindowPacks], window: int) -> WindowPacks:
         start=None if parts[0].start is None else joined("start"),
         turn=None if parts[0].turn is None else joined("turn"),
         extra=joined("extra"),
-        parent=None if parts[0].parent is None else joined("parent"),
-        ending=None if parts[0].ending is None else joined("ending"),
         loss_tokens=sum(part.loss_tokens for part in parts),
     )

@@ -1,1 +1,1 @@
-"""An output in; page, plots, numbers, comparison and CI gate out."""
+"""An output in; page, numbers, comparison and CI gate out."""

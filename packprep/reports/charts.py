@@ -1,6 +1,6 @@
 """Histograms and pack pictures of a report: bins, ranges, ticks, and positions in pixels.
 
-Numbers in, data classes out; page.html and plots.py draw them.
+Numbers in, data classes out; page.html draws them.
 """
 
 import math
@@ -60,7 +60,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Histogram:
-    """One histogram as page and plots show it: counts of `of` along an axis of `unit`.
+    """One histogram as the page shows it: counts of `of` along an axis of `unit`.
 
     marks: positions by name.
     """

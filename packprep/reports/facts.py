@@ -1,4 +1,4 @@
-"""Everything that the report page and the plots show of a finished output, read once."""
+"""Everything that the report page shows of a finished output, read once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ class Facts:
         )
 
     def histograms(self) -> list[Histogram]:
-        """Histograms of lengths and packs, for page and plots."""
+        """Histograms of lengths and packs, for the page."""
         documents, per_pack = self.measured.documents, self.measured.documents_per_pack
         fill, cost = self.measured.fill, self.measured.cost
         full = int(fill.counts[fill.values * 100 >= 99 * self.measured.max_length].sum())
@@ -162,7 +162,7 @@ class Facts:
         ]
 
     def strategies(self) -> list[Strategy]:
-        """The strategy of the build and all others, for page and plots."""
+        """The strategy of the build and all others, for the page."""
         fewest = min((outcome.packs for outcome in self.outcomes), default=0)
         return [
             Strategy(

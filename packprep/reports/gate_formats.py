@@ -1,10 +1,9 @@
-"""Output of the CI gate: JUnit XML for test views, Markdown for summary pages, JSON."""
+"""Output of the CI gate: Markdown for summary pages, JSON."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from packprep.reports.figures import figure_text, shown_change
 from packprep.reports.gate import NumberVerdict
@@ -74,21 +73,3 @@ def append_github_summary(text: str) -> None:
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(name).open("a", encoding="utf-8") as file:
             file.write(text)
-
-
-def write_junit(path: Path, title: str, verdicts: Sequence[NumberVerdict]) -> None:
-    """Write one test case for each number, in the form that Jenkins, GitLab and others read."""
-    failures = sum(not verdict.passed for verdict in verdicts)
-    counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": "0"}
-    suites = ElementTree.Element("testsuites", {"name": "packprep check", **counts})
-    suite = ElementTree.SubElement(suites, "testsuite", {"name": title, **counts})
-    for verdict in verdicts:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname="packprep.check", name=verdict.name
-        )
-        if not verdict.passed:
-            ElementTree.SubElement(
-                case, "failure", message=verdict.sentence
-            ).text = verdict.sentence
-    ElementTree.indent(suites)
-    ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)

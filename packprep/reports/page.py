@@ -23,7 +23,6 @@ from packprep.reports.charts import drawing, pack_bars
 from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent, short, visible
 from packprep.reports.flows import flow
 from packprep.reports.summary import cards, findings, lost_and_drawn
-from packprep.reports.tree_bars import TreeBars, tree_bars, trees_of
 from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.report import Ledger
 from packprep.schemas.storage.writing import write_file
@@ -89,7 +88,6 @@ def render(facts: Facts) -> str:
         flows={"wide": flow(facts.links(), _WIDE), "narrow": flow(facts.links(), _NARROW)},
         account=_account(facts.report["tokens"]),
         packs=_packs(facts),
-        tree=_tree(facts),
         by_source=len(facts.names) > 1,
         legend=_legend(facts),
         histograms=[(shown, drawing(shown)) for shown in facts.histograms()],
@@ -198,42 +196,6 @@ def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[s
         "documents": int((real > 0).sum()),
         "full": float(real.sum() / facts.manifest.max_length),
         "pieces": pack_bars(lengths, css, titles, facts.manifest.max_length),
-    }
-
-
-def _tree(facts: Facts) -> dict[str, Any] | None:
-    """Picture of the tree that saves the most tokens in the first packs; None without one."""
-    if not facts.manifest.has_trees:
-        return None
-    best: tuple[TreeBars, WindowPacks, int] | None = None
-    batch = next(read_batches(facts.output, facts.manifest, next(iter(facts.manifest.splits))))
-    assert batch.parent is not None
-    assert batch.ending is not None
-    for pack in range(min(batch.packs, _PACKS)):
-        first, end = np.searchsorted(batch.pack, (pack, pack + 1)).tolist()
-        parents = batch.parent[first:end].tolist()
-        for tree in trees_of(parents):
-            root, after = first + tree.start, first + tree.stop
-            bars = tree_bars(
-                [max(parents[segment] - tree.start, -1) for segment in tree],
-                batch.lengths[root:after].tolist(),
-                batch.ending[root:after].tolist(),
-            )
-            if bars.row_tokens - bars.tokens > (best[0].row_tokens - best[0].tokens if best else 0):
-                best = bars, batch, root
-    if best is None:
-        return None
-    bars, batch, root = best
-    titles = [
-        "shared with the rows above"
-        if bar.segment is None
-        else f"{_segment(batch, root + bar.segment, facts)[1]}, in {bar.rows:,} of the rows"
-        for bar in bars.bars
-    ]
-    return {
-        "of": bars,
-        "pack": int(batch.pack[root]),
-        "bars": list(zip(bars.bars, titles, strict=True)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Plots of docs/choosing.md, from the data that `packprep sample` writes.
+"""Plots of docs/choosing.md, from the data that `packprep sample` writes. Needs matplotlib.
 
 \b
 $ python scripts/docs/choosing.py

@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -40,45 +41,27 @@ def test_small_numbers_have_a_bar_each_over_the_range_they_have() -> None:
     assert (found.marks, found.most, found.unit) == ({"median": 0.5}, 2, "tokens")
 
 
+def texts(axis: Axis) -> str:
+    """The texts under an axis."""
+    return " ".join(text for _, text in axis.ticks)
+
+
 def test_the_axis_of_lengths_begins_near_the_shortest_and_doubles_only_where_it_must() -> None:
     even = amounts(counts(range(45, 437)))
     assert (even.labels[0], even.labels[-1], even.scale) == ("40 to 59", "420 to 439", "")
-    assert [text for _, text in even.ticks] == ["100", "200", "300", "400"]
+    assert texts(even) == "100 200 300 400"
     doubling = amounts(counts([90] * 50 + [200] * 50 + [50_000]))
-    assert (doubling.labels[0], doubling.labels[-1], doubling.scale) == (
-        "64 to 90",
-        "46,341 to 65,535",
-        ", log scale",
-    )
-    assert [text for _, text in doubling.ticks] == [
-        "64",
-        "256",
-        "1,024",
-        "4,096",
-        "16,384",
-        "65,536",
-    ]
+    assert (doubling.labels[0], doubling.labels[-1]) == ("64 to 90", "46,341 to 65,535")
+    assert (doubling.scale, texts(doubling)) == (", log scale", "64 256 1,024 4,096 16,384 65,536")
 
 
 def test_percents_use_the_range_they_have() -> None:
     full = percents(counts([990, 994, 997, 1000, 1000]), 1000)
-    assert (full.labels[0], full.labels[-1], len(full.labels)) == (
-        "99.0% to 99.1%",
-        "99.9% to 100.0%",
-        10,
-    )
-    assert [text for _, text in full.ticks] == [
-        "99.0%",
-        "99.2%",
-        "99.4%",
-        "99.6%",
-        "99.8%",
-        "100.0%",
-    ]
+    assert (full.labels[0], full.labels[-1]) == ("99.0% to 99.1%", "99.9% to 100.0%")
+    assert texts(full) == "99.0% 99.2% 99.4% 99.6% 99.8% 100.0%"
     found = shown(full, [990, 994, 997, 1000, 1000])
     assert [each.count for each in found.bins] == [1, 0, 0, 0, 1, 0, 0, 1, 0, 2]
-    wide = percents(counts(range(1001)), 1000)
-    assert [text for _, text in wide.ticks] == ["0%", "20%", "40%", "60%", "80%", "100%"]
+    assert texts(percents(counts(range(1001)), 1000)) == "0% 20% 40% 60% 80% 100%"
 
 
 def test_one_pack_far_below_the_others_does_not_widen_the_range() -> None:
@@ -137,10 +120,10 @@ def test_texts_under_an_axis_share_a_notation_and_do_not_overlap(
 ) -> None:
     part = [min(value, whole) for value in values]
     for found in (drawn_amounts(values), shown(percents(counts(part), whole), part)):
-        texts = [text for _, text in found.ticks]
-        assert 1 <= len(texts) <= 8
-        assert len(set(texts)) == len(texts)
-        notations = {re.sub(r"\d", "9", re.sub(r"^<?[\d,]+", "9", text)) for text in texts}
+        under = [text for _, text in found.ticks]
+        assert 1 <= len(under) <= 8
+        assert len(set(under)) == len(under)
+        notations = {re.sub(r"\d", "9", re.sub(r"^<?[\d,]+", "9", text)) for text in under}
         assert len(notations) == 1, "digits grouped by commas, the same decimals, the same sign"
         ticks = drawing(found).ticks
         assert all(
@@ -149,35 +132,37 @@ def test_texts_under_an_axis_share_a_notation_and_do_not_overlap(
         assert all(3 * len(text) <= middle <= 360 - 3 * len(text) for _, middle, text in ticks)
 
 
-def test_segments_stand_side_by_side_and_tiny_ones_are_drawn_as_one() -> None:
-    drawn = pack_bars([500, 1, 1, 498], ["c0", "c1", "c2", "c3"], ["w", "x", "y", "z"], 1000)
-    assert [(piece.x, piece.width, piece.css) for piece in drawn] == [
-        (0, 500, "c0"),
-        (500, 500, "c3"),
-    ]
-    assert [piece.title for piece in drawn] == ["w", "3 documents, 500 tokens"]
-    drawn = pack_bars([8, 4, 2], ["c0", "c1", "filler"], ["x", "y", "padding"], 16)
-    assert [(piece.x, piece.width, piece.css) for piece in drawn] == [
-        (0, 500, "c0"),
-        (500, 250, "c1"),
-        (750, 125, "filler"),
-    ]
+Piece = tuple[int, str, str]
+PACKS: dict[str, tuple[int, list[Piece], list[tuple[float, float, str, str]]]] = {
+    "tiny ones are drawn as one": (
+        1000,
+        [(500, "c0", "w"), (1, "c1", "x"), (1, "c2", "y"), (498, "c3", "z")],
+        [(0, 500, "c0", "w"), (500, 500, "c3", "3 documents, 500 tokens")],
+    ),
+    "side by side": (
+        16,
+        [(8, "c0", "x"), (4, "c1", "y"), (2, "filler", "padding")],
+        [(0, 500, "c0", "x"), (500, 250, "c1", "y"), (750, 125, "filler", "padding")],
+    ),
+    "a document after narrow padding keeps its colour": (
+        1000,
+        [(500, "c0", "x"), (3, "filler", "padding"), (493, "c1", "y"), (4, "filler", "padding")],
+        [(0, 500, "c0", "x"), (500, 496, "c1", "y"), (996, 4, "filler", "padding")],
+    ),
+}
 
 
-def test_a_document_behind_narrow_padding_keeps_its_colour() -> None:
-    parts = [(500, "c0", "x"), (3, "filler", "padding"), (493, "c1", "y"), (4, "filler", "padding")]
+@pytest.mark.parametrize("name", PACKS)
+def test_segments_stand_side_by_side(name: str) -> None:
+    room, parts, expected = PACKS[name]
     lengths, css, titles = (list(column) for column in zip(*parts, strict=True))
-    assert [
-        (piece.x, piece.width, piece.css, piece.title)
-        for piece in pack_bars(lengths, css, titles, 1000)
-    ] == [
-        (0, 500, "c0", "x"),
-        (500, 496, "c1", "y"),
-        (996, 4, "filler", "padding"),
-    ]
-    narrow = pack_bars(
-        [3, 1, 3, 1, 3, 1] * 100, ["c0", "filler"] * 300, ["x", "padding"] * 300, 3000
-    )
+    pieces = pack_bars(lengths, css, titles, room)
+    assert [(piece.x, piece.width, piece.css, piece.title) for piece in pieces] == expected
+
+
+def test_many_narrow_segments_are_named_by_their_number_without_padding() -> None:
+    css, titles = ["c0", "filler"] * 300, ["x", "padding"] * 300
+    narrow = pack_bars([3, 1] * 300, css, titles, 3000)
     assert {piece.css for piece in narrow} == {"c0"}
     assert len(narrow) <= 251
     assert narrow[0].title == "3 documents, 9 tokens"

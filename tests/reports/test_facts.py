@@ -65,6 +65,9 @@ def test_what_is_no_output_is_refused(tmp_path: Path) -> None:
         gather(tmp_path)
     write_output(tmp_path / "out", {"train": [[]]})
     assert gather(tmp_path / "out").measured.fill.total == 0
+    (tmp_path / "out" / "report.json").unlink()
+    with pytest.raises(FormatError, match=r"report.json is missing"):
+        gather(tmp_path / "out")
 
 
 def test_lost_tokens_are_named_in_words() -> None:
@@ -85,26 +88,7 @@ def test_names_are_short_and_stay_different() -> None:
 
 
 def test_numbers_are_short_and_never_round_to_all_or_nothing() -> None:
-    assert [short(n) for n in (7, 4096, 12_345, 7_000_000, 12_172_244, 3e12)] == [
-        "7",
-        "4,096",
-        "12.3k",
-        "7M",
-        "12.2M",
-        "3T",
-    ]
-    assert [percent(share) for share in (0, 1e-9, 0.5, 0.99875, 0.999999, 1)] == [
-        "0%",
-        "<0.01%",
-        "50%",
-        "99.88%",
-        "99.99%",
-        "100%",
-    ]
-
-
-def test_an_output_without_its_report_is_refused(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [[]]})
-    (tmp_path / "out" / "report.json").unlink()
-    with pytest.raises(FormatError, match=r"report.json is missing"):
-        gather(tmp_path / "out")
+    counts = {7: "7", 4096: "4,096", 12_345: "12.3k", 7_000_000: "7M", 12_172_244: "12.2M"}
+    assert {count: short(count) for count in (*counts, 3e12)} == counts | {3e12: "3T"}
+    shares = {0: "0%", 1e-9: "<0.01%", 0.5: "50%", 0.99875: "99.88%", 0.999999: "99.99%", 1: "100%"}
+    assert {share: percent(share) for share in shares} == shares

@@ -12,7 +12,6 @@ from packprep import build
 from packprep.inspect.report_file import read_report
 from packprep.reports.figures import figures
 from packprep.reports.gate import (
-    NumberVerdict,
     check_figures,
     not_in_baseline,
     read_baseline,
@@ -20,6 +19,7 @@ from packprep.reports.gate import (
 )
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import build_options, texts
+from tests.helpers.errors import refused
 from tests.helpers.files import config
 
 REPORT: dict[str, Any] = {
@@ -72,18 +72,9 @@ def failed(
 def test_a_report_holds_its_own_numbers() -> None:
     verdicts = check_figures(REPORT, BASELINE)
     assert all(verdict.passed for verdict in verdicts)
-    assert [verdict.name for verdict in verdicts] == [
-        "utilization",
-        "tokens.truncated",
-        "tokens.dropped.too_long",
-        "documents.cut_characters",
-        "bos_rate",
-        "eos_rate",
-        "gap_share",
-        "straggler",
-        "max_length",
-        "straggler_ranks",
-    ]
+    lost = ["tokens.truncated", "tokens.dropped.too_long", "documents.cut_characters"]
+    quality = ["bos_rate", "eos_rate", "gap_share", "straggler", "max_length", "straggler_ranks"]
+    assert [verdict.name for verdict in verdicts] == ["utilization", *lost, *quality]
 
 
 @pytest.mark.parametrize(
@@ -101,29 +92,21 @@ def test_a_report_holds_its_own_numbers() -> None:
         ({"straggler": 1.1501}, "straggler"),
         ({"max_length": 128}, "max_length"),
         ({"straggler_ranks": 16}, "straggler_ranks"),
+        # Better, within the tolerance, or not checked.
+        ({"utilization": 0.899}, None),
+        ({"utilization": 1.0}, None),
+        ({"tokens__truncated": 0}, None),
+        ({"tokens__dropped": {}}, None),
+        ({"gap_share": 0.011}, None),
+        ({"gap_share": 0.0}, None),
+        ({"straggler": 1.15}, None),
+        ({"straggler": 1.0}, None),
+        ({"packs": 99}, None),
+        ({"tokens_per_second": 1.0}, None),
     ],
 )
-def test_each_number_that_gets_worse_fails_alone(numbers: dict[str, Any], name: str) -> None:
-    assert list(failed(changed(**numbers))) == [name]
-
-
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {"utilization": 0.899},
-        {"utilization": 1.0},
-        {"tokens__truncated": 0},
-        {"tokens__dropped": {}},
-        {"gap_share": 0.011},
-        {"gap_share": 0.0},
-        {"straggler": 1.15},
-        {"straggler": 1.0},
-        {"packs": 99},
-        {"tokens_per_second": 1.0},
-    ],
-)
-def test_what_gets_better_or_stays_within_the_tolerance_passes(numbers: dict[str, Any]) -> None:
-    assert failed(changed(**numbers)) == {}
+def test_a_number_that_gets_worse_fails_alone(numbers: dict[str, Any], name: str | None) -> None:
+    assert list(failed(changed(**numbers))) == ([] if name is None else [name])
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
@@ -138,77 +121,64 @@ def test_a_number_passes_when_it_fell_by_no_more_than_was_allowed_and_only_then(
     assert (names == {}) == (was - now <= allowed + 1e-12)
 
 
-def test_the_sentence_names_number_baseline_change_and_what_was_allowed() -> None:
-    sentences = failed(changed(utilization=0.85, straggler=2.0))
-    assert sentences == {
-        "utilization": "utilization was 90% and is 85%, a change of -5 points; it may fall by 0.1 "
-        "points",
-        "straggler": "straggler was 1.1 and is 2, a change of +0.9; it may rise by 0.05",
-    }
+ALLOWED = {
+    "utilization": (
+        (0.85, "0.001", "was 90% and is 85%, a change of -5 points; it may fall by 0.1 points"),
+        (0.85, "-0.04", "it may fall by 4 points"),
+        (0.85, "-5%", "it may fall by 5% of the baseline"),
+        (0.85, "0", "it may not fall"),
+        (0.85, "-0.05", None),
+        (0.85, "0.05", None),  # without a sign: how much worse it may get
+        (0.85, "-6%", None),
+    ),
+    "straggler": ((2.0, "0.05", "was 1.1 and is 2, a change of +0.9; it may rise by 0.05"),),
+    # Not checked without a tolerance; no rule says which direction is better.
+    "packs": ((23, "2", "was 20 and is 23"), (17, "2", "was 20 and is 17"), (18, "2", None)),
+    "tokens_lost": ((20, "+4", "was 15 and is 20"), (20, "+5", None)),
+    # Compared by its distance from 0.
+    "bias": (
+        (0.6, "0", "it may not change"),
+        (-0.6, "0.05", "it may move away from 0 by 0.05"),
+        (0.5, "0", None),
+    ),
+    "tokens_per_second": (
+        (799.0, "-20%", "it may fall by 20% of the baseline"),
+        (800.0, "-20%", None),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "tolerance", "sentence"),
+    [(name, *case) for name, cases in ALLOWED.items() for case in cases],
+)
+def test_a_tolerance_replaces_the_default_and_is_in_the_sentence(
+    name: str, now: float, tolerance: str, sentence: str | None
+) -> None:
+    sentences = failed(changed(**{name: now}), f"{name}={tolerance}")
+    assert [*sentences] == ([] if sentence is None else [name])
+    assert sentence is None or sentences[name].endswith(sentence) or sentence in sentences[name]
 
 
 def test_the_sentence_names_the_sources_a_failure_comes_from_worst_first() -> None:
-    assert failed(changed(tokens__truncated=11))["tokens.truncated"].endswith(
-        "it may not rise (b 8, a 2)"
-    )
+    sentence = failed(changed(tokens__truncated=11))["tokens.truncated"]
+    assert sentence.endswith("it may not rise (b 8, a 2)")
     report = changed(bos_rate=0.5)
     report["sources"] = [{"name": f"s{number}", "bos_rate": number / 4} for number in range(5)]
-    assert failed(report)["bos_rate"].endswith(
-        "it may not change (s0 0%, s1 25%, s2 50%, and 1 more sources)"
-    )
+    assert failed(report)["bos_rate"].endswith("(s0 0%, s1 25%, s2 50%, and 1 more sources)")
 
 
 def test_a_limit_on_loss_says_how_many_tokens_a_mix_did_not_draw() -> None:
     report = changed(tokens__dropped={"not_drawn": 1_500})
     [verdict] = check_figures(report, {}, max_loss=0.01)
-    assert verdict.sentence.endswith(
-        "the limit is at most 1%; this counts 1,500 tokens that the mix did not draw"
-    )
-
-
-def test_a_given_tolerance_replaces_the_default() -> None:
-    report = changed(utilization=0.85)
-    assert failed(report, "utilization=-0.05") == {}
-    assert failed(report, "utilization=0.05") == {}, (
-        "a number without a sign is how much worse it may get"
-    )
-    assert "it may fall by 4 points" in failed(report, "utilization=-0.04")["utilization"]
-    assert "it may fall by 5% of the baseline" in failed(report, "utilization=-5%")["utilization"]
-    assert failed(report, "utilization=-6%") == {}
-    assert "it may not fall" in failed(report, "utilization=0")["utilization"]
-
-
-def test_a_tolerance_makes_the_gate_check_a_number_that_has_none_by_default() -> None:
-    assert "packs was 20 and is 23" in failed(changed(packs=23), "packs=2")["packs"]
-    assert "packs was 20 and is 17" in failed(changed(packs=17), "packs=2")["packs"], (
-        "no rule says which direction is better"
-    )
-    assert failed(changed(tokens_lost=20), "tokens_lost=+5") == {}
-    assert "tokens_lost" in failed(changed(tokens_lost=20), "tokens_lost=+4")
-
-
-def test_bias_is_compared_by_its_distance_from_0() -> None:
-    assert failed(changed(bias=0.5), "bias=0") == {}
-    assert "it may not change" in failed(changed(bias=0.6), "bias=0")["bias"]
-    assert "it may move away from 0 by 0.05" in failed(changed(bias=-0.6), "bias=0.05")["bias"]
+    assert "at most 1%; this counts 1,500 tokens that the mix did not draw" in verdict.sentence
 
 
 def test_a_tolerance_for_a_table_is_for_each_reason_and_one_for_a_reason_wins() -> None:
     report = changed(tokens__dropped={"too_long": 8, "overflow": 3})
     assert failed(report, "tokens_dropped=+3") == {}
-    assert list(failed(report, "tokens.dropped.overflow=+2", "tokens.dropped=+3")) == [
-        "tokens.dropped.overflow"
-    ]
-
-
-def test_tokens_per_second_is_held_as_a_ratio_only() -> None:
-    assert failed(changed(tokens_per_second=800.0), "tokens_per_second=-20%") == {}
-    sentence = failed(changed(tokens_per_second=799.0), "tokens_per_second=-20%")[
-        "tokens_per_second"
-    ]
-    assert sentence.endswith("it may fall by 20% of the baseline")
-    with pytest.raises(ConfigError, match="tokens_per_second depends on the machine; give a share"):
-        check_figures(REPORT, BASELINE, ["tokens_per_second=-100"])
+    both = failed(report, "tokens.dropped.overflow=+2", "tokens.dropped=+3")
+    assert list(both) == ["tokens.dropped.overflow"]
 
 
 @pytest.mark.parametrize(
@@ -220,11 +190,9 @@ def test_tokens_per_second_is_held_as_a_ratio_only() -> None:
         ("utilization=nan", "allows 'nan', expected a number"),
         ("utilization=+0.1", "utilization gets worse when it falls; write utilization=-0.1"),
         ("straggler=-0.1", r"straggler gets worse when it rises; write straggler=\+0.1"),
-        (
-            "utilisation=1",
-            r"report\.json has no number 'utilisation'; did you mean 'utilization'\?",
-        ),
+        ("utilisation=1", "has no number 'utilisation'; did you mean 'utilization'"),
         ("tokens.drop=1", r"has no number 'tokens.drop'; did you mean"),
+        ("tokens_per_second=-100", "tokens_per_second depends on the machine; give a share"),
     ],
 )
 def test_a_tolerance_that_cannot_be_meant_is_a_sentence(tolerance: str, message: str) -> None:
@@ -233,14 +201,12 @@ def test_a_tolerance_that_cannot_be_meant_is_a_sentence(tolerance: str, message:
 
 
 def test_limits_need_no_baseline() -> None:
-    verdicts = check_figures(REPORT, {}, min_utilization=0.95, max_loss=0.01)
-    assert [verdict.sentence for verdict in verdicts if not verdict.passed] == [
-        "utilization is 90%; the limit is at least 95%",
-        "tokens_lost_share is 1.5%; the limit is at most 1%",
-    ]
-    assert all(
-        verdict.passed for verdict in check_figures(REPORT, {}, min_utilization=0.9, max_loss=0.015)
-    )
+    low, lost = check_figures(REPORT, {}, min_utilization=0.95, max_loss=0.01)
+    assert (low.passed, lost.passed) == (False, False)
+    assert low.sentence == "utilization is 90%; the limit is at least 95%"
+    assert lost.sentence == "tokens_lost_share is 1.5%; the limit is at most 1%"
+    at_limits = check_figures(REPORT, {}, min_utilization=0.9, max_loss=0.015)
+    assert all(verdict.passed for verdict in at_limits)
 
 
 def test_a_number_that_the_report_has_no_longer_fails() -> None:
@@ -255,32 +221,22 @@ def test_a_number_that_an_older_baseline_lacks_is_named_and_not_held() -> None:
     older = {name: value for name, value in BASELINE.items() if name != "bos_rate"}
     assert failed(changed(bos_rate=0.0), baseline=older) == {}
     assert not_in_baseline(REPORT, older) == ["bos_rate"]
-    with pytest.raises(
-        ConfigError, match="the baseline has no bos_rate; update it with --update-baseline"
-    ):
+    with refused(ConfigError, "no bos_rate", "--update-baseline"):
         check_figures(REPORT, older, ["bos_rate=0"])
 
 
 def test_a_misspelt_number_in_the_baseline_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"the baseline has 'utilisation', .*; did you mean 'utilization'\?"
-    ):
+    with refused(ConfigError, "'utilisation'", "did you mean 'utilization'?"):
         check_figures(REPORT, {"utilisation": 0.9})
 
 
 def test_a_baseline_is_written_a_line_a_number_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "ci" / "baseline.json"
     write_baseline(path, REPORT, ["packs=1"])
-    lines = path.read_text().splitlines()
-    assert lines[1:4] == [
-        '  "bos_rate": 1.0,',
-        '  "documents.cut_characters": 0,',
-        '  "eos_rate": 0.0,',
-    ]
+    assert path.read_text().splitlines()[1] == '  "bos_rate": 1.0,'
     baseline = read_baseline(path)
     assert baseline["packs"] == 20
-    assert "bias" not in baseline
-    assert "tokens_per_second" not in baseline
+    assert {"bias", "tokens_per_second"}.isdisjoint(baseline)
     assert failed(changed(packs=30), "packs=1", baseline=baseline)
     assert failed(REPORT, baseline=baseline) == {}
     assert [file.name for file in path.parent.iterdir()] == ["baseline.json"]
@@ -289,9 +245,6 @@ def test_a_baseline_is_written_a_line_a_number_and_read_back(tmp_path: Path) -> 
 def test_a_whole_report_is_a_baseline(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps(REPORT))
     assert read_baseline(tmp_path / "report.json") == BASELINE
-    assert list(
-        failed(changed(eos_rate=1.0), baseline=read_baseline(tmp_path / "report.json"))
-    ) == ["eos_rate"]
 
 
 @pytest.mark.parametrize(
@@ -369,10 +322,3 @@ def test_shares_of_a_mix_and_of_its_phases_may_not_move() -> None:
     }
     more = mixed(source | {"epochs": 0.9, "trained_tokens": 300}, source)
     assert failed(more, baseline=figures(mixed(source, source))) == {}
-
-
-def test_a_verdict_knows_its_change() -> None:
-    assert NumberVerdict(name="packs", baseline=5, value=3, allowed="", passed=False).change == -2
-    assert (
-        NumberVerdict(name="packs", baseline=None, value=3, allowed="", passed=False).change is None
-    )

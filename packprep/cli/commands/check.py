@@ -54,12 +54,6 @@ if TYPE_CHECKING:
     help="Write the numbers to the --baseline FILE instead of comparing.",
 )
 @click.option(
-    "--junit",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the result as JUnit XML.",
-)
-@click.option(
     "--summary",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -73,7 +67,6 @@ def command(
     min_utilization: float | None,
     max_loss: float | None,
     update_baseline: bool,
-    junit: Path | None,
     summary: Path | None,
     as_json: bool,
 ) -> int:
@@ -120,8 +113,6 @@ def command(
             "--update-baseline",
             err=True,
         )
-    if junit is not None:
-        gate_formats.write_junit(junit, str(output), verdicts)
     text = gate_formats.markdown(str(output), verdicts)
     if summary is not None:
         summary.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""`packprep report`: an output as a web page, and as plots."""
+"""`packprep report`: an output as a web page."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
 
 
-@click.command("report", short_help="Write a report of an output: a web page, and plots.")
+@click.command("report", short_help="Write a report of an output: one web page.")
 @click.argument("output", metavar="OUT", type=OutputType())
 @click.option(
     "-o",
@@ -24,17 +24,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Page to write.",
 )
-@click.option(
-    "--plots",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Also write plots to DIR, as PNG and SVG.",
-)
 @STORE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Also print the data of the page as JSON.")
-def command(
-    output: "Output", page: Path, plots: Path | None, store: tuple[str, ...], as_json: bool
-) -> None:
+def command(output: "Output", page: Path, store: tuple[str, ...], as_json: bool) -> None:
     """Write the report of OUT, the directory of a finished build, as one self-contained page.
 
     The page shows the outcome of every token, the first packs, histograms of lengths and packs,
@@ -43,30 +35,20 @@ def command(
 
     \b
     Example:
-      packprep report packed -o report.html --plots plots
+      packprep report packed -o report.html
     """
-    for path in (page, plots):
-        if (
-            path is not None
-            and isinstance(output, Path)
-            and path.resolve().is_relative_to(output.resolve())
-        ):
-            raise ConfigError(
-                f"{path} is inside {output}, whose manifest lists every file; choose another place"
-            )
+    if isinstance(output, Path) and page.resolve().is_relative_to(output.resolve()):
+        raise ConfigError(
+            f"{page} is inside {output}, whose manifest lists every file; choose another place"
+        )
     from packprep.reports.facts import gather
     from packprep.reports.page import as_data, write_page
     from packprep.support.progress import open_progress
 
     with open_progress("the shards") as progress:
         facts = gather(with_store(output, store), progress)
-    written = [write_page(facts, page)]
-    if plots is not None:
-        from packprep.reports.plots import write_plots
-
-        written += write_plots(facts, plots)
+    written = write_page(facts, page)
     if as_json:
-        click.echo(json.dumps(as_data(facts) | {"written": list(map(str, written))}, indent=2))
-        return
-    for file in written:
-        click.echo(file)
+        click.echo(json.dumps(as_data(facts) | {"written": [str(written)]}, indent=2))
+    else:
+        click.echo(written)

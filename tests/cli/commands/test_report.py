@@ -1,5 +1,4 @@
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ def test_report_writes_a_page_and_prints_its_path(here: Path) -> None:
     assert check_files(OUT, read_manifest(OUT)) == []
 
 
-def test_plots_come_with_it() -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    lines = run("report", OUT, "-o", "a.html", "--plots", "plots").out.splitlines()
-    assert (lines[0], "plots/fill.png" in lines) == ("a.html", True)
-    assert all(Path(line).is_file() for line in lines)
-
-
 def test_json_prints_the_data_of_the_page() -> None:
     printed = json.loads(run("report", OUT, "-o", "a.html", "--json").out)
     assert printed["histograms"]["documents"] == [[3, 2], [10, 1]]
@@ -43,17 +35,10 @@ def test_json_prints_the_data_of_the_page() -> None:
     [
         (["nowhere"], "nowhere/manifest.json does not exist; expected the output of a finished"),
         ([OUT, "-o", OUT / "r.html"], f"{OUT}/r.html is inside {OUT}, whose manifest lists every"),
-        ([OUT, "--plots", OUT / "p"], f"{OUT}/p is inside {OUT}, whose manifest lists every file"),
     ],
-    ids=["no output", "page inside", "plots inside"],
+    ids=["no output", "page inside"],
 )
 def test_wrong_usage_is_one_sentence(here: Path, arguments: list[object], words: str) -> None:
     result = run("report", *arguments)
     assert (result.code, result.out, words in result.err) == (2, "", True)
     assert not list(here.iterdir())
-
-
-def test_plots_without_matplotlib_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = run("report", OUT, "-o", "a.html", "--plots", "plots")
-    assert (result.code, "plots need matplotlib" in result.err) == (2, True)
