@@ -1,6 +1,8 @@
 """PackedLoader's batches: whole expected values, padding, label conventions."""
 
 import pickle
+from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from packprep.loaders import (
 )
 from packprep.schemas import STANDARD_COLUMNS, FormatError
 from tests.helpers.tiny_shards import GOLDEN, PLAIN, RICH, ROWS, Row, rich_row, row_of, write_output
+from tests.helpers.zoo import Zoo
 
 
 def example(**options: Any) -> PackedLoader:
@@ -205,6 +208,17 @@ def test_weights_of_each_mode() -> None:
         loss_weights(cu, mask, "document")
     with pytest.raises(ValueError, match="mode is 'pack'; expected token, segment or document"):
         loss_weights(cu, mask, "pack")  # type: ignore[arg-type]
+
+
+def test_turns_of_a_conversation_are_documents_with_weights_of_their_own(zoo: Zoo) -> None:
+    shards = PackedShards(zoo["turns"], split="train")
+    units = defaultdict[tuple[int, int], float](float)
+    for batch in PackedLoader(shards, len(shards), columns=["turn_ids"], loss_weights="document"):
+        for number, (first, last) in enumerate(pairwise(batch.cu_seqlens.tolist())):
+            unit = int(batch.document_ids[number]), int(batch.extra["turn_ids"][number])
+            units[unit] += float(batch.loss_weights[first:last].sum())
+    assert len(units) > len({document for document, _ in units})
+    np.testing.assert_allclose([*units.values()], 1, rtol=1e-5)
 
 
 def test_a_batch_and_a_loader_are_printed_by_shapes_types_and_settings(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import json
 import pickle
+from dataclasses import replace
 from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+from packprep import build
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas import FormatError, read_manifest
 from packprep.schemas.storage.writing import write_manifest
@@ -95,9 +97,11 @@ def test_worker_processes_read_the_packing_of_the_epoch(shards: PackedShards) ->
 
 
 @pytest.fixture(scope="module")
-def phased(zoo: Zoo) -> PackedShards:
-    """Three phases of packs of 32, 64 and 128 tokens."""
-    return PackedShards(zoo["phases"], split="train", verify=True)
+def phased(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> PackedShards:
+    """Three phases of packs of 32, 64 and 128 tokens, in several shards each."""
+    output = tmp_path_factory.mktemp("phases") / "out"
+    build(replace(zoo.config("phases"), output=str(output), shard_size=4_000))
+    return PackedShards(output, split="train", verify=True)
 
 
 def bounds(phased: PackedShards) -> list[int]:
@@ -107,6 +111,7 @@ def bounds(phased: PackedShards) -> list[int]:
 def test_shards_name_their_phases(phased: PackedShards) -> None:
     assert [phase.max_length for phase in phased.phases] == [32, 64, 128]
     assert bounds(phased)[-1] == len(phased)
+    assert min(phase.shards for phase in phased.phases) > 1
     assert sum(phase.shards for phase in phased.phases) == len(phased.plans[0].packs_per_shard)
     for phase, places in zip(phased.phases, pairwise(bounds(phased)), strict=True):
         lengths = [len(phased[number].tokens) for number in range(*places)]

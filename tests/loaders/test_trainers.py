@@ -28,8 +28,6 @@ skip_without("torch", "transformers")
 import torch  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from packprep.loaders import to_hf  # noqa: E402
-
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "scripts" / "examples" / "train_tiny.py")
 SIZES = ["--width", "32", "--layers", "1", "--heads", "4", "--kv-heads", "2", "--lr", "0.01"]
@@ -120,18 +118,6 @@ def test_a_dataloader_resumes_at_another_world_size_and_batch(shards: Path, work
     for batches in zip(*loaders, strict=True):
         after += chain(*zip(*map(pack_numbers, batches), strict=True))
     assert after == expected[5:21]
-
-
-@pytest.mark.long
-def test_workers_that_stay_alive_follow_set_epoch(shards: Path) -> None:
-    loader = PackedLoader(PackedShards(shards), 4)
-    batches = loader.dataloader(collate_fn=to_hf, persistent_workers=True, **in_workers(2))
-    for epoch in (0, 3):
-        loader.set_epoch(epoch)
-        plain = PackedLoader(PackedShards(shards), 4, epoch=epoch)
-        expected = [batch.tokens.tolist() for batch in plain]
-        assert [fields["input_ids"][0].tolist() for fields in batches] == expected
-        assert loader.state_dict()["epoch"] == epoch
 
 
 # One worker: a second one might still be starting when the first one's refusal ends the iteration.

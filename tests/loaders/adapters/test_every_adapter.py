@@ -162,6 +162,7 @@ def test_labels_of_both_sides_of_pairs_are_refused_and_those_of_the_chosen_ones_
         with pytest.raises(ValueError, match="this adapter gives a trainer labels of both sides"):
             adapter(batch)
     adapter(PackedLoader(pairs, 1, sides="chosen")[0])
+    adapter([{**row_of(0, 3), "pair_ids": [0], "pair_sides": [0]}])
 
 
 @pytest.mark.parametrize("name", ["to_hf", "to_flattening", "to_hf_4d"])
