@@ -41,7 +41,6 @@ ROOMS = (
     "reports",
     "cli",
     "cli/commands",
-    "cli/outputs",
 )
 LOADERS = ("loaders", "loaders/samples", "loaders/adapters", "loaders/frameworks")
 ORDER = (

@@ -33,8 +33,6 @@ COMMANDS = {
     "env": "Print versions and settings for a bug report.",
 }
 """Each command with its line in `packprep --help`, in the order of use."""
-_FROM_OUTPUTS = ("merge", "export", "push")
-"""Those in `outputs/`: they make something of finished outputs."""
 _ELSEWHERE = {
     "convert": "export",
     "inspect": "show",
@@ -61,8 +59,7 @@ GONE_COMMANDS = {
 
 def module_of(command: str) -> str:
     """Dotted name of the module of a command."""
-    room = "outputs" if command in _FROM_OUTPUTS else "commands"
-    return f"packprep.cli.{room}.{command}"
+    return f"packprep.cli.commands.{command}"
 
 
 class _Commands(click.Group):

@@ -89,8 +89,7 @@ def warm() -> None:
     import datasets  # noqa: F401
 
     from packprep.cli import main  # noqa: F401
-    from packprep.cli.commands import build  # noqa: F401
-    from packprep.cli.outputs import export, merge  # noqa: F401
+    from packprep.cli.commands import build, export, merge  # noqa: F401
     from packprep.derive import merge as merging  # noqa: F401
     from packprep.execute import pipeline  # noqa: F401
     from packprep.exports import export as exports  # noqa: F401
