@@ -178,7 +178,7 @@ def log_probs_and_entropy(
     if len(values) < int(batch.cu_seqlens[-1]):
         values = context_gather(values, batch.cu_seqlens, cp_layout, cp_group)
     if batch.previous is None:
-        values = values.roll(2, 0)  # of the next token until here; the last one has no label
+        values = values.roll(1, 0)  # of the next token until here; the last one has no label
     log_probs, entropy = values.unbind(1)
     return log_probs, entropy
 
