@@ -29,6 +29,7 @@ characters = st.one_of(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
 @given(texts=st.lists(st.text(characters, max_size=6), max_size=8), start=st.integers(0, 3))
 @example(texts=["", "\u017f"], start=1)

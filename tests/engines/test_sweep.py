@@ -111,6 +111,7 @@ def known(request: pytest.FixtureRequest) -> tuple[dict[str, Any], bytes, Rememb
     return entry, tokenizer, Remembered(tokenizer)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
 def test_a_known_guard_is_the_one_that_a_sweep_finds(
     known: tuple[dict[str, Any], bytes, Remembered], name: Any

@@ -120,6 +120,7 @@ def test_what_stops_a_window_is_said_after_tokenization_with_file_and_row(
         build(BuildConfig(**options | more))
 
 
+@pytest.mark.long
 def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

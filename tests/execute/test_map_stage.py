@@ -68,6 +68,7 @@ def test_a_small_batch_says_once_what_it_costs(dataset: datasets.Dataset) -> Non
     function(dataset[40:])  # a second warning would be an error
 
 
+@pytest.mark.long
 @small_batch
 def test_it_travels_to_worker_processes(dataset: datasets.Dataset) -> None:
     function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)

@@ -38,6 +38,7 @@ def test_every_token_of_random_corpora_is_on_disk_or_in_the_ledger() -> None:
     assert tally.outcomes["built"] > tally.cases / 3
 
 
+@pytest.mark.long
 def test_verify_is_silent_on_random_mixes_that_repeat_documents() -> None:
     tally = check_mixes(share_of_examples(8), 7)
     assert tally.cases == tally.outcomes.total() / 3

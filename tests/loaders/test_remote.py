@@ -69,6 +69,7 @@ def test_a_cache_with_a_size_holds_no_more_and_gives_the_same(
     assert shards[0].tokens.tolist() == PackedShards(output)[0].tokens.tolist()
 
 
+@pytest.mark.long
 def test_a_loader_over_a_url_hands_out_the_same_batches_in_any_cache(
     url: str, output: Path, tmp_path: Path
 ) -> None:

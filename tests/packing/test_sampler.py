@@ -175,6 +175,7 @@ def test_an_epoch_and_a_state_are_of_the_sampler() -> None:
         sampler.load_state_dict({"epoch": 0, "packs": 0, "seed": 1})
 
 
+@pytest.mark.long
 def test_torch_is_not_imported() -> None:
     program = "import sys, packprep.packing.sampler; print({'torch', 'datasets'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"

@@ -234,6 +234,7 @@ def test_groups_need_a_column_and_a_share_is_one_of_some_documents(
         pass
 
 
+@pytest.mark.long
 def test_a_sample_of_text_is_of_documents_that_the_seed_draws(corpus: dict[str, Any]) -> None:
     with (
         read(corpus, 0.3) as some,

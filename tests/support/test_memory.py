@@ -14,6 +14,7 @@ from tests.helpers.corpus import build_options, texts
 from tests.helpers.errors import refused
 
 
+@pytest.mark.long
 def test_short_memory_means_fewer_units_at_a_time_and_never_other_bytes(tmp_path: Path) -> None:
     for memory, units in [(64_000_000_000, 4), (800_000_000, 2), (700_000_000, 0)]:
         assert slices_ahead(BuildConfig(num_proc=4, max_memory=memory)) == units
@@ -59,6 +60,7 @@ def test_what_was_read_of_mapped_files_is_let_go_where_memory_is_short(
     assert mapped.files[0].to_pybytes() == content
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="only Linux tells a process's own peak of memory"
 )

@@ -50,6 +50,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_the_command_names_every_file_and_the_next_command(written: tuple[Path, Result]) -> None:
     folder, result = written
     *lines, advice = result.out.splitlines()
@@ -60,6 +61,7 @@ def test_the_command_names_every_file_and_the_next_command(written: tuple[Path, 
     assert advice == f"try next: packprep build {folder}/code.jsonl -o packed {tokenizer}"
 
 
+@pytest.mark.long
 def test_the_same_python_writes_the_same_bytes_and_leaves_them_alone(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert run("sample", folder).code == 0

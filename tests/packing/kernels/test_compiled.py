@@ -86,6 +86,7 @@ print(queue.tolist())
 """
 
 
+@pytest.mark.long
 def test_a_kernel_in_the_cache_is_loaded_without_the_compiler_and_others_compile(
     tmp_path: Path,
 ) -> None:
