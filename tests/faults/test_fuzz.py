@@ -34,7 +34,7 @@ def test_readers_of_outputs_of_which_a_file_is_gone_or_something_else_read_or_re
 
 
 def test_every_token_of_random_corpora_is_on_disk_or_in_the_ledger() -> None:
-    tally = check_corpora(share_of_examples(4), 7)
+    tally = check_corpora(share_of_examples(8), 7)
     assert tally.outcomes["built"] > tally.cases / 3
 
 

@@ -62,7 +62,7 @@ def _index(change: Callable[[Any], object]) -> bytes:
 
 NESTED = b"[" * 100_000
 # A target, the number in front, the bytes, and whether they are read: damaged facts beside token
-# files are no harm, and a path too long for a file system names no file.
+# files are no harm.
 FOUND: list[tuple[str, int | None, Any, bool]] = [
     ("template", None, b"{% break %}", False),
     ("template", None, b"{{ " + b"-" * 3000 + b"1 }}", False),
@@ -76,7 +76,6 @@ FOUND: list[tuple[str, int | None, Any, bool]] = [
     ("receipt", 3, b'{"tokens": "a"}', False),
     ("saved", 1, _damaged_list(), False),
     ("saved", 0, NESTED, False),
-    ("export", 0x3C, b'["%s"]' % (b"x" * 300), True),
     *(("manifest", 0x0B, partial(dict.update, pad_id=value), False) for value in ("train", True)),
     ("manifest", 0x0B, partial(dict.update, bos_id=1 << 31), False),
     ("manifest", 0x0B, partial(dict.update, shards=[0.0]), False),
