@@ -381,24 +381,29 @@ def test_the_command_line_wins_over_the_file_and_shuffle_is_short_for_order(
 # Processes
 
 
+OTHERS = {"MALLOC_ARENA_MAX": "4", "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}
+
+
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc"
 )
 @pytest.mark.parametrize(
-    ("variable", "engine", "arenas"),
+    ("variables", "engine", "arenas", "pool"),
     [
-        ({}, "fastokens", 2),
-        pytest.param({}, "hf", 12, marks=pytest.mark.long),
-        pytest.param({"MALLOC_ARENA_MAX": "4"}, "fastokens", 4, marks=pytest.mark.long),
+        ({}, "fastokens", 2, "system"),
+        pytest.param({}, "hf", 12, "system", marks=pytest.mark.long),
+        pytest.param(OTHERS, "fastokens", 4, "mimalloc", marks=pytest.mark.long),
     ],
 )
-def test_threads_of_a_build_share_arenas_unless_the_environment_sets_their_number(
-    here: Path, variable: dict[str, str], engine: str, arenas: int
+def test_threads_share_arenas_and_arrow_takes_the_system_allocator_unless_the_environment_differs(
+    here: Path, variables: dict[str, str], engine: str, arenas: int, pool: str
 ) -> None:
     code = """if True:
         import ctypes, sys, threading
+        import pyarrow as pa
         from packprep.cli.main import cli
         cli.main(sys.argv[1:], standalone_mode=False)
+        print("pool", pa.default_memory_pool().backend_name, flush=True)
         together = threading.Barrier(20)
         def keep(): together.wait(); bytes(5000); together.wait()
         threads = [threading.Thread(target=keep) for _ in range(20)]
@@ -410,28 +415,8 @@ def test_threads_of_a_build_share_arenas_unless_the_environment_sets_their_numbe
         libc.fflush(None)
     """
     line = f"{BUILD} --num-proc 2 --engine {engine} --dry-run -q --json"
-    assert interpreter(code, *line.split(), **variable).count("<heap nr=") == arenas
-
-
-@pytest.mark.parametrize(
-    ("variable", "pool"),
-    [
-        ({}, "system"),
-        pytest.param({"ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}, "mimalloc", marks=pytest.mark.long),
-    ],
-)
-def test_arrow_uses_the_system_allocator_unless_the_environment_names_another(
-    here: Path, variable: dict[str, str], pool: str
-) -> None:
-    code = """if True:
-        import sys
-        import pyarrow as pa
-        from packprep.cli.main import cli
-        cli.main(sys.argv[1:], standalone_mode=False)
-        print(pa.default_memory_pool().backend_name)
-    """
-    line = f"{BUILD} --dry-run -q --json"
-    assert interpreter(code, *line.split(), **variable).split()[-1] == pool
+    out = interpreter(code, *line.split(), **variables)
+    assert (out.count("<heap nr="), f"pool {pool}\n" in out) == (arenas, True)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from tests.helpers.command import run
 from tests.helpers.corpus import texts
 from tests.helpers.errors import assert_says, refused
 from tests.helpers.planted import packs_of, plant
-from tests.helpers.tiny_shards import EXAMPLE, PLAIN, write_output
+from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, write_output
 from tests.helpers.zoo import Zoo
 
+RICH = GOLDEN / "v1-rich"
 ROWS = [*texts(120), *texts(120, seed=1)]
 """Texts of both sources of the output `index` and `split` of the zoo."""
 
@@ -91,6 +92,8 @@ def test_rows_of_a_pack_name_file_and_row_of_each_segment(zoo: Zoo) -> None:
     assert [row["document"] for row in rows] == [segment.document for segment in pack.segments]
     assert all(row["document"] == 120 * names.index(row["source"]) + row["row"] for row in rows)
     assert listed(out, "--rows --pack 1 --segment 0") == rows[:1]
+    filled = [(row["document"], row["source"], row["row"]) for row in listed(RICH, "--rows")]
+    assert filled == [(0, "source 0", 0), (1, "source 0", 1), (-1, "filler", None)]
     lines = run("show", out, "--rows", "--pack", 1).out.splitlines()
     assert lines[0].split()[:5] == ["split", "pack", "segment", "tokens", "from"]
     assert len(lines) == len(rows) + 1
