@@ -13,6 +13,7 @@ from packprep.execute.job import Job
 from packprep.sources.source import Source
 from packprep.support.errors import StoppedError
 from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
+from tests.helpers.errors import assert_says, refused
 from tests.helpers.files import config
 
 
@@ -23,70 +24,64 @@ def job(staging: Path, *names: str, **options: Any) -> Job:
     return Job(config=BuildConfig(**options), staging=staging, tokenizer=tokenizer, sources=sources)
 
 
-def test_tokens_are_predicted_from_what_files_hold(tmp_path: Path) -> None:
-    assert disk_space.predicted_tokens(job(tmp_path, "a.jsonl"), 0.25) == 250_000
-    assert (
-        disk_space.predicted_tokens(job(tmp_path, "a.jsonl.gz", "b.jsonl.zst"), 0.25) == 2_000_000
-    )
-    assert disk_space.predicted_tokens(job(tmp_path, "a.parquet"), 0.25) == 750_000
-    assert disk_space.predicted_tokens(job(tmp_path, "a.jsonl"), None) == 350_000
-    small = job(tmp_path, "a.jsonl", max_tokens=10_000, unit_size=4_000)
-    assert disk_space.predicted_tokens(small, 0.25) == 11_000
+@pytest.mark.parametrize(
+    ("names", "share", "options", "tokens"),
+    [
+        (["a.jsonl"], 0.25, {}, 250_000),
+        (["a.jsonl.gz", "b.jsonl.zst"], 0.25, {}, 2_000_000),
+        (["a.parquet"], 0.25, {}, 750_000),
+        (["a.jsonl"], None, {}, 350_000),
+        (["a.jsonl"], 0.25, {"max_tokens": 10_000, "unit_size": 4_000}, 11_000),
+    ],
+)
+def test_tokens_are_predicted_from_what_files_hold(
+    tmp_path: Path, names: list[str], share: float | None, options: Any, tokens: int
+) -> None:
+    assert disk_space.predicted_tokens(job(tmp_path, *names, **options), share) == tokens
 
 
-def test_token_files_and_shards_are_on_the_disk_together(tmp_path: Path) -> None:
-    plain = job(tmp_path, "a.jsonl")
-    assert disk_space.needed_bytes(plain, 1000) == 10_500
-    large = dataclasses.replace(plain.tokenizer, vocab_size=65_537)
-    assert disk_space.needed_bytes(dataclasses.replace(plain, tokenizer=large), 1000) == 12_600
-    compact = dataclasses.replace(plain, config=BuildConfig(token_type="uint16"))
-    assert disk_space.needed_bytes(compact, 1000) == 6_300
-    long = BuildConfig(token_type="auto", max_length=65_537)
-    assert disk_space.needed_bytes(dataclasses.replace(plain, config=long), 1000) == 8_400
-    without = BuildConfig(columns=("document_ids",), keep_tokens="store")
-    assert (
-        disk_space.needed_bytes(
-            Job(config=without, staging=tmp_path, tokenizer=plain.tokenizer, sources=plain.sources),
-            1000,
-        )
-        == 4_200
-    )
+@pytest.mark.parametrize(
+    ("options", "vocabulary", "needed"),
+    [
+        ({}, 320, 10_500),
+        ({}, 65_537, 12_600),
+        ({"token_type": "uint16"}, 320, 6_300),
+        ({"token_type": "auto", "max_length": 65_537}, 320, 8_400),
+        ({"columns": ("document_ids",), "keep_tokens": "store"}, 320, 4_200),
+    ],
+)
+def test_token_files_and_shards_are_on_the_disk_together(
+    tmp_path: Path, options: dict[str, Any], vocabulary: int, needed: int
+) -> None:
+    plain = job(tmp_path, "a.jsonl", **options)
+    tokenizer = dataclasses.replace(plain.tokenizer, vocab_size=vocabulary)
+    assert disk_space.needed_bytes(dataclasses.replace(plain, tokenizer=tokenizer), 1000) == needed
 
 
 def test_too_little_room_stops_before_anything_is_written_and_little_room_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "done").write_bytes(b"x" * 20_000)
-    tokens = 97_143  # 1.02 MB
-    for free, sentence in (
-        (600_000, None),
-        (900_000, "about 1.0 MB will be written to"),
-        (20_000_000, ""),
-    ):
-        monkeypatch.setattr(disk_space, "room_at", lambda _, free=free: free)
-        if sentence is None:
-            with pytest.raises(
-                StoppedError,
-                match=r"has 600\.0 kB free; free 400\.0 kB more, or choose another",
-            ):
-                disk_space.check_room(job(tmp_path, "a.jsonl"), tokens)
-        else:
-            assert (disk_space.check_room(job(tmp_path, "a.jsonl"), tokens) or "").startswith(
-                sentence
-            )
+    little, tokens = job(tmp_path, "a.jsonl"), 97_143  # 1.02 MB
+    monkeypatch.setattr(disk_space, "room_at", lambda _: 600_000)
+    with refused(StoppedError, "has 600.0 kB free; free 400.0 kB more, or choose another"):
+        disk_space.check_room(little, tokens)
+    monkeypatch.setattr(disk_space, "room_at", lambda _: 900_000)
+    assert_says(disk_space.check_room(little, tokens) or "", "about 1.0 MB will be written to")
+    monkeypatch.setattr(disk_space, "room_at", lambda _: 20_000_000)
+    assert disk_space.check_room(little, tokens) is None
 
 
 def test_a_full_disk_names_the_path_and_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_space, "room_at", lambda _: 5_000_000)
-    error = OSError(errno.ENOSPC, "No space left on device", "out.incomplete/shards/a.arrow")
-    assert str(disk_space.full(error, job(tmp_path, "a.jsonl"), 190_476_190)) == (
-        "out.incomplete/shards/a.arrow: no space left on the disk: 5.0 MB are free and about 2.0 "
-        "GB more are needed; free that much space, then run the same command"
-    )
-    without = disk_space.full(error, job(tmp_path, "a.jsonl"), 0)
-    assert "about 1.0 MB more are needed" in str(without)
+    error, path = OSError(errno.ENOSPC, "No space"), "out.incomplete/shards/a.arrow"
+    error.filename = path
+    made = job(tmp_path, "a.jsonl")
+    said = str(disk_space.full(error, made, 190_476_190))
+    assert_says(said, f"{path}: no space left", "5.0 MB are free", "about 2.0 GB more are needed")
+    assert_says(str(disk_space.full(error, made, 0)), "about 1.0 MB more are needed")
 
 
 STORE, OUTPUT = Path("store-disk"), Path("output-disk")
@@ -99,25 +94,21 @@ def two_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, int
     free = {STORE: 3_000_000, OUTPUT: 80_000_000_000}
     for disk in free:
         disk.mkdir()
-    monkeypatch.setattr(
-        disk_space,
-        "room_at",
-        lambda path: free[
-            next(disk for disk in free if path.resolve().is_relative_to(disk.resolve()))
-        ],
-    )
+
+    def room_at(path: Path) -> int:
+        return next(
+            room for disk, room in free.items() if path.resolve().is_relative_to(disk.resolve())
+        )
+
+    monkeypatch.setattr(disk_space, "room_at", room_at)
     return free
 
 
 def test_the_disk_of_the_token_store_is_measured_too(two_disks: dict[Path, int]) -> None:
     made = job(OUTPUT / "out.incomplete", "a.jsonl", keep_tokens=str(STORE / "tokens"))
     tokens = 10_000_000  # 21 MB of token files, 84 MB of shards
-    with pytest.raises(StoppedError) as stopped:
+    with refused(StoppedError, "21.0 MB", str(made.tokens), "free 18.0 MB more", "--keep-tokens"):
         disk_space.check_room(made, tokens)
-    assert str(stopped.value) == (
-        f"about 21.0 MB will be written to {made.tokens}, which has 3.0 MB free; free 18.0 MB "
-        "more, or choose another --keep-tokens"
-    )
     two_disks[STORE] = 80_000_000_000
     assert disk_space.check_room(made, tokens) is None
     two_disks |= {OUTPUT: 90_000_000, STORE: 22_000_000}
@@ -135,12 +126,11 @@ def test_a_full_disk_of_the_token_store_is_not_reported_as_that_of_the_output(
     path = str(made.tokens / "unit-000001-000.arrow.tmp")
     two_disks[STORE] = 0
     error = OSError(errno.ENOSPC, "No space left on device", path)
-    assert str(disk_space.full(error, made, 10_000_000)) == (
-        f"{path}: no space left on the disk: 0.0 kB are free and about 20.0 MB more are needed; "
-        "free that much space, then run the same command"
-    )
+    said = str(disk_space.full(error, made, 10_000_000))
+    assert_says(said, f"{path}: no space left on the disk: 0.0 kB are free", "about 20.0 MB more")
     error = OSError(errno.ENOSPC, "No space left on device")
-    assert str(disk_space.full(error, made, 10_000_000)).startswith(
+    said = str(disk_space.full(error, made, 10_000_000))
+    assert said.startswith(
         "output-disk/out.incomplete: no space left on the disk: 80.0 GB are free"
     )
 

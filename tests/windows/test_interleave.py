@@ -7,14 +7,7 @@ from packprep.windows.interleave import interleaved
 
 def test_packs_of_two_sources_take_turns_by_their_shares() -> None:
     tokens = np.array([[9, 0], [9, 0], [0, 9], [9, 0], [9, 0], [0, 9]])
-    assert tokens[interleaved(tokens)].tolist() == [
-        [9, 0],
-        [0, 9],
-        [9, 0],
-        [9, 0],
-        [0, 9],
-        [9, 0],
-    ]
+    assert tokens[interleaved(tokens)].tolist() == [[9, 0], [0, 9], [9, 0]] * 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=80))

@@ -26,18 +26,11 @@ def documents_of(streamed: Stream, files: list[list[int]]) -> list[list[tuple[in
 
 
 def test_two_sources_are_interleaved_by_their_tokens() -> None:
-    by_window = [documents_of(stream(files, 1, 2), files) for files in ([[1, 1, 1, 1]], [[1, 1]])]
-    windows = [
-        sorted(
-            [(place, "A") for *_, place in by_window[0][window]]
-            + [(place, "B") for *_, place in by_window[1][window]]
-        )
-        for window in range(2)
-    ]
-    assert [[name for _, name in window] for window in windows] == [
-        ["A", "B", "A"],
-        ["A", "B", "A"],
-    ]
+    sources = {"A": [[1, 1, 1, 1]], "B": [[1, 1]]}
+    by_source = {name: documents_of(stream(files, 1, 2), files) for name, files in sources.items()}
+    for window in range(2):
+        places = [(place, name) for name in sources for *_, place in by_source[name][window]]
+        assert [name for _, name in sorted(places)] == ["A", "B", "A"]
 
 
 def test_copies_follow_each_other_in_the_same_order() -> None:
@@ -48,25 +41,13 @@ def test_copies_follow_each_other_in_the_same_order() -> None:
         [[8, 4], [16, 12]],
     )
     [window] = documents_of(streamed, files)
-    assert [(file, row) for file, row, _ in sorted(window, key=lambda one: one[2])] == [
-        (1, 0),
-        (0, 0),
-        (0, 1),
-        (1, 0),
-        (0, 0),
-        (0, 1),
-    ]
+    in_order = [(file, row) for file, row, _ in sorted(window, key=lambda one: one[2])]
+    assert in_order == [(1, 0), (0, 0), (0, 1)] * 2
 
 
 def test_a_source_without_tokens_keeps_its_documents_in_the_first_window() -> None:
-    files = [[0, 0]]
-    assert [
-        [row for _, row, _ in window] for window in documents_of(stream(files, 1, 3), files)
-    ] == [
-        [0, 1],
-        [],
-        [],
-    ]
+    by_window = documents_of(stream([[0, 0]], 1, 3), [[0, 0]])
+    assert [[row for _, row, _ in window] for window in by_window] == [[0, 1], [], []]
 
 
 @given(

@@ -20,6 +20,7 @@ from packprep.windows.mix import Mix
 from packprep.windows.mix_draw import hashes
 from packprep.windows.phase_sizes import largest_total
 from packprep.windows.planner import account_by_source, packed_tokens, plan_window
+from tests.helpers.errors import refused
 from tests.helpers.examples import share_of_examples
 from tests.helpers.files import config
 from tests.windows.test_mix import POLICY, mix_of
@@ -238,17 +239,15 @@ def test_the_largest_total_keeps_documents_for_the_phase_that_needs_them() -> No
     [
         (
             [{"tokens": 30, "weights": [1, 0]}, {"tokens": 90, "weights": [2, 1]}],
-            "phase 2 asks for 60 tokens of 0, and 30 are left for it; give a larger max_epochs to "
-            "repeat it, or ask for fewer",
+            "phase 2 asks for 60 tokens of 0, and 30 are left for it",
         ),
         (
             [{"tokens": 40}, {"tokens": 81}],
-            "phase 2 asks for 81 tokens, and 80 are left for it; give a larger max_epochs to "
-            "repeat them, or ask for fewer",
+            "phase 2 asks for 81 tokens, and 80 are left for it",
         ),
         (
             [{"tokens": "50%"}, {"tokens": "50%", "weights": [1, 1], "min_document_tokens": 40}],
-            "the source 0 has no tokens for phase 2; fix it, or give it the weight 0 there",
+            "the source 0 has no tokens for phase 2",
         ),
     ],
 )
@@ -258,6 +257,5 @@ def test_a_phase_that_asks_for_too_much_is_refused(
     if "weights" in phases[1]:
         phases[0].setdefault("weights", [1, 1])
     options = config(sources=["0", "1"], phases=phases, max_length=64)
-    with pytest.raises(InputError) as error:
+    with refused(InputError, sentence):
         mix_of(tmp_path, [[(0, 10)] * 6 + [(1, 10)] * 6], options)
-    assert str(error.value) == sentence
