@@ -24,6 +24,7 @@ from tests.helpers.corpus import (
     tiny_tokenizer,
     write_jsonl,
 )
+from tests.helpers.errors import refused
 from tests.helpers.reference_chat import trained_by_tokens
 
 TEMPLATE = (
@@ -262,9 +263,7 @@ def test_a_template_that_refuses_a_conversation_is_an_error_of_that_row(tmp_path
         "{% if messages[0].role != 'user' %}{{ raise_exception('the user begins') }}{% endif %}"
         + TEMPLATE
     )
-    with pytest.raises(
-        InputError, match=r"row 1 \(line 2\): the chat template cannot render it: the user begins"
-    ):
+    with refused(InputError, "row 1 (line 2): the chat template cannot render it: the user"):
         built(
             tmp_path,
             tokenizer,

@@ -16,6 +16,7 @@ from packprep.loaders import PackedLoader, PackedShards
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import SHARED, disk_fails, save_tokenizer, write_jsonl
+from tests.helpers.errors import refused
 from tests.helpers.planted import plant
 from tests.helpers.torch_models import tiny_llama
 
@@ -401,10 +402,7 @@ def test_a_tokenizer_without_a_template_has_no_turns(tmp_path: Path) -> None:
 
 def test_an_unstable_row_is_named(tmp_path: Path, tokenizer: str) -> None:
     (tmp_path / "count.jinja").write_text("{{ messages | length }}" + SMALL)
-    with pytest.raises(
-        InputError,
-        match=r"out\.jsonl row 0 \(line 1\): the template renders the messages before message 1 ",
-    ):
+    with refused(InputError, "out.jsonl row 0 (line 1): the template renders the messages"):
         built(
             tmp_path,
             tokenizer,

@@ -13,6 +13,7 @@ from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
 from packprep.chat.turn_documents import TurnSplitter
 from packprep.chat.turns import Rendered, TurnFinder
 from packprep.engines.tokenizer import load_tokenizer
+from tests.helpers.errors import refused
 
 from .test_left_out import FORGETS
 from .test_template import CHATS, TOKENIZERS, TOOL, templated
@@ -223,9 +224,7 @@ def test_auto_refuses_a_template_that_shows_no_model_what_it_trains(calls: bool)
     messages = chat("hi", "hello", "bye", "ciao")
     if calls:
         messages[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {"x": "y"}}}]
-    with pytest.raises(
-        RenderError, match="renders the messages before message 1 differently once it follows"
-    ):
+    with refused(RenderError, "renders the messages before message 1 differently once it"):
         splitter(unstable, "auto").render(Conversation(messages))
     rendered = splitter(unstable).render(Conversation(messages))
     assert [trained for _, _, trained in documents(rendered)] == [

@@ -11,6 +11,7 @@ from packprep.chat.conversations import Conversation
 from packprep.chat.template import RenderError
 from packprep.chat.turn_locator import TrainOn
 from packprep.chat.turns import Rendered, TurnFinder
+from tests.helpers.errors import assert_says
 
 from .test_template import CHATS, TOOL, template
 
@@ -19,6 +20,8 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+PROMPT = "message 1 does not begin with the template's generation prompt"
 
 
 @pytest.fixture
@@ -116,19 +119,21 @@ def test_a_turn_that_begins_differently_from_the_generation_prompt_is_refused(
     messages[1]["reasoning_content"] = "hm"
     with pytest.raises(RenderError) as refused:
         find(folder, EMPTY_THOUGHT, messages)
-    assert str(refused.value) == (
-        "message 1 does not begin with the template's generation prompt: the prompt is "
-        "'<|im_start|>assistant\\n<t></t>', the template renders "
-        "'<|im_start|>assistant\\n<t>hm</' there; remove the reasoning from the row, or give a "
-        "template with {% generation %} by --chat-template, or --train-on all"
+    assert_says(
+        str(refused.value),
+        PROMPT,
+        r"'<|im_start|>assistant\n<t></t>'",
+        "<t>hm</'",
+        "remove the reasoning",
     )
     elsewhere = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")
     with pytest.raises(RenderError) as refused:
         find(folder, elsewhere, chat("hi", "hello"))
-    assert str(refused.value) == (
-        "message 1 does not begin with the template's generation prompt: the prompt is "
-        "'<|im_start|>assistant\\n', the template renders '<|im_start|>assistant:' there; give a "
-        "template with {% generation %} by --chat-template, or --train-on all"
+    assert_says(
+        str(refused.value),
+        PROMPT,
+        r"'<|im_start|>assistant\n'",
+        "'<|im_start|>assistant:' there; give a",
     )
 
 
@@ -153,12 +158,12 @@ def test_reasoning_in_the_last_turn_is_refused_with_advice_where_thinking_is_off
         TurnFinder(template(folder, source), SPECIALS).render(
             Conversation(messages, None, {"enable_thinking": False})
         )
-    assert str(refused.value) == (
-        "message 1 does not begin with the template's generation prompt: the prompt is "
-        "'<|im_start|>assistant\\n<think></think>', the template renders "
-        "'<|im_start|>assistant\\n<think>hm</thin' there; enable_thinking is false but the message "
-        "has reasoning; remove the reasoning from the row, or set enable_thinking to true for it "
-        "(--template-variables, or its chat_template_kwargs)"
+    assert_says(
+        str(refused.value),
+        PROMPT,
+        "<think></think>'",
+        "<think>hm</thin'",
+        "enable_thinking is false",
     )
 
 
