@@ -33,7 +33,7 @@ def plans(line: str) -> list[dict[str, Any]]:
 
 def test_every_combination_is_a_row_and_the_best_are_marked(here: Path) -> None:
     result = plan("l.npy --max-length 64,128 --strategy best_fit,greedy --overflow all")
-    assert (result.code, result.err.removeprefix("compiling kernels (first run)\n")) == (0, "")
+    assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0] == "l.npy: 300 documents"
     assert [line.split()[:3] for line in lines[2:10]] == [
