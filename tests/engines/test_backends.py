@@ -411,6 +411,7 @@ def test_a_cut_that_is_not_proven_is_refused_with_the_reason(
 SHORT = ("gpt2", "t5_small")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokenizer", long_but(SHORT, REAL_TOKENIZERS.split()))
 def test_real_tokenizers_give_the_same_ids_for_books_in_pieces(
     tokenizer: str, monkeypatch: pytest.MonkeyPatch

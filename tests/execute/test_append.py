@@ -331,6 +331,7 @@ def test_a_build_of_the_whole_output_that_was_stopped_is_not_lost(
     assert append(here)[0] == expected
 
 
+@pytest.mark.long
 def test_tasks_of_an_array_append_too_and_those_that_come_late_find_nothing_to_do(
     here: Path, expected: dict[str, Any]
 ) -> None:

@@ -308,6 +308,7 @@ def test_a_browser_shows_it_whole_on_a_phone_and_a_desktop_and_loads_nothing(
     assert seen.picture.startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_cards_fill_their_rows_however_many_there_are(
     browser: Chromium, facts: Facts, tmp_path: Path, width: int
