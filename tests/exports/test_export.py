@@ -230,13 +230,6 @@ def test_labels_that_a_format_has_no_place_for_are_refused_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-@pytest.mark.parametrize("to", IN_ORDER)
-def test_an_output_without_packs_gives_an_empty_export(to: str, tmp_path: Path) -> None:
-    write_output(tmp_path / "in", {"train": [[]]})
-    export(tmp_path / "in", str(tmp_path / "out"), to)
-    assert READERS[to](tmp_path / "out", "train") == []
-
-
 class Killed(BaseException):
     """The process is gone."""
 
