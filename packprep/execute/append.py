@@ -17,7 +17,6 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.derive.merge import merge_locked
 from packprep.derive.parts import generations, merge_obstacle
-from packprep.execute.array_tasks import at_work
 from packprep.output.build_facts import difference
 from packprep.output.build_output import BuildOutput
 from packprep.output.directory import (
@@ -30,7 +29,7 @@ from packprep.output.directory import (
     whole_output,
 )
 from packprep.output.sign_off import SETTINGS
-from packprep.output.staging import BUILD, Staging, appended_path, staging_path
+from packprep.output.staging import BUILD, Staging, appended_path, at_work, staging_path
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.columns import UINT16_LIMIT, token_type
 from packprep.schemas.files import MANIFEST

@@ -16,7 +16,7 @@ from typing import Any
 
 from packprep.config.build_config import MERGE, BuildConfig
 from packprep.execute.shares import Shares
-from packprep.output.staging import CLAIMS, join_path, staging_path, task_locks
+from packprep.output.staging import CLAIMS, at_work, join_path, staging_path
 from packprep.schemas.storage.writing import temporary_name
 from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.file_lock import Held, holder, locked, taken_by
@@ -105,13 +105,6 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
 def member_path(output: Path) -> Path:
     """Path that a task locks while it runs; its name has host and process."""
     return staging_path(output) / CLAIMS / temporary_name(Path("task")).stem
-
-
-def at_work(output: Path) -> dict[str, str]:
-    """Running tasks of an output: name of the lock, and its holder."""
-    locks = task_locks(staging_path(output))
-    holders = {lock.stem: taken_by(lock.with_suffix("")) for lock in locks}
-    return {name: by for name, by in holders.items() if by}
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from packprep.execute import disk_space
 from packprep.execute.append import open_output
 from packprep.execute.array_tasks import (
     array_share,
-    at_work,
     joining,
     member_path,
     without_tasks,
@@ -36,6 +35,7 @@ from packprep.output.build_facts import build_facts
 from packprep.output.staging import (
     DIGESTS,
     Staging,
+    at_work,
     staged,
     staging_at,
 )

@@ -36,6 +36,7 @@ from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
+from packprep.support.file_lock import taken_by
 from packprep.support.progress import Progress
 
 _TRIES = 5  # a thread that is about to stop may still write to a directory that is deleted
@@ -83,6 +84,13 @@ def staging_path(output: Path) -> Path:
 def task_locks(staging: Path) -> list[Path]:
     """Locks of array tasks that are running or were killed."""
     return list((staging / CLAIMS).glob("task.*.lock"))
+
+
+def at_work(output: Path) -> dict[str, str]:
+    """Running tasks of an output: name of the lock, and its holder."""
+    locks = task_locks(staging_path(output))
+    holders = {lock.stem: taken_by(lock.with_suffix("")) for lock in locks}
+    return {name: by for name, by in holders.items() if by}
 
 
 def join_path(staging: Path) -> Path:

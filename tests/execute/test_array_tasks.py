@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute.array_tasks import array_share, at_work, member_path
+from packprep.execute.array_tasks import array_share, member_path
 from packprep.execute.pipeline import build_share
-from packprep.output.staging import CLAIMS, PLACES, staging_path
+from packprep.output.staging import CLAIMS, PLACES, at_work, staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.support.file_lock import locked

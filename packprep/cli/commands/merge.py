@@ -70,7 +70,7 @@ def command(
     from packprep.cli.printing import print_report
     from packprep.config.build_config import parse_size
     from packprep.derive.merge import merge
-    from packprep.execute.array_tasks import at_work
+    from packprep.output.staging import at_work
     from packprep.support.errors import ConfigError
     from packprep.support.progress import open_progress
 
