@@ -99,7 +99,10 @@ def test_a_plan_has_exactly_the_figures_of_the_build(
     build(files.config(**options))
     assert foreseen == built(options)
     # But for the padding of buffers.
-    assert row.bytes <= read_report(options["output"])["bytes"] <= row.bytes + 200 * row.packs
+    size = read_report(options["output"])["bytes"]
+    assert row.bytes - 100 <= size <= row.bytes + 200 * row.packs
+    if "max_length" in more:  # one window
+        assert row.bytes <= size <= row.bytes + 200
     if "group_column" in more:
         assert figures(options | {"group_column": None}) != foreseen
 
