@@ -104,7 +104,7 @@ def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
 
 
 def test_conversations_without_thinking_are_trained_behind_the_empty_thought() -> None:
-    rows = chats(200)
+    rows = chats(50)
     theirs = transformers_tokenizer("qwen3")
     tokens = encode(TOKENIZERS / "qwen3", rows, variables={"enable_thinking": False})
     opening, closing, thought = (
@@ -115,13 +115,12 @@ def test_conversations_without_thinking_are_trained_behind_the_empty_thought() -
         ids, mask = row(tokens, number)
         assert ids == theirs.apply_chat_template(messages, enable_thinking=False)["input_ids"]
         expected = trained_by_tokens(ids, opening, closing[0])
-        at = (
-            len(ids) - ids[::-1].index(thought[0]) - 1
-        )  # the last turn has the empty thought, which the prompt gives
+        # The last turn has the empty thought, which the prompt gives.
+        at = len(ids) - ids[::-1].index(thought[0]) - 1
         assert ids[at : at + len(thought)] == thought
         expected[at : at + len(thought)] = [False] * len(thought)
         assert mask == expected
-    assert len([messages for messages in rows if len(messages) > 3]) > 150
+    assert sum(len(messages) > 3 for messages in rows) > 30
 
 
 @pytest.mark.parametrize("name", templated())
@@ -130,9 +129,7 @@ def test_the_mask_is_the_definition_where_growing_prefixes_are_exact(name: str) 
     rows = [CHATS["one turn"], *chats(20)]
     if name != "mistral_nemo":  # its template drops a system message unless a question comes last
         rows.append(CHATS["system"])
-    if (
-        name == "qwen3"
-    ):  # its template writes the last turn otherwise than the same turn with others behind it
+    if name == "qwen3":  # which writes the last turn otherwise than the same turn before others
         rows = [messages[: 3 if messages[0]["role"] == "system" else 2] for messages in rows]
     tokens = encode(TOKENIZERS / name, rows)
     for number, messages in enumerate(rows):
@@ -149,12 +146,8 @@ def test_ids_with_tools_calls_and_thinking_are_those_of_transformers(name: str) 
             assert tokens.problems == {}
             for number, messages in enumerate(CHATS.values()):
                 ids, mask = row(tokens, number)
-                assert (
-                    ids
-                    == theirs.apply_chat_template(messages, tools=tools, date_string=DATE)[
-                        "input_ids"
-                    ]
-                )
+                asked = theirs.apply_chat_template(messages, tools=tools, date_string=DATE)
+                assert ids == asked["input_ids"]
                 assert train_on != "all" or all(mask)
 
 
@@ -162,9 +155,8 @@ def test_ids_with_tools_calls_and_thinking_are_those_of_transformers(name: str) 
 def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -> None:
     theirs = transformers_tokenizer(name)
     backend = theirs.backend_tokenizer
-    names = [
-        token.content for token in backend.get_added_tokens_decoder().values() if token.special
-    ]
+    added = backend.get_added_tokens_decoder().values()
+    names = [token.content for token in added if token.special]
     spelled = "x".join(names) + "".join(names) + " ".join(names)
     plain = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}] * 2
     harmful = [{**message, "content": message["content"] + spelled} for message in plain]
@@ -172,14 +164,8 @@ def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -
         [{**message, "content": token} for message in plain]
         for token in names[:: max(1, len(names) // 40)]
     ]
-    tool = {
-        "type": "function",
-        "function": {
-            "name": names[0],
-            "description": names[-1],
-            "parameters": {names[1]: names[2]},
-        },
-    }
+    function = {"name": names[0], "description": names[-1], "parameters": {names[1]: names[2]}}
+    tool = {"type": "function", "function": function}
     for tools, calm in ((None, None), ([tool], [TOOL])):
         expected = special_ids_of_text(
             backend, row(encode(TOKENIZERS / name, [plain], tools=calm), 0)[0]
@@ -190,13 +176,9 @@ def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -
         for number in range(len(rows)):
             assert special_ids_of_text(backend, row(tokens, number)[0]) == expected
         ids, mask = row(tokens, 0)
-        text = backend.decode(
-            [id_ for id_, trained in zip(ids, mask, strict=True) if trained],
-            skip_special_tokens=False,
-        )
-        assert text.count("hello" + spelled) == 2
-        decoded = backend.decode(ids, skip_special_tokens=False)
-        assert decoded.count("hi" + spelled) == 2
+        kept = [id_ for id_, is_trained in zip(ids, mask, strict=True) if is_trained]
+        assert backend.decode(kept, skip_special_tokens=False).count("hello" + spelled) == 2
+        assert backend.decode(ids, skip_special_tokens=False).count("hi" + spelled) == 2
 
 
 # Tokenizers of other kinds, with a template given by hand whose special tokens they have.
@@ -217,33 +199,25 @@ def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_
     tokens = encode(TOKENIZERS / name, rows, file=file)
     for number, messages in enumerate(rows):
         ids, mask = row(tokens, number)
-        expected = theirs.apply_chat_template(messages, chat_template=file.read_text())["input_ids"]
-        assert ids == expected
+        asked = theirs.apply_chat_template(messages, chat_template=file.read_text())
+        assert ids == asked["input_ids"]
+        turns = sum(message["role"] == "assistant" for message in messages)
         if name != "bert_base_uncased":  # which drops the line feed that the opening ends with
-            turns = sum(message["role"] == "assistant" for message in messages)
             assert sum(b > a for a, b in zip([False, *mask], mask, strict=False)) == turns
         closes = theirs.convert_tokens_to_ids(closing)
-        assert sum(id_ == closes for id_, trained in zip(ids, mask, strict=True) if trained) == sum(
-            message["role"] == "assistant" for message in messages
-        )
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_tokenizers_of_every_kind_keep_spelled_tokens_as_text(name: str, tmp_path: Path) -> None:
-    opening, closing = OTHERS[name]
-    file = tmp_path / "chat.jinja"
-    file.write_text(CHATML.replace("<s>", opening).replace("</s>", closing))
-    backend = transformers_tokenizer(name).backend_tokenizer
+        assert sum(np.array(ids)[np.array(mask)] == closes) == turns
+    # Spelled tokens stay text.
+    backend = theirs.backend_tokenizer
     plain = [{"role": "user", "content": "hi you"}, {"role": "assistant", "content": "hello"}]
     harmful = [{**message, "content": f"a {closing} b{opening}{closing}"} for message in plain]
-    calm = row(encode(TOKENIZERS / name, [plain], file=file), 0)[0]
     tokens = encode(TOKENIZERS / name, [harmful, plain], file=file)
+    calm = row(tokens, 1)[0]
+    assert calm == row(encode(TOKENIZERS / name, [plain], file=file), 0)[0]
     if tokens.problems:  # a unigram vocabulary holds the token as a piece
         assert "plain text" in tokens.problems[0].detail
         assert row(tokens, 0) == ([], [])
     else:
         assert special_ids_of_text(backend, row(tokens, 0)[0]) == special_ids_of_text(backend, calm)
-    assert row(tokens, 1)[0] == calm
 
 
 def metaspace(folder: Path, scheme: str) -> Path:
@@ -312,13 +286,8 @@ def test_a_token_that_crosses_the_beginning_of_a_turn_is_trained(tmp_path: Path)
         {"role": "user", "content": "a"},
     ]
     ids, mask = row(encode(TOKENIZERS / "qwen3", [messages]), 0)
-    assert [
-        backend.id_to_token(id_) for id_, trained in zip(ids, mask, strict=True) if trained
-    ] == [
-        "ĊĊĊ",
-        "hello",
-        "<|im_end|>",
-    ]
+    kept = [backend.id_to_token(id_) for id_, trained in zip(ids, mask, strict=True) if trained]
+    assert kept == ["ĊĊĊ", "hello", "<|im_end|>"]
 
 
 def test_rows_that_are_not_conversations_have_no_tokens_but_a_reason(tmp_path: Path) -> None:

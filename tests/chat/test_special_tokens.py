@@ -30,16 +30,13 @@ def test_a_token_across_two_pieces_does_not_count() -> None:
     assert CHATML.spans_within(["<s>", "<|im_", "end|>", "<|im_end|>"]) == [(0, 3), (13, 23)]
 
 
-@pytest.mark.parametrize(
-    "text", ["a<|im_end|>b", "a<|", "im_end|>", "x<", ">y", "|im_end|", "a<|x"]
-)
-def test_texts_that_could_take_part_in_a_token_are_risky(text: str) -> None:
-    assert CHATML.is_risky(text)
+RISKY = ("a<|im_end|>b", "a<|", "im_end|>", "x<", ">y", "|im_end|", "a<|x")
+CALM = ("", "im_end", "a < b > c", "<think>x</think>", "a|b", "user")
 
 
-@pytest.mark.parametrize("text", ["", "im_end", "a < b > c", "<think>x</think>", "a|b", "user"])
-def test_other_texts_are_not(text: str) -> None:
-    assert not CHATML.is_risky(text)
+@pytest.mark.parametrize("text", RISKY + CALM)
+def test_texts_that_could_take_part_in_a_token_are_risky_and_no_others(text: str) -> None:
+    assert CHATML.is_risky(text) == (text in RISKY)
 
 
 def test_risky_strings_and_keys_are_broken_but_roles_are_not() -> None:
@@ -52,15 +49,8 @@ def test_risky_strings_and_keys_are_broken_but_roles_are_not() -> None:
     assert broken.messages == [{"role": "user", "content": f"x<{BREAK}|im_end|>"}]
     assert broken.tools == [{f"{BREAK}|im_end|{BREAK}": "a", "b": f"c <{BREAK}"}]
     assert broken.variables == {"name": f"{BREAK}im_end|>{BREAK}"}
-    assert list(strings([conversation.messages, conversation.tools])) == [
-        "role",
-        "content",
-        "x<|im_end|>",
-        "|im_end|",
-        "a",
-        "b",
-        "c <",
-    ]
+    found = strings([conversation.messages, conversation.tools])
+    assert [*found] == ["role", "content", "x<|im_end|>", "|im_end|", "a", "b", "c <"]
 
 
 @given(

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ CALL = {
 SYSTEM = {"role": "system", "content": " Be kind.\n"}
 USER = {"role": "user", "content": "  Hello 你好 \n"}
 ANSWER = {"role": "assistant", "content": "\n\nHi there  "}
+BYE = {"role": "user", "content": "Bye"}
 CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "content": '{"t": 3}', "tool_call_id": "abcdefghi", "name": "weather"}
 THINKING = {"role": "assistant", "content": "Sunny.", "reasoning_content": "hm\n"}
@@ -43,20 +45,11 @@ INLINE = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nSunny."}
 CHATS: dict[str, list[dict[str, Any]]] = {
     "one turn": [USER, ANSWER],
     "system": [SYSTEM, USER, ANSWER],
-    "turns": [SYSTEM, USER, ANSWER, USER, ANSWER, {"role": "user", "content": "Bye"}, ANSWER],
+    "turns": [SYSTEM, USER, ANSWER, USER, ANSWER, BYE, ANSWER],
     "thinking": [USER, THINKING, USER, THINKING],
     "thinking in the text": [USER, INLINE, USER, INLINE],
     "a call": [SYSTEM, USER, CALLING, RESULT, THINKING],
-    "calls": [
-        USER,
-        CALLING,
-        RESULT,
-        ANSWER,
-        {"role": "user", "content": "Bye"},
-        CALLING,
-        RESULT,
-        ANSWER,
-    ],
+    "calls": [USER, CALLING, RESULT, ANSWER, BYE, CALLING, RESULT, ANSWER],
     "a question": [USER],
     "the question last": [USER, ANSWER, USER],
 }
@@ -89,27 +82,20 @@ def test_a_rendering_is_that_of_transformers(name: str) -> None:
     theirs = transformers_tokenizer(name)
     ours = load_chat_template(load_tokenizer(TOKENIZERS / name))
     compared = 0
-    for messages in CHATS.values():
-        for tools in (None, [TOOL], [TOOL, TOOL]):
-            for prompt in (False, True):
-                try:
-                    expected = theirs.apply_chat_template(
-                        messages,
-                        tools=tools,
-                        tokenize=False,
-                        add_generation_prompt=prompt,
-                        date_string=DATE,
-                    )
-                except Exception as error:
-                    with pytest.raises(RenderError, match="the chat template cannot render it"):
-                        ours.render(Conversation(messages, tools), add_generation_prompt=prompt)
-                    assert type(error).__name__ in ("TemplateError", "UndefinedError"), error
-                    continue
-                assert (
-                    ours.render(Conversation(messages, tools), add_generation_prompt=prompt)
-                    == expected
-                )
-                compared += 1
+    asked = {"tokenize": False, "date_string": DATE}
+    offered = (None, [TOOL], [TOOL, TOOL])
+    for messages, tools, prompt in product(CHATS.values(), offered, (False, True)):
+        given = {"tools": tools, "add_generation_prompt": prompt}
+        try:
+            expected = theirs.apply_chat_template(messages, **given, **asked)
+        except Exception as error:
+            with pytest.raises(RenderError, match="the chat template cannot render it"):
+                ours.render(Conversation(messages, tools), add_generation_prompt=prompt)
+            assert type(error).__name__ in ("TemplateError", "UndefinedError"), error
+            continue
+        rendered = ours.render(Conversation(messages, tools), add_generation_prompt=prompt)
+        assert rendered == expected
+        compared += 1
     assert compared >= 42
 
 
@@ -123,11 +109,8 @@ def test_a_file_wins_over_the_tokenizer_and_the_jinja_file_over_the_configuratio
     assert load_chat_template(load_tokenizer(folder)).render(conversation) == "config"
     (folder / "chat_template.jinja").write_text("jinja")
     assert load_chat_template(load_tokenizer(folder)).render(conversation) == "jinja"
-    (tmp_path / "own.jinja").write_text("own")
-    assert (
-        load_chat_template(load_tokenizer(folder), tmp_path / "own.jinja").render(conversation)
-        == "own"
-    )
+    (own := tmp_path / "own.jinja").write_text("own")
+    assert load_chat_template(load_tokenizer(folder), own).render(conversation) == "own"
 
 
 def test_the_template_tool_use_is_for_rows_with_tools(tmp_path: Path) -> None:
@@ -136,10 +119,8 @@ def test_the_template_tool_use_is_for_rows_with_tools(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": named}))
     chat = load_chat_template(load_tokenizer(folder))
-    assert [chat.render(Conversation([USER], tools)) for tools in (None, [TOOL])] == [
-        "plain",
-        "tools",
-    ]
+    texts = [chat.render(Conversation([USER], tools)) for tools in (None, [TOOL])]
+    assert texts == ["plain", "tools"]
 
 
 def test_special_tokens_and_variables_are_seen_by_the_template(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Turns end with what a template also writes when another message follows."""
 
+import contextlib
 import importlib.util
 import re
 from datetime import date
@@ -14,9 +15,9 @@ from packprep.chat.conversations import Conversation
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_documents import TurnSplitter
 from packprep.chat.turns import TurnFinder
-from tests.helpers.errors import assert_says
+from tests.helpers.errors import refused
+from tests.helpers.reference_chat import PartsTemplate
 
-from ..helpers.reference_chat import PartsTemplate
 from .test_left_out import FORGETS
 from .test_turn_documents import SIGNS, documents
 from .test_turns import chat, trained
@@ -111,23 +112,22 @@ def test_a_generation_prompt_that_is_always_written_is_not_trained(source: str, 
 def test_the_eos_of_a_whole_conversation_is_not_trained() -> None:
     """As Phi-3's template writes it."""
     source = CHATML + "{% if add_generation_prompt %}" + HEADER + "{% else %}</s>{% endif %}"
-    for texts in (("hi", "hello"), ("hi", "hello", "bye", "ciao"), ("", "hello"), ("", "")):
-        expected = [f"{text}<|end|>" for text in texts[1::2]]
-        assert trained(finder(source).render(Conversation(chat(*texts)))) == expected
-        assert by_turn(finder(source), chat(*texts)) == [[text] for text in expected]
+    texts = [["hi", "hello"], ["hi", "hello", "bye", "ciao"], ["", "hello"], ["", ""]]
+    cases = [(source, chat(*each), each[1::2]) for each in texts]
     # Also where the template does not write what follows, as Phi-3's ignores tools.
     ignores = source.replace("m in messages", "m in messages if m.role != 'tool'")
-    called = [*chat("hi", "hello"), {"role": "tool", "content": "3"}]
+    called = [*chat("hi", "hello"), {"role": "tool", "content": "3"}, *chat("", "ciao")[1:]]
     called[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {}}}]
-    for messages in (called[:2], called, [*called, *chat("", "ciao")[1:]]):
-        expected = ["hello<|end|>", "ciao<|end|>"][: 1 + (len(messages) > 3)]
-        assert trained(finder(ignores).render(Conversation(messages))) == expected
-        assert by_turn(finder(ignores), messages) == [[text] for text in expected]
-    # An EOS behind every turn is the end of each.
+    for size, answers in ((2, ["hello"]), (3, ["hello"]), (4, ["hello", "ciao"])):
+        cases.append((ignores, called[:size], answers))
+    for template, messages, answers in cases:
+        expected = [f"{text}<|end|>" for text in answers]
+        assert trained(finder(template).render(Conversation(messages))) == expected
+        assert by_turn(finder(template), messages) == [[text] for text in expected]
+    # An EOS after every turn is the end of each.
     source = CHATML.replace("<|end|>\n", "<|end|>\n</s>") + HEADER
-    assert trained(finder(source).render(Conversation(chat("hi", "hello")))) == [
-        "hello<|end|>\n</s>"
-    ]
+    rendered = finder(source).render(Conversation(chat("hi", "hello")))
+    assert trained(rendered) == ["hello<|end|>\n</s>"]
 
 
 @pytest.mark.parametrize("prompt", [ASKED, HEADER])
@@ -222,11 +222,10 @@ def public_templates() -> list[Path]:
 def test_turns_of_public_templates_end_alike_whatever_follows(path: Path) -> None:
     source = path.read_text()
     each = finder(source, {*TOKEN.findall(source), "</s>"})
-    messages = chat("Hi?", "Hello.", "And?", "Bye.")
-    try:
-        if "Hello." not in each.template.render(Conversation(messages)):
-            pytest.skip("takes no content that is one text")
-    except RenderError:
+    messages, written = chat("Hi?", "Hello.", "And?", "Bye."), ""
+    with contextlib.suppress(RenderError):
+        written = each.template.render(Conversation(messages))
+    if "Hello." not in written:
         pytest.skip("takes no content that is one text")
     turns = by_turn(each, messages)
     assert by_turn(each, messages[:2]) == turns[:1]
@@ -266,15 +265,11 @@ def test_blocks_without_marks_are_refused_where_their_message_matters(
 ) -> None:
     options = {"fields": fields} if fields else {}
     train_on = "last-turn" if "last-turn" in asks else "assistant"
-    with pytest.raises(RenderError) as refused:
+    words = ("measures or changes the texts", "{% generation %} blocks", f"which {asks} needs")
+    with refused(RenderError, *words):
         finder(source, train_on=train_on, **options).render(
             Conversation(chat("hi", "hello", "bye", "ciao"), untrained=untrained)
         )
-    assert_says(
-        str(refused.value),
-        "the template measures",
-        f"{{% generation %}} blocks is of, which {asks} needs",
-    )
 
 
 ROLE = "{% for m in messages %}<|start|>{{ m.role }}:"

@@ -18,13 +18,14 @@ from tests.helpers.command import run
 from tests.helpers.corpus import SHARED, disk_fails, save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.planted import plant
-from tests.helpers.torch_models import tiny_llama
+from tests.helpers.zoo import Zoo
 
 from .test_left_out import FORGETS
 from .test_turn_documents import KIMI, LLAMA
 
 MESSAGES: dict[str, Any] = {"messages_column": "messages", "max_length": 512, "engine": "hf"}
 SMALL = FORGETS.replace("<|im_start|>", "<s>").replace("<|im_end|>", "</s>")
+MODES = ("row", "auto", "each")
 Found = dict[tuple[int, int], tuple[list[int], list[int]]]
 
 
@@ -94,9 +95,9 @@ def test_every_thought_is_trained_once_in_the_ids_of_transformers(
     tmp_path: Path, name: str, source: str | None, end: str
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    folder = SHARED / "tokenizers" / name
+    folder, count = SHARED / "tokenizers" / name, 60
     theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
-    rows = thoughtful(1000, inline=name == "llama3_2")
+    rows = thoughtful(count, inline=name == "llama3_2")
     more: dict[str, Any] = {"turns": "each"}
     if source is not None:
         (tmp_path / "chat.jinja").write_text(source)
@@ -104,15 +105,13 @@ def test_every_thought_is_trained_once_in_the_ids_of_transformers(
         theirs.chat_template = source
     out = built(tmp_path, str(folder), rows, **more)
     found = found_in(out)
-    assert sorted(found) == [(row, turn) for row in range(1000) for turn in (1, 3, 5)]
-    keywords = {"date_string": "26 Jul 2024"}
+    assert sorted(found) == [(row, turn) for row in range(count) for turn in (1, 3, 5)]
     trained_texts = []
     for (row, turn), (ids, labels) in found.items():
         messages = rows[row]["messages"]
-        text = theirs.apply_chat_template(messages[: turn + 1], tokenize=False, **keywords)
-        prompt = theirs.apply_chat_template(
-            messages[:turn], tokenize=False, add_generation_prompt=True, **keywords
-        )
+        asked = {"tokenize": False, "date_string": "26 Jul 2024"}
+        text = theirs.apply_chat_template(messages[: turn + 1], **asked)
+        prompt = theirs.apply_chat_template(messages[:turn], add_generation_prompt=True, **asked)
         assert text.startswith(prompt)
         encoding = theirs.backend_tokenizer.encode(text, add_special_tokens=False)
         assert ids == encoding.ids
@@ -122,44 +121,41 @@ def test_every_thought_is_trained_once_in_the_ids_of_transformers(
             for token, (first, last) in zip(ids, encoding.offsets, strict=True)
         ]
         trained_texts.append(theirs.decode([label for label in labels if label != -100]))
-    joined = "\n".join(trained_texts)
-    thoughts = Counter(word for word in joined.split("thought ")[1:])
-    assert len(thoughts) == 3000
-    assert sum(thoughts.values()) == 3000
+    thoughts = Counter("\n".join(trained_texts).split("thought ")[1:])
+    assert (len(thoughts), sum(thoughts.values())) == (3 * count, 3 * count)
     report = report_of(out)
     assert report["left_out"]["characters"] == 0
-    assert report["documents"]["in"] == 3000
-    assert report["turns"]["rows"] == 1000
-    assert report["turns"]["split_rows"] == 1000
+    assert report["documents"]["in"] == 3 * count
+    assert report["turns"]["rows"] == report["turns"]["split_rows"] == count
 
 
-def test_auto_writes_the_bytes_of_row_where_nothing_is_lost(tmp_path: Path, tokenizer: str) -> None:
-    plain = thoughtful(20, thinks=False)
-    row, auto = (built(tmp_path, tokenizer, plain, mode, turns=mode) for mode in ("row", "auto"))
+@pytest.mark.parametrize("appends", [False, True])
+def test_auto_writes_the_bytes_of_row_where_nothing_is_lost(
+    tmp_path: Path, tokenizer: str, appends: bool
+) -> None:
+    """Rows without a thought, and a template that only appends."""
+    rows = thoughtful(20, inline=appends, thinks=appends)
+    more = {}
+    if appends:
+        signs = {"<|im_start|>": "<s>", "<|im_middle|>": ":", "<|im_end|>": "</s>"}
+        source = LLAMA
+        for sign, ours in signs.items():
+            source = source.replace(sign, ours)
+        (tmp_path / "llama.jinja").write_text(source)
+        more["chat_template"] = str(tmp_path / "llama.jinja")
+    row, auto = (built(tmp_path, tokenizer, rows, mode, turns=mode, **more) for mode in MODES[:2])
     assert report_of(row)["sha256"] == report_of(auto)["sha256"]
-    assert report_of(auto)["turns"]["same_text_rows"] == 20
     assert {turn for _, turn in found_in(auto)} == {-1}
-    (tmp_path / "llama.jinja").write_text(
-        LLAMA.replace("<|im_start|>", "<s>")
-        .replace("<|im_middle|>", ":")
-        .replace("<|im_end|>", "</s>")
-    )
-    more: dict[str, Any] = {"chat_template": str(tmp_path / "llama.jinja")}
-    thinking = thoughtful(20, inline=True)
-    row, auto = (
-        built(tmp_path, tokenizer, thinking, f"llama {mode}", turns=mode, **more)
-        for mode in ("row", "auto")
-    )
-    assert report_of(row)["sha256"] == report_of(auto)["sha256"]
+    assert report_of(auto)["turns"]["same_text_rows"] == (0 if appends else 20)
 
 
 def test_auto_writes_the_documents_of_each_where_text_is_lost(
     tmp_path: Path, tokenizer: str
 ) -> None:
     rows = [*thoughtful(5), *thoughtful(5, thinks=False)]
-    auto = found_in(built(tmp_path, tokenizer, rows, "auto", turns="auto"))
-    each = found_in(built(tmp_path, tokenizer, rows, "each", turns="each"))
-    whole = found_in(built(tmp_path, tokenizer, rows, "row"))
+    whole, auto, each = (
+        found_in(built(tmp_path, tokenizer, rows, mode, turns=mode)) for mode in MODES
+    )
     assert auto == {key: each[key] for key in each if key[0] < 5} | {
         key: whole[key] for key in whole if key[0] >= 5
     }
@@ -172,8 +168,8 @@ def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: s
         {"messages": [*thoughtful(1)[0]["messages"], {"role": "user", "content": "and now?"}]},
         {"messages": []},
     ]
-    result_options: dict[str, Any] = {"turns": "each", "max_turns": 2, "on_error": "skip"}
-    out = built(tmp_path, tokenizer, rows, **result_options)
+    turns_of: dict[str, Any] = {"turns": "each", "max_turns": 2, "on_error": "skip"}
+    out = built(tmp_path, tokenizer, rows, **turns_of)
     report = report_of(out)
     turns = {
         "rows": 6,
@@ -187,21 +183,18 @@ def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: s
         "behind_characters": len("and now?"),
     }
     assert report["turns"] == report["sources"][0]["turns"] == turns
-    assert report["documents"]["in"] == 10
-    assert report["documents"]["empty"] == 0
-    assert report["documents"]["skipped"] == {"no_messages": 1}
-    assert report["documents"]["dropped"] == {"few_loss_tokens": 1}
+    documents = {"in": 10, "empty": 0, "skipped": {"no_messages": 1}}
+    documents["dropped"] = {"few_loss_tokens": 1}
+    assert {name: report["documents"][name] for name in documents} == documents
     assert report["left_out"]["documents"] == 4, "the first turn of each has no document"
     found = found_in(out)
     assert sorted(found) == [(row, turn) for row in (0, 1, 2, 4) for turn in (3, 5)]
     verdict = verify(out, level="full")
     assert ([*verdict.findings], verdict.sampled) == ([], 6)
-    result = run(
-        "build",
-        *(tmp_path / "out.jsonl", "-o", tmp_path / "again", "--tokenizer", tokenizer),
-        *("--messages-column", "messages", "--turns", "each", "--max-turns", "2"),
-        *("--on-error", "skip"),
-    )
+    command = ["build", tmp_path / "out.jsonl", "-o", tmp_path / "again", "--tokenizer", tokenizer]
+    command += ["--messages-column", "messages", "--turns", "each"]
+    command += ["--max-turns", "2", "--on-error", "skip"]
+    result = run(*command)
     lines = " ".join(result.out.split())
     assert "rows 6 (4 with a document per turn, 1 whole)" in lines
     assert "1 rows without a turn of the assistant" in lines
@@ -252,148 +245,93 @@ def test_the_documents_of_a_row_are_held_out_drawn_and_carried_together(
     assert verify(mixed, level="full").sound
 
 
-def test_long_documents_of_turns_are_cut_and_verified(tmp_path: Path, tokenizer: str) -> None:
-    for overflow in ("split", "truncate", "drop"):
-        out = built(
-            tmp_path,
-            tokenizer,
-            thoughtful(8),
-            overflow,
-            turns="each",
-            overflow=overflow,
-            max_length=100,
-        )
-        verdict = verify(out, level="full")
-        assert [*verdict.findings] == []
-    with pytest.raises(InputError, match=r"row 0 message \d has .* tokens but a pack holds 100"):
-        built(
-            tmp_path, tokenizer, thoughtful(8), "no", turns="each", overflow="error", max_length=100
-        )
+@pytest.mark.parametrize("overflow", ["split", "truncate", "drop"])
+def test_long_documents_of_turns_are_cut_and_verified(
+    tmp_path: Path, tokenizer: str, overflow: str
+) -> None:
+    limits: dict[str, Any] = {"turns": "each", "max_length": 100}
+    out = built(tmp_path, tokenizer, thoughtful(8), overflow=overflow, **limits)
+    assert [*verify(out, level="full").findings] == []
+    if overflow == "drop":
+        with pytest.raises(InputError, match=r"row 0 message \d has .* but a pack holds 100"):
+            built(tmp_path, tokenizer, thoughtful(8), "no", overflow="error", **limits)
 
 
-def test_the_commands_name_the_turn(tmp_path: Path, tokenizer: str) -> None:
-    out = built(tmp_path, tokenizer, thoughtful(3), turns="each")
-    listed = json.loads(run("show", out, "--find", "1", "--json").out)
-    assert [(each["document"], each["turn"]) for each in listed] == [(1, 1), (1, 3), (1, 5)]
-    assert "turn" in run("show", out, "--rows", "--pack", "0").out
-    shown = run("show", out, "--doc", "1").out
-    assert [f"row 1 message {turn}" in shown for turn in (1, 2, 3, 4, 5)] == [
-        True,
-        False,
-        True,
-        False,
-        True,
-    ]
-    whole = built(tmp_path, tokenizer, thoughtful(3), "row")
-    assert [
-        each["turn"] for each in json.loads(run("show", whole, "--find", "1", "--json").out)
-    ] == [None]
-    assert "message" not in run("show", whole, "--doc", "1").out
+def test_the_commands_name_the_turn(zoo: Zoo) -> None:
+    """Row 2 has three turns, row 0 of chats is whole and begins with a system message."""
+    turns, chats = zoo["turns"], zoo["chats"]
+    listed = json.loads(run("show", turns, "--find", "2", "--json").out)
+    places = {(each["document"], each["turn"]) for each in listed}  # a long one is in pieces
+    assert places == {(2, 1), (2, 3), (2, 5)}
+    assert "turn" in run("show", turns, "--rows", "--pack", "0").out
+    shown = run("show", turns, "--doc", "2").out
+    assert [turn for turn in range(6) if f"row 2 message {turn}" in shown] == [1, 3, 5]
+    listed = json.loads(run("show", chats, "--find", "1", "--json").out)
+    assert [each["turn"] for each in listed] == [None]
+    assert "message" not in run("show", chats, "--doc", "1").out
 
 
 @pytest.mark.parametrize(
     ("turn", "sentence"),
     [
-        (1, "row 0 message 1 is in the packs more than once"),
-        (2, "row 0 has no document of message 2"),
-        (-1, "row 0 has no document of the whole row"),
+        (1, "message 1 is in the packs more than once"),
+        (2, "has no document of message 2"),
+        (-1, "has no document of the whole row"),
     ],
 )
 def test_verify_finds_repeated_and_wrong_turns(
-    tmp_path: Path, tokenizer: str, turn: int, sentence: str
+    tmp_path: Path, zoo: Zoo, turn: int, sentence: str
 ) -> None:
-    out = built(tmp_path, tokenizer, thoughtful(3), turns="each", order="input")
+    out = zoo.copy("turns", tmp_path)
+    rows: list[int] = []
 
     def edit(packs: Any) -> None:
         for pack in packs:
-            for number, (row, message) in enumerate(
-                zip(pack["document_ids"], pack["turn_ids"], strict=True)
-            ):
-                if (row, message) == (0, 3):
+            for number, message in enumerate(pack["turn_ids"]):
+                row, start = pack["document_ids"][number], pack["document_starts"][number]
+                if message == 3 and start == 0 and not rows:
+                    rows.append(row)
                     pack["turn_ids"][number] = turn
 
     plant(out, edit)
-    findings = [finding.what for finding in verify(out, level="full").findings]
-    assert any(sentence in what for what in findings), findings
-    if turn != 1:
-        assert any("row 0 message 3 is in no pack" in what for what in findings)
+    found = "\n".join(finding.what for finding in verify(out, level="full").findings)
+    assert f"row {rows[0]} {sentence}" in found
+    assert turn == 1 or f"row {rows[0]} message 3 is in no pack" in found
 
 
-def test_a_row_of_turns_counts_as_documents_in_weights_of_losses(
-    tmp_path: Path, tokenizer: str
-) -> None:
-    out = built(tmp_path, tokenizer, thoughtful(3), turns="each", order="input")
-    for batch in PackedLoader(PackedShards(out), 2, shuffle=False, loss_weights="document"):
-        assert batch.loss_weights.sum() == pytest.approx(9), "9 turns, not 3 rows"
-
-
-def test_the_loss_of_packs_is_that_of_separate_documents(tmp_path: Path, tokenizer: str) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from packprep.loaders import to_hf
-
-    model = tiny_llama(vocab_size=320).double()
-    rows = thoughtful(6)
-    out = built(tmp_path, tokenizer, rows, turns="each", max_length=400)
-    alone = torch.zeros((), dtype=torch.float64)
-    for ids, labels in found_in(out).values():
-        logits = model(input_ids=torch.tensor([ids])).logits[0]
-        targets = torch.tensor(labels[1:])
-        alone = alone + torch.nn.functional.cross_entropy(
-            logits[:-1], targets, reduction="sum", ignore_index=-100
-        )
-    packed = torch.zeros((), dtype=torch.float64)
-    for batch in PackedLoader(PackedShards(out), 1, shuffle=False):
-        fields = to_hf(batch)
-        targets = fields.pop("labels")[0, 1:]
-        logits = model(**fields).logits[0]
-        packed = packed + torch.nn.functional.cross_entropy(
-            logits[:-1], targets, reduction="sum", ignore_index=-100
-        )
-    torch.testing.assert_close(packed, alone, atol=1e-9, rtol=1e-12)
+def test_a_row_of_turns_counts_as_documents_in_weights_of_losses(zoo: Zoo) -> None:
+    packs = PackedShards(zoo["turns"], split="train")
+    documents = sum(len(pack.columns["turn_ids"]) for pack in packs)
+    loader = PackedLoader(packs, 1, shuffle=False, loss_weights="document")
+    total = sum(float(batch.loss_weights.sum()) for batch in loader)
+    assert total == pytest.approx(documents), "turns, not rows"
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "words"),
     [
-        (
-            {"train_on": "last-turn"},
-            "turns each trains one turn of the assistant in each document, so it cannot be used "
-            "with train_on last-turn; leave one of them out",
-        ),
-        (
-            {"messages_column": None},
-            "turns each is for conversations; give --messages-column too (auto finds it)",
-        ),
+        ({"train_on": "last-turn"}, ("turns each", "train_on last-turn")),
+        ({"messages_column": None}, ("turns each", "--messages-column")),
         (
             {"pair_columns": ("a", "b"), "overflow": "drop", "messages_column": "auto"},
-            "turns each cannot be used with pair_columns: a pair is one document; leave one of "
-            "them out",
+            ("turns each", "pair_columns"),
         ),
-        (
-            {"turns": "row", "max_turns": 2},
-            "max_turns counts documents of turns, but a row is one document; give --turns each or "
-            "auto",
-        ),
-        ({"max_turns": 0}, "max_turns is 0, expected at least 1"),
+        ({"turns": "row", "max_turns": 2}, ("max_turns", "--turns each or auto")),
+        ({"max_turns": 0}, ("max_turns is 0", "at least 1")),
     ],
 )
 def test_options_that_have_no_meaning_with_turns_are_refused(
-    more: dict[str, Any], message: str
+    more: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ConfigError) as error:
+    with refused(ConfigError, *words):
         BuildConfig(**MESSAGES | {"turns": "each"} | more)
-    assert str(error.value) == message
 
 
 def test_a_tokenizer_without_a_template_has_no_turns(tmp_path: Path) -> None:
     bare = str(save_tokenizer(tmp_path / "bare"))
     rows = [{"q": "cat?", "a": "on the mat"}]
-    columns: dict[str, Any] = {
-        "messages_column": None,
-        "prompt_column": "q",
-        "response_column": "a",
-    }
+    columns: dict[str, Any] = {"prompt_column": "q", "response_column": "a"}
+    columns["messages_column"] = None
     with pytest.raises(ConfigError, match="turns each needs a chat template, and the tokenizer"):
         built(tmp_path, bare, rows, turns="each", **columns)
     out = built(tmp_path, bare, rows, "row", **columns)
@@ -402,14 +340,9 @@ def test_a_tokenizer_without_a_template_has_no_turns(tmp_path: Path) -> None:
 
 def test_an_unstable_row_is_named(tmp_path: Path, tokenizer: str) -> None:
     (tmp_path / "count.jinja").write_text("{{ messages | length }}" + SMALL)
-    with refused(InputError, "out.jsonl row 0 (line 1): the template renders the messages"):
-        built(
-            tmp_path,
-            tokenizer,
-            thoughtful(1),
-            turns="auto",
-            chat_template=str(tmp_path / "count.jinja"),
-        )
+    more = {"turns": "auto", "chat_template": str(tmp_path / "count.jinja")}
+    with refused(InputError, "out.jsonl row 0 (line 1)", "the messages before message 1"):
+        built(tmp_path, tokenizer, thoughtful(1), **more)
 
 
 def test_text_left_out_of_whole_rows_asks_for_auto(tmp_path: Path, tokenizer: str) -> None:
@@ -446,7 +379,11 @@ def undisturbed(corpus: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("place", "name", "calls"),
-    [(stages, "Windows", 0), (window_files, "write_shard", 2), (stages, "sign", 0)],
+    [
+        pytest.param(stages, "Windows", 0, marks=pytest.mark.long),
+        (window_files, "write_shard", 2),
+        pytest.param(stages, "sign", 0, marks=pytest.mark.long),
+    ],
 )
 def test_a_stopped_build_goes_on_to_the_same_bytes(
     corpus: dict[str, Any], place: Any, name: str, calls: int
@@ -464,6 +401,7 @@ def test_tasks_of_an_array_make_the_same_bytes(corpus: dict[str, Any]) -> None:
     assert merged.data == undisturbed(corpus)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # Ray warns of its own future
 def test_ray_makes_the_same_bytes(corpus: dict[str, Any]) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install packprep[ray]")
@@ -481,5 +419,4 @@ def test_kept_tokens_and_appended_rows_keep_their_turns(tmp_path: Path, tokenize
     added = options(tmp_path, tokenizer, rows, "out", turns="each")
     build(BuildConfig(**added | {"append": True, "sources": (*added["sources"], str(more))}))
     assert sorted(found_in(first)) == [(row, turn) for row in range(15) for turn in (1, 3, 5)]
-    verdict = verify(first, level="full")
-    assert [*verdict.findings] == []
+    assert [*verify(first, level="full").findings] == []

@@ -44,16 +44,8 @@ SIGNS = (
     "{{- c + '<|im_end|>\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
-COUNTS = [
-    "documents",
-    "split_rows",
-    "same_text_rows",
-    "without_turn",
-    "at_text",
-    "earlier",
-    "behind_rows",
-    "behind_characters",
-]
+COUNTS = ["documents", "split_rows", "same_text_rows", "without_turn", "at_text", "earlier"]
+COUNTS += ["behind_rows", "behind_characters"]
 
 
 def splitter(source: str, turns: Any = "each", max_turns: int | None = None) -> TurnSplitter:
@@ -127,17 +119,11 @@ def test_each_turn_is_a_document_up_to_its_end(source: str) -> None:
     found = documents(rendered)
     assert found == by_prefixes(template, Conversation(messages), "<|im_end|>")
     assert counts(rendered) == {"documents": 3, "split_rows": 1}
-    if source != LLAMA:
-        assert [
-            [word in trained for word in ("one", "two", "three")] for _, _, [trained] in found
-        ] == [
-            [True, False, False],
-            [False, True, False],
-            [False, False, True],
-        ]
-        assert rendered.left_out == []
-    else:
-        assert [part.text for part in rendered.left_out] == ["one", "two", "three"]
+    left_out = [part.text for part in rendered.left_out]
+    assert left_out == (["one", "two", "three"] if source == LLAMA else [])
+    for number, (_, _, [trained]) in enumerate(found if source != LLAMA else []):
+        words = [word for word in ("one", "two", "three") if word in trained]
+        assert words == [("one", "two", "three")[number]]
 
 
 @pytest.mark.parametrize("name", templated())
@@ -259,36 +245,36 @@ def test_a_turn_that_is_not_behind_its_prompt_begins_at_its_own_text() -> None:
     assert documents(rendered)[0][2] == ["hello <s><|im_end|>"]
 
 
-def test_generation_blocks_say_what_is_trained_of_a_turn() -> None:
-    blocks = CHATML.replace(
-        "{{ m.content }}",
-        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
-        "{% else %}{{ m.content }}{% endif %}",
-    )
-    rendered = splitter(blocks).render(Conversation(chat("hi", "hello", "bye", "ciao")))
-    assert [trained for _, _, trained in documents(rendered)] == [["hello"], ["ciao"]]
+BLOCKS = CHATML.replace(
+    "{{ m.content }}",
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}",
+)
+FOUR, END = chat("hi", "hello", "bye", "ciao"), "<|im_end|>"
+SPLIT = {"documents": 1, "split_rows": 1}
+BEHIND = SPLIT | {"behind_rows": 1, "behind_characters": len("and then")}
 
 
-def test_turns_that_are_switched_off_make_no_document() -> None:
-    messages = chat("hi", "hello", "bye", "ciao")
-    rendered = splitter(CHATML).render(Conversation(messages, untrained=(1,)))
-    assert [(turn, trained) for turn, _, trained in documents(rendered)] == [
-        (3, ["ciao<|im_end|>"])
-    ]
-    none = splitter(CHATML).render(Conversation(messages, untrained=(1, 3)))
-    assert [(turn, trained) for turn, _, trained in documents(none)] == [(-1, [])]
-    assert counts(none) == {"documents": 1, "without_turn": 1}
-
-
-def test_text_behind_the_last_turn_is_counted() -> None:
-    rendered = splitter(CHATML).render(Conversation(chat("hi", "hello", "and then")))
-    assert [turn for turn, _, _ in documents(rendered)] == [1]
-    assert counts(rendered) == {
-        "documents": 1,
-        "split_rows": 1,
-        "behind_rows": 1,
-        "behind_characters": len("and then"),
-    }
+@pytest.mark.parametrize(
+    ("source", "messages", "untrained", "expected", "counted"),
+    [
+        (BLOCKS, FOUR, (), [(1, ["hello"]), (3, ["ciao"])], {"documents": 2, "split_rows": 1}),
+        (CHATML, FOUR, (1,), [(3, [f"ciao{END}"])], SPLIT),
+        (CHATML, FOUR, (1, 3), [(-1, [])], {"documents": 1, "without_turn": 1}),
+        (CHATML, chat("hi", "hello", "and then"), (), [(1, [f"hello{END}"])], BEHIND),
+    ],
+    ids=["blocks", "one switched off", "all switched off", "text after the last turn"],
+)
+def test_turns_that_are_trained_make_documents_and_the_rest_is_counted(
+    source: str,
+    messages: list[dict[str, Any]],
+    untrained: tuple[int, ...],
+    expected: list[tuple[int, list[str]]],
+    counted: dict[str, int],
+) -> None:
+    rendered = splitter(source).render(Conversation(messages, untrained=untrained))
+    assert [(turn, trained) for turn, _, trained in documents(rendered)] == expected
+    assert counts(rendered) == counted
 
 
 def test_only_the_last_turns_make_documents_with_max_turns() -> None:
@@ -312,14 +298,11 @@ def test_auto_trains_every_text_that_one_of_both_can_train(
     """A text of a turn that `each` trains is trained once by `auto`, whatever auto chose."""
     messages: list[dict[str, Any]] = []
     for number, kind in enumerate(turns):
-        answer: dict[str, Any] = {
-            "role": "assistant",
-            "content": f"answer {number} {rng.random()}",
-        }
+        answer: dict[str, Any] = {"role": "assistant"}
+        answer["content"] = f"answer {number} {rng.random()}"
         if kind == "thinks":
-            answer |= dict.fromkeys(
-                ("reasoning_content", "thinking"), f"thought {number} {rng.random()}"
-            )
+            thought = f"thought {number} {rng.random()}"
+            answer |= {"reasoning_content": thought, "thinking": thought}
         if kind == "inline":
             answer["content"] = f"<think>thought {rng.random()}</think>{answer['content']}"
         if kind == "calls":

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ from packprep.chat.conversations import Conversation
 from packprep.chat.template import RenderError
 from packprep.chat.turn_locator import TrainOn
 from packprep.chat.turns import Rendered, TurnFinder
-from tests.helpers.errors import assert_says
+from tests.helpers.errors import refused
 
-from .test_template import CHATS, TOOL, template
+from .test_template import template
 
 SPECIALS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
@@ -48,47 +47,128 @@ def chat(*texts: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_turn_runs_from_the_generation_prompt_to_its_end_token(folder: Path) -> None:
-    rendered = find(folder, CHATML, chat("hi", "hello", "bye", "ciao"))
-    assert trained(rendered) == ["hello<|im_end|>", "ciao<|im_end|>"]
+def chatml(content: str) -> str:
+    """CHATML with another expression for the content of a message."""
+    return CHATML.replace("{{ m.content }}", content)
+
+
+THINKS = chatml("{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}")
+CALLS = "{{ m.content }}{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}"
+BLOCKS = (
+    "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ "
+    "m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
+)
+SYSTEM_LAST = (
+    "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[{% if "
+    "loop.revindex <= 2 and (loop.last or loop.revindex == 2) %}{{ messages[0].content }} "
+    "{% endif %}{{ m.content }}]{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
+)
+LOOKS = (
+    "{% for m in messages %}{% if m.content.startswith('<r>') and m.content.endswith('</r>') "
+    "%}R{% endif %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+INST = (
+    "<s>{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
+    "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
+)
+TWO = chat("hi", "hello", "bye", "ciao")
+CALL = {"id": "1", "function": {"name": "f", "arguments": {"a": 'x"y'}}}
+WITH_CALLS = [
+    *chat("hi", "", "so"),
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "3"},
+    {"role": "assistant", "content": "three"},
+]
+TRAINED: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
+    "from the generation prompt to the end token": (
+        CHATML,
+        TWO,
+        ["hello<|im_end|>", "ciao<|im_end|>"],
+    ),
+    "no turn": (CHATML, chat("hi"), []),
+    "what the generation prompt does not write": (
+        THINKS,
+        chat("hi", "hello"),
+        ["<think></think>hello<|im_end|>"],
+    ),
+    "not what it writes": (
+        THINKS.replace("assistant\n{% endif %}", "assistant\n<think></think>{% endif %}"),
+        chat("hi", "hello"),
+        ["hello<|im_end|>"],
+    ),
+    "without a generation prompt": (INST, TWO, [" hello</s>", " ciao</s>"]),
+    "earlier thinking dropped": (
+        chatml("{{ m.content if loop.last else m.content.split('</t>')[-1] }}"),
+        chat("hi", "<t>hm</t>hello", "bye", "<t>ah</t>ciao"),
+        ["hello<|im_end|>", "<t>ah</t>ciao<|im_end|>"],
+    ),
+    "the system message last": (
+        SYSTEM_LAST,
+        [{"role": "system", "content": "be"}, *TWO],
+        ["hello</s>", "ciao</s>"],
+    ),
+    "trims, and looks at how a text begins and ends": (
+        LOOKS,
+        chat("<r>1</r>", " a ", "<r>\n2</r>", "<r>b"),
+        ["a<|im_end|>", "<r>b<|im_end|>"],
+    ),
+    "compares the messages of the user": (
+        CHATML.replace("{{ m.role }}\n", "{{ m.role }}\n{{ 'tools' if m == messages[0] }}"),
+        chat("hi", "hello", "hi", "ciao"),
+        ["hello<|im_end|>", "ciao<|im_end|>"],
+    ),
+    "calls and empty texts": (
+        chatml(CALLS),
+        WITH_CALLS,
+        [
+            "<|im_end|>",
+            '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>',
+            "three<|im_end|>",
+        ],
+    ),
+    "an assistant first": (
+        "{{ messages[0].role }}:" + CHATML,
+        chat("", "hello", "hi", "ciao")[1:],
+        ["hello<|im_end|>", "ciao<|im_end|>"],
+    ),
+    "blocks": (BLOCKS, TWO, ["hello</s>", "ciao</s>"]),
+    "blocks upside down": (
+        "{% filter trim | reverse %}" + BLOCKS + "{% endfilter %}",
+        chat("hi", "hello"),
+        [">s/<olleh"],
+    ),
+    "blocks in capitals": (
+        "{% filter upper %}" + BLOCKS + "{% endfilter %}",
+        chat("hi", "hello"),
+        ["HELLO</S>"],
+    ),
+    "without an end token": (CHATML.replace("<|im_end|>", ""), TWO, ["hello\n", "ciao\n"]),
+    "without an end token or a text": (
+        CHATML.replace("<|im_end|>", ""),
+        chat("hi", "hello", "bye", ""),
+        ["hello\n", "\n"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_trained_is_what_a_model_writes(folder: Path, name: str) -> None:
+    source, messages, expected = TRAINED[name]
+    rendered = find(folder, source, messages)
+    assert trained(rendered) == expected
     assert rendered.specials is None
-    assert trained(find(folder, CHATML, chat("hi", "hello", "bye", "ciao"), "last-turn")) == [
-        "ciao<|im_end|>"
-    ]
-    assert find(folder, CHATML, chat("hi", "hello"), "all").trained is None
-    assert trained(find(folder, CHATML, chat("hi"))) == []
+    asked = max(at for at, message in enumerate(messages) if message["role"] == "user")
+    answers = sum(message["role"] == "assistant" for message in messages[asked:])
+    of_last = expected[len(expected) - answers :]
+    assert trained(find(folder, source, messages, "last-turn")) == of_last
+    assert find(folder, source, messages, "all").trained is None
 
 
-def test_what_the_generation_prompt_does_not_write_is_trained(folder: Path) -> None:
-    thinking = CHATML.replace(
-        "{{ m.content }}", "{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}"
-    )
-    assert trained(find(folder, thinking, chat("hi", "hello"))) == [
-        "<think></think>hello<|im_end|>"
-    ]
-    prompted = thinking.replace("assistant\n{% endif %}", "assistant\n<think></think>{% endif %}")
-    assert trained(find(folder, prompted, chat("hi", "hello"))) == ["hello<|im_end|>"]
-
-
-def test_a_template_without_a_generation_prompt_begins_where_the_messages_before_end(
-    folder: Path,
-) -> None:
-    source = (
-        "<s>{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
-        "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
-    )
-    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == [
-        " hello</s>",
-        " ciao</s>",
-    ]
-
-
-def test_a_template_that_drops_earlier_thinking_is_exact(folder: Path) -> None:
-    source = CHATML.replace(
-        "{{ m.content }}", "{{ m.content if loop.last else m.content.split('</t>')[-1] }}"
-    )
-    rendered = find(folder, source, chat("hi", "<t>hm</t>hello", "bye", "<t>ah</t>ciao"))
-    assert trained(rendered) == ["hello<|im_end|>", "<t>ah</t>ciao<|im_end|>"]
+def test_a_template_ends_turns_unless_no_special_token_does(folder: Path) -> None:
+    assert TurnFinder(template(folder, CHATML), SPECIALS).ends_turns()
+    without = template(folder, CHATML.replace("<|im_end|>", ""))
+    assert not TurnFinder(without, SPECIALS).ends_turns()
 
 
 # As Qwen3 has it with enable_thinking false: the prompt ends with an empty thought, and only the
@@ -117,24 +197,13 @@ def test_a_turn_that_begins_differently_from_the_generation_prompt_is_refused(
 ) -> None:
     messages = chat("hi", "hello", "bye", "ciao")
     messages[1]["reasoning_content"] = "hm"
-    with pytest.raises(RenderError) as refused:
+    prompt = ("message 1 does not begin with", r"'<|im_start|>assistant\n<t></t>'")
+    advice = ("remove the reasoning from the row", "--chat-template", "--train-on all")
+    with refused(RenderError, *prompt, r"'<|im_start|>assistant\n<t>hm</' there", *advice):
         find(folder, EMPTY_THOUGHT, messages)
-    assert_says(
-        str(refused.value),
-        PROMPT,
-        r"'<|im_start|>assistant\n<t></t>'",
-        "<t>hm</'",
-        "remove the reasoning",
-    )
     elsewhere = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")
-    with pytest.raises(RenderError) as refused:
+    with refused(RenderError, "message 1", "'<|im_start|>assistant:' there", *advice[1:]):
         find(folder, elsewhere, chat("hi", "hello"))
-    assert_says(
-        str(refused.value),
-        PROMPT,
-        r"'<|im_start|>assistant\n'",
-        "'<|im_start|>assistant:' there; give a",
-    )
 
 
 @pytest.mark.parametrize("inline", [False, True])
@@ -154,113 +223,11 @@ def test_reasoning_in_the_last_turn_is_refused_with_advice_where_thinking_is_off
         messages[1]["reasoning_content"] = messages[1]["thinking"] = "hm"
     thinking = find(folder, source, messages)
     assert trained(thinking) == ["<think>hm</think>hello<|im_end|>"]
-    with pytest.raises(RenderError) as refused:
+    words = ("message 1", r"'<|im_start|>assistant\n<think></think>'", "enable_thinking is false")
+    with refused(RenderError, *words, "set enable_thinking to true for it"):
         TurnFinder(template(folder, source), SPECIALS).render(
             Conversation(messages, None, {"enable_thinking": False})
         )
-    assert_says(
-        str(refused.value),
-        PROMPT,
-        "<think></think>'",
-        "<think>hm</thin'",
-        "enable_thinking is false",
-    )
-
-
-def test_a_template_that_puts_the_system_message_last_is_exact(folder: Path) -> None:
-    source = (
-        "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[{% if "
-        "loop.revindex <= 2 and "
-        "(loop.last or loop.revindex == 2) %}{{ messages[0].content }} {% endif %}{{ m.content }}]"
-        "{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
-    )
-    messages = [{"role": "system", "content": "be"}, *chat("hi", "hello", "bye", "ciao")]
-    rendered = find(folder, source, messages)
-    assert rendered.text == "[hi]hello</s>[be bye]ciao</s>"
-    assert trained(rendered) == ["hello</s>", "ciao</s>"]
-
-
-def test_a_template_may_trim_and_look_at_how_a_text_begins_and_ends(folder: Path) -> None:
-    source = (
-        "{% for m in messages %}{% if m.content.startswith('<r>') and m.content.endswith('</r>') "
-        "%}R{% endif %}"
-        "<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    rendered = find(folder, source, chat("<r>1</r>", " a ", "<r>\n2</r>", "<r>b"))
-    assert rendered.text.count("R") == 2
-    assert trained(rendered) == ["a<|im_end|>", "<r>b<|im_end|>"]
-
-
-def test_a_template_may_compare_the_messages_of_the_user(folder: Path) -> None:
-    source = CHATML.replace(
-        "{{ m.role }}\n", "{{ m.role }}\n{% if m == messages[0] %}tools{% endif %}"
-    )
-    rendered = find(folder, source, chat("hi", "hello", "hi", "ciao"))
-    assert rendered.text.count("tools") == 2
-    assert trained(rendered) == ["hello<|im_end|>", "ciao<|im_end|>"]
-
-
-def test_calls_and_empty_texts_are_turns_too(folder: Path) -> None:
-    source = CHATML.replace(
-        "<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>"
-    )
-    call = {"id": "1", "function": {"name": "f", "arguments": {"a": 'x"y'}}}
-    messages = [
-        *chat("hi", ""),
-        {"role": "user", "content": "so"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-    ]
-    rendered = find(
-        folder,
-        source,
-        [*messages, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "three"}],
-    )
-    assert trained(rendered) == [
-        "<|im_end|>",
-        '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>',
-        "three<|im_end|>",
-    ]
-
-
-def test_the_first_turn_of_an_assistant_is_found_by_the_generation_prompt(
-    folder: Path,
-) -> None:
-    source = "{{ messages[0].role }}:" + CHATML
-    messages = chat("", "hello", "hi", "ciao")[1:]
-    assert trained(find(folder, source, messages)) == ["hello<|im_end|>", "ciao<|im_end|>"]
-
-
-def test_generation_blocks_mark_what_is_trained(folder: Path) -> None:
-    source = (
-        "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ "
-        "m.content }}</s>"
-        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
-    )
-    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == [
-        "hello</s>",
-        "ciao</s>",
-    ]
-    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"), "last-turn")) == [
-        "ciao</s>"
-    ]
-    filtered = "{% filter upper %}" + source + "{% endfilter %}"
-    backwards = find(folder, filtered.replace("upper", "trim | reverse"), chat("hi", "hello"))
-    assert trained(backwards) == [">s/<olleh"]
-    with pytest.raises(RenderError, match="cannot find the trained text: the template changes"):
-        find(folder, filtered.replace("upper", "list | unique | join"), chat("hi", "hello"))
-    assert trained(find(folder, filtered, chat("hi", "hello"))) == ["HELLO</S>"]
-
-
-def test_turns_without_an_end_of_turn_token_are_trained_to_their_last_text(folder: Path) -> None:
-    source = CHATML.replace("<|im_end|>", "")
-    assert trained(find(folder, source, chat("hi", "hello", "bye", "ciao"))) == [
-        "hello\n",
-        "ciao\n",
-    ]
-    assert trained(find(folder, source, chat("hi", "hello", "bye", ""))) == ["hello\n", "\n"]
-    assert not TurnFinder(template(folder, source), SPECIALS).ends_turns()
-    assert TurnFinder(template(folder, CHATML), SPECIALS).ends_turns()
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -316,6 +283,10 @@ def test_arguments_given_as_json_text_are_written_once(folder: Path, quotes: boo
             "{{ messages | map(attribute='content') | map('length') | join }}</s>",
             "cannot find the trained text",
         ),
+        (
+            "{% filter list | unique | join %}" + BLOCKS + "{% endfilter %}",
+            "cannot find the trained text: the template changes",
+        ),
     ],
 )
 def test_turns_that_cannot_be_found_are_refused_with_advice(
@@ -363,9 +334,7 @@ def test_a_token_that_a_template_makes_by_cutting_a_text_is_found(folder: Path) 
 
 
 def test_a_text_with_a_mark_is_refused(folder: Path) -> None:
-    with pytest.raises(
-        RenderError, match=r"its text has U\+FDD1, which is not a character; remove it"
-    ):
+    with refused(RenderError, "U+FDD1, which is not a character; remove it"):
         find(folder, CHATML, chat("\ufdd1", "a"))
 
 
@@ -405,16 +374,4 @@ def test_conversations_of_one_form_are_rendered_once_each() -> None:
     finder = _finder()
     for number in range(5):
         finder.render(Conversation(chat("hi", str(number), "bye", "ciao")))
-    info = finder._form.cache_info()
-    assert info.misses == 1
-
-
-@pytest.mark.parametrize("messages", CHATS.values(), ids=list(CHATS))
-def test_spans_rise_and_lie_in_the_text(folder: Path, messages: Sequence[dict[str, Any]]) -> None:
-    source = CHATML.replace(
-        "<|im_end|>", "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>"
-    )
-    rendered = find(folder, source, list(messages), tools=[TOOL])
-    bounds = [bound for span in rendered.trained or [] for bound in span]
-    assert bounds == sorted(set(bounds))
-    assert all(0 <= bound <= len(rendered.text) for bound in bounds)
+    assert finder._form.cache_info().misses == 1

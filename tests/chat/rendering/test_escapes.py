@@ -19,6 +19,7 @@ from packprep.chat.template import load_chat_template
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import save_tokenizer
+from tests.helpers.errors import refused
 
 BIG = "b" * 9_999_999
 VALUES: dict[str, Any] = {"xs": [1], "table": {"a": 1}, "big": BIG}
@@ -99,6 +100,7 @@ def test_a_way_out_of_the_sandbox_is_refused(source: str) -> None:
         "{{ lipsum.__globals__['os'].popen('id').read() }}",  # there is no lipsum
         "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
         "{{ namespace({'__class__': 1}) }}",
+        "{{ namespace(__init__=1) }}",
         "{{ ['{0.__class__}'.format] | map('call', xs) | list }}",
         "{{ config.items() }}",
         "{{ request.application.__globals__ }}",
@@ -194,9 +196,8 @@ def test_a_template_that_cannot_be_compiled_is_a_sentence(
     tokenizer = load_tokenizer(save_tokenizer(tmp_path / "tokenizer"))
     path = tmp_path / "a.jinja"
     path.write_text(source)
-    with pytest.raises(ConfigError) as raised:
+    with refused(ConfigError, f"{path} {sentence}"):
         load_chat_template(tokenizer, path)
-    assert str(raised.value).startswith(f"{path} {sentence}")
 
 
 def test_the_reason_of_a_refusal_is_in_the_error_of_a_row(tmp_path: Path) -> None:
@@ -204,7 +205,5 @@ def test_the_reason_of_a_refusal_is_in_the_error_of_a_row(tmp_path: Path) -> Non
     path = tmp_path / "a.jinja"
     path.write_text("{{ messages.__class__ }}")
     template = load_chat_template(tokenizer, path)
-    with pytest.raises(
-        InputError, match="cannot render it: the template reads the attribute '__class__' of a list"
-    ):
+    with refused(InputError, "cannot render it: the template reads the attribute '__class__'"):
         template.render(Conversation([{"role": "user", "content": "a"}]))
