@@ -12,8 +12,7 @@ import pyarrow as pa
 from packprep.derive.forms import Materialize, manifest_in_form, named_batch
 from packprep.inspect.report_file import read_report
 from packprep.output.shard_writer import column_bytes
-from packprep.schemas.columns import FILLER, check_schema, token_type
-from packprep.schemas.errors import FormatError
+from packprep.schemas.columns import FILLER, token_type
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.names import Names, column_view
 from packprep.schemas.report import Report
@@ -23,6 +22,7 @@ from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError
 from packprep.tokens.checked_output import CheckedOutput
 from packprep.tokens.index_shards import as_packs
+from packprep.tokens.shard_packs import stored_packs
 
 _DOCUMENT_NUMBERS = ("document_ids", "pair_ids", "row_ids")  # columns of document ids
 
@@ -74,23 +74,17 @@ class OutputPart:
 
     def batches(self, entry: FileEntry, path: Path) -> Iterator[pa.RecordBatch]:
         """Packs of a shard at a path in the form of the result, checked, with new document ids."""
-        packs, where = 0, f"{self.source}/{entry.path}"
+        where, packs_of = f"{self.source}/{entry.path}", self.source.packs_of
         limits = {
             "max_length": self.manifest.longest(entry),
             "vocab_size": self.manifest.vocab_size,
         }
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            check_schema(stream.schema, self.manifest.file_columns, where)
-            for stored in stream:
-                batch = self.source.packs_of(entry, stored, packs)
-                check_batch(batch, self.manifest.columns, **limits, where=where, first_pack=packs)
-                if self.made.names != self.manifest.names:
-                    batch = named_batch(batch, self.made.columns, self.made.names, where)
-                    check_batch(batch, self.made.columns, **limits, where=where, first_pack=packs)
-                packs += len(batch)
-                yield self._shifted(batch) if self.renumbered else batch
-        if packs != entry.packs:
-            raise FormatError(f"{where} has {packs} packs; the manifest says {entry.packs}")
+        for first, batch in stored_packs(path, self.manifest, entry, where, packs_of):
+            check_batch(batch, self.manifest.columns, **limits, where=where, first_pack=first)
+            if self.made.names != self.manifest.names:
+                batch = named_batch(batch, self.made.columns, self.made.names, where)
+                check_batch(batch, self.made.columns, **limits, where=where, first_pack=first)
+            yield self._shifted(batch) if self.renumbered else batch
 
     def _shifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for name in _DOCUMENT_NUMBERS:
@@ -108,14 +102,9 @@ class OutputPart:
         """Bytes and tokens of each pack of a shard in the form of the result, [packs] each."""
         packs_of = as_packs(self.source.output, self.manifest, tokens=False)
         sizes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        packs = 0
-        with (
-            self.source.peeking(entry) as path,
-            pa.memory_map(str(path)) as file,
-            pa.ipc.open_stream(file) as stream,
-        ):
-            for stored in stream:
-                batch = packs_of(entry, stored, packs)
+        where = f"{self.source}/{entry.path}"
+        with self.source.peeking(entry) as path:
+            for _, batch in stored_packs(path, self.manifest, entry, where, packs_of):
                 counts: dict[str, Int64] = {"row": np.zeros(len(batch), np.int64)}
                 for kind, name in {c.kind: c.name for c in self.manifest.columns}.items():
                     view = column_view(batch, name, entry.path)
@@ -123,7 +112,6 @@ class OutputPart:
                 tokens, segments = counts["token"], counts["boundary"] - 1
                 sizes.append(column_bytes(self.made.columns, tokens, segments, 1, counts["row"]))
                 lengths.append(tokens)
-                packs += len(batch)
         return np.concatenate(sizes), np.concatenate(lengths)
 
 

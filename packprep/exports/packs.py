@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.exports.unshared import Unshared, plain_columns
-from packprep.inspect.shard_files import UNREADABLE
 from packprep.schemas.boundaries import bad_packs
-from packprep.schemas.columns import FILLER, NO_LOSS, Column, as_unsigned, check_schema
+from packprep.schemas.columns import FILLER, NO_LOSS, Column, as_unsigned
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.schemas.names import column_view, stored_schema
 from packprep.support.arrays import Bools, Int32, Int64, UInt16
 from packprep.tokens.checked_output import CheckedOutput
+from packprep.tokens.shard_packs import stored_packs
 
 # Other columns are not exported.
 _READ = ("tokens", "cu_seqlens", "labels", "document_ids", "segment_lengths")
@@ -108,39 +108,20 @@ def read_packs(source: CheckedOutput, entry: FileEntry, path: Path) -> Iterator[
     """
     manifest = source.manifest
     columns = _columns(manifest)
-    where, first = f"{source}/{entry.path}", 0
+    where = f"{source}/{entry.path}"
     plain = Unshared(manifest, entry) if manifest.has_trees else None
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            check_schema(stream.schema, manifest.file_columns, where)
-            for stored in stream:
-                batch, packs = source.packs_of(entry, stored, first), first
-                first += len(batch)
-                if plain is not None:
-                    batch = plain.packs(batch, where, packs)
-                views = {column.name: column_view(batch, column.name, where) for column in columns}
-                bad_packs(views, columns, manifest.max_length, where, packs, StopAtFirst())
-                values = {name: view.flat for name, view in views.items()}
-                offsets = {
-                    name: views[name].offsets.astype(np.int64) - int(views[name].offsets[0])
-                    for name in ("tokens", "cu_seqlens")
-                }
-                _check_range(values, manifest.vocab_size, f"{where} packs from {packs}")
-                if len(batch):
-                    yield _pack_batch(batch, values, offsets["tokens"], offsets["cu_seqlens"])
-    except FormatError:
-        raise
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FormatError(
-            f"{where} is not a valid Arrow stream after {first} packs: {reason}; restore the file "
-            "or build again"
-        ) from None
-    if first != entry.packs:
-        raise FormatError(
-            f"{where} has {first} packs; the manifest lists {entry.packs}: restore the file or "
-            "build again"
-        )
+    for first, packed in stored_packs(path, manifest, entry, where, source.packs_of):
+        batch = packed if plain is None else plain.packs(packed, where, first)
+        views = {column.name: column_view(batch, column.name, where) for column in columns}
+        bad_packs(views, columns, manifest.max_length, where, first, StopAtFirst())
+        values = {name: view.flat for name, view in views.items()}
+        offsets = {
+            name: views[name].offsets.astype(np.int64) - int(views[name].offsets[0])
+            for name in ("tokens", "cu_seqlens")
+        }
+        _check_range(values, manifest.vocab_size, f"{where} packs from {first}")
+        if len(batch):
+            yield _pack_batch(batch, values, offsets["tokens"], offsets["cu_seqlens"])
 
 
 def _columns(manifest: Manifest) -> list[Column]:

@@ -23,6 +23,7 @@ from packprep.schemas.names import column_view
 from packprep.support.arrays import Int64
 from packprep.support.progress import Progress, Silent
 from packprep.tokens.index_shards import as_packs
+from packprep.tokens.shard_packs import stored_packs
 
 COST_UNIT = 10_000
 """Attention cost of one document that fills a pack."""
@@ -221,19 +222,9 @@ def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[Win
     """
     packs_of = as_packs(output, manifest, tokens=False)
     for entry in manifest.shards(split, epoch=0):
-        path, packs = check_file(output, entry), 0
-        try:
-            with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                for batch in stream:
-                    rows = packs_of(entry, batch, packs)
-                    packs += len(batch)
-                    yield _measured(rows, manifest, split, entry)
-        except pa.ArrowException as error:
-            raise FormatError(
-                f"{path} is not a valid Arrow stream: {error}; restore the file or build again"
-            ) from None
-        if packs != entry.packs:
-            raise FormatError(f"{path} has {packs} packs; the manifest says {entry.packs}")
+        path = check_file(output, entry)
+        for _, batch in stored_packs(path, manifest, entry, str(path), packs_of):
+            yield _measured(batch, manifest, split, entry)
 
 
 def _measured(

@@ -4,17 +4,15 @@ Only what is read is checked. Shards are mapped, so finding a document in a tera
 `document_ids`: eight bytes per segment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.inspect.policy import Sources
-from packprep.inspect.shard_files import UNREADABLE
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.errors import FormatError
@@ -26,6 +24,7 @@ from packprep.schemas.validate import sound_parts
 from packprep.schemas.views import list_view
 from packprep.support.errors import ConfigError, nearest
 from packprep.tokens.index_shards import as_packs
+from packprep.tokens.shard_packs import stored_packs
 
 
 @dataclass(frozen=True)
@@ -127,34 +126,33 @@ def _read_pack(
     rows: bool = False,
 ) -> FoundPack:
     """Read pack `wanted` of a shard. first: number in the split of the first pack of the shard."""
-    begun = 0
-    for batch in _batches(directory, entry):
-        if wanted < begun + len(batch):
-            findings = Findings()
-            row = batch.slice(wanted - begun, 1)
-            views = list(
-                sound_parts(
-                    as_packs(directory, manifest)(entry, row, wanted),
-                    manifest.columns,
-                    max_length=manifest.max_length,
-                    vocab_size=manifest.vocab_size,
-                    where=entry.path,
-                    first_pack=wanted,
-                    findings=findings,
-                )
-            )
-            if not views:  # only a pack without sound boundaries cannot be shown
-                raise FormatError(str(next(iter(findings))))
-            view = rows_view(views[0]) if rows and manifest.has_trees else views[0]
-            return FoundPack(
-                str(entry.split),
-                first + wanted,
-                entry.path,
-                _segments(view, entry, first),
-                view.columns,
-            )
-        begun += len(batch)
-    raise FormatError(f"{entry.path} has {begun:,} packs; the manifest says {entry.packs:,}")
+    begun, batch = next(
+        (begun, batch)
+        for begun, batch in stored_packs(check_file(directory, entry), manifest, entry, entry.path)
+        if wanted < begun + len(batch)
+    )
+    findings = Findings()
+    views = list(
+        sound_parts(
+            as_packs(directory, manifest)(entry, batch.slice(wanted - begun, 1), wanted),
+            manifest.columns,
+            max_length=manifest.max_length,
+            vocab_size=manifest.vocab_size,
+            where=entry.path,
+            first_pack=wanted,
+            findings=findings,
+        )
+    )
+    if not views:  # only a pack without sound boundaries cannot be shown
+        raise FormatError(str(next(iter(findings))))
+    view = rows_view(views[0]) if rows and manifest.has_trees else views[0]
+    return FoundPack(
+        str(entry.split),
+        first + wanted,
+        entry.path,
+        _segments(view, entry, first),
+        view.columns,
+    )
 
 
 def _segments(view: BatchView, entry: FileEntry, first: int) -> tuple[LocatedSegment, ...]:
@@ -201,9 +199,8 @@ def find_documents(
     for split in manifest.splits:
         first = 0
         for entry in manifest.shards(split):
-            begun = 0
-            for batch in _batches(directory, entry):
-                packs_in = packs_of(entry, batch, begun)
+            path = check_file(directory, entry)
+            for begun, packs_in in stored_packs(path, manifest, entry, entry.path, packs_of):
                 ids = list_view(packs_in, ids_column, entry.path)
                 places = np.flatnonzero(
                     np.isin(ids.values[ids.offsets[0] : ids.offsets[-1]], documents)
@@ -214,7 +211,6 @@ def find_documents(
                     located += [
                         segment for segment in read.segments if segment.document in documents
                     ]
-                begun += len(batch)
             first += int(entry.packs or 0)
     return sorted(
         located,
@@ -298,17 +294,3 @@ def document_number(sources: Sources, name: str) -> int:
             f"{row}"
         )
     return int(sources.firsts[numbers[0]]) + int(row)
-
-
-def _batches(directory: Output, entry: FileEntry) -> Iterator[pa.RecordBatch]:
-    """Record batches of a mapped shard."""
-    path = check_file(directory, entry)
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            yield from stream
-    except UNREADABLE as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(
-            f"{path} is not a valid Arrow stream: {error}; run packprep verify"
-        ) from None

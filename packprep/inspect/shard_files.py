@@ -19,9 +19,8 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
 from packprep.support.limits import usable_cores
 from packprep.support.progress import Progress
+from packprep.tokens.shard_packs import UNREADABLE
 
-# Errors of Arrow for a damaged file. MemoryError: a flipped bit can make a length very large.
-UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError)
 Opened = Callable[[], BinaryIO]
 """Opens a file for reading from its start."""
 OnRead = Callable[[int], None]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from packprep.schemas.columns import check_schema
 from packprep.schemas.errors import FormatError
-from packprep.schemas.manifest import FileEntry, Manifest
+from packprep.schemas.manifest import Manifest
 from packprep.schemas.validate import check_batch
 from packprep.tokens.index_shards import as_packs
+from packprep.tokens.shard_packs import stored_packs
 
 
 def read_back(staging: Path, manifest: Manifest, opened: Callable[[str], BufferedReader]) -> None:
@@ -28,9 +28,9 @@ def read_back(staging: Path, manifest: Manifest, opened: Callable[[str], Buffere
             if entry.packs and (manifest.is_index or entry.split not in splits):
                 splits.add(entry.split)
                 with opened(entry.path) as file:
-                    stored = _first_batch(file, manifest, entry)
+                    packs = next(stored_packs(file, manifest, entry, entry.path, packs_of))[1]
                 check_batch(
-                    packs_of(entry, stored, 0),
+                    packs,
                     manifest.columns,
                     max_length=manifest.longest(entry),
                     vocab_size=manifest.vocab_size,
@@ -43,9 +43,3 @@ def read_back(staging: Path, manifest: Manifest, opened: Callable[[str], Buffere
             f"the output is not signed, because it cannot be read: {error}; delete {staging} "
             "and build again, and report it if that fails too"
         ) from None
-
-
-def _first_batch(file: BufferedReader, manifest: Manifest, entry: FileEntry) -> pa.RecordBatch:
-    with pa.ipc.open_stream(file) as stream:
-        check_schema(stream.schema, manifest.file_columns, entry.path)
-        return stream.read_next_batch()
