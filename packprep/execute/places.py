@@ -26,6 +26,7 @@ import pyarrow as pa
 from packprep.execute.job import Job
 from packprep.output.staging import PLACES, SIZES
 from packprep.schemas.canonical import canonical_json, parse_json
+from packprep.schemas.index.token_file import read_stream
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.carried import RowShape
 from packprep.sources.position import Extent
@@ -169,7 +170,8 @@ def find_places(job: Job) -> Places:
 
     def measured(source: Source, _: RowPlace, __: int) -> Iterator[pa.Table]:
         with pa.memory_map(str(job.staging / SIZES / f"{number_of[id(source)]:06d}.arrow")) as file:
-            table = pa.ipc.open_stream(file).read_all()
+            schema, batches = read_stream(file.read_buffer())
+        table = pa.Table.from_batches(batches, schema)
         begins[number_of[id(source)]] = parse_json(
             (table.schema.metadata or {}).get(_BEGINS, b"[]")
         )

@@ -17,9 +17,9 @@ import pyarrow as pa
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.index.token_file import UNREADABLE
 from packprep.support.limits import usable_cores
 from packprep.support.progress import Progress
-from packprep.tokens.shard_packs import UNREADABLE
 
 Opened = Callable[[], BinaryIO]
 """Opens a file for reading from its start."""

@@ -10,12 +10,9 @@ import pyarrow as pa
 
 from packprep.schemas.columns import check_schema
 from packprep.schemas.errors import FormatError
+from packprep.schemas.index.token_file import UNREADABLE
 from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.tokens.index_shards import AsPacks
-
-# Errors of Arrow and numpy for a damaged file. MemoryError: a flipped bit can make a length very
-# large.
-UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError)
 
 
 def stored_packs(

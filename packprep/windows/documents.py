@@ -18,6 +18,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import STANDARD_COLUMNS, Column, DType, Kind
 from packprep.schemas.errors import FormatError
+from packprep.schemas.index.token_file import read_stream
 from packprep.schemas.views import list_view
 from packprep.sources.position import Extent
 from packprep.support.hashing import Purpose, drawn, mix, stream
@@ -128,7 +129,7 @@ def read_documents(
     max_memory: the process releases pages of the files when it uses more bytes than this.
     """
     mapped = MappedFiles.open([directory / file.name for file in files], max_memory)
-    batches = [_batches(file) for file in mapped.files]
+    batches = [read_stream(file)[1] for file in mapped.files]
     origins = [
         document_rows(of_file, _ids(file), _sources(file))
         for of_file, file in zip(batches, files, strict=True)
@@ -158,7 +159,7 @@ def read_chosen(
     groups: list[pa.Array[Any]] = []
     before = 0
     for number, file in enumerate(files):
-        batches = _batches(mapped.files[number])
+        batches = read_stream(mapped.files[number])[1]
         documents = join_documents(batches, *document_rows(batches, _ids(file), _sources(file)))
         rows = chosen(number, documents)
         parts.append(replace(documents.take(rows), row=(before + rows).astype(np.int32)))
@@ -187,11 +188,6 @@ def read_chosen(
         },
         mapped=mapped,
     )
-
-
-def _batches(file: pa.Buffer) -> list[pa.RecordBatch]:
-    with pa.ipc.open_stream(file) as reader:
-        return list(reader)
 
 
 def document_rows(
@@ -255,9 +251,8 @@ def join_documents(
 
 def file_schema(directory: Path, files: Sequence[TokenFile]) -> pa.Schema:
     """The schema of the token files of a build, which is the same in all of them."""
-    path = str(directory / files[0].name)
-    with pa.OSFile(path, "rb") as file, pa.ipc.open_stream(file) as reader:
-        return reader.schema
+    with pa.memory_map(str(directory / files[0].name)) as file:
+        return read_stream(file.read_buffer())[0]
 
 
 def carried_columns(schema: pa.Schema) -> tuple[Column, ...]:

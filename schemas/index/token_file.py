@@ -17,7 +17,9 @@ from ..columns import number_type
 from ..errors import FormatError
 
 _Int64 = NDArray[np.int64]
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError)
+# Errors of Arrow and numpy for a damaged file. MemoryError: a flipped bit can make a length very
+# large.
+UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError, TypeError)
 
 
 class TokenPlaces(NamedTuple):
@@ -41,6 +43,15 @@ class _StoredColumn:
     sizes: _Int64
 
 
+def read_stream(buffer: pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Schema and record batches of an Arrow stream in memory, which its values stay in.
+
+    Raises one of UNREADABLE if it is not one.
+    """
+    with pa.ipc.open_stream(buffer) as stream:
+        return stream.schema, list(stream)
+
+
 class TokenFileView:
     """A mapped token file of `rows` documents. Raises FormatError if it is not one.
 
@@ -53,11 +64,11 @@ class TokenFileView:
         self._views: dict[np.dtype[Any], NDArray[Any]] = {}
         self._columns: dict[str, _StoredColumn] = {}
         try:
-            with pa.ipc.open_stream(buffer) as stream:
-                self._schema, self._names = stream.schema, stream.schema.names
-                self._batches = [batch for batch in stream if len(batch)]
-        except _UNREADABLE as error:
+            self._schema, batches = read_stream(buffer)
+            self._names = self._schema.names
+        except UNREADABLE as error:
             raise self._damaged(error) from None
+        self._batches = [batch for batch in batches if len(batch)]
         self._ends = np.cumsum([len(batch) for batch in self._batches], dtype=np.int64)
         self._starts = np.append(0, self._ends)[:-1]
         if (count := int(self._ends[-1]) if len(self._ends) else 0) != rows:
@@ -118,7 +129,7 @@ class TokenFileView:
                 )
             try:
                 column = self._stored_column(self._names.index(name))
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 raise self._damaged(error) from None
             self._columns[name] = column
         return column
