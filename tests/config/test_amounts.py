@@ -1,21 +1,16 @@
 """Counts, shares and sizes of every option, in Python, YAML, sources, phases and commands."""
 
-import importlib
 from dataclasses import fields
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import BuildConfig
-from packprep.cli.main import COMMANDS, module_of
 from packprep.config.amounts import count_of, share_of, without_percent
 from packprep.config.values import parse_size, value_of
-from packprep.config.yaml_file import from_yaml
 from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused
 from tests.helpers.files import config
@@ -74,34 +69,6 @@ def test_every_share_of_a_build_is_read_as_percent(field: Any) -> None:
     assert value_of(field, "1%") == value_of(field, "0.01") == 0.01
     with refused(ConfigError, f"{field.name} is 'some'", "share"):
         value_of(field, "some")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_share_of_a_command_is_read_as_percent(name: str) -> None:
-    command = importlib.import_module(module_of(name)).command
-    for option in command.params:
-        if isinstance(option, click.Option) and option.metavar == "SHARE":
-            value = option.type.convert("5%", option, None)
-            for field in SHARES:
-                value = value_of(field, value) if field.name == option.name else value
-            assert value == 0.05
-
-
-def test_the_same_numbers_in_yaml_give_the_same_build(tmp_path: Path) -> None:
-    path = tmp_path / "build.yaml"
-    path.write_text(
-        "sources:\n"
-        "  - {path: a.jsonl, weight: 70%, limit: 2k}\n"
-        "  - {path: b.jsonl, weight: 30%}\n"
-        "max_length: 2Ki\nmax_tokens: 1.5B\nholdout: 1%\n"
-    )
-    sources = [
-        {"path": "a.jsonl", "weight": 0.7, "limit": 2000},
-        {"path": "b.jsonl", "weight": 0.3},
-    ]
-    plain = config(sources=sources, max_length=2048, max_tokens=1_500_000_000, holdout=0.01)
-    read = BuildConfig(**from_yaml(path))
-    assert (read.identity(), read.entries()) == (plain.identity(), plain.entries())
 
 
 def test_phases_and_sources_have_counts_and_shares_too() -> None:

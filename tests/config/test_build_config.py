@@ -13,7 +13,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.options import Stage, options_in
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.packing.strategies import STRATEGIES
-from packprep.support.errors import ConfigError, nearest
+from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused
 from tests.helpers.files import config
 
@@ -24,9 +24,7 @@ from tests.helpers.files import config
         ({"max_length": 1}, "max_length is 1, expected at least 2"),
         ({"max_length": 2**31}, "max_length is 2,147,483,648, expected less than 2^31"),
         ({"max_length": "8x"}, "max_length is '8x'"),
-        ({"max_length": "1.5"}, "max_length is '1.5'"),
         ({"holdout": "1x"}, "holdout is '1x', expected a share such as 0.01 or 1%"),
-        ({"holdout": "100%"}, "holdout is 1, expected a share of at least 0 and less than 1"),
         ({"max_length": True}, "max_length is True, expected a whole number"),
         ({"limit": 0}, "limit is 0, expected at least 1"),
         ({"seed": 1.5}, "seed is 1.5, expected a whole number"),
@@ -35,16 +33,12 @@ from tests.helpers.files import config
         ({"strategy": "bestfit"}, "strategy is 'bestfit'; did you mean 'best_fit'?"),
         ({"overflow": "cut"}, "overflow is 'cut', expected one of split, truncate, drop, error"),
         ({"holdout": 1}, "holdout is 1, expected a share of at least 0 and less than 1"),
-        ({"holdout": float("nan")}, "holdout is nan"),
         ({"sources": 5}, "sources is 5"),
-        ({"sources": [1]}, "sources is [1]"),
         ({"columns": "labels"}, "columns has 'labels'"),
         ({"truncate_at": "("}, "truncate_at '(' is not a regular expression: missing )"),
         ({"attention_cost": "nan,1"}, "attention_cost is 'nan,1'"),
         ({"stride": 8, "overflow": "truncate"}, "stride is for overflow split"),
-        ({"stride": 8, "strategy": "wrapped"}, "stride is for overflow split"),
         ({"stride": 8, "max_length": 8}, "stride is 8 but a piece has 8 tokens of the document"),
-        ({"stride": 7, "max_length": 8, "continuation_bos": True}, "stride is 7 but a piece has"),
         ({"truncation_side": "left"}, "truncation_side is for overflow truncate, not split"),
         ({"text_column": "body", "text_template": "{title}"}, "text_column and text_template"),
         ({"min_document_tokens": 9, "max_document_tokens": 8}, "max_document_tokens 8 is less"),
@@ -82,39 +76,23 @@ def test_equal_options_in_different_spellings_have_the_same_identity() -> None:
     assert one.identity() != config(seed=1).identity()
 
 
-@pytest.mark.parametrize(
-    ("content", "options"),
-    [("", {}), ("max-length: 128\nsources: [a]\n", {"max_length": 128, "sources": ["a"]})],
-)
-def test_yaml_keys_may_be_written_with_dashes(
-    tmp_path: Path, content: str, options: dict[str, Any]
-) -> None:
-    (tmp_path / "build.yaml").write_text(content)
-    assert from_yaml(tmp_path / "build.yaml") == options
+def test_yaml_keys_may_be_written_with_dashes(tmp_path: Path) -> None:
+    (tmp_path / "build.yaml").write_text("max-length: 128\nsources: [a]\n")
+    assert from_yaml(tmp_path / "build.yaml") == {"max_length": 128, "sources": ["a"]}
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
+def test_a_yaml_file_that_is_not_a_table_of_options_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "build.yaml"
+    with refused(ConfigError, "no configuration file", "build.yaml"):
+        from_yaml(path)
+    for content, words in [
         ("max_lenght: 128\n", "'max_lenght'; did you mean 'max_length'"),
         ("- a\n- b\n", "has a list, expected lines such as max_length: 4096"),
-        ("a: [1\n", "is not readable as YAML"),
         ("!!python/object/apply:os.system [id]\n", "is not readable as YAML"),
-        (None, "no configuration file"),
-    ],
-)
-def test_a_yaml_file_that_is_not_a_table_of_options_is_refused(
-    tmp_path: Path, content: str | None, words: str
-) -> None:
-    if content is not None:
-        (tmp_path / "build.yaml").write_text(content)
-    with refused(ConfigError, "build.yaml", words):
-        from_yaml(tmp_path / "build.yaml")
-
-
-def test_nearest_suggests_one_word_or_lists_them_all() -> None:
-    assert nearest("gredy", ["greedy", "wrapped"]) == "; did you mean 'greedy'?"
-    assert nearest("xyz", ["greedy", "wrapped"]) == ", expected one of greedy, wrapped"
+    ]:
+        path.write_text(content)
+        with refused(ConfigError, "build.yaml", words):
+            from_yaml(path)
 
 
 def test_the_listed_strategies_are_those_that_exist() -> None:

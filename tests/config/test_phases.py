@@ -24,11 +24,7 @@ def phased(phases: Any, **options: Any) -> Any:
 def test_a_phase_has_the_lengths_of_the_build_unless_it_has_its_own() -> None:
     settings = phased(THREE, min_document_tokens=3)
     phases = settings.phase_list()
-    assert [(each.max_length, each.min_document_tokens) for each in phases] == [
-        (64, 3),
-        (128, 3),
-        (512, 3),
-    ]
+    assert [each.min_document_tokens for each in phases] == [3, 3, 3]
     assert [settings.in_phase(phase).max_length for phase in phases] == [64, 128, 512]
     assert settings.max_length == 512
 
@@ -83,11 +79,9 @@ def test_classes_of_lengths_come_first_and_all_lengths_last() -> None:
         ([{"tokens": 0.5}], {}, "phase 1 has tokens 0.5"),
         ([{"tokens": 5, "wieghts": []}], {}, "phase 1 has an unknown key 'wieghts'"),
         ([{"tokens": 5, "weights": [1]}], {}, "phase 1 has weights [1]"),
-        ([{"tokens": 5, "weights": {"a": 1}}], {}, "phase 1 has no weight for b"),
         ([{"tokens": 5, "weights": [0, 0]}], {}, "phase 1 has only weights of 0"),
         ([{"tokens": 5, "weights": [1, "x"]}], {}, "phase 1 has weight 'x' for b"),
         ([{"tokens": 5, "weights": [1, 1]}, {"tokens": 5}], {}, "phase 2 has no weights and"),
-        ([{"tokens": 5, "max_length": "long"}], {}, "phase 1 has max_length 'long'"),
         ([{"tokens": 5}, {"tokens": 5, "max_length": 1}], {}, "phase 2: max_length is 1"),
         ([{"tokens": 5}], {"strategy": "balanced"}, "strategy balanced packs one window, and"),
         ([{"tokens": 5}], {"append": True}, "append cannot add to phases, which are drawn from"),

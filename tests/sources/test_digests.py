@@ -27,23 +27,15 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def test_digests_are_those_of_the_bytes_whatever_the_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contents = [b"", b"a", b"ab" * 500, bytes(range(256)) * 9]
-    paths = files(tmp_path, *contents)
-    for block in (1, 7, 1 << 20):
-        monkeypatch.setattr(digests, "_BLOCK", block)
-        assert [remembered_digest(path) for path in paths] == list(map(sha256, contents))
-
-
 def test_several_files_have_the_digest_of_their_digests(tmp_path: Path) -> None:
     paths = files(tmp_path, b"one", b"two")
     both = "\n".join([sha256(b"one"), sha256(b"two")]).encode()
     assert digest_of_files(paths) == together([sha256(b"one"), sha256(b"two")]) == sha256(both)
 
 
-def test_what_is_made_in_threads_comes_in_order_and_is_counted(tmp_path: Path) -> None:
+def test_what_is_made_in_threads_comes_in_order_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Counted(RecordedProgress):
         last: tuple[float, float | None] = (0, 0)
 
@@ -56,6 +48,7 @@ def test_what_is_made_in_threads_comes_in_order_and_is_counted(tmp_path: Path) -
 
     paths = files(tmp_path, *(bytes([number]) * 1000 for number in range(20)))
     counted = Counted()
+    monkeypatch.setattr(digests, "_BLOCK", 7)
     with reporting_to(counted):
         made = hash_in_threads(remembered_digest, paths, 20_000)
     assert made == [sha256(path.read_bytes()) for path in paths]

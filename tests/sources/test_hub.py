@@ -74,27 +74,14 @@ def refusal(here: Path, source: object, output: object) -> str:
     return result.err
 
 
-@pytest.mark.parametrize(
-    "address",
-    [f"{ROOT}/b.jsonl", "hf://datasets/user/none/a.jsonl", "hf://buckets/user/bucket/b.jsonl"],
-)
-def test_a_missing_file_or_repository_is_named(hub: Hub, tmp_path: Path, address: str) -> None:
-    said = refusal(tmp_path, address, tmp_path / "out")
-    assert_says(said, f"{address}: there is no such object and no such folder")
-
-
-def test_a_gated_repository_is_refused_with_the_thing_to_check(hub: Hub, tmp_path: Path) -> None:
+def test_what_is_missing_or_gated_or_an_output_is_refused(hub: Hub, tmp_path: Path) -> None:
+    for output in ("hf://datasets/user/packed", "hf://buckets/user/bucket/packed"):
+        said = refusal(tmp_path, tmp_path / "a.jsonl", output)
+        assert_says(said, f"{output} is on the hub", "packprep push DIR USER/NAME")
+    assert hub.seen == []
+    for address in (f"{ROOT}/b.jsonl", "hf://datasets/user/none/a.jsonl"):
+        said = refusal(tmp_path, address, tmp_path / "out")
+        assert_says(said, f"{address}: there is no such object and no such folder")
     hub.refuse = ("/resolve/", 403)
     said = refusal(tmp_path, f"{ROOT}/a.jsonl", tmp_path / "out")
-    assert_says(
-        said, f"{ROOT}/a.jsonl: the store says: ", "; check the address and the credentials"
-    )
-
-
-@pytest.mark.parametrize("output", ["datasets/user/packed", "buckets/user/bucket/packed"])
-def test_an_output_on_the_hub_is_refused_with_the_command_to_use(
-    hub: Hub, tmp_path: Path, output: str
-) -> None:
-    said = refusal(tmp_path, tmp_path / "a.jsonl", f"hf://{output}")
-    assert_says(said, f"hf://{output} is on the hub", "packprep push DIR USER/NAME")
-    assert hub.seen == []
+    assert_says(said, "a.jsonl: the store says: ", "; check the address and the credentials")

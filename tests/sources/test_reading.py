@@ -15,7 +15,7 @@ from packprep.sources.resolve import resolve
 from packprep.sources.row_text import as_rows as rows_as_they_are
 from packprep.sources.row_text import as_text, text_columns
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import SHARED, rows_of, write_jsonl
+from tests.helpers.corpus import rows_of, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import PACK, config
 
@@ -102,47 +102,9 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str, suffix: str
     ]
 
 
-def test_a_compressed_text_file_is_one_document_or_its_lines(tmp_path: Path) -> None:
-    for suffix, pack in PACK.items():
-        path = tmp_path / f"a.txt{suffix}"
-        path.write_bytes(pack(b"one\ntwo"))
-        assert texts_of(path) == ["one\ntwo"]
-        assert texts_of(path, sample_by="line") == ["one", "two"]
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("[ab]*?.jsonl", write_rows),
-        ("a b#c%20.csv", write_cells),
-        ("日本.parquet", WRITERS["a.parquet"]),
-        ("a:b.txt", write_rows),
-        ("{x}.arrow", write_ipc),
-    ],
-)
-def test_a_name_is_never_taken_for_a_pattern_or_an_address(
-    tmp_path: Path, name: str, write: Callable[[Path, pa.Table], None]
-) -> None:
-    write(tmp_path / name, TABLE)
-    assert len(rows(tmp_path / name)) == (1 if name.endswith(".txt") else 3)
-
-
 def test_a_saved_dataset_is_read_as_it_is(tmp_path: Path) -> None:
     datasets.Dataset(TABLE).select([2, 0]).save_to_disk(tmp_path / "saved")
     assert texts_of(tmp_path / "saved") == ["日本", "a"]
-
-
-def test_a_hub_dataset_is_read_from_where_datasets_put_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_saved(tmp_path / "cached", TABLE)
-    cached = datasets.load_from_disk(tmp_path / "cached")
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: cached)
-    monkeypatch.setattr("packprep.support.hub._unreachable", lambda *_: "")
-    settings = config(sources="user/name")
-    [source] = resolve(settings, tmp_path)
-    [table] = read_rows(source, settings, tmp_path)
-    assert table["text"].to_pylist() == ["a", "b\nc", "日本"]
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -165,13 +127,6 @@ def test_a_column_of_nulls_or_of_later_rows_is_not_missing(tmp_path: Path) -> No
     assert column("problem", path) == [problem] * 2
 
 
-def test_a_chat_file_names_itself_and_the_columns_it_has(tmp_path: Path) -> None:
-    settings = config(sources=[SHARED / "text" / "sgd_chat.jsonl.gz"])
-    [source] = resolve(settings, tmp_path)
-    with refused(InputError, "sgd_chat.jsonl.gz has no column 'text'; it has id, ", "messages"):
-        next(read_rows(source, settings, tmp_path))
-
-
 def test_a_template_makes_text_of_several_columns(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"t": "T", "b": "B"}, {"t": "T"}, {"t": "T", "b": 7}])
     assert rows(path, text_template="# {t}\n\n{b}{{}}{t}") == [
@@ -187,29 +142,23 @@ def test_a_template_that_names_no_column_is_refused(template: str) -> None:
         text_columns(BuildConfig(text_template=template))
 
 
-NOT_UTF8 = pa.array([b"a", b"\xff", None], pa.binary()).buffers()
+BYTES = pa.array([b"a", b"\xff", None], pa.binary()).buffers()
+NOT_UTF8 = pa.Array.from_buffers(pa.string(), 3, BYTES)
+NO_TEXT, INT32 = "null: the row has no 't'", pa.int32()
 
 
 @pytest.mark.parametrize(
     ("values", "texts", "problems"),
     [
         *(
-            (pa.array(["a", None]).cast(kind), ["a", None], [None, "null: the row has no 't'"])
-            for kind in (
-                pa.large_string(),
-                pa.string_view(),
-                pa.dictionary(pa.int32(), pa.string()),
-            )
+            (pa.array(["a", None]).cast(kind), ["a", None], [None, NO_TEXT])
+            for kind in (pa.large_string(), pa.string_view(), pa.dictionary(INT32, pa.string()))
         ),
-        (
-            pa.Array.from_buffers(pa.string(), 3, NOT_UTF8),
-            ["a", None, None],
-            [None, "bad_utf8: 't' is not UTF-8", "null: the row has no 't'"],
-        ),
+        (NOT_UTF8, ["a", None, None], [None, "bad_utf8: 't' is not UTF-8", NO_TEXT]),
         (
             pa.array([1, None]),
             [None, None],
-            ["not_text: 't' is int64, expected text", "null: the row has no 't'"],
+            ["not_text: 't' is int64, expected text", NO_TEXT],
         ),
     ],
 )
@@ -255,18 +204,10 @@ def test_a_group_that_is_a_list_is_a_problem_of_its_row(tmp_path: Path) -> None:
     expected = "bad_group: 'g' is {}, expected text, a number, true or false"
     problems = [None, expected.format("a list"), expected.format("an object")]
     assert column("problem", path, group_column="g") == problems
-    problems = [None, None, "not_text: 'text' is a number, expected text"]
-    path = write_jsonl(tmp_path / "b.jsonl", [{"text": "x"}, {"text": "y"}, {"text": 1}])
-    assert column("problem", path, group_column="text") == problems
     pq.write_table(pa.table({"text": ["x", "y"], "g": [[1], None]}), tmp_path / "a.parquet")
     problems = [expected.format("list<element: int64>"), None]
     assert column("problem", tmp_path / "a.parquet", group_column="g") == problems
     assert texts_of(tmp_path / "a.parquet", group_column="g") == [None, "y"]
-
-
-def test_a_document_of_40_mb_is_a_row_like_any_other(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["before", "x" * 40_000_000, "after"])
-    assert [len(text or "") for text in texts_of(path)] == [6, 40_000_000, 5]
 
 
 @pytest.mark.parametrize("content", [b"\n\n", b"[]"])
@@ -282,21 +223,6 @@ def test_lines_are_counted_from_1_with_blank_ones_and_rows_without(tmp_path: Pat
     lines, array = resolve(config(sources=[tmp_path / "a.jsonl", tmp_path / "b.json"]), tmp_path)
     assert [lines.line_of_row(row) for row in (0, 1)] == [1, 4]
     assert array.line_of_row(2) is None
-
-
-def test_nothing_is_written_into_the_cache_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    for folder in ("HF_DATASETS_CACHE", "HF_MODULES_CACHE"):
-        monkeypatch.setattr(datasets.config, folder, home)
-    for folder in ("DOWNLOADED_DATASETS_PATH", "EXTRACTED_DATASETS_PATH"):
-        monkeypatch.setattr(datasets.config, folder, home)
-    for name, write in WRITERS.items():
-        write(tmp_path / name, TABLE)
-        assert len(rows(tmp_path / name)) == 3
-    assert list(home.iterdir()) == []
 
 
 def test_rows_before_the_first_one_are_not_rendered(

@@ -133,41 +133,23 @@ def test_a_token_file_in_s3_that_is_replaced_while_it_is_built_from_is_refused(
 
 
 @LONG
-def test_a_mix_of_sources_in_s3_and_here_has_the_bytes_of_one_here(
-    url: str, options: dict[str, Any]
-) -> None:
-    second = {"path": "data/d.parquet", "weight": 40, "text_template": "{text}\n"}
-    here, there = (
-        built([{"path": [path], "weight": 60}, second], output, **options)
-        for path, output in (("data/a.jsonl", "here"), (f"{url}/data/a.jsonl", "there"))
-    )
-    assert there.data == here.data
-
-
-@LONG
-@pytest.mark.parametrize("splits", [False, True])
 def test_a_saved_dataset_in_s3_is_read_as_one_here(
     bucket: str,
     store: Any,
     tmp_path: Path,
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
-    splits: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = datasets.Dataset.from_dict({"text": texts(70, seed=4)})
-    if splits:
-        saved = datasets.DatasetDict({"train": rows, "test": rows.select(range(5))})
-        saved.save_to_disk("saved", num_shards={"train": 2, "test": 1})
-    else:
-        rows.save_to_disk("saved", num_shards=2)
+    saved = datasets.DatasetDict({"train": rows, "test": rows.select(range(5))})
+    saved.save_to_disk("saved", num_shards={"train": 2, "test": 1})
     store.put("saved/", f"{bucket}/saved/", recursive=True)
-    own = options | ({"split": "train"} if splits else {})
+    own = options | {"split": "train"}
     here, there = built("saved", "here", **own), built(f"{bucket}/saved", "there", **own)
     assert there.data == here.data
-    if splits:
-        with refused(InputError, "has several splits; choose --split from test, train"):
-            built(f"{bucket}/saved", "no", **options)
+    with refused(InputError, "has several splits; choose --split from test, train"):
+        built(f"{bucket}/saved", "no", **options)
     remote_files = Store(f"{bucket}/saved")
     remote_files.delete([name for name in remote_files.list() if "-of-00002.arrow" in name])
     with refused(InputError, "saved is incomplete", "arrow is missing"):

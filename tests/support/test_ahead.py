@@ -60,14 +60,6 @@ def test_threads_are_replaced_after_their_work_and_end() -> None:
         assert not thread.is_alive()
 
 
-def test_threads_end_with_what_they_belong_to() -> None:
-    threads = RenewedThreads(10)
-    thread = threads.submit(2, 1, threading.current_thread).result()
-    del threads
-    thread.join(10)
-    assert not thread.is_alive()
-
-
 def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = RenewedThreads()
     before = [threads.submit(1, 0, threading.current_thread).result() for _ in range(2)]

@@ -58,7 +58,7 @@ def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(
     assert holder(out) == taken(out) == Holder("elsewhere", 7, alive=False)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}'])
+@pytest.mark.parametrize("content", ["", '{"host": "a"}'])
 def test_a_lock_that_was_not_written_to_its_end_is_stale(tmp_path: Path, content: str) -> None:
     lock_path(tmp_path / "out").write_text(content)
     assert taken(tmp_path / "out") is None

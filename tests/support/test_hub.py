@@ -59,19 +59,17 @@ def test_local_mistakes_are_noticed_before_the_hub_is_asked(tmp_path: Path, hub:
 @pytest.mark.long
 def test_a_name_that_the_hub_does_not_answer_is_one_sentence(tmp_path: Path, hub: Hub) -> None:
     save_tokenizer(tmp_path / "tok")
-    for endpoint, source, tokenizer, words in [
-        (hub.url, "a.jsonl", "user/nmae", f"user/nmae {NO_TOKENIZER}: there is no repository"),
-        (NOWHERE, "a.jsonl", "user/name", f"user/name {NO_TOKENIZER}: 127.0.0.1:9 cannot be"),
-        (
-            NOWHERE,
-            "user/data",
-            "tok",
-            "no dataset came from the hub: 127.0.0.1:9 cannot be reached",
-        ),
+    for offline, endpoint, source, tokenizer, words in [
+        ("1", hub.url, "a.jsonl", "user/name", f"{NO_TOKENIZER}: HF_HUB_OFFLINE is set"),
+        ("0", NOWHERE, "a.jsonl", "user/name", f"{NO_TOKENIZER}: 127.0.0.1:9 cannot be"),
+        ("0", NOWHERE, "user/data", "tok", "no dataset came from the hub: 127.0.0.1:9 cannot be"),
+        ("0", hub.url, "a.jsonl", "user/nmae", f"{NO_TOKENIZER}: there is no repository"),
     ]:
-        code, [said] = build(tmp_path, endpoint, source, "--tokenizer", tokenizer)
+        arguments = (source, "--tokenizer", tokenizer)
+        code, [said] = build(tmp_path, endpoint, *arguments, HF_HUB_OFFLINE=offline)
         assert code == 2
         assert_says(said, words)
+        assert bool(hub.seen) == (tokenizer == "user/nmae")
 
 
 @pytest.mark.long
@@ -86,11 +84,3 @@ def test_retries_of_the_hub_are_one_line_and_then_the_cache_answers_offline(
     # tokenizer_config.json and the others are on record as there or not there.
     code, said = build(tmp_path, NOWHERE, "a.jsonl", "--tokenizer", "user/name", "--overwrite")
     assert (code, said) == (0, ["out is this build already: nothing to do"])
-
-
-@pytest.mark.long
-def test_offline_by_the_environment_is_named(tmp_path: Path, hub: Hub) -> None:
-    arguments = ("a.jsonl", "--tokenizer", "user/name")
-    code, [said] = build(tmp_path, hub.url, *arguments, HF_HUB_OFFLINE="1")
-    assert (code, hub.seen) == (2, [])
-    assert_says(said, f"user/name {NO_TOKENIZER}: HF_HUB_OFFLINE is set")

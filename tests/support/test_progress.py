@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from packprep.support.progress import Silent, _memory, open_progress
+from packprep.support.progress import Silent, open_progress
 
 
 class Clock:
@@ -67,19 +67,6 @@ def test_a_line_has_the_rate_and_the_time_left_and_leaves_out_waiting(
     assert capsys.readouterr() == ("", expected)
 
 
-def test_a_terminal_shows_what_a_build_waits_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with open_progress() as progress:
-        progress.wait("loading tokenizer")
-        progress.advance("tokenize", 1, 2, "MB")
-        progress.wait("probing engines")
-    shown = capsys.readouterr().err
-    assert "loading tokenizer" in shown
-    assert "probing engines" not in shown
-
-
 def test_what_must_be_said_is_said_at_once_and_in_python_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -98,10 +85,9 @@ def test_a_terminal_has_a_live_line_unless_quiet_is_asked_for(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with open_progress(quiet=quiet) as progress:
+        progress.wait("loading tokenizer")
         progress.advance("tokenize", 1, 2, "MB")
-    assert ("tokenize" in capsys.readouterr().err) is not quiet
-
-
-def test_memory_is_what_the_process_holds() -> None:
-    held = _memory()
-    assert held == "" or (held.startswith(", ") and int(held.split()[1].replace(",", "")) > 10)
+        progress.wait("probing engines")
+    shown = capsys.readouterr().err
+    assert all((words in shown) is not quiet for words in ("loading tokenizer", "tokenize"))
+    assert "probing engines" not in shown

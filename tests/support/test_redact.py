@@ -14,13 +14,9 @@ TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"
     [
         ("https://user:password@host/a.jsonl", "https://***@host/a.jsonl"),
         ("https://user:pa/ss@wo:rd@host/a", "https://***@host/a"),
-        ("https://token@host/a", "https://***@host/a"),
         ("s3://key:secret@bucket/a?X-Amz-Signature=abc&X-Amz-Date=1", "s3://***@bucket/a?***"),
-        ("https://host/a.jsonl?sig=abc%3D#part", "https://host/a.jsonl?***"),
-        ("https://host/a#access_token=abc", "https://host/a?***"),
         ("no 'https://h/a?b=c' here", "no 'https://h/a?***' here"),
         ("/a?X-Amz-Credential=abc&x=1", "/a?X-Amz-Credential=***&x=1"),
-        (f"org/name?token={TOKEN}", "org/name?token=***"),
         (f"{TOKEN} is no dataset", "hf_*** is no dataset"),
         ("header Authorization: Bearer abcdefgh12345", "header Authorization: Bearer ***"),
         ("AKIA" + "ABCDEFGHIJKLMNOP", "AKIA***"),

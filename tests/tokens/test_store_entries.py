@@ -71,49 +71,41 @@ def test_a_new_strategy_uses_the_same_entry_again(tmp_path: Path, entry: StoreEn
 FIRST, SECOND = "unit-000000-000", "unit-000001-000"
 
 
-def _short(entry: Path) -> None:
-    path = entry / f"{FIRST}.arrow"
+def _short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def _flipped(entry: Path) -> None:
-    path = entry / f"{SECOND}.arrow"
+def _flipped(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def _other_receipt(entry: Path) -> None:
-    path = entry / f"{FIRST}.json"
+def _other_receipt(path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {"unit": 7}))
 
 
 @pytest.mark.parametrize(
-    ("damage", "words", "state"),
+    ("file", "damage", "words"),
     [
-        (lambda entry: (entry / f"{FIRST}.arrow").unlink(), f"{FIRST}.arrow is missing", "damaged"),
-        (_short, f"{FIRST}.arrow has ", "damaged"),
-        (_flipped, f"{SECOND}.arrow has xxh3 ", "whole"),
-        (lambda entry: (entry / f"{SECOND}.json").unlink(), f"{SECOND}.json is missing", "damaged"),
-        (
-            lambda entry: (entry / f"{SECOND}.json").write_text("{}"),
-            "is not the receipt",
-            "damaged",
-        ),
-        (_other_receipt, f"{FIRST}.json is not the receipt", "damaged"),
-        (lambda entry: (entry / STORED).write_text("[1]"), "files.json is not a list", "damaged"),
+        (f"{FIRST}.arrow", Path.unlink, "is missing"),
+        (f"{FIRST}.arrow", _short, "has "),
+        (f"{SECOND}.arrow", _flipped, "has xxh3 "),
+        (f"{SECOND}.json", Path.unlink, "is missing"),
+        (f"{FIRST}.json", _other_receipt, "is not the receipt"),
+        (STORED, lambda path: path.write_text("[1]"), "is not a list"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_next_build_makes_it_again(
-    damage: Callable[[Path], object], words: str, state: str, tmp_path: Path
+    file: str, damage: Callable[[Path], object], words: str, tmp_path: Path
 ) -> None:
     first = built(tmp_path, "out", 1)
     [entry] = entries(tmp_path)
-    damage(entry.path)
+    damage(entry.path / file)
     [entry] = entries(tmp_path)
     [fault] = entry.faults()
-    assert words in fault
-    assert entry.state == state
+    assert f"{file} {words}" in fault
+    assert entry.state == ("whole" if damage is _flipped else "damaged")
     assert built(tmp_path, "again", 1).data["files"] == first.data["files"]
     assert list(StoreEntry(entry.path).faults()) == []
 
@@ -156,15 +148,15 @@ def test_an_index_uses_the_entries_that_it_names(tmp_path: Path, entry: StoreEnt
         assert entry.used_by(manifest) is used
 
 
-def test_nobody_knows_who_uses_an_entry_of_an_older_packprep(tmp_path: Path) -> None:
-    one = built(tmp_path, "one", 1)
-    built(tmp_path, "two", 2)
-    for entry in entries(tmp_path):
-        (entry.path / ENTRY).unlink()
-    assert all(entry.used_by(one) for entry in entries(tmp_path))
-    assert {entry.as_dict()["tokenizer"] for entry in entries(tmp_path)} == {None}
-    built(tmp_path, "three", 2, strategy="greedy")  # a build writes what is missing
-    assert sorted(entry.facts is None for entry in entries(tmp_path)) == [False, True]
+def test_nobody_knows_who_uses_an_entry_of_an_older_packprep(
+    tmp_path: Path, entry: StoreEntry
+) -> None:
+    (entry.path / ENTRY).unlink()
+    older = StoreEntry(entry.path)
+    assert older.used_by(built(tmp_path, "two", 2))
+    assert (older.facts, older.as_dict()["tokenizer"]) == (None, None)
+    built(tmp_path, "three", 1, strategy="greedy")  # a build writes what is missing
+    assert StoreEntry(entry.path).facts is not None
 
 
 def test_a_killed_deletion_leaves_an_unfinished_entry(tmp_path: Path, entry: StoreEntry) -> None:
@@ -191,25 +183,20 @@ def test_an_entry_that_is_read_or_written_stays(entry: StoreEntry) -> None:
 def test_a_build_uses_its_entry_from_tokenizing_to_its_last_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
-    pack = Stages.pack
+    seen, pack = [], Stages.pack
 
-    def is_held() -> None:
+    def packed(stages: Stages, *arguments: Any) -> Any:
+        result = pack(stages, *arguments)
         [entry] = entries(tmp_path)
         with refused(Held, "is being read by a build"):
             entry.delete()
         seen.append(entry)
-
-    def packed(stages: Stages, *arguments: Any) -> Any:
-        is_held()
-        result = pack(stages, *arguments)
-        is_held()
         return result
 
     monkeypatch.setattr(Stages, "pack", packed)
     built(tmp_path, "out", 1)
-    assert len(seen) == 2
-    seen[0].delete()
+    [entry] = seen
+    entry.delete()
 
 
 def test_a_build_that_begins_while_an_entry_is_deleted_waits_and_gets_a_new_one(

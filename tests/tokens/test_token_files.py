@@ -3,6 +3,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
@@ -20,6 +21,8 @@ from packprep.engines.backends import load_engine
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from packprep.execute.worker import Working
+from packprep.output.sign_off import name_shards
+from packprep.schemas import FormatError
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.sources.position import Extent
 from packprep.sources.source import Source
@@ -90,21 +93,9 @@ def test_a_receipt_on_disk_has_these_keys(
     path = tmp_path / "unit-000002-000.json"
     content = json.loads(path.read_bytes())
     assert content.pop("sha256") == digest_of(content)
-    assert content == {
-        "unit": 2,
-        "slice": 0,
-        "first_document": 0,
-        "documents": 2,
-        "text_bytes": 3,
-        "tokens": receipt.tokens,
-        "verified": receipt.verified,
-        "parts": [{"source": 0, "rows": 2, "skipped": {"null": 1}}],
-        "cut": {},
-        "left_out": {},
-        "turns": {},
-        "bytes": receipt.bytes,
-        "xxh3": receipt.xxh3,
-    }
+    assert content["parts"] == [{"source": 0, "rows": 2, "skipped": {"null": 1}}]
+    keys = "bytes cut documents first_document left_out parts slice text_bytes tokens turns unit"
+    assert [*content] == [*keys.split(), "verified", "xxh3"]
     assert parse_receipt(content) == receipt
     path.write_bytes(canonical_json(content))  # as older versions wrote it
     assert read_token_receipt(tmp_path, receipt.name) == receipt
@@ -260,31 +251,26 @@ def test_one_wrong_id_in_ten_thousand_documents_stops_a_build_that_verifies_all(
     assert build(BuildConfig(**options, verify_engine=0.0)).run["verified_documents"] == 0
 
 
-def test_a_store_may_be_checked_without_reading_its_tokens(tmp_path: Path) -> None:
-    kept = tmp_path / "store"
-    build(BuildConfig(**build_options(tmp_path, {"a.jsonl": texts(20)}, keep_tokens=str(kept))))
-    [store] = kept.iterdir()
-    [file] = store.glob("*.arrow")
-    assert stored(store) == stored(store, digests=False) != None  # noqa: E711
-    changed = bytearray(file.read_bytes())
-    changed[-40] ^= 1
-    file.write_bytes(changed)
-    assert stored(store) is None
-    assert stored(store, digests=False) is not None
-    file.write_bytes(changed[:-1])
-    assert stored(store, digests=False) is None
+@pytest.mark.parametrize("materialize", ["shards", "index"])
+def test_a_build_does_not_sign_what_it_cannot_read(
+    materialize: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = build_options(tmp_path, {"a.jsonl": texts(9)}, engine="hf", materialize=materialize)
 
+    def spoiled(staging: Path, *arguments: Any, **settings: Any) -> Any:
+        entries = name_shards(staging, *arguments, **settings)
+        pattern = "tokens/*/*.arrow" if materialize == "index" else "data-*.arrow"
+        for file in staging.glob(pattern):  # 0xFFFF or more is no id of a vocabulary of 320
+            file.write_bytes(file.read_bytes().replace(b"\1\0\0\0", b"\xff\xff\xff\x7f"))
+        return entries
 
-@pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
-def test_shards_are_the_same_bytes_whichever_engine_made_the_ids(tmp_path: Path, name: Any) -> None:
-    pytest.importorskip(name, reason=f"the engine {name} is not installed")
-    options = build_options(tmp_path, {"a.jsonl": texts(200)})
-    by_hf = build(BuildConfig(**options | {"engine": "hf", "output": str(tmp_path / "hf")}))
-    try:
-        ours = build(BuildConfig(**options | {"engine": name}))
-    except InputError as error:  # its Unicode tables are newer, and the gate says so
-        assert name == "gigatoken"
-        assert "gives other ids than tokenizers" in str(error)
-        return
-    assert ours.data == by_hf.data
-    assert ours.run["engine"]["engine"] == name
+    with monkeypatch.context() as patched:
+        patched.setattr("packprep.execute.stages.name_shards", spoiled)
+        # Digests would show it first; a writer that writes wrong tokens has the right digests.
+        patched.setattr("packprep.output.sign_off._check_written", lambda *_: None)
+        with pytest.raises(FormatError, match="the output is not signed, because it cannot be"):
+            build(BuildConfig(**options))
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.incomplete" / "manifest.json").exists()
+    shutil.rmtree(tmp_path / "out.incomplete")
+    build(BuildConfig(**options))

@@ -137,18 +137,3 @@ def test_every_row_is_the_path_to_its_last_node(rows: Rows, spare: int) -> None:
             path_to.add(at)
             at = int(nodes.parent[at])
         assert nodes.parent[node] in path_to | {-1}
-
-
-def test_examples_of_the_docstrings() -> None:
-    rows = [[1, 2, 3], [1, 2], [1, 4]]
-    order, shared = merge_prefixes(pointers(rows, np.int32), lengths_of(rows), np.array([0, 3]))
-    assert order.tolist() == [1, 0, 2]
-    assert shared.tolist() == [0, 2, 1]
-    nodes = tree_nodes(np.array([2, 3, 2]), np.array([0, 2, 1]))
-    assert nodes.row.tolist() == [0, 0, 1, 2]
-    assert nodes.start.tolist() == [0, 1, 2, 1]
-    assert nodes.end.tolist() == [1, 2, 3, 2]
-    assert nodes.parent.tolist() == [-1, 0, 1, 0]
-    assert nodes.last.tolist() == [1, 2, 3]
-    parts, ends = node_ends(np.array([2, 3, 2]), np.array([0, 2, 1]))
-    assert (parts.tolist(), ends.tolist()) == ([-1, 0, 2], [0, 1, 3])

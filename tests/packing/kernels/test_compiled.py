@@ -1,4 +1,4 @@
-"""Kernels are compiled once each, for types known in advance."""
+"""Kernels are compiled once each, and kept in the first folder that takes them."""
 
 import os
 import subprocess
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import njit
-from numpy.typing import NDArray
+from numba.core import config
 
+from packprep.packing.kernels import disk_cache
 from packprep.packing.kernels.compiled import Kernel, Out, compiling
 from packprep.support.arrays import Int32
 
@@ -19,11 +20,6 @@ from packprep.support.arrays import Int32
 def add(values: Int32, number: int, out: Out[Int32]) -> None:
     for i in range(values.size):
         out[i] = values[i] + number
-
-
-def copy(values: NDArray[Any], out: Out[NDArray[Any]]) -> None:
-    for i in range(values.size):
-        out[i] = values[i]
 
 
 def test_compiling_kernels_is_reported_once_and_only_if_any_is_compiled() -> None:
@@ -58,14 +54,6 @@ def test_an_array_of_other_elements_or_with_gaps_is_copied_to_be_read_only(value
             kernel(values, 1, wrong)
 
 
-def test_a_kernel_of_any_elements_has_a_variant_for_each_type() -> None:
-    kernel, out = Kernel(copy), np.zeros(1, np.int64)
-    kernel(np.array([3], np.int8), out)
-    assert out.tolist() == [3]
-    kernel(np.array([4.0]), out)
-    assert out.tolist() == [4]
-
-
 def test_two_threads_that_need_a_kernel_compile_it_once() -> None:
     kernel = Kernel(add)
     with ThreadPoolExecutor(2) as threads:
@@ -73,30 +61,106 @@ def test_two_threads_that_need_a_kernel_compile_it_once() -> None:
     assert results[0] is results[1]
 
 
-_TWO_KERNELS = """
-import sys
-import numpy as np
-from packprep.packing.kernels.gather import fill_positions
-from packprep.packing.kernels.deal import queue_by_key
-out, queue = np.empty(3, np.int32), np.empty(2, np.int32)
-fill_positions(np.array([1, 2]), out)
-print(out.tolist(), "numba.np.arrayobj" in sys.modules)
-queue_by_key(np.array([1, 0], np.int32), np.array([0, 1], np.uint32), queue)
-print(queue.tolist())
-"""
+def double(values: Int32, out: Out[Int32]) -> None:
+    for i in range(values.size):
+        out[i] = values[i] * 2
 
 
-@pytest.mark.long
-def test_a_kernel_in_the_cache_is_loaded_without_the_compiler_and_others_compile(
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    """Folders to try: one that cannot be made, because a file has its name, and two that can."""
+    (tmp_path / "file").write_text("")
+    paths = [tmp_path / "file" / "kernels", tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setattr(disk_cache, "cache_folders", lambda source: paths)
+    return paths
+
+
+def compiled_lines() -> list[str]:
+    """Lines about compiling while a fresh process would call the kernel."""
+    lines: list[str] = []
+    out = np.zeros(2, np.int32)
+    with compiling(lines.append):
+        Kernel(double)(np.array([1, 2], np.int32), out)
+    assert out.tolist() == [2, 4]
+    return lines
+
+
+def test_a_kernel_is_written_to_the_first_folder_that_can_be_written(folders: list[Path]) -> None:
+    assert compiled_lines() == ["compiling kernels (first run)"]
+    assert [len(list(folder.iterdir())) for folder in folders[1:2]] == [1]
+    assert not folders[2].exists()
+    assert compiled_lines() == []
+
+
+def test_a_kernel_is_read_from_a_folder_that_cannot_be_written(folders: list[Path]) -> None:
+    compiled_lines()
+    (warmed,) = folders[1].iterdir()
+    folders[1].rename(folders[2])  # the folder after those that cannot be made
+    folders[1].write_text("")
+    assert compiled_lines() == []
+    assert [path.name for path in folders[2].iterdir()] == [warmed.name]
+
+
+def test_without_any_folder_a_kernel_is_compiled_in_every_run_and_a_line_says_so(
+    folders: list[Path],
+) -> None:
+    del folders[1:]
+    for _ in range(2):
+        assert compiled_lines() == [
+            "compiling kernels (in every run: no folder to keep them can be written; set "
+            "NUMBA_CACHE_DIR)"
+        ]
+
+
+def test_a_damaged_kernel_is_compiled_again(folders: list[Path]) -> None:
+    compiled_lines()
+    (path,) = folders[1].iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    assert compiled_lines() != []
+    assert compiled_lines() == []
+
+
+def test_a_kernel_of_other_code_is_compiled_again(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel holds code of other modules too, so a change of any of them counts."""
+    compiled_lines()
+    monkeypatch.setattr(disk_cache, "_stamp", lambda source: b"another version")
+    assert compiled_lines() != []
+    assert compiled_lines() == []
+    assert len(list(folders[1].iterdir())) == 1
+
+
+def test_kernels_are_kept_beside_their_module_or_in_the_users_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert disk_cache.cache_folders(Path("/site/packing/gather.py")) == [
+        Path("/site/packing/__pycache__"),
+        tmp_path / "packprep" / "kernels",
+    ]
+
+
+def test_a_build_of_the_sample_leaves_nothing_to_compile_in_a_read_only_image(
     tmp_path: Path,
 ) -> None:
-    def run() -> list[str]:
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-        command = [sys.executable, "-c", _TWO_KERNELS]
-        return subprocess.check_output(command, env=environment, text=True).splitlines()
+    kernels = tmp_path / "kernels"
 
-    assert run() == ["[0, 0, 1] True", "[1, 0]"]
-    for file in tmp_path.rglob("deal.queue_by_key*"):
-        file.unlink()
-    assert run() == ["[0, 0, 1] False", "[1, 0]"]
-    assert run() == ["[0, 0, 1] False", "[1, 0]"]
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "packprep", *words]
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(kernels)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    run("sample", "data")
+    options = ("--tokenizer", "data/tokenizer", "--max-length", "512")
+    assert "compiling kernels (first run)" in run("build", "data/prose.jsonl", "-o", "a", *options)
+    kept = sorted(kernels.iterdir())
+    kernels.chmod(0o555)
+    words = ("build", "data/prose.jsonl", "-o", "b", "--seed", "7", "--window", "100KB", *options)
+    assert "compiling" not in run(*words)
+    assert sorted(kernels.iterdir()) == kept

@@ -1,5 +1,6 @@
 import io
 import json
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.sources.formats import jsonl
+from packprep.sources.formats import json_array, jsonl, text_rows
+from packprep.sources.formats.json_array import JsonArray
 from packprep.sources.formats.jsonl import _tables, first_types
 from packprep.support.errors import InputError
-from tests.helpers.corpus import rows_of
+from tests.helpers.corpus import rows_of, tables_of
 from tests.helpers.errors import refused
 
 
@@ -40,9 +42,7 @@ def problem(line: bytes) -> str | None:
     ("line", "expected"),
     [
         (b'{"text": 7}', "not_text: 'text' is a number, expected text"),
-        (b'{"text": true}', "not_text: 'text' is a boolean, expected text"),
         (b'{"text": ["a"]}', "not_text: 'text' is a list, expected text"),
-        (b'{"text": {"a": 1}}', "not_text: 'text' is an object, expected text"),
         (b'{"text": "\xff"}', "bad_utf8: byte 10 of the line is not UTF-8"),
         (b'{"text": "\\ud800"}', "bad_utf8: 'text' has a lone surrogate"),
         (b'{"text": "a", "text": "b"}', "bad_json: duplicate key 'text'"),
@@ -50,7 +50,6 @@ def problem(line: bytes) -> str | None:
         (b'{"text": "a\x00"}', "bad_json: invalid JSON: Invalid control character at character 11"),
         (b'{"text": "half', "bad_json: invalid JSON: Unterminated string starting at character 9"),
         ('{"text": "a"}'.encode("utf-16-le"), "bad_json: invalid JSON: Expecting property name"),
-        (b"[1, 2]", "bad_json: it is a list, expected an object"),
         (b"7", "bad_json: it is a number, expected an object"),
         (b"[" * 100_000, "bad_json: invalid JSON"),
         *(
@@ -99,18 +98,6 @@ def test_a_row_without_text_is_null_and_no_problem_of_the_reader(line: bytes) ->
 )
 def test_lines_arrays_and_objects_are_rows(data: bytes, texts: Sequence[str | None]) -> None:
     assert texts_of(data) == list(texts)
-
-
-def test_an_array_that_is_cut_is_refused() -> None:
-    with refused(InputError, "row 1: expected a comma or the end of the array before it"):
-        texts_of(b'[{"text": "a"}')
-
-
-def test_several_columns_are_read_at_once() -> None:
-    assert rows(b'{"a": "1", "b": "2"}\n{"b": "3"}\n', ("b", "a")) == [
-        {"b": "2", "a": "1", "problem": None},
-        {"b": "3", "a": None, "problem": None},
-    ]
 
 
 def test_numbers_are_read_beside_text_and_a_row_that_has_something_else_is_named() -> None:
@@ -191,25 +178,19 @@ def test_a_line_longer_than_the_limit_is_a_finding_and_the_next_one_is_read(bloc
     assert found == [(88, None), large, large, large, (3, None), large]
 
 
-def test_an_endless_line_is_not_kept() -> None:
-    class Endless(io.BytesIO):
-        """80 MB of one line, 8 MB at a time at most."""
-
-        left = 80_000_000
-        largest = 0
-
-        def read(self, size: int | None = -1) -> bytes:
-            taken = min(self.left, size or 0)
-            self.left -= taken
-            self.largest = max(self.largest, taken)
-            return b"x" * taken
-
-        def readline(self, size: int | None = -1) -> bytes:
-            return self.read(size)
-
-    file = Endless()
-    assert [len(table) for table in _tables(file, {"text": pa.string()}, 1000)] == [0, 1]
-    assert (file.left, file.largest) == (0, jsonl.BLOCK_BYTES)
+def test_an_endless_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(text_rows, "BLOCK", 1 << 16)
+    file = io.BytesIO(b"x" * 20_000_000)
+    for tables in (
+        _tables(file, {"text": pa.string()}, 1000),
+        tables_of(file, "a.txt", sample_by="document", max_row_size=1000),
+    ):
+        file.seek(0)
+        tracemalloc.start()
+        assert sum(map(len, tables)) == 1
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        tracemalloc.stop()
 
 
 @given(
@@ -224,3 +205,69 @@ def test_any_text_comes_back_however_the_file_is_cut_into_blocks(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl, "BLOCK_BYTES", block)
         assert texts_of(data) == texts
+
+
+def elements(
+    data: bytes, *, first: int = 1 << 20, block: int = 1 << 20, limit: int = 1 << 20
+) -> list[Any]:
+    """Elements of an array of which `first` bytes are read before, and then `block` at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_array, "BLOCK_CHARACTERS", block)
+        file = io.BytesIO(data)
+        return [
+            value
+            for value, _ in JsonArray(file.read(first), file, json.JSONDecoder(), limit, "a.json")
+        ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(JSON),
+    st.booleans(),
+    st.none() | st.integers(0, 1),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+def test_it_gives_what_json_loads_gives_however_the_file_is_cut(
+    values: list[Any], escaped: bool, indent: int | None, first: int, block: int
+) -> None:
+    data = json.dumps(values, ensure_ascii=escaped, indent=indent).encode("utf-8", "surrogatepass")
+    if b"\xed" not in data:  # a lone surrogate is no UTF-8
+        assert elements(data, first=first, block=block) == values
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"[1, 2", "row 2: expected a comma or the end of the array before it"),
+        (b"[1, ]", "row 1: invalid JSON: Expecting value at character 0"),
+        (b'[1, {"a": }]', "row 1: invalid JSON: Expecting value at character 6"),
+        (b'[1, "ha', "row 1: invalid JSON: Unterminated string starting at character 0"),
+        (b"[1] [2]", "row 1: text follows the end of the array"),
+        (b"[" * 100_000, "row 0: invalid JSON: nested too deeply"),
+        (b"[" + b"9" * 5000 + b"]", "row 0: invalid JSON: Exceeds the limit"),
+    ],
+)
+def test_what_is_wrong_is_said_of_its_row(data: bytes, words: str) -> None:
+    for block in (3, 1 << 20):
+        with refused(InputError, f"a.json {words}"):
+            elements(data, block=block)
+
+
+def test_an_element_longer_than_the_limit_is_not_read_to_its_end() -> None:
+    file = io.BytesIO(b'["a", "' + b"x" * 10_000_000 + b'"]')
+    with refused(InputError, "row 1", 1000, "--max-row-size"):
+        list(JsonArray(file.read(100), file, json.JSONDecoder(), 1000, "a.json"))
+    assert file.tell() <= 100 + json_array.BLOCK_CHARACTERS
+
+
+def test_bytes_that_are_not_utf8_come_as_lone_surrogates() -> None:
+    assert elements(b'["a\xff", "b"]') == ["a\udcff", "b"]

@@ -1,6 +1,6 @@
+import csv
 import importlib
 import io
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pytest
@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.sources.formats import text_rows
+from packprep.support.errors import InputError
 from tests.helpers.corpus import rows_of, tables_of
+from tests.helpers.errors import refused
 
 By = Literal["document", "paragraph", "line"]
 
@@ -67,14 +69,9 @@ def test_what_is_not_utf8_is_a_problem_of_its_row_and_line() -> None:
     [
         (b"abcd\nabcde\nabcdefghijk\nab", "line", ["abcd", "line 2", "line 3", "ab"]),
         (
-            b"abcd\n\nab\ncdefgh\n\nab\n\nabcdefgh",
+            b"abcd\n\nab\ncdefgh\n\nab",
             "paragraph",
-            [
-                "abcd",
-                "the paragraph that starts on line 3",
-                "ab",
-                "the paragraph that starts on line 8",
-            ],
+            ["abcd", "the paragraph that starts on line 3", "ab"],
         ),
         (b"abcd", "document", ["abcd"]),
         (b"abcde", "document", ["the document that starts on line 1"]),
@@ -91,21 +88,63 @@ def test_a_row_longer_than_the_limit_is_a_problem_and_the_next_one_is_read(
     ]
 
 
-def test_an_endless_line_is_not_kept(tmp_path: Path) -> None:
-    class Endless(io.RawIOBase):
-        """100 MB of one line, counted as they are read."""
+def cells(data: bytes, name: str = "a.csv", **options: Any) -> list[dict[str, Any]]:
+    return [row for table in tables_of(io.BytesIO(data), name, **options) for row in rows_of(table)]
 
-        given = 0
 
-        def readable(self) -> bool:
-            return True
+def texts_of_cells(data: bytes) -> list[str | None]:
+    return [row["text"] for row in cells(data)]
 
-        def readinto(self, buffer: Any) -> int:
-            self.given += len(buffer)
-            buffer[:] = b"x" * len(buffer)
-            return len(buffer) if self.given < 100_000_000 else 0
 
-    file = Endless()
-    tables = tables_of(file, "a.txt", sample_by="document", max_row_size=1000)
-    assert [len(table) for table in tables] == [1]
-    assert file.given < 1_000_000
+@pytest.mark.parametrize(
+    ("data", "texts"),
+    [
+        (b"text,id\n007,1\nNA,2\nnull,3\n,4\n1e5,5\n", ["007", "NA", "null", "", "1e5"]),
+        (b'id,text\r\n1,"a, ""b""\r\nc"\r\n', ['a, "b"\r\nc']),
+        (b"\xef\xbb\xbftext,id\n\na,1\n\n", ["a"]),
+    ],
+    ids=["values are text", "quotes", "byte order mark and blank lines"],
+)
+def test_values_are_texts_as_they_stand_in_the_file(data: bytes, texts: list[str]) -> None:
+    assert texts_of_cells(data) == texts
+
+
+def test_tabs_separate_where_the_file_is_tsv() -> None:
+    assert cells(b"id\ttext\n1\ta, b\n", "a.tsv") == [{"text": "a, b", "problem": None}]
+
+
+@pytest.mark.parametrize(
+    ("data", "texts", "problems"),
+    [
+        (
+            b"id,text\n1,a,b\n2,c\n3\n",
+            [None, "c", None],
+            ["line 2 has 3 fields, the header has 2", None, "line 4 has 1 field, the header has 2"],
+        ),
+        (b"id,text\n\xff,a\n2,\xff\n", ["a", None], [None, "bad_utf8: 'text' is not UTF-8"]),
+        (b'id,text\n1,"a" b\n2,c\n', [None, "c"], ["bad_csv: line 2: ',' expected", None]),
+        (b"text,id\nb\0,2\nc,\0\n", [None, "c"], ["bad_utf8: 'text' contains a NUL", None]),
+    ],
+    ids=["fields", "UTF-8, only in the column that is read", "text after a quote", "NUL"],
+)
+def test_a_bad_row_is_a_problem_with_its_line_and_the_next_one_is_read(
+    data: bytes, texts: list[str | None], problems: list[str | None]
+) -> None:
+    found = cells(data)
+    assert [row["text"] for row in found] == texts
+    for row, words in zip(found, problems, strict=True):
+        assert words in row["problem"] if words else row["problem"] is None
+
+
+def test_a_quote_that_is_never_closed_or_too_long_stops_with_the_line() -> None:
+    with refused(InputError, "a.csv line 2: a quote in this row is never closed"):
+        cells(b'id,text\n1,"abc\n2,d\n')
+    with refused(InputError, "a.csv line 3: the row has more than 8 bytes"):
+        cells(b'text\nabc\n"abcd\nefgh"\n', max_row_size=8)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff\0"))))
+def test_any_text_comes_back(texts: list[str]) -> None:
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([["id", "text"], *(["1", text] for text in texts)])
+    assert texts_of_cells(file.getvalue().encode()) == texts

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
-from packprep.execute import places, window_files
+from packprep.execute import places
 from packprep.execute.pipeline import build_share
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
@@ -26,9 +26,8 @@ from packprep.sources.reading import RowPlace, read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
 from packprep.sources.token_files import layout
-from packprep.support.errors import ConfigError, InputError
-from tests.helpers.command import run
-from tests.helpers.corpus import disk_fails, save_tokenizer, write_jsonl
+from packprep.support.errors import InputError
+from tests.helpers.corpus import save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.examples import share_of_examples
 from tests.helpers.files import config
@@ -114,16 +113,12 @@ def test_any_documents_come_back_from_each_format(
     shutil.rmtree(folder)
 
 
-def test_sequences_are_documents_so_that_packs_of_a_document_index_come_apart(
-    tmp_path: Path,
-) -> None:
-    assert ids_of(write_megatron(tmp_path, DOCUMENTS, index=[0, 3, 3, 7])) == DOCUMENTS
-
-
 def test_every_type_of_whole_numbers_is_read(tmp_path: Path) -> None:
     documents = [[1, 2, 100], [], [7]]
     for dtype in ("u1", "i1", "i2", "i4", "i8", "u2"):
         assert ids_of(write_megatron(tmp_path, documents, dtype)) == documents
+    in_packs = write_megatron(tmp_path, DOCUMENTS, index=[0, 3, 3, 7])
+    assert ids_of(in_packs) == DOCUMENTS  # a sequence is a document
     assert ids_of(write_npy(tmp_path, DOCUMENTS, ">u4")) == DOCUMENTS  # of the other byte order
 
 
@@ -173,25 +168,7 @@ def test_the_loss_of_datatrove_is_a_mask(tmp_path: Path) -> None:
     assert made(tmp_path / "a") == made(tmp_path / "b")
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ({"loss_mask_column": "loss_mask"}, InputError, "has no column 'loss_mask'"),
-        ({"carry": "score"}, InputError, "has no column 'score'; it has input_ids"),
-        ({"text_template": "{a}"}, ConfigError, "text_template is for text"),
-    ],
-)
-def test_options_that_token_files_cannot_have_are_refused(
-    tmp_path: Path, options: dict[str, Any], kind: type[ValueError], words: str
-) -> None:
-    with refused(kind, words):
-        packed(write_datatrove(tmp_path, DOCUMENTS), tmp_path / "out", **options)
-
-
 def test_an_id_outside_of_the_vocabulary_is_named_or_skipped(tmp_path: Path) -> None:
-    written = write_megatron(tmp_path, [[1], [1, -2]], "i4")
-    with refused(InputError, "x.bin row 1: 'input_ids' has -2 at 1"):
-        packed(written, tmp_path / "out")
     written = write_megatron(tmp_path, [[1], [1, 2, 9_000, 3], [4]])
     with refused(InputError, "x.bin row 1: 'input_ids' has 9000 at 2", 8191):
         packed(written, tmp_path / "out", vocab_size=8192)
@@ -202,13 +179,6 @@ def test_an_id_outside_of_the_vocabulary_is_named_or_skipped(tmp_path: Path) -> 
         ids.tolist() for pack in PackedShards(tmp_path / "out") for *_, ids in pack.segments()
     ]
     assert sorted(tokens) == [[1], [4]]
-
-
-def test_a_folder_of_token_files_in_a_build_of_text_is_refused(tmp_path: Path) -> None:
-    write_megatron(tmp_path / "in", DOCUMENTS)
-    tokenizer = save_tokenizer(tmp_path / "tokenizer")
-    with refused(InputError, "x.bin holds token ids, and this build reads text"):
-        build(config(sources=tmp_path / "in", output=tmp_path / "out", tokenizer=tokenizer))
 
 
 @pytest.mark.parametrize(
@@ -229,8 +199,14 @@ def test_a_missing_half_is_named(
         ids_of(tmp_path / left)
 
 
-def test_a_compressed_file_of_tokens_is_refused(tmp_path: Path) -> None:
+def test_token_files_have_no_other_columns_no_text_and_no_compression(tmp_path: Path) -> None:
+    write_datatrove(tmp_path / "in", DOCUMENTS)
     (tmp_path / "x.bin.gz").write_bytes(b"x")
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    with refused(InputError, "has no column 'score'; it has input_ids"):
+        packed(tmp_path / "in" / "x.ds", tmp_path / "out", carry="score")
+    with refused(InputError, "x.ds holds token ids, and this build reads text"):
+        build(config(sources=tmp_path / "in", output=tmp_path / "out", tokenizer=tokenizer))
     with refused(InputError, "x.bin.gz is compressed; unpack it"):
         ids_of(tmp_path / "x.bin.gz", input_ids_column="ids")
 
@@ -264,13 +240,7 @@ def many(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"weights": "50,30,20"},
-        *(
-            pytest.param(each, marks=pytest.mark.long)
-            for each in ({}, {"holdout": 0.2}, {"limit": 300}, {"min_document_tokens": 3})
-        ),
-    ],
+    [{"weights": "50,30,20"}, pytest.param({"holdout": 0.2, "limit": 300}, marks=pytest.mark.long)],
 )
 def test_tasks_of_an_array_make_the_bytes_of_one_process(
     many: dict[str, Any], tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -323,38 +293,6 @@ def test_damage_is_refused_and_never_another_error(
     shutil.rmtree(folder)
 
 
-@pytest.mark.long
-def test_a_build_that_was_stopped_resumes_to_the_same_bytes(
-    many: dict[str, Any], tmp_path: Path
-) -> None:
-    here = build(config(**many | {"output": tmp_path / "here"}))
-    with disk_fails(window_files, "write_shard", 2):
-        build(config(**many))
-    assert build(config(**many)).data == here.data
-
-
-def test_token_files_are_appended_and_mixed_with_rows_of_other_formats(
-    many: dict[str, Any], tmp_path: Path
-) -> None:
-    lines = write_ids(tmp_path / "more.jsonl", documents_of(50, 9))
-    sources = [many["sources"][0], {"path": lines, "input_ids_column": "ids"}]
-    build(config(**many | {"sources": sources}))
-    before = len(PackedShards(tmp_path / "out"))
-    sources.append(write_megatron(tmp_path / "late", documents_of(60, 11)))
-    build(config(**many | {"sources": sources}, append=True))
-    assert len(PackedShards(tmp_path / "out")) > before
-    assert verify(tmp_path / "out").sound
-
-
-def test_an_estimate_counts_the_tokens_of_files_that_it_reads_to_the_end(
-    many: dict[str, Any],
-) -> None:
+def test_an_estimate_counts_the_tokens_that_it_reads_to_the_end(many: dict[str, Any]) -> None:
     tokens = sum(len(ids) for seed in range(3) for ids in documents_of(200, seed))
     assert estimate(config(**many))["prediction"]["tokens_in"] == tokens
-
-
-def test_the_command_reads_a_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_megatron(tmp_path, DOCUMENTS)
-    answer = run("build", "x", "-o", "out", "--vocab-size", "50257", "--max-length", "16")
-    assert (answer.code, "documents           7 (2 empty)" in answer.out) == (0, True)
