@@ -2,10 +2,12 @@
 
 For a mix it also says how much of each source would be drawn.
 
-A large file of JSON lines is sampled at places spread over it, a compressed one at its start,
-Parquet and saved datasets by their first rows. Other files are read completely, and part of them is
-tokenized. The sample has 8 MB of text and takes some four seconds. `sweep_configs` plans it, as for
-`packprep plan`, whose sample however draws from all documents and so reads all of the text.
+An input of at most 8 MB of text is tokenized completely, in the units of the build, so its figures
+are those of the build. Of more text, a sample of 8 MB is tokenized, in some four seconds: a large
+file of JSON lines is sampled at places spread over it, a compressed one at its start, Parquet and
+saved datasets by their first rows, and other files are read completely. `sweep_configs` plans the
+sample, as for `packprep plan`, whose sample however draws from all documents and so reads all of
+the text.
 """
 
 import math
@@ -37,7 +39,7 @@ from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.store import TokenFile
 from packprep.tokens.store_place import check_store_place
-from packprep.tokens.token_files import quiet_datasets, tokenize_slice
+from packprep.tokens.token_files import quiet_datasets, tokenize, tokenize_slice
 from packprep.windows.documents import Documents, held_out, read_documents
 from packprep.windows.planner import packed_tokens
 from packprep.windows.segments import TooLongError
@@ -45,6 +47,11 @@ from packprep.windows.segments import TooLongError
 SAMPLE_BYTES = 8_000_000  # of text over all sources
 _BEGINNING = 10 << 20  # unpacked bytes of a compressed file, enough for its compression ratio
 _PIECE = 100_000  # bytes at one place of an uncompressed file
+# A mix and phases draw documents by their sizes, not those that the build will draw.
+_WHOLE_INPUT = {
+    False: "the whole input",
+    True: "the whole input, up to a document of each source in each draw",
+}
 
 
 @dataclass(frozen=True)
@@ -76,14 +83,36 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
             sources = open_output(config).wanted(sources, Silent())
         if sources:
             shape = row_shape(sources, config, scratch, tokenizer)
-            samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))
-            tables = _prediction(samples, sources, tokenizer, config, scratch)
+            files = _whole_input(sources, engine, tokenizer, config, scratch, shape)
+            samples = [_Sample(files or [], 1.0)]
+            if files is None:
+                samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))
+            whole = files is not None
+            tables = _prediction(samples, sources, tokenizer, config, scratch, whole=whole)
         else:
             tables = {"prediction": {"from": "no new sources"}}
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
     names = cast("Sequence[str | Mapping[str, Any]]", config.sources)
     options["sources"] = tuple(map(redacted_source, names))
     return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables
+
+
+def _whole_input(
+    sources: list[Source],
+    engine: EngineChoice | None,
+    tokenizer: Tokenizer,
+    config: BuildConfig,
+    scratch: Path,
+    shape: RowShape,
+) -> list[TokenFile] | None:
+    """Token files that the build will make; None if the input has more text than a sample."""
+    slices, text = [], 0
+    for piece in read_slices(sources, config, scratch, shape=shape):
+        slices.append(piece)
+        text += piece.text_bytes
+        if text > SAMPLE_BYTES:
+            return None
+    return tokenize(iter(slices), scratch, lambda: engine, tokenizer, config, lambda _: None)
 
 
 def _samples(
@@ -163,8 +192,10 @@ def _prediction(
     tokenizer: Tokenizer,
     config: BuildConfig,
     scratch: Path,
+    *,
+    whole: bool,
 ) -> dict[str, Any]:
-    """Prediction for the whole input, from the sample."""
+    """Prediction for the whole input. whole: True if the samples are all that the build reads."""
     files = [file for sample in samples for file in sample.files]
     documents = read_documents(scratch, files)
     kept = _kept(documents, sources, tokenizer, config)
@@ -172,14 +203,14 @@ def _prediction(
     total = {
         field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "tokens")
     }
-    if config.tokens_to_read is not None and total["tokens"] > config.tokens_to_read:
+    most = config.tokens_to_read
+    if not whole and most is not None and total["tokens"] > most:
         unit = (
             config.unit_size * total["tokens"] / total["text_bytes"]
         )  # the unit that reaches the limit is read completely
-        share = min(1.0, -(-config.tokens_to_read // unit) * unit / total["tokens"])
+        share = min(1.0, -(-most // unit) * unit / total["tokens"])
         total = {field: share * count for field, count in total.items()}
     scale = total["tokens"] / tokens if tokens else 1.0
-    is_complete = round(total["text_bytes"]) == text
     mix: dict[str, dict[str, float]] = {}
     plans, repeated = [(replace(config, num_packs=None), scale)], 0.0
     drawn = _sampled(samples, sources, documents, config)
@@ -190,7 +221,7 @@ def _prediction(
         amount = float((copies * kept * drawn.scale).sum())
         plans = [(plans[0][0], amount / (int(kept.sum()) or 1))]
         repeated = drawn.repeated(copies)
-    share = 1.0 if is_complete else min(1.0, text / total["text_bytes"])
+    share = 1.0 if whole else min(1.0, text / total["text_bytes"])
 
     def planned(settings: BuildConfig, scale: float, epoch: int) -> Row:
         lengths = of_files("a sample", scratch, files, tokenizer, settings, epoch)
@@ -204,9 +235,10 @@ def _prediction(
         return row
 
     rows = [planned(*plan, epoch) for epoch in range(config.epochs) for plan in plans]
+    is_drawn = bool(config.phases) or config.is_mix
     places = sum(row.packs * row.max_length for row in rows)
     prediction = {
-        "from": "the whole input" if is_complete else _sample_size(text, total["text_bytes"]),
+        "from": _WHOLE_INPUT[is_drawn] if whole else _sample_size(text, total["text_bytes"]),
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": config.epochs * round(total["tokens"] + repeated),
         "tokens_packed": sum(row.tokens_packed for row in rows),

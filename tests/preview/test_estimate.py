@@ -12,10 +12,7 @@ import pytest
 from packprep import BuildConfig, build
 from packprep.inspect.report_file import read_report
 from packprep.preview import estimate
-from packprep.preview.lengths import read_lengths
-from packprep.preview.sweep import sweep_configs
 from packprep.support.errors import InputError
-from packprep.support.progress import Silent
 from tests.helpers import files
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.examples import long_but
@@ -59,29 +56,6 @@ def mixed() -> list[str]:
     documents = texts(3000)
     random.Random(0).shuffle(documents)
     return documents
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({}, {"packs_multiple_of": 8, "remainder": "fill"}, {"holdout": 0.2}),
-        {"strategy": "first_fit", "window": 10_000, "unit_size": 2_000},
-        {"overflow": "drop", "max_length": 64},
-        {"limit": 150},
-    ],
-)
-def test_a_dry_run_gives_the_row_of_plan(tmp_path: Path, options: dict[str, Any]) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", texts(200))
-    settings = config(tmp_path, path, **options)
-    prediction = predicted(tmp_path, path, **options)
-    assert prediction["from"] == "the whole input"
-    whole = texts(200)[: settings.limit]
-    assert prediction["text_bytes"] == sum(len(text.encode()) for text in whole)
-    with read_lengths(settings, 1, Silent()) as found:
-        [row] = sweep_configs(found.windows, [settings], found.tokenizer, found.carried)
-    for name in ("tokens_in", "tokens_packed", "packs", "bytes"):
-        assert prediction[name] == getattr(row, name), name
-    assert prediction["utilization"] == round(row.utilization, 4)
 
 
 def write_parquet(path: Path) -> Path:
@@ -140,22 +114,19 @@ def test_the_text_of_a_large_compressed_file_is_told_from_its_beginning(
     assert predicted(tmp_path, path)["text_bytes"] == pytest.approx(25_000 * 400, rel=0.1)
 
 
+@pytest.mark.usefixtures("small_samples")
 def test_max_tokens_is_where_the_prediction_ends(tmp_path: Path) -> None:
+    """A sample is of every source, and may be more than all of what the build reads."""
     path = write_jsonl(tmp_path / "a.jsonl", texts(400))
     options: dict[str, Any] = {"max_tokens": 5_000, "unit_size": 4_000}
     prediction = predicted(tmp_path, path, **options)
     expected = built(tmp_path, path, **options)["tokens_in"]
     assert prediction["tokens_in"] == pytest.approx(expected, rel=0.25)
-    assert prediction["tokens_in"] < predicted(tmp_path, path)["tokens_in"] / 2
-
-
-def test_a_sample_is_never_more_than_all_of_what_the_build_reads(tmp_path: Path) -> None:
-    """It is of every source, and max_tokens may end the build before the end of the first."""
-    path = write_jsonl(tmp_path / "a.jsonl", texts(400))
-    limited = predicted(tmp_path, path, max_tokens=500, unit_size=1_000)
-    size = re.fullmatch(r"a sample of ([\d,]+) bytes, more than the text_bytes .*", limited["from"])
+    size = re.fullmatch(
+        r"a sample of ([\d,]+) bytes, more than the text_bytes .*", prediction["from"]
+    )
     assert size is not None
-    assert int(size[1].replace(",", "")) > limited["text_bytes"]
+    assert int(size[1].replace(",", "")) > prediction["text_bytes"]
 
 
 def test_a_document_too_long_is_foreseen(tmp_path: Path) -> None:
@@ -168,6 +139,7 @@ def test_a_document_too_long_is_foreseen(tmp_path: Path) -> None:
 
 def test_the_options_are_shown_resolved(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["a cat"])
+    assert predicted(tmp_path, path)["text_bytes"] == 5
     options = estimate.estimate(config(tmp_path, path, window="1MB"))["options"]
     assert options["window"] == 1_000_000
     assert options["strategy"] == "best_fit"

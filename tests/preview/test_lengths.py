@@ -1,4 +1,4 @@
-"""Every kind of input of `packprep plan`, and that a plan's figures are those of the build."""
+"""Every kind of input of `packprep plan`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +12,17 @@ from packprep import build
 from packprep.inspect.report_file import read_report
 from packprep.preview.lengths import read_lengths, write_rate
 from packprep.preview.stored_lengths import Lengths
-from packprep.preview.sweep import Row, sweep_configs
+from packprep.preview.sweep import sweep_configs
 from packprep.support.errors import InputError, PackprepError
 from packprep.support.progress import Silent
 from tests.helpers import files
-from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer, write_jsonl
+from tests.helpers.corpus import (
+    RecordedProgress,
+    build_options,
+    expected_ids,
+    texts,
+    tiny_tokenizer,
+)
 from tests.helpers.zoo import Zoo
 
 FIGURES = "utilization packs bound gap gap_share bias straggler tokens_lost tokens_lost_share"
@@ -39,16 +45,11 @@ def lengths_of(found: Lengths) -> list[int]:
     return [length for window in found.windows for length in window.documents.length.tolist()]
 
 
-def planned(options: dict[str, Any]) -> Row:
-    with read(options) as found:
-        config = files.config(**options)
-        [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
-    return row
-
-
 def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Figures of a plan, in the words of a report."""
-    row = planned(options | more)
+    config = files.config(**options | more)
+    with read(options, **more) as found:
+        [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
     return {name: getattr(row, name) for name in FIGURES.split()}
 
 
@@ -58,59 +59,13 @@ def built(options: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in FIGURES.split()}
 
 
-GROUPS = [{"text": text, "kind": f"k{number % 3}"} for number, text in enumerate(texts(120))]
-IDS = [{"ids": list(range(2, 2 + length % 90))} for length in range(0, 400, 7)]
-GREEDY = {"strategy": "greedy", "min_pack_tokens": 60}
-OPTIONS: list[dict[str, Any]] = [
-    {"strategy": "wrapped"},
-    {"overflow": "truncate", "truncation_side": "left", "min_document_tokens": 5},
-    {"strategy": "balanced", "window": "1GB"},
-    {"stride": 8, "continuation_bos": True, "seed": 3, "order": "balanced"},
-    {**GREEDY, "packs_multiple_of": 16, "order": "balanced"},
-]
-MORE_OPTIONS: list[dict[str, Any]] = [
-    {"strategy": "greedy", "overflow": "drop", "order": "input", "max_document_tokens": 200},
-    {"holdout": 0.3, "strategy": "optimal"},
-    {"packs_multiple_of": 16, "holdout": 0.2},
-    {"packs_multiple_of": 16, "remainder": "fill", "pad_segment_to_multiple": 8},
-    {"max_segments_per_pack": 2, "limit": 120, "bos": "none"},
-    {"max_tokens": 3_000},
-    {**GREEDY, "pad_segment_to_multiple": 8},
-    {"max_length": 256, "window": "1GB", "pad_segment_to_multiple": 8},
-]
-
-
-@pytest.mark.parametrize(
-    ("rows", "more"),
-    [
-        *((None, more) for more in OPTIONS),
-        (GROUPS, {"group_column": "kind"}),
-        (IDS, {"input_ids_column": "ids"}),
-        *(pytest.param(None, more, marks=pytest.mark.long) for more in MORE_OPTIONS),
-    ],
-    ids=lambda each: ", ".join(each)[:60] if isinstance(each, dict) else "",
-)
-def test_a_plan_has_exactly_the_figures_of_the_build(
-    corpus: dict[str, Any], tmp_path: Path, rows: Any, more: dict[str, Any]
-) -> None:
-    sources = {"sources": [write_jsonl(tmp_path / "c.jsonl", rows)]} if rows else {}
-    options = corpus | more | sources
-    foreseen, row = figures(options), planned(options)
-    build(files.config(**options))
-    assert foreseen == built(options)
-    # But for the padding of buffers.
-    size = read_report(options["output"])["bytes"]
-    assert row.bytes - 100 <= size <= row.bytes + 200 * row.packs
-    if "max_length" in more:  # one window
-        assert row.bytes <= size <= row.bytes + 200
-    if "group_column" in more:
-        assert figures(options | {"group_column": None}) != foreseen
-
-
 @pytest.mark.parametrize("name", ["text", "split", "pairs", "uint16"])
 def test_the_inputs_of_finished_outputs_are_planned_with_their_figures(zoo: Zoo, name: str) -> None:
+    """And so are text and documents with a stride that come back from the output."""
     options = vars(zoo.config(name)) | {"output": str(zoo[name])}
     assert figures(options) == built(options)
+    if name in ("text", "split"):
+        assert figures(options, sources=str(zoo[name]), holdout=0.0) == built(options)
 
 
 def test_text_is_tokenized_and_nothing_is_left_behind(
@@ -118,10 +73,8 @@ def test_text_is_tokenized_and_nothing_is_left_behind(
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
     with read(corpus) as found:
-        expected = [
-            len(ids) for ids in expected_ids(texts(150) + texts(50, 1), tiny_tokenizer(), 0, 1)
-        ]
-        assert sorted(lengths_of(found)) == sorted(expected)
+        expected = expected_ids(texts(150) + texts(50, 1), tiny_tokenizer(), 0, 1)
+        assert sorted(lengths_of(found)) == sorted(map(len, expected))
         assert found.tokenize_seconds is not None
         assert found.tokenize_seconds > 0
         assert len(found.windows) > 1
@@ -134,14 +87,9 @@ def test_a_token_store_is_filled_by_a_plan_used_by_a_build_and_planned_by_itself
     store = tmp_path / "store"
     foreseen = figures(corpus, keep_tokens=store)
     [key] = store.iterdir()
-    said: list[str] = []
-
-    class Listening(Silent):
-        def say(self, line: str) -> None:
-            said.append(line)
-
-    build(files.config(**corpus, keep_tokens=store), progress=Listening())
-    assert said == [f"tokens reused from {key}: no text was read"]
+    progress = RecordedProgress()
+    build(files.config(**corpus, keep_tokens=store), progress=progress)
+    assert progress.lines == [f"tokens reused from {key}: no text was read"]
     assert foreseen == built(corpus)
     assert figures(corpus, keep_tokens=store) == foreseen
     for place in (store, key):
@@ -150,30 +98,23 @@ def test_a_token_store_is_filled_by_a_plan_used_by_a_build_and_planned_by_itself
             assert found.tokenize_seconds is None
 
 
-def test_of_several_stores_one_must_be_named(corpus: dict[str, Any], tmp_path: Path) -> None:
+def test_a_store_is_whole_one_of_several_and_for_all_documents(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
     store = tmp_path / "store"
-    for bos in ("none", "auto"):
-        with read(corpus, keep_tokens=store, bos=bos):
+    refusals: list[tuple[str, float, dict[str, Any]]] = [
+        ("not a complete token store", 1.0, {"sources": store}),
+        ("has the tokens of 2 inputs; name one of", 1.0, {"sources": store}),
+        ("omit --sample or --keep-tokens", 0.5, {"keep_tokens": store, "bos": "</s>"}),
+    ]
+    for (words, share, more), bos in zip(refusals, ("none", "auto", None), strict=True):
+        if bos is not None:
+            with read(corpus, keep_tokens=store, bos=bos):
+                pass
+        file = next(store.rglob("*.arrow"))
+        file.write_bytes(file.read_bytes()[:-1])
+        with pytest.raises(PackprepError, match=words), read(corpus | more, share):
             pass
-    words = "has the tokens of 2 inputs; name one of"
-    with pytest.raises(InputError, match=words), read(corpus, sources=store):
-        pass
-
-
-def test_a_damaged_store_is_refused(corpus: dict[str, Any], tmp_path: Path) -> None:
-    with read(corpus, keep_tokens=tmp_path / "store"):
-        pass
-    file = next((tmp_path / "store").rglob("*.arrow"))
-    file.write_bytes(file.read_bytes()[:-1])
-    words = "not a complete token store"
-    with pytest.raises(InputError, match=words), read(corpus, sources=tmp_path / "store"):
-        pass
-
-
-@pytest.mark.parametrize("name", ["text", "split"])
-def test_an_output_is_planned_again_with_its_own_figures(zoo: Zoo, name: str) -> None:
-    options = vars(zoo.config(name)) | {"output": str(zoo[name])}
-    assert figures(options, sources=str(zoo[name]), holdout=0.0) == built(options)
 
 
 def test_an_output_says_what_it_cannot_bring_back(corpus: dict[str, Any]) -> None:
@@ -250,6 +191,8 @@ def test_a_sample_of_text_is_of_documents_that_the_seed_draws(corpus: dict[str, 
         assert 30 <= some.documents <= 90
         assert some.scale * sum(lengths_of(some)) == pytest.approx(sum(lengths_of(all_)), rel=0.1)
         assert some.share == 0.3
+    with pytest.raises(PackprepError, match="larger --sample"), read(corpus, 1e-6):
+        pass
 
 
 def test_a_sample_of_lengths_is_scaled_by_tokens(tmp_path: Path) -> None:
@@ -257,16 +200,6 @@ def test_a_sample_of_lengths_is_scaled_by_tokens(tmp_path: Path) -> None:
     with read({"sources": save(tmp_path / "l.npy", lengths)}, 0.2) as found:
         assert found.documents == pytest.approx(1000, rel=0.2)
         assert found.scale == lengths.sum() / sum(lengths_of(found))
-
-
-def test_a_store_is_for_all_documents(corpus: dict[str, Any], tmp_path: Path) -> None:
-    options = corpus | {"keep_tokens": tmp_path / "store"}
-    for more, share, words in (
-        (options, 0.5, "omit --sample or --keep-tokens"),
-        (corpus, 1e-6, "larger --sample"),
-    ):
-        with pytest.raises(PackprepError, match=words), read(more, share):
-            pass
 
 
 def test_the_rate_of_writing_is_measured_on_a_real_shard(tmp_path: Path) -> None:

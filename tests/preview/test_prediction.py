@@ -1,19 +1,29 @@
-"""The prediction of --dry-run, for an input that its sample holds, is what the build reports."""
+"""What --dry-run and `packprep plan` say of an input they read completely is what is built."""
 
 import math
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
+from packprep.config.options import STRATEGY_NAMES
 from packprep.inspect.report_file import read_report
 from packprep.preview.estimate import estimate
-from tests.execute.test_options_as_index import pair_rows
-from tests.helpers.corpus import write_jsonl
+from packprep.preview.lengths import read_lengths
+from packprep.preview.sweep import sweep_configs
+from packprep.support.errors import ConfigError, InputError, PackprepError
+from packprep.support.progress import Silent
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.examples import long_but, share_of_examples
 from tests.helpers.trees import answer_rows
 
 LONGEST = 60
+FIGURES = "utilization packs bound gap gap_share bias straggler tokens_lost tokens_lost_share"
 
 
 def id_rows(count: int, seed: int) -> list[dict[str, Any]]:
@@ -23,55 +33,162 @@ def id_rows(count: int, seed: int) -> list[dict[str, Any]]:
     ]
 
 
+def text_rows(count: int, seed: int) -> list[dict[str, Any]]:
+    return [{"text": text, "kind": f"k{row % 3}"} for row, text in enumerate(texts(count, seed))]
+
+
+def pair_rows(count: int) -> list[dict[str, Any]]:
+    return [
+        {side: [row + 3] * (row % 5 + 2) + [last] for side, last in (("a", 1), ("b", 3))}
+        for row in range(count)
+    ]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     rows = {
         "ids": (id_rows(400, 1), id_rows(90, 7)),
+        "texts": (text_rows(150, 0), text_rows(50, 1)),
         "answers": (answer_rows(25), answer_rows(10)),
         "pairs": (pair_rows(60), pair_rows(20)),
     }
     for name, parts in rows.items():
         for number, part in enumerate(parts):
             write_jsonl(folder / f"{name}-{number}.jsonl", part)
+    save_tokenizer(folder / "tokenizer")
     return folder
 
 
-IDS = {"input_ids_column": "ids", "vocab_size": 400}
+IDS: dict[str, Any] = {"input_ids_column": "ids", "vocab_size": 400}
 TREES = {"share_prefixes": True, "min_shared": 2}
-ANSWERS = {**IDS, **TREES, "group_prefix": "prompt"}
-PAIRS = {"input_ids_column": "auto", "vocab_size": 400, "pair_columns": ("chosen", "rejected")}
-PAIRS["overflow"] = "truncate"
+KINDS: dict[str, dict[str, Any]] = {
+    "ids": IDS,
+    "texts": {"unit_size": 3_000, "window": 15_000, "max_length": 64},
+    "answers": {**IDS, **TREES, "group_prefix": "prompt"},
+    "pairs": IDS | {"input_ids_column": "auto", "pair_columns": ("a", "b"), "overflow": "truncate"},
+}
+
+
+def config_of(folder: Path, output: Path, kind: str, options: dict[str, Any]) -> BuildConfig:
+    """Config of a build of all files of a kind."""
+    sources = tuple(map(str, sorted(folder.glob(f"{kind}-*.jsonl"))))
+    ends = {"tokenizer": str(folder / "tokenizer")} if kind == "texts" else {}
+    made: Any = {"max_length": 128, "sources": sources, "output": str(output), "num_proc": 1}
+    return BuildConfig(**made | ends | KINDS[kind] | options)
+
+
+def predicted_and_reported(config: BuildConfig, start: str) -> tuple[dict[str, Any], Any]:
+    """Figures of the prediction, and of the report of the build."""
+    prediction = estimate(config)["prediction"]
+    assert prediction["from"] == start
+    build(config)
+    report: Any = read_report(Path(config.output))
+    names = ("tokens_in", "tokens_packed", "packs", "bytes")
+    return {name: prediction[name] for name in names}, {**report["tokens"], **report}
+
+
+def check_previews(config: BuildConfig) -> None:
+    """Both previews have exactly the figures of the build; but for the padding of buffers."""
+    predicted, report = predicted_and_reported(config, "the whole input")
+    assert predicted["bytes"] == pytest.approx(report["bytes"], rel=0.01, abs=300 * report["packs"])
+    exact = [name for name in predicted if name != "bytes"]
+    assert {name: predicted[name] for name in exact} == {name: report[name] for name in exact}
+    if config.epochs == 1:  # plan is of the first
+        with read_lengths(config, 1.0, Silent()) as found:
+            [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
+        planned = {name: getattr(row, name) for name in FIGURES.split()}
+        assert planned == {name: report[name] for name in FIGURES.split()}
+        assert row.bytes == predicted["bytes"]
+
+
 FILL = {"packs_multiple_of": 8, "remainder": "fill"}
 EPOCHS = {"epochs": 3, "repack": True}
-WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
-    "shards": ("ids", IDS),
-    "shards of long packs": ("ids", {**IDS, "max_length": 1000}),
-    "compact shards without columns": ("ids", {**IDS, "columns": (), "token_type": "auto"}),
-    "shards with padding and filler": ("ids", {**IDS, **FILL, "pad_segment_to_multiple": 8}),
-    "shards of both splits": ("ids", {**IDS, "holdout": 0.2, "packs_multiple_of": 4}),
-    "dropped documents": ("ids", {**IDS, "min_document_tokens": 20, "max_length": 32}),
-    "index": ("ids", {**IDS, "materialize": "index"}),
-    "index with overlap": ("ids", {**IDS, "materialize": "index", "stride": 3, "max_length": 16}),
-    "small shards": ("ids", {**IDS, "shard_size": 20_000}),
-    "small shards of an index": ("ids", {**IDS, "shard_size": 20_000, "materialize": "index"}),
-    "epochs": ("ids", {**IDS, **EPOCHS}),
-    "epochs of greedy": ("ids", {**IDS, **EPOCHS, "strategy": "greedy"}),
-    "epochs as shards": ("ids", {**IDS, **EPOCHS, "materialize": "shards"}),
-    "epochs of both splits": ("ids", {**IDS, **EPOCHS, **FILL, "holdout": 0.2}),
-    "trees": ("answers", ANSWERS),
-    "trees as an index": ("answers", {**ANSWERS, "materialize": "index"}),
-    "trees in epochs": ("answers", {**ANSWERS, **EPOCHS}),
-    "trees of few segments": ("answers", {**ANSWERS, "max_segments_per_pack": 5}),
-    "pairs": ("pairs", PAIRS),
-    "trees of pairs": ("pairs", {**PAIRS, **TREES, **FILL, "columns": ()}),
-}
+INDEX, PADDED = {"materialize": "index"}, {"pad_segment_to_multiple": 8}
+SETTINGS = st.fixed_dictionaries(
+    {
+        "strategy": st.sampled_from(STRATEGY_NAMES),
+        "max_length": st.sampled_from((16, 64, 200)),
+        "unit_size": st.sampled_from((400, 2_000, 1_000_000)),
+        "window": st.sampled_from((1_500, 10_000, 4_000_000)),
+    },
+    optional={
+        "seed": st.integers(0, 3),
+        "order": st.sampled_from(("random", "input", "balanced")),
+        "limit": st.integers(1, 80),
+        "max_tokens": st.integers(1, 3_000),
+        "holdout": st.just(0.3),
+        "min_document_tokens": st.just(20),
+        "shard_size": st.just(20_000),
+    },
+)
+OTHERS: list[dict[str, Any]] = [
+    *({}, INDEX, PADDED, EPOCHS, {**EPOCHS, **FILL, "materialize": "shards"}),
+    {**FILL, **PADDED},
+    {"overflow": "truncate", "truncation_side": "left"},
+    {"overflow": "drop", "max_document_tokens": 40},
+    {**INDEX, "stride": 3},
+    {"max_segments_per_pack": 2, "packs_multiple_of": 4},
+    {"min_pack_tokens": 60, "columns": (), "token_type": "auto"},
+]
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=3), SETTINGS, st.sampled_from(OTHERS))
+@example([150, 150], {"strategy": "first_fit", "unit_size": 2_000, "window": 10_000}, {})
+@settings(max_examples=share_of_examples(10))
+def test_previews_of_any_sources_windows_and_strategies_are_what_is_built(
+    sizes: list[int], options: dict[str, Any], others: dict[str, Any]
+) -> None:
+    """What cannot be foreseen cannot be built. Only the build refuses a split without packs."""
+    with tempfile.TemporaryDirectory() as name:
+        for number, size in enumerate(sizes):
+            write_jsonl(Path(name) / f"ids-{number}.jsonl", id_rows(size, number))
+        try:
+            config = config_of(Path(name), Path(name) / "out", "ids", options | others)
+        except ConfigError:
+            assume(False)
+        try:
+            estimate(config)
+        except PackprepError:
+            with pytest.raises(PackprepError):
+                build(config)
+            return
+        with suppress(InputError):
+            check_previews(config)
+
+
+SHORT_RUN: list[tuple[str, dict[str, Any]]] = [
+    ("texts", {"strategy": "greedy", "group_column": "kind"}),
+    ("texts", {"strategy": "wrapped"}),
+    ("texts", {"overflow": "truncate", "truncation_side": "left", "min_document_tokens": 5}),
+    ("texts", {"stride": 8, "continuation_bos": True, "seed": 3, "order": "balanced"}),
+    ("ids", {"strategy": "balanced", "columns": (), "token_type": "auto"}),
+    ("ids", {"holdout": 0.2, "packs_multiple_of": 4, **INDEX}),
+    ("answers", {}),
+]
+LONG_RUN: list[tuple[str, dict[str, Any]]] = [
+    ("answers", {**INDEX, "max_segments_per_pack": 5}),
+    ("answers", EPOCHS),
+    ("pairs", {}),
+    ("pairs", {**TREES, **FILL, "columns": ()}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [*SHORT_RUN, *(pytest.param(*case, marks=pytest.mark.long) for case in LONG_RUN)],
+    ids=str,
+)
+def test_previews_of_each_kind_of_rows_are_what_is_built(
+    kind: str, options: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    check_previews(config_of(folder, tmp_path / "out", kind, options))
+
+
 SHORT, LONG = {"max_length": 64}, {"max_length": 256, "weights": [1, 1]}
 DRAWN: dict[str, dict[str, Any]] = {
-    "mix": {"weights": (1, 1)},
     "mix of fewer tokens": {"weights": (3, 1), "max_tokens": 4000},
-    "repeats": {"weights": (1, 1), "max_epochs": 3},
-    "repeats as an index": {"weights": (1, 1), "max_epochs": 2.5, "materialize": "index"},
+    "repeats as an index": {"weights": (1, 1), "max_epochs": 2.5, **INDEX},
     "repeats in epochs": {"weights": (1, 2), "max_epochs": 3, **EPOCHS},
     "repeats of both splits": {"weights": (1, 1), "max_epochs": 2, "holdout": 0.2},
     "phases": {"phases": ({"tokens": 4000, "weights": [3, 1], **SHORT}, {"tokens": 2000, **LONG})},
@@ -97,49 +214,21 @@ DRAWN: dict[str, dict[str, Any]] = {
         ),
     },
 }
-SHORT_RUN = ("shards", "shards of both splits", "index", "trees", "mix", "phases")
 
 
-def cases(table: dict[str, Any]) -> list[Any]:
-    """Names; most of them run with --all."""
-    marks = {name: [pytest.mark.long] * (name not in SHORT_RUN) for name in table}
-    return [pytest.param(name, marks=each) for name, each in marks.items()]
-
-
-def both(folder: Path, output: Path, kind: str, **options: Any) -> tuple[Any, Any]:
-    """The prediction, and the same figures of the report of the build."""
-    sources = tuple(str(folder / f"{kind}-{number}.jsonl") for number in range(2))
-    settings: Any = {"max_length": 128, "sources": sources, "output": str(output), "num_proc": 1}
-    config = BuildConfig(**settings | options)
-    prediction = estimate(config)["prediction"]
-    assert prediction["from"] == "the whole input"
-    build(config)
-    report: Any = read_report(output)
-    names = ("tokens_in", "tokens_packed", "packs", "bytes")
-    flat = {**report["tokens"], "packs": report["packs"], "bytes": report["bytes"]}
-    return {name: prediction[name] for name in names}, {name: flat[name] for name in names}
-
-
-@pytest.mark.parametrize("case", cases(WHOLE))
-def test_the_whole_input_is_predicted_exactly(case: str, folder: Path, tmp_path: Path) -> None:
-    kind, options = WHOLE[case]
-    predicted, reported = both(folder, tmp_path / "out", kind, **options)
-    # Buffers are padded to 8 bytes.
-    assert predicted.pop("bytes") == pytest.approx(reported.pop("bytes"), rel=0.01)
-    assert predicted == reported
-
-
-@pytest.mark.parametrize("case", cases(DRAWN))
+@pytest.mark.parametrize("case", long_but(["mix of fewer tokens", "phases"], DRAWN))
 def test_a_draw_is_predicted_up_to_a_document_of_each_source(
     case: str, folder: Path, tmp_path: Path
 ) -> None:
     options = DRAWN[case]
-    predicted, reported = both(folder, tmp_path / "out", "ids", **IDS, **options)
+    start = "the whole input, up to a document of each source in each draw"
+    config = config_of(folder, tmp_path / "out", "ids", options)
+    predicted, report = predicted_and_reported(config, start)
     draws = 2 * len(options.get("phases", (1,))) * options.get("epochs", 1)
     draws *= 2 if "holdout" in options else 1
     for name in ("tokens_in", "tokens_packed"):
-        assert abs(predicted[name] - reported[name]) <= draws * LONGEST, name
-    assert abs(predicted["packs"] - reported["packs"]) <= draws
+        assert abs(predicted[name] - report[name]) <= draws * LONGEST, name
+    assert abs(predicted["packs"] - report["packs"]) <= draws
     # A mix has as many windows as it has copies of a document, and each has a shard of its own.
     windows = math.ceil(options.get("max_epochs", 1)) * draws
-    assert predicted["bytes"] == pytest.approx(reported["bytes"], rel=0.02, abs=1000 * windows)
+    assert predicted["bytes"] == pytest.approx(report["bytes"], rel=0.02, abs=1000 * windows)
