@@ -12,10 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
+from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.packing.account import Sums
 from packprep.packing.strategies import ONE_BY_ONE, STRATEGIES
-from packprep.schemas import check_batch, check_ledger
+from packprep.schemas import Column, check_batch, check_ledger
 from packprep.windows.placement import Packs
 from packprep.windows.planner import WindowPlan, account_by_source, plan_window, resized
 
@@ -72,9 +73,19 @@ def packed(
     policy = tokenizer()
     documents = make_documents(texts, policy, **more)
     plan = plan_window(documents, policy, config, seed=config.seed)
-    layout = ShardLayout.from_config(config, policy)
-    table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
-    return plan, plan.packs, documents, policy, table
+    return plan, plan.packs, documents, policy, checked(plan.packs, config, policy)
+
+
+def checked(
+    packs: Packs, config: BuildConfig, policy: Tokenizer, columns: tuple[Column, ...] = ()
+) -> pa.Table:
+    """The packs as a shard has them, each batch with the invariants of the format."""
+    layout = ShardLayout.from_config(config, policy, columns)
+    batches = list(iterate_batches(packs, layout))
+    limits = {"max_length": config.max_length, "vocab_size": layout.vocab_size}
+    for batch in batches:
+        check_batch(batch, layout.columns, **limits, where="the batch")
+    return pa.Table.from_batches(batches, schema=layout.schema)
 
 
 @given(configs(), st.lists(st.integers(0, 40), max_size=12))
@@ -167,16 +178,7 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     trained = [[bits.random() < 0.4 for _ in tokens] for tokens in originals]
     documents = with_columns(plain, trained, as_mask=as_mask)
     plan = plan_window(documents, policy, config, seed=config.seed)
-    layout = ShardLayout.from_config(config, policy, labelled_columns())
-    table = pa.Table.from_batches(list(iterate_batches(plan.packs, layout)), schema=layout.schema)
-    for batch in table.to_batches():
-        check_batch(
-            batch,
-            layout.columns,
-            max_length=config.max_length,
-            vocab_size=layout.vocab_size,
-            where="the batch",
-        )
+    table = checked(plan.packs, config, policy, labelled_columns())
     # where the pieces of each document begin and end
     pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)
     rows = table.to_pylist()
@@ -221,22 +223,6 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     [counts, _] = account_by_source(plan, policy, 1, plan.packs)
     check_ledger(counts.ledger)
     assert counts.loss_tokens == labels_seen
-
-
-@given(configs(), st.lists(st.integers(0, 40), max_size=12))
-def test_every_batch_keeps_the_invariants_of_the_format(
-    config: BuildConfig, texts: list[int]
-) -> None:
-    _, _, _, policy, table = packed(config, texts)
-    layout = ShardLayout.from_config(config, policy)
-    for batch in table.to_batches():
-        check_batch(
-            batch,
-            layout.columns,
-            max_length=config.max_length,
-            vocab_size=layout.vocab_size,
-            where="the batch",
-        )
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(2, 12))
@@ -296,11 +282,7 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(
     change = max(change, -len(packs))
     written = resized(packs, change, config)
     assert len(written) == len(packs) + change
-    layout = ShardLayout.from_config(config, policy)
-    for batch in iterate_batches(written, layout):
-        check_batch(
-            batch, layout.columns, max_length=8, vocab_size=layout.vocab_size, where="the batch"
-        )
+    checked(written, config, policy)
     kept = (
         sorted(packs.lengths.tolist())[-change:]
         if change < 0

@@ -4,6 +4,7 @@ Imports inside functions and under TYPE_CHECKING count like any other.
 """
 
 import ast
+import graphlib
 import sys
 import tomllib
 from collections import defaultdict
@@ -71,20 +72,20 @@ class Import(NamedTuple):
 
 
 @cache
-def modules(root: Path = ROOT) -> Mapping[str, Path]:
+def modules() -> Mapping[str, Path]:
     """File of every module and package by its dotted name."""
     found = {}
     for folder, package in FOLDERS.items():
-        for path in sorted((root / folder).rglob("*.py")):
-            parts = path.relative_to(root / folder).with_suffix("").parts
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
             found[".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
     return found
 
 
 @cache
-def imports(root: Path = ROOT) -> tuple[Import, ...]:
+def imports() -> tuple[Import, ...]:
     """Everything that is imported anywhere in the three folders."""
-    return tuple(found for by in modules(root) for found in imports_of(by, modules(root)[by]))
+    return tuple(found for by in modules() for found in imports_of(by, modules()[by]))
 
 
 def imports_of(by: str, path: Path) -> Iterator[Import]:
@@ -107,15 +108,15 @@ def imports_of(by: str, path: Path) -> Iterator[Import]:
 
 
 @cache
-def arrows(root: Path = ROOT) -> Mapping[str, frozenset[str]]:
+def arrows() -> Mapping[str, frozenset[str]]:
     """Modules of ours that each module imports.
 
     A name of a package counts as the package, a module in it as itself.
     """
     found: dict[str, set[str]] = defaultdict(set)
-    for by, name, _ in imports(root):
+    for by, name, _ in imports():
         longest = next(
-            (known for known in (name, name.rpartition(".")[0]) if known in modules(root)), None
+            (known for known in (name, name.rpartition(".")[0]) if known in modules()), None
         )
         if longest is not None:
             found[by].add(longest)
@@ -127,40 +128,20 @@ def short(module: str) -> str:
     return module.removeprefix("packprep").removeprefix(".") or "__init__"
 
 
-def room_of(module: str, root: Path = ROOT) -> str:
-    folder = modules(root)[module].parent.relative_to(root).as_posix()
+def room_of(module: str) -> str:
+    folder = modules()[module].parent.relative_to(ROOT).as_posix()
     return "top" if folder == "packprep" else folder.removeprefix("packprep/")
 
 
-def arrows_up(root: Path = ROOT) -> set[tuple[str, str]]:
+def arrows_up() -> set[tuple[str, str]]:
     """Imports of a higher room."""
     rank = {room: number for number, room in enumerate(ORDER)}
-    pairs = ((by, name) for by, names in arrows(root).items() for name in names)
+    pairs = ((by, name) for by, names in arrows().items() for name in names)
     return {
         (short(by), short(name))
         for by, name in pairs
-        if rank[room_of(by, root)] < rank[room_of(name, root)]
-        and not (by in FACES and is_under(name, by))
+        if rank[room_of(by)] < rank[room_of(name)] and not (by in FACES and is_under(name, by))
     }
-
-
-def circles(root: Path = ROOT) -> set[str]:
-    """Modules that import each other, directly or through others.
-
-    A line of names for each circle.
-    """
-    reached: dict[str, set[str]] = {}
-    for start in modules(root):
-        seen, left = set[str](), [start]
-        while left:
-            for name in arrows(root).get(left.pop(), frozenset()) - seen:
-                seen.add(name)
-                left.append(name)
-        reached[start] = seen
-    rings = {
-        frozenset(name for name in reached[start] if start in reached[name]) for start in reached
-    }
-    return {" ".join(sorted(map(short, ring))) for ring in rings if ring}
 
 
 def public_names(path: Path) -> Iterator[str]:
@@ -204,7 +185,7 @@ def test_an_import_points_to_its_own_room_or_a_lower_one() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert circles() == set()
+    graphlib.TopologicalSorter(arrows()).prepare()  # CycleError names them
 
 
 def test_no_public_name_is_defined_in_two_modules() -> None:
@@ -244,33 +225,3 @@ def test_packprep_never_imports_loaders_or_torch() -> None:
     for by, name, _ in imports():
         if not is_under(by, "packprep.loaders"):
             assert not is_under(name, "packprep.loaders", "torch"), f"{by} imports {name}"
-
-
-def test_lazy_relative_and_type_checking_imports_are_seen_in_folders_too(tmp_path: Path) -> None:
-    files = {
-        "packprep/__init__.py": "",
-        "packprep/output/__init__.py": "",
-        "packprep/output/store.py": "def open():\n    from packprep.execute.job import Job\n",
-        "packprep/execute/__init__.py": "",
-        "packprep/execute/job.py": "from packprep.output import store\nfrom ..config import "
-        "options as o\n",
-        "packprep/config/__init__.py": "",
-        "packprep/config/options.py": "if TYPE_CHECKING:\n    from .checks import Check\n",
-        "packprep/config/checks.py": "import packprep.schemas.errors\nfrom packprep.schemas import "
-        "Other\n",
-        "schemas/__init__.py": "from .errors import Other",
-        "schemas/errors.py": "",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert {(short(by), *map(short, sorted(names))) for by, names in arrows(tmp_path).items()} == {
-        ("output.store", "execute.job"),
-        ("execute.job", "config.options", "output.store"),
-        ("config.options", "config.checks"),
-        ("config.checks", "schemas", "schemas.errors"),
-        ("schemas", "schemas.errors"),
-    }
-    assert arrows_up(tmp_path) == {("output.store", "execute.job")}
-    assert circles(tmp_path) == {"execute.job output.store"}
-    assert room_of("packprep.output.store", tmp_path) == "output"

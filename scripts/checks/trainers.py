@@ -6,7 +6,7 @@
     scripts/check_trainers --newest trl     only that package
 
 Installs each trainer into an environment of its own in a temporary folder, above the packages of
-this one, and runs the checks of tests/helpers/trainers.py there: recipes of docs/train for three
+this one, and runs the checks of trainer_contracts.py there: recipes of docs/train for three
 steps, whose losses must be those of the documents alone, and the trainer's own functions on packed
 fields. Prints a line for each package, version and what was proven: ok or BROKEN. Exits 1 if a
 contract is broken, by a newer release or here. Takes about ten minutes and 3 GB.
@@ -30,7 +30,7 @@ import click
 ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).with_suffix(".json")
 PAGE = ROOT / "docs" / "train" / "index.md"
-TESTS = "tests.helpers.trainers"
+CONTRACTS = Path(__file__).with_name("trainer_contracts.py")
 HEAD = ("trainer", "call", "proven with", "attention", "what is proven", "by")
 _PINNED = ("torch", "numpy", "torchdata", "hypothesis", "pytest")  # all environments share these
 
@@ -99,7 +99,7 @@ def run_checks(python: Path, package: str) -> list[dict[str, Any]]:
     """Results of all checks of a package in its environment."""
     work = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
-        [python, "-W", "ignore", "-m", TESTS, package],
+        [python, "-W", "ignore", CONTRACTS, package],
         cwd=ROOT,
         env={**os.environ, **work},
         capture_output=True,

@@ -12,6 +12,7 @@ docs/quickstart.md: 2 outputs replaced
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,14 +81,16 @@ def run(page: Path, sample: Path) -> tuple[list[tuple[int, list[str], list[str]]
             block.attributes.pop("output", None)  # also where it varies
     check_page(blocks)
     errors = []
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
-        session = Refresh(Path(folder), Path(cache), sample, fixed=True)
-        with session:
-            for block in blocks:
-                try:
-                    session.run(block)
-                except AssertionError as error:
-                    errors.append(str(error))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as cache,
+        closing(Refresh(Path(folder), Path(cache), sample, fixed=True)) as session,
+    ):
+        for block in blocks:
+            try:
+                session.run(block)
+            except AssertionError as error:
+                errors.append(str(error))
     return session.replaced, errors
 
 

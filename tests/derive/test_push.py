@@ -15,7 +15,7 @@ from packprep.reports.card import MARK
 from packprep.schemas import read_manifest
 from tests.helpers.command import Result, run
 from tests.helpers.hub import TOKEN, Hub, connect, running
-from tests.helpers.numbered_shards import numbered_shards
+from tests.helpers.tiny_shards import numbered_shards
 
 NAME = "user/packed"
 URL = f"hf://datasets/{NAME}"

@@ -15,10 +15,9 @@ import sys
 import threading
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
@@ -117,7 +116,7 @@ class _Process:
 
     def kill(self) -> None:
         """End the process and all that it started in the background."""
-        with _gone():
+        with suppress(ProcessLookupError, BrokenPipeError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
@@ -125,28 +124,13 @@ class _Process:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            with _gone():
+            with suppress(ProcessLookupError, BrokenPipeError):
                 stream.close()
-
-
-class _gone:  # noqa: N801
-    """Ignores that a process has ended already."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        return isinstance(error, (ProcessLookupError, BrokenPipeError))
 
 
 @dataclass
 class Session:
-    """The processes of one page; a context manager."""
+    """The processes of one page."""
 
     folder: Path
     cache: Path  # of Hugging Face libraries
@@ -155,27 +139,39 @@ class Session:
     fixed: bool = False  # the page does not read rows that are left out
     server: str = ""  # of tests/helpers/warm.py; without it every command is a new interpreter
     _mark: str = field(default_factory=lambda: f"block-{uuid.uuid4().hex}")
-    _shell: _Process | None = None
-    _python: _Process | None = None
+    _started: dict[str, _Process] = field(default_factory=dict)
     _status: int = 0
     _printed: list[str] = field(default_factory=list)
     _digests: Digests = field(default_factory=Digests)
 
-    def __enter__(self) -> "Session":
-        self._timer = threading.Timer(_LONGEST, self._kill)
-        self._timer.start()
-        return self
+    def kill(self) -> None:
+        for process in self._started.values():
+            process.kill()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._timer.cancel()
-        for process in (self._shell, self._python):
-            if process is not None:
-                process.close()
+    def close(self) -> None:
+        for process in self._started.values():
+            process.close()
+
+    def _process(self, name: str, *arguments: str) -> _Process:
+        """Return the shell or the Python of the page, which the first block for it starts."""
+        if name not in self._started:
+            environment = warm.environment(self.cache)
+            self._started[name] = _Process([*arguments], self._mark, self.folder, environment)
+            if name == "bash":
+                self._started[name].ask(f"{self._functions()}\nprintf '{self._mark} 0\\n'\n")
+        return self._started[name]
+
+    def _functions(self) -> str:
+        """The variables and functions of _SHELL."""
+        variables = {
+            "SAMPLE": self.sample,
+            "EVERY": self.every,
+            "PYTHON": sys.executable,
+            "WARM": warm.__file__,
+            "ADDRESS": self.server,
+        }
+        lines = [f"{name}={shlex.quote(str(value))}" for name, value in variables.items()]
+        return "\n".join([*lines, _SHELL])
 
     def run(self, block: Block) -> None:
         """Run, write or compare one block; AssertionError where it is not as the page says."""
@@ -191,11 +187,6 @@ class Session:
             self._run_commands(block)
         elif block.language == "python":
             self._run_python(block)
-
-    def _kill(self) -> None:
-        for process in (self._shell, self._python):
-            if process is not None:
-                process.kill()
 
     def _write(self, block: Block, name: str) -> None:
         path = (self.folder / name).resolve()
@@ -225,22 +216,10 @@ class Session:
             self._printed = printed
 
     def _ask_shell(self, command: str) -> tuple[int | None, list[str]]:
-        if self._shell is None:
-            arguments = ["bash", "--noprofile", "--norc"]
-            self._shell = _Process(arguments, self._mark, self.folder, warm.environment(self.cache))
-            variables = {
-                "SAMPLE": self.sample,
-                "EVERY": self.every,
-                "PYTHON": sys.executable,
-                "WARM": warm.__file__,
-                "ADDRESS": self.server,
-            }
-            for name, value in variables.items():
-                self._shell.ask(f"{name}={shlex.quote(str(value))}; printf '{self._mark} 0\\n'\n")
-            self._shell.ask(f"{_SHELL}\nprintf '{self._mark} 0\\n'\n")
+        shell = self._process("bash", "bash", "--noprofile", "--norc")
         if command.rstrip().endswith("&"):  # `$!` has to be the process, not a shell around it
             command = f"unset -f python; {command}"
-        status, printed = self._shell.ask(
+        status, printed = shell.ask(
             f"(exit {self._status}); eval {shlex.quote(command)} </dev/null 2>&1; "
             f"printf '\\n%s %d\\n' {self._mark} $?\n"
         )
@@ -248,14 +227,10 @@ class Session:
         return status, printed
 
     def _run_python(self, block: Block) -> None:
-        if self._python is None:
-            client = [sys.executable, "-ISs", warm.__file__, self.server]
-            arguments = [*client, "python", "-c", _PYTHON, self._mark]
-            self._python = _Process(
-                arguments, self._mark, self.folder, warm.environment(self.cache)
-            )
+        client = (sys.executable, "-ISs", warm.__file__, self.server)
+        python = self._process("python", *client, "python", "-c", _PYTHON, self._mark)
         request = json.dumps({"source": block.text, "name": block.where})
-        status, self._printed = self._python.ask(request + "\n")
+        status, self._printed = python.ask(request + "\n")
         if status != 0:
             raise AssertionError(f"{block.where}: failed:\n" + "\n".join(self._printed))
 
@@ -265,12 +240,8 @@ class Session:
 
     def _difference(self, shown: Sequence[str], printed: Sequence[str]) -> str:
         """The outputs and their digests; "" if both are as the page shows them."""
-        fixed = self._has_pages_data
+        fixed = self.fixed and data_digest(self.sample / "data") == PAGES_DATA
         return difference(shown, printed) or self._digests.difference(shown, printed, fixed=fixed)
-
-    @cached_property
-    def _has_pages_data(self) -> bool:
-        return self.fixed and data_digest(self.sample / "data") == PAGES_DATA
 
 
 def _installs(command: Command, where: str) -> bool:
@@ -309,6 +280,12 @@ def run_page(
     check_page(blocks)
     text = "".join(block.text for block in blocks)
     fixed = every == 1 or not ("code.jsonl" in text or "data/*" in text)
-    with Session(folder, cache, sample, every, fixed, server) as session:
+    session = Session(folder, cache, sample, every, fixed, server)
+    timer = threading.Timer(_LONGEST, session.kill)
+    timer.start()
+    try:
         for block in blocks:
             session.run(block)
+    finally:
+        timer.cancel()
+        session.close()

@@ -17,15 +17,6 @@ def run(tmp_path: Path, markdown: str) -> Path:
     return folder
 
 
-def test_a_fence_gives_language_attributes_and_text_and_a_longer_one_holds_a_shorter_one() -> None:
-    page = 'words\n\n```python file="a.py" not-run="slow"\nx = 1\n```\n\n    ```\n    y\n    ```\n'
-    first, second, third = blocks_of(page + "````text\n```python\nx\n```\n````\n", "page.md")
-    assert (first.where, first.language, first.text) == ("page.md:3", "python", "x = 1\n")
-    assert first.attributes == {"file": "a.py", "not-run": "slow"}
-    assert (second.where, second.language, second.text) == ("page.md:7", "", "y\n")
-    assert third.text == "```python\nx\n```\n"
-
-
 def test_a_console_block_is_commands_and_their_output() -> None:
     page = "```console\n$ one \\\n    --more\nout\n> out\n\n$ for i in 1; do\n> two\n> done\n```\n"
     [block] = blocks_of(page, "page.md")
@@ -78,12 +69,9 @@ def test_shell_and_python_keep_their_state_and_what_is_not_run_leaves_no_trace(
     ("page", "part"),
     [
         ("```console\n$ (exit 3)\n```\n", "page.md:2: $ (exit 3)\nended with 3, expected 0"),
-        ("```console\n$ exit 3\n```\n", "stopped the shell, expected 0"),
         ('```console exit="3"\n$ true\n```\n', "ended with 0, expected 3"),
         ("```console\n$ echo yes\nno\n```\n", "-no\n+yes"),
-        ("```console\n$ echo 'it\n```\n", "unexpected EOF"),
         ("```python\n1 / 0\n```\n", "ZeroDivisionError"),
-        ("```python\nx = (\n```\n", "was never closed"),
         ('```text file="../a"\n```\n', "page.md:1: ../a is outside of the page's folder"),
         ("```console\n$ pip install packprep[no]\n```\n", "packprep has no extra 'no'"),
     ],
@@ -94,23 +82,16 @@ def test_a_page_that_does_not_do_what_it_shows_fails(tmp_path: Path, page: str, 
     assert part in str(error.value)
 
 
-def test_a_page_whose_library_is_missing_is_skipped(tmp_path: Path) -> None:
-    with pytest.raises(pytest.skip.Exception, match="no-such-library is not installed"):
-        run(tmp_path, "```console\n$ pip install packprep no-such-library\n```\n")
-
-
 A, B, C = (f"sha256   {digit * 64}" for digit in "abc")
 
 
 @pytest.mark.parametrize(
     ("outputs", "fixed", "wrong"),
     [
-        ([([A], [A]), ([B], [B])], True, False),
         ([([A], [B])], True, True),
         ([([A], [B]), ([A], [B])], False, False),
         ([([A], [B]), ([A], [C])], False, True),  # two outputs, shown as one
         ([([A], [C]), ([B], [C])], False, True),  # one output, shown as two
-        ([(["..."], [A])], True, False),
         ([(["x has sha256 " + "a" * 64], ["x has sha256 " + "b" * 64])], True, False),
     ],
 )
@@ -127,15 +108,10 @@ def test_digests_of_outputs_are_those_of_the_page(
     ("shown", "printed", "same"),
     [
         (["packs    1,718", "", f"sha256  {'0a' * 32}"], ["packs  9", f"sha256  {'f' * 64}"], True),
-        (["bias -0.36, 467 MB"], ["bias 0.4, 1.2 GB"], True),
         (["packed"], ["compiling kernels (first run)", "read: 300 MB of memory", "packed"], True),
-        (["..."], [], True),
-        (["a", "..."], ["a", "b", "c"], True),
-        (["...", "c"], ["a", "b", "c"], True),
         (["a", "...", "b", "...", "c"], ["a", "x", "b", "c"], True),
         (["a", "...", "a"], ["a"], False),
         (["...", "b", "..."], ["a", "c"], False),
-        (["a"], ["a", "b"], False),
     ],
 )
 def test_numbers_blanks_and_progress_may_differ_and_three_dots_stand_for_any_lines(

@@ -63,9 +63,3 @@ def test_pages_of_the_site_link_to_pages_of_the_site(path: Path) -> None:
         and not (path.parent / link.partition("#")[0]).resolve().is_relative_to(ROOT / "docs")
     ]
     assert outside == []
-
-
-def test_anchors_are_those_of_github(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Choosing `max_length`, and more\n\n## A / b\n\n## Again\n\n## Again\n")
-    assert anchors(page) == {"choosing-max_length-and-more", "a--b", "again", "again-1"}

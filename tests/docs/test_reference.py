@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
-import click
 import pytest
 import yaml
 
@@ -55,22 +54,6 @@ def test_the_yaml_spelling_of_an_option_is_read(name: str, tmp_path: Path) -> No
         config = BuildConfig(**(required | from_yaml(path)))
         default = BuildConfig(**required)
         assert name in ("num_proc", "max_memory") or getattr(config, name) == getattr(default, name)
-
-
-def test_check_fails_for_a_page_that_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from click.testing import CliRunner
-
-    page = tmp_path / "page.md"
-    page.write_text("old")
-    monkeypatch.setattr(reference, "ROOT", tmp_path)
-    monkeypatch.setattr(reference, "pages", lambda: {page: "new"})
-    command: click.Command = reference.main
-    done = CliRunner().invoke(command, ["--check"])
-    assert (done.exit_code, done.output, page.read_text()) == (1, "page.md differs\n", "old")
-    done = CliRunner().invoke(command, [])
-    assert (done.exit_code, done.output, page.read_text()) == (0, "page.md written\n", "new")
 
 
 def test_sentences_are_followed_to_where_their_parts_are_written(tmp_path: Path) -> None:

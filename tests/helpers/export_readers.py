@@ -6,20 +6,15 @@ scripts/check_trainers installs projects whose own classes read some of them, an
 import gzip
 import json
 import struct
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import MagicMock
 
 import datasets
 import numpy as np
 
 from packprep.loaders import PackedShards
-
-from .tiny_shards import GOLDEN
 
 NO_LOSS = -100
 
@@ -51,11 +46,11 @@ def stored_packs(source: Path, split: str, to: str = "parquet") -> list[ReadPack
                 end = first + size if to in WITHOUT_PADDING else last
                 segments.append((tokens[first:end], [NO_LOSS, *labels[first + 1 : end]]))
         if segments:
-            packs.append(_pack(*map(list, zip(*segments, strict=True))))
+            packs.append(pack_of(*map(list, zip(*segments, strict=True))))
     return packs
 
 
-def _pack(tokens: Sequence[list[int]], labels: Sequence[list[int]] | None = None) -> ReadPack:
+def pack_of(tokens: Sequence[list[int]], labels: Sequence[list[int]] | None = None) -> ReadPack:
     """A pack of segments. labels: None where all but the first token of each are trained."""
     labels = labels or [[NO_LOSS, *segment[1:]] for segment in tokens]
     ends = [0, *np.cumsum([len(segment) for segment in tokens]).tolist()]
@@ -77,7 +72,7 @@ def read_megatron(directory: Path, split: str) -> list[ReadPack]:
         np.frombuffer(content, dtype, size, at).tolist()
         for size, at in zip(lengths.tolist(), pointers.tolist(), strict=True)
     ]
-    return [_pack(texts[first:last]) for first, last in pairwise(firsts.tolist())]
+    return [pack_of(texts[first:last]) for first, last in pairwise(firsts.tolist())]
 
 
 def read_npy(directory: Path, split: str) -> list[ReadPack]:
@@ -85,27 +80,23 @@ def read_npy(directory: Path, split: str) -> list[ReadPack]:
         tuple(map(int, line.split(",")))
         for line in gzip.decompress((directory / f"{split}.csv.gz").read_bytes()).decode().split()
     ]
-    return _npy_packs(directory, split, documents)
+    return npy_packs(directory, split, documents)
 
 
-def _npy_packs(directory: Path, split: str, documents: Sequence[Any]) -> list[ReadPack]:
+def npy_packs(directory: Path, split: str, documents: Sequence[Any]) -> list[ReadPack]:
     record = json.loads((directory / "export.json").read_bytes())
     dtype = np.uint16 if record["data"]["vocab_size"] <= 1 << 16 else np.uint32
     tokens = np.fromfile(directory / f"{split}.npy", dtype).tolist()
     labels = tokens
     if (mask := directory / f"{split}.label_mask.npy").exists():
-        trained = np.fromfile(mask, np.bool_)
-        labels = np.where(trained, tokens, NO_LOSS).tolist()
+        labels = np.where(np.fromfile(mask, np.bool_), tokens, NO_LOSS).tolist()
     packs = []
     for begin, end in pairwise(np.load(directory / f"{split}.offsets.npy").tolist()):
         parts = [(a, b) for a, b in documents if begin <= a < end]
         assert parts[0][0] == begin
         assert parts[-1][1] == end
-        packs.append(
-            _pack(
-                [tokens[a:b] for a, b in parts], [[NO_LOSS, *labels[a + 1 : b]] for a, b in parts]
-            )
-        )
+        trained = [[NO_LOSS, *labels[a + 1 : b]] for a, b in parts]
+        packs.append(pack_of([tokens[a:b] for a, b in parts], trained))
     return packs
 
 
@@ -132,15 +123,17 @@ def read_mds(directory: Path, split: str) -> list[ReadPack]:
                 )
                 at += size
             assert at == last
-            packs.append(_mds_pack(sample))
+            packs.append(mds_pack(sample))
     return packs
 
 
-def _mds_pack(sample: Any) -> ReadPack:
+def mds_pack(sample: Any) -> ReadPack:
     tokens = list(map(int, sample["tokens"]))
     labels = list(map(int, sample.get("labels", tokens)))
     parts = list(pairwise(map(int, sample["cu_seqlens"])))
-    return _pack([tokens[a:b] for a, b in parts], [[NO_LOSS, *labels[a + 1 : b]] for a, b in parts])
+    return pack_of(
+        [tokens[a:b] for a, b in parts], [[NO_LOSS, *labels[a + 1 : b]] for a, b in parts]
+    )
 
 
 def read_trl(directory: Path, split: str) -> list[ReadPack]:
@@ -198,7 +191,7 @@ def read_megatron_bridge(directory: Path, split: str) -> list[ReadPack]:
             + [tokens[place] if mask[place - 1] else NO_LOSS for place in range(first + 1, last)]
             for first, last in parts
         ]
-        packs.append(_pack([tokens[first:last] for first, last in parts], labels))
+        packs.append(pack_of([tokens[first:last] for first, last in parts], labels))
     return packs
 
 
@@ -208,7 +201,7 @@ def read_parquet(directory: Path, split: str) -> list[ReadPack]:
         tokens = row.get("tokens", row.get("input_ids"))
         ends = row.get("cu_seqlens") or [0, *np.cumsum(row["seq_lengths"]).tolist()]
         labels = row.get("labels", tokens)
-        packs.append(_mds_pack({"tokens": tokens, "cu_seqlens": ends, "labels": labels}))
+        packs.append(mds_pack({"tokens": tokens, "cu_seqlens": ends, "labels": labels}))
     return packs
 
 
@@ -231,56 +224,3 @@ READERS: dict[str, Reader] = {
 }
 WITHOUT_PADDING = ("megatron", "npy")
 """Formats that have no padding and no filler."""
-
-
-def megatron_core(directory: Path, split: str) -> list[ReadPack]:
-    """Packs by megatron-core's IndexedDataset."""
-    from megatron.core.datasets.indexed_dataset import IndexedDataset
-
-    data = IndexedDataset(str(directory / split))
-    return [
-        _pack([data[number].tolist() for number in range(first, last)])
-        for first, last in pairwise(data.document_indices.tolist())
-    ]
-
-
-def olmo_core(directory: Path, split: str) -> list[ReadPack]:
-    """Documents by OLMo-core, from the metadata beside the ids."""
-    from olmo_core.data.utils import iter_document_indices
-
-    path = directory / f"{split}.npy"
-    return _npy_packs(directory, split, list(iter_document_indices(path, use_array_if_local=False)))
-
-
-def mosaicml_streaming(directory: Path, split: str) -> list[ReadPack]:
-    """Samples by MosaicML's LocalDataset."""
-    for unused in (
-        "streaming.multimodal",
-        "streaming.text",
-        "streaming.vision",
-    ):  # need torchvision
-        sys.modules.setdefault(unused, MagicMock())
-    from streaming import LocalDataset  # type: ignore[import-not-found]
-
-    data = LocalDataset(local=str(directory), split=split)
-    return [_mds_pack(data[number]) for number in range(len(data))]
-
-
-CLASSES: dict[str, tuple[str, Reader]] = {
-    "megatron": ("megatron-core", megatron_core),
-    "npy": ("ai2-olmo-core", olmo_core),
-    "mds": ("mosaicml-streaming", mosaicml_streaming),
-}
-
-
-def check_export(to: str, _: Path | None = None) -> None:
-    """Compare the reader's own class with the packs of two outputs; AssertionError for others."""
-    from packprep.exports.export import export
-
-    for name in ("v1-example", *(["v1-rich"] if to != "megatron" else [])):
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "out"
-            for split in export(GOLDEN / name, str(out), to).splits:
-                packs = CLASSES[to][1](out, split)
-                assert packs, f"no packs of {split}"
-                assert packs == stored_packs(GOLDEN / name, split, to), f"{name} {split} differs"

@@ -2,19 +2,16 @@
 
 The losses must be those of the documents alone. The model is a tiny Llama.
 
-`tests/loaders/adapters/test_recipes.py` runs them with the installed libraries, `trainers.py` with
-those of `scripts/check_trainers`.
+`tests/loaders/adapters/test_recipes.py` runs them with the installed libraries,
+`scripts/check_trainers` with those of its own environments.
 """
 
 import importlib
-import importlib.util
 import re
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import datasets
@@ -23,7 +20,6 @@ from datasets import load_from_disk
 from torch.nn.functional import cross_entropy
 
 from packprep.derive.merge import merge
-from packprep.exports.export import export
 from packprep.loaders import (
     PackedLoader,
     PackedShards,
@@ -33,7 +29,6 @@ from packprep.loaders import (
     to_forgather,
     to_hf,
     to_llama_factory,
-    to_torchtune,
     to_trl,
     to_trl_row,
 )
@@ -216,9 +211,16 @@ def hf_trainer(
 
     arguments = TrainingArguments(str(folder), remove_unused_columns=False, **(SETTINGS | settings))
     rows = load_from_disk(str(shards)) if rows is None else rows
-    trainer = recorded(Trainer)(llama(), arguments, train_dataset=rows, data_collator=collator)
+    return trained(Trainer, arguments, rows, data_collator=collator), alone(shards)
+
+
+def trained(
+    kind: Any, arguments: Any, rows: Any, *, use_cache: bool = True, **options: Any
+) -> Losses:
+    """Losses of the steps of a trainer of this class. options: of the trainer."""
+    trainer = recorded(kind)(llama(use_cache), arguments, train_dataset=rows, **options)
     trainer.train()
-    return steps(trainer), alone(shards)
+    return steps(trainer)
 
 
 def steps(trainer: Any) -> Losses:
@@ -303,42 +305,28 @@ def hf_names(recipe: Recipe, shards: Path, folder: Path) -> tuple[Losses, Losses
     return recipe(renamed, folder / "out")
 
 
-def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """Rows of to_trl_row with TRL's default padding."""
-    trl: Any = importlib.import_module("trl")
-    rows = load_from_disk(str(shards))
-    rows = rows.map(to_trl_row, remove_columns=rows.column_names)
-    config = trl.SFTConfig(str(folder), bf16=False, max_length=None, **SETTINGS)
-    trainer = recorded(trl.SFTTrainer)(
-        llama(), config, train_dataset=rows, processing_class=tokenizer()
-    )
-    trainer.train()
-    return trainer.losses, alone(shards)
-
-
-def sft(shards: Path, folder: Path, **settings: Any) -> tuple[Losses, Losses]:
-    """SFTTrainer on rows of load_from_disk as they are, with TRL's collator and these settings."""
+def sft(shards: Path, folder: Path, rows: Any = None, **settings: Any) -> tuple[Losses, Losses]:
+    """SFTTrainer with TRL's collator and these settings, on rows of load_from_disk as they are."""
     trl: Any = importlib.import_module("trl")
     config = trl.SFTConfig(str(folder), bf16=False, **(SETTINGS | settings))
-    trainer = recorded(trl.SFTTrainer)(
-        llama(), config, train_dataset=load_from_disk(str(shards)), processing_class=tokenizer()
-    )
-    trainer.train()
-    return trainer.losses, alone(shards)
+    rows = load_from_disk(str(shards)) if rows is None else rows
+    losses = trained(trl.SFTTrainer, config, rows, processing_class=tokenizer())
+    return losses, alone(shards)
+
+
+def wrong_sft(shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """Rows of to_trl_row with TRL's default padding."""
+    rows = load_from_disk(str(shards))
+    rows = rows.map(to_trl_row, remove_columns=rows.column_names)
+    return sft(shards, folder, rows, max_length=None)
 
 
 def with_collator(make: Callable[[Any], Any], shards: Path, folder: Path) -> tuple[Losses, Losses]:
     """Trainer on rows of load_from_disk with a collator of transformers. make: f(transformers)."""
-    transformers: Any = importlib.import_module("transformers")
-    arguments = transformers.TrainingArguments(str(folder), **(SETTINGS | ONE_PACK))
-    trainer = recorded(transformers.Trainer)(
-        llama(),
-        arguments,
-        train_dataset=load_from_disk(str(shards)),
-        data_collator=make(transformers),
-    )
-    trainer.train()
-    return steps(trainer), alone(shards)
+    hf: Any = importlib.import_module("transformers")
+    arguments = hf.TrainingArguments(str(folder), **(SETTINGS | ONE_PACK))
+    rows = load_from_disk(str(shards))
+    return trained(hf.Trainer, arguments, rows, data_collator=make(hf)), alone(shards)
 
 
 def with_tokenizer(default: bool, shards: Path, folder: Path) -> tuple[Losses, Losses]:
@@ -346,69 +334,16 @@ def with_tokenizer(default: bool, shards: Path, folder: Path) -> tuple[Losses, L
 
     default: with default_data_collator instead, which adds none.
     """
-    from transformers import Trainer, TrainingArguments, default_data_collator
-
-    arguments = TrainingArguments(str(folder), **(SETTINGS | ONE_PACK))
-    trainer = recorded(Trainer)(
-        llama(use_cache=False),
-        arguments,
-        train_dataset=load_from_disk(str(shards)),
+    hf: Any = importlib.import_module("transformers")
+    losses = trained(
+        hf.Trainer,
+        hf.TrainingArguments(str(folder), **(SETTINGS | ONE_PACK)),
+        load_from_disk(str(shards)),
+        use_cache=False,
         processing_class=tokenizer(),
-        data_collator=default_data_collator if default else None,
+        data_collator=hf.default_data_collator if default else None,
     )
-    trainer.train()
-    return steps(trainer), alone(shards)
-
-
-def source_of(package: str, path: str) -> Path:
-    """A file of a package that cannot be imported, because its dependencies are not installed."""
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0]) / path
-
-
-def axolotl(shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """Rows of an export through Axolotl's own collator, a pack at a time."""
-    export(shards, str(folder / "rows"), "axolotl")
-    path = source_of("axolotl", "utils/collators/batching.py")
-    spec = importlib.util.spec_from_file_location("axolotl_batching", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = ModuleType(spec.name)
-    sys.modules[spec.name] = module  # its dataclasses look up their types there
-    spec.loader.exec_module(module)
-    collator = module.DataCollatorForSeq2Seq(tokenizer())
-    rows = load_from_disk(str(folder / "rows" / "train"))
-    return hf_trainer(collator, shards, folder / "out", rows, **ONE_PACK)
-
-
-def torchtune(shards: Path, _folder: Path) -> tuple[Losses, Losses]:
-    """A Llama of torchtune, called like in its recipes, which shift the labels."""
-    from torchtune.models.llama3 import llama3
-
-    def model() -> Any:
-        torch.manual_seed(0)
-        sizes = {
-            "num_layers": 2,
-            "num_heads": 4,
-            "num_kv_heads": 2,
-            "embed_dim": 32,
-            "intermediate_dim": 48,
-        }
-        return llama3(vocab_size=VOCABULARY, max_seq_len=128, **sizes)
-
-    (batch,) = PackedLoader(PackedShards(shards), len(PACKS), shuffle=False)
-    packed, single = model(), model()
-
-    def loss() -> Any:
-        fields = to_torchtune(batch)
-        labels = fields.pop("labels")
-        return cross_entropy(packed(**fields)[0, :-1], labels[0, 1:])
-
-    return train(loss, packed.parameters()), train_alone(
-        lambda ids: single(ids), single.parameters(), shards
-    )
+    return losses, alone(shards)
 
 
 COLLATORS: dict[str, Callable[[Any], dict[str, Any]]] = {
@@ -445,8 +380,6 @@ RECIPES: dict[str, Recipe] = {
     "trl SFTTrainer of the page, names of hf": partial(
         hf_names, partial(page_trainer, "trl.md", 'load_from_disk("packed-hf")')
     ),
-    "axolotl collator on an export": axolotl,
-    "torchtune model, to_torchtune": torchtune,
 }
 # Rows of "Settings that leak" of transformers.md and trl.md.
 HF_COLLATORS: dict[str, Callable[[Any], Any]] = {

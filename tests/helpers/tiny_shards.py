@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.derive.merge import merge
+from packprep.loaders import PackedShards
 from packprep.schemas import (
     STANDARD_COLUMNS,
     Column,
@@ -225,6 +226,22 @@ def write_output(
         "files": [_entry(directory, directory / "report.json")],
     }
     return write_manifest(directory, data, run)
+
+
+def numbered_shards(path: Path, packs: int, shards: int = 3, max_length: int = 8) -> PackedShards:
+    """Packs of documents of 3, 2 and up to 3 tokens; ids are 1, 2, 3, ... over all packs."""
+    rows: list[Row] = []
+    token = 1
+    for pack in range(packs):
+        row = dict(row_of(3 * pack, 3, 2, 1 + pack % 3))
+        count = len(row["tokens"])
+        rows.append(row | {"tokens": [*range(token, token + count)]})
+        token += count
+    each = -(-packs // shards)
+    parts = [rows[first : first + each] for first in range(0, packs, each)]
+    sizes: Any = {"vocab_size": token, "max_length": max_length, "source_documents": 3 * packs}
+    write_output(path, {"train": parts}, **sizes)
+    return PackedShards(path)
 
 
 def _report(

@@ -15,7 +15,7 @@ from packprep import build
 from packprep.loaders import Pack, PackedBatch, PackedLoader, PackedShards, batch_from_rows
 from packprep.loaders.order import next_fit_bounds
 from packprep.schemas import FormatError
-from tests.helpers.numbered_shards import numbered_shards
+from tests.helpers.tiny_shards import numbered_shards
 from tests.helpers.zoo import Zoo
 
 

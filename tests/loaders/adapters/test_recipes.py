@@ -52,11 +52,7 @@ def quick(names: Iterable[str]) -> list[Any]:
     return [pytest.param(n, marks=() if n in firsts.values() else LONG) for n in names]
 
 
-# Those of other trainers need environments of their own: scripts/check_trainers runs them.
-HERE = [name for name in RECIPES if name.startswith(("transformers ", "trl "))]
-
-
-@pytest.mark.parametrize("name", quick(HERE))
+@pytest.mark.parametrize("name", quick(RECIPES))
 def test_the_first_losses_of_a_guarded_recipe_are_those_of_the_documents_alone(
     name: str, shards: Path, tmp_path: Path
 ) -> None:

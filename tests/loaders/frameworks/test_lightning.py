@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards, to_data_module
-from tests.helpers.numbered_shards import numbered_shards
+from tests.helpers.tiny_shards import numbered_shards
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's use of torch 2.13

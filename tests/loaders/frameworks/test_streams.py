@@ -36,8 +36,7 @@ from packprep.loaders import (
     to_torchtitan,
 )
 from packprep.schemas import STANDARD_COLUMNS
-from tests.helpers.numbered_shards import numbered_shards
-from tests.helpers.tiny_shards import GOLDEN, row_of, write_output
+from tests.helpers.tiny_shards import GOLDEN, numbered_shards, row_of, write_output
 
 
 @pytest.fixture(scope="module")

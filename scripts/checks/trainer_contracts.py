@@ -1,30 +1,29 @@
 """Packed fields in the code of the trainers, and every recipe, for `scripts/check_trainers`.
 
-`python -m tests.helpers.trainers PACKAGE` runs all checks of one installed trainer and prints a
-line of JSON for each: its name, whether the contract holds, and what was measured. A check that is
-made to leak holds if the comparison sees the leak.
+`python scripts/checks/trainer_contracts.py PACKAGE` runs all checks of one installed trainer and
+prints a line of JSON for each: its name, whether the contract holds, and what was measured. A check
+that is made to leak holds if the comparison sees the leak.
 """
 
-import importlib
 import json
 import logging
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import partial
-from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
+import click
 import datasets
 import torch
 from datasets import load_from_disk
+from trainer_recipes import CLASSES, TRAINERS, check_export, llama_factory
 
 from packprep.loaders import (
     PackedLoader,
@@ -39,9 +38,7 @@ from packprep.loaders import (
     to_torchtune,
     verify_isolation,
 )
-
-from .export_readers import CLASSES, check_export
-from .recipes import (
+from tests.helpers.recipes import (
     COLLATORS,
     FILLER,
     LEAK,
@@ -49,19 +46,13 @@ from .recipes import (
     PACKS,
     RECIPES,
     REFUSED,
-    SETTINGS,
     TOLERANCE,
-    Losses,
-    Recipe,
-    alone,
     difference,
     llama,
-    recorded,
-    steps,
     tokenizer,
     write_shards,
 )
-from .torch_models import documents
+from tests.helpers.torch_models import documents
 
 
 def torchtune_fields(shards: Path) -> None:
@@ -128,14 +119,6 @@ def megatron_params(shards: Path) -> None:
         assert torch.equal(params.seq_idx, to_seq_idx(batch))
 
 
-def llama_factory(module: str) -> Any:
-    """A module of LLaMA-Factory, which imports torchaudio for models of speech only."""
-    audio = ModuleType("torchaudio")
-    audio.__spec__ = ModuleSpec("torchaudio", None)
-    sys.modules.setdefault("torchaudio", audio)
-    return importlib.import_module(f"llamafactory.{module}")
-
-
 def llama_factory_mask(shards: Path) -> None:
     """LLaMA-Factory's function makes the same mask from the numbers of the segments."""
     collator = llama_factory("data.collator")
@@ -144,23 +127,6 @@ def llama_factory_mask(shards: Path) -> None:
     numbers[:, -FILLER:] = 0
     theirs = collator.prepare_4d_attention_mask(numbers, torch.bfloat16)
     assert torch.equal(to_llama_factory(batch, mask_dtype=torch.bfloat16)["attention_mask"], theirs)
-
-
-def llama_factory_trainer(mask_dtype: Any, shards: Path, folder: Path) -> tuple[Losses, Losses]:
-    """LLaMA-Factory's own trainer of SFT, with its own arguments."""
-    hparams, sft = llama_factory("hparams"), llama_factory("train.sft.trainer")
-    arguments = hparams.TrainingArguments(str(folder), remove_unused_columns=False, **SETTINGS)
-    trainer = recorded(sft.CustomSeq2SeqTrainer)(
-        finetuning_args=hparams.FinetuningArguments(),
-        processor=None,
-        model=llama(),
-        args=arguments,
-        train_dataset=load_from_disk(str(shards)),
-        data_collator=partial(to_llama_factory, mask_dtype=mask_dtype),
-        tokenizer=tokenizer(),
-    )
-    trainer.train()
-    return steps(trainer), alone(shards)
 
 
 def sequences(shards: Path) -> list[list[dict[str, list[int]]]]:
@@ -343,11 +309,6 @@ CONTRACTS: dict[str, Callable[[Path], None]] = {
         for to, (package, _) in CLASSES.items()
     },
 }
-# Recipes in trainers that only an environment of their own has.
-TRAINERS: dict[str, Recipe] = {
-    "llamafactory CustomSeq2SeqTrainer": partial(llama_factory_trainer, None),
-    "llamafactory CustomSeq2SeqTrainer, 4-D mask": partial(llama_factory_trainer, torch.float32),
-}
 
 
 def checks(package: str) -> dict[str, Callable[..., Any]]:
@@ -359,6 +320,8 @@ def checks(package: str) -> dict[str, Callable[..., Any]]:
     }
 
 
+@click.command(help=__doc__)
+@click.argument("package")
 def main(package: str) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -385,4 +348,4 @@ def main(package: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

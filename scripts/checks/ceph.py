@@ -1,19 +1,28 @@
-"""A Ceph cluster in memory, with its S3 gateway.
+"""Serve S3 at a port of this machine from a Ceph cluster in memory, until it is told to stop.
 
-Of Debian's packages ceph-mon, ceph-osd and radosgw.
+\b
+    python scripts/checks/ceph.py PORT FOLDER
+
+Of Debian's packages ceph-mon, ceph-osd and radosgw. Empty, with one user; it takes ten seconds to
+start. `scripts/check_stores ceph` runs the tests of stores with it.
 """
 
 import getpass
 import grp
 import os
+import signal
 import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from .store_servers import free_port, process, wait_for
+import click
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.helpers.store_servers import S3, free_port, process, wait_for
 
 _TRIES = 20  # seconds apart
 _SETTINGS = """
@@ -47,9 +56,11 @@ rgw frontends = beast endpoint=127.0.0.1:{port}
 """
 
 
-@contextmanager
-def gateway(folder: Path, port: int, keys: Mapping[str, str]) -> Iterator[None]:
-    """An S3 server at a port of this machine, empty, with one user. Takes ten seconds to start."""
+@click.command(help=__doc__)
+@click.argument("port", type=int)
+@click.argument("folder", type=click.Path(path_type=Path))
+def main(port: int, folder: Path) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and stop what it started
     cluster, disk, monitor = str(uuid.uuid4()), str(uuid.uuid4()), free_port()
     settings, names = folder / "ceph.conf", folder / "monitors"
     settings.write_text(
@@ -84,9 +95,13 @@ def gateway(folder: Path, port: int, keys: Mapping[str, str]) -> Iterator[None]:
         run("ceph", "osd", "crush", "add", f"osd.{number}", "1.0", "host=here")
         stack.enter_context(process(daemon("ceph-osd", "-i", number)))
         run("ceph", "osd", "stat", until="1 up")
-        access = ["--access-key", keys["AWS_ACCESS_KEY_ID"]]
-        access += ["--secret-key", keys["AWS_SECRET_ACCESS_KEY"]]
+        access = ["--access-key", S3["AWS_ACCESS_KEY_ID"]]
+        access += ["--secret-key", S3["AWS_SECRET_ACCESS_KEY"]]
         run("radosgw-admin", "user", "create", "--uid", "test", "--display-name", "test", *access)
         program = stack.enter_context(process(daemon("radosgw", "-n", "client.rgw")))
         wait_for(f"http://127.0.0.1:{port}", program)
-        yield
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()
