@@ -149,25 +149,3 @@ def bucket(store_server: StoreServer, store: Any, request: pytest.FixtureRequest
     name = f"bucket-{abs(hash(request.node.nodeid))}"
     store.mkdir(name)
     return f"{store_server.protocol}://{name}"
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many blocks of the documentation ran, and which did not, with their reasons."""
-    pages = [
-        dict(report.user_properties)["docs_blocks"]
-        for report in terminalreporter.getreports("passed")
-        if "docs_blocks" in dict(report.user_properties)
-    ]
-    if not pages:
-        return
-    ran, exempt = (
-        sum(page["ran"] for page in pages),
-        [row for page in pages for row in page["exempt"]],
-    )
-    terminalreporter.section("blocks of the documentation")
-    terminalreporter.line(
-        f"{ran} blocks ran on {len(pages)} pages; {len(exempt)} are exempt "
-        f"({len(exempt) / max(ran + len(exempt), 1):.0%})"
-    )
-    for where, reason in exempt:
-        terminalreporter.line(f"  {where}: {reason}")

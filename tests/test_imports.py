@@ -29,25 +29,24 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_the_loaders_loads_neither_datasets_numba_tokenizers_nor_torch() -> None:
-    loaded = loaded_by("import packprep.loaders")
-    assert "pyarrow" in loaded
-    assert loaded.isdisjoint(HEAVY)
+READ = "loaders.PackedShards('tests/golden/v1-example', verify=True)[0]"
+LIGHT = {"numpy", "pyarrow", "click", "rich"}
 
 
-def test_reading_a_pack_loads_nothing_more() -> None:
-    loaded = loaded_by(
-        "from packprep.loaders import PackedShards; PackedShards('tests/golden/v1-example', "
-        "verify=True)[0]"
-    )
-    assert loaded.isdisjoint(HEAVY)
-
-
-@pytest.mark.parametrize("name", ["packprep", "packprep.schemas"])
-def test_importing_a_lazy_package_loads_none_of_its_libraries(name: str) -> None:
-    loaded = loaded_by(f"import {name}")
+@pytest.mark.parametrize(
+    ("statement", "unloaded"),
+    [
+        (f"import packprep.loaders as loaders; {READ}", HEAVY),
+        ("import packprep", HEAVY | LIGHT),
+        ("import packprep.schemas", HEAVY | LIGHT),
+    ],
+)
+def test_an_import_loads_no_library_that_it_does_not_need(
+    statement: str, unloaded: set[str]
+) -> None:
+    loaded = loaded_by(statement)
     assert "packprep" in loaded
-    assert loaded.isdisjoint({*HEAVY, "numpy", "pyarrow", "click", "rich"})
+    assert loaded.isdisjoint(unloaded)
 
 
 def test_all_of_the_loaders_lists_exactly_the_public_names() -> None:

@@ -7,16 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from packprep import BuildConfig, build
+from packprep import build
 from packprep.schemas import read_manifest
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.files import config
 
 ROOT = Path(__file__).parents[1]
 # setuptools of this environment makes both, so that nothing is fetched.
@@ -39,25 +38,33 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def made(kind: str, source: Path, target: Path) -> Path:
-    """The wheel or sdist of `source`."""
-    code = MAKE.format(kind, str(target))
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    ran = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return target / ran.stdout.splitlines()[-1]
+def ran(folder: Path, *arguments: object, **variables: str) -> str:
+    """What Python prints with these arguments in a folder."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def unpacked(kind: str, source: Path, target: Path) -> Path:
+    """The folder of the unpacked wheel or sdist of `source`."""
+    name = ran(source, "-W", "ignore", "-c", MAKE.format(kind, str(target))).splitlines()[-1]
+    form = "zip" if kind == "wheel" else "gztar"
+    shutil.unpack_archive(target / name, target / kind, form, filter="data")
+    return target / kind
 
 
 def of_wheel(checkout: Path, folder: Path) -> Path:
-    with zipfile.ZipFile(made("wheel", checkout, folder)) as wheel:
-        wheel.extractall(folder / "installed")
-    return folder / "installed"
+    return unpacked("wheel", checkout, folder)
 
 
 def of_sdist(checkout: Path, folder: Path) -> Path:
-    with tarfile.open(made("sdist", checkout, folder)) as sdist:
-        sdist.extractall(folder / "source", filter="data")
-    [source] = (folder / "source").iterdir()
+    [source] = unpacked("sdist", checkout, folder).iterdir()
     return of_wheel(source, folder)
 
 
@@ -86,13 +93,7 @@ def test_a_build_runs_from_the_wheel_the_sdist_and_a_bare_checkout(
     packed, page = tmp_path / "out", tmp_path / "report.html"
 
     def python(*arguments: object) -> str:
-        command = [sys.executable, *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": str(installed)}
-        ran = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
+        return ran(tmp_path, *arguments, PYTHONPATH=str(installed))
 
     imported = python("-c", "import packprep.loaders as loaders; print(loaders.__file__)")
     assert imported.startswith(str(installed))
@@ -100,11 +101,6 @@ def test_a_build_runs_from_the_wheel_the_sdist_and_a_bare_checkout(
     python("-m", "packprep", "build", source, "-o", packed, *options)
     python("-m", "packprep", "report", packed, "-o", page)
     assert "</html>" in page.read_text()
-    config = BuildConfig(
-        sources=(str(source),),
-        output=str(tmp_path / "here"),
-        tokenizer=str(tokenizer),
-        max_length=64,
-    )
-    build(config)
-    assert read_manifest(packed).data == read_manifest(tmp_path / "here").data
+    here = tmp_path / "here"
+    build(config(sources=source, output=here, tokenizer=tokenizer, max_length=64))
+    assert read_manifest(packed).data == read_manifest(here).data

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from packprep import BuildConfig, build
+from packprep import build
 from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
-from packprep.support.errors import InputError
 
 from .helpers import stand_ins
-from .helpers.corpus import SHARED, expected_ids
+from .helpers.corpus import SHARED, expected_ids, write_jsonl
+from .helpers.files import config
 
 TOKENIZERS = {
     "gpt2": ("<|endoftext|>", "<|endoftext|>"),
@@ -48,9 +48,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         row["text"] for name in names if name != "sgd_chat" for row in rows(name, every=160)
     ]
     documents += ["", max((row["text"] for row in rows("books")), key=len), ""]
-    path = tmp_path_factory.mktemp("sample") / "sample.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    return path, documents
+    return write_jsonl(tmp_path_factory.mktemp("sample") / "sample.jsonl", documents), documents
 
 
 def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
@@ -106,26 +104,19 @@ def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
     strategy: str,
     overflow: str,
 ) -> None:
-    config: dict[str, Any] = {"strategy": strategy, "overflow": overflow, "max_length": 2048}
-    if overflow == "split" and strategy != "wrapped":
-        config["stride"] = 100
-    if overflow == "error":
-        config["max_length"] = 1 << 20
-    build(
-        BuildConfig(
-            sources=(str(sample[0]),),
-            output=str(tmp_path / "out"),
-            tokenizer=str(SHARED / "tokenizers" / "gpt2"),
-            keep_tokens=str(store),
-            **config,
-        )
-    )
+    length = 1 << 20 if overflow == "error" else 2048
+    stride = 100 if overflow == "split" and strategy != "wrapped" else 0
+    settings: Any = {"strategy": strategy, "overflow": overflow, "max_length": length}
+    settings |= {"stride": stride} if stride else {}
+    gpt2 = SHARED / "tokenizers" / "gpt2"
+    places = {"sources": sample[0], "output": tmp_path / "out", "tokenizer": gpt2}
+    build(config(keep_tokens=store, **places, **settings))
     expected = gpt2_ids
     if overflow == "truncate":
         expected = {document: ids[:2048] for document, ids in gpt2_ids.items()}
     elif overflow == "drop":
         expected = {document: ids for document, ids in gpt2_ids.items() if len(ids) <= 2048}
-    assert flat_documents(tmp_path / "out", config.get("stride", 0)) == expected
+    assert flat_documents(tmp_path / "out", stride) == expected
 
 
 @pytest.mark.parametrize(
@@ -141,10 +132,9 @@ def test_every_kind_of_tokenizer_builds_with_the_ids_of_the_tokenizer_alone(
     documents = [
         row["text"] for corpus in ("tldr", "udhr", "eips") for row in rows(corpus, every=60)
     ]
-    source = tmp_path / "sample.jsonl"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    source = write_jsonl(tmp_path / "sample.jsonl", documents)
     folder = FOLDERS[name]
-    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), tokenizer=str(folder)))
+    build(config(sources=source, output=tmp_path / "out", tokenizer=folder))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     kind = folder.name
     ends = [
@@ -155,35 +145,3 @@ def test_every_kind_of_tokenizer_builds_with_the_ids_of_the_tokenizer_alone(
     assert flat_documents(tmp_path / "out") == {
         number: ids for number, ids in enumerate(expected) if ids
     }
-
-
-@pytest.mark.long
-def test_every_corpus_of_text_builds_in_one_command(tmp_path: Path) -> None:
-    files = sorted(
-        path for path in (SHARED / "text").glob("*.jsonl.gz") if "sgd_chat" not in path.name
-    )
-    config = BuildConfig(
-        sources=tuple(map(str, files)),
-        output=str(tmp_path / "out"),
-        tokenizer=str(SHARED / "tokenizers" / "gpt2"),
-    )
-    manifest = build(config)
-    assert manifest.num_tokens == manifest.ledger["tokens_in"]
-    documents = sum(source["documents"] for source in manifest.data["sources"])
-    assert documents == sum(1 for file in files for _ in rows(file.name.removesuffix(".jsonl.gz")))
-    assert manifest.num_tokens / (manifest.num_packs * 4096) > 0.999
-
-
-def test_chat_rows_are_refused_with_the_columns_they_have(tmp_path: Path) -> None:
-    source = str(SHARED / "text" / "sgd_chat.jsonl.gz")
-    with pytest.raises(
-        InputError, match=r"sgd_chat\.jsonl\.gz has no column 'text'; it has id, messages"
-    ):
-        build(
-            BuildConfig(
-                sources=(source,),
-                output=str(tmp_path / "out"),
-                tokenizer=str(SHARED / "tokenizers" / "gpt2"),
-            )
-        )
-    assert not (tmp_path / "out").exists()

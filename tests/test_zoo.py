@@ -8,7 +8,6 @@ from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.schemas import read_manifest
 
-from .helpers import examples
 from .helpers.zoo import NAMES, Zoo
 
 
@@ -36,7 +35,3 @@ def test_a_changed_file_is_named_and_a_copy_may_change(zoo: Zoo, tmp_path: Path)
     assert other.changed() == []
     (other["text"] / "more.arrow").write_bytes(b"")
     assert other.changed() == ["text/out/more.arrow"]
-
-
-def test_costly_tests_take_a_share_of_the_examples_and_at_least_two() -> None:
-    assert examples.share_of_examples(10**6) == 2

@@ -8,8 +8,6 @@ from pathlib import Path
 import click
 import pytest
 
-import packprep
-from packprep import loaders, schemas
 from packprep.cli.main import COMMANDS, cli
 from packprep.config.options import STRATEGY_NAMES
 
@@ -38,23 +36,6 @@ def test_every_command_runs_on_a_page(name: str) -> None:
         for command in block.commands()
     )
     assert re.search(rf"\bpackprep {name}\b", commands)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_of_a_command_is_on_a_page(name: str) -> None:
-    missing = [
-        option
-        for parameter in _commands()[name].params
-        if isinstance(parameter, click.Option)
-        for option in parameter.opts
-        if not re.search(rf"(?<![\w-]){option}(?![\w-])", TEXT.replace("--[no-]", "--"))
-    ]
-    assert missing == []
-
-
-def test_every_public_name_is_on_a_page() -> None:
-    for name in [*packprep.__all__, *loaders.__all__, *schemas.__all__]:
-        assert re.search(rf"\b{name}\b", TEXT), name
 
 
 @pytest.mark.parametrize("package", ["packprep", "packprep.loaders", "packprep.schemas"])
@@ -89,20 +70,9 @@ def test_the_page_for_contributors_names_every_room_with_its_sentence() -> None:
 CLAIMS = (ROOT / "docs/reference/documents.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "row", [line for line in CLAIMS.splitlines() if re.match(r"\| (?!statement |-)", line)]
-)
-def test_a_claim_is_decided_and_shown_by_something_that_exists(row: str) -> None:
-    statement, source, verdict, shown = (cell.strip() for cell in row.strip("|").split("|"))
-    assert statement.endswith(".")
-    assert set(source.split(", ")) <= {"Axolotl", "slime", "Forgather", "LLaMA-Factory"}
-    assert re.match(r"(yes|other|measured|GPU)\b", verdict)
-    for path in re.findall(r"\b(?:tests|scripts)/[\w/.]+\.py", shown):
+def test_claims_name_options_and_tests_that_exist() -> None:
+    for path in re.findall(r"\b(?:tests|scripts)/[\w/.]+\.py", CLAIMS):
         assert (ROOT / path).is_file(), path
-    assert shown == "not measured" or re.search(r"tests/|scripts/|\]\(", shown)
-
-
-def test_options_of_claims_are_options_of_build_or_plan() -> None:
     known = {
         option
         for name in ("build", "plan")

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,11 +53,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("path", CASES)
 def test_the_blocks_of_a_page_run_from_top_to_bottom(
-    path: Path,
-    sample: Path,
-    warm_server: str,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    path: Path, sample: Path, warm_server: str, tmp_path: Path
 ) -> None:
     blocks = load(path)
     every = 1 if _name(path) in WHOLE else EVERY
@@ -69,10 +64,6 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(
         run_page(blocks, folder, cache, sample, every, warm_server)
     finally:
         shutil.rmtree(tmp_path, ignore_errors=True)
-    code = [block for block in blocks if block.is_code]
-    exempt = [[block.where, block.why_not] for block in code if block.why_not is not None]
-    # tests/conftest.py adds these up, for the last lines of the run
-    record_property("docs_blocks", {"ran": len(code) - len(exempt), "exempt": exempt})
 
 
 def test_at_most_15_percent_of_all_blocks_give_a_reason_not_to_run() -> None:

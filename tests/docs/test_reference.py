@@ -18,9 +18,7 @@ from .blocks import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
 
-import errors
 import reference
-import source_names
 
 FIELDS = {spec.name: spec for spec in dataclasses.fields(BuildConfig)}
 
@@ -54,39 +52,3 @@ def test_the_yaml_spelling_of_an_option_is_read(name: str, tmp_path: Path) -> No
         config = BuildConfig(**(required | from_yaml(path)))
         default = BuildConfig(**required)
         assert name in ("num_proc", "max_memory") or getattr(config, name) == getattr(default, name)
-
-
-def test_sentences_are_followed_to_where_their_parts_are_written(tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "words.py").write_text('ADVICE = "restore the file"\n')
-    (package / "module.py").write_text(
-        '''
-from package.words import ADVICE
-
-TABLE = {"a": "the first of the two is wrong"}
-
-
-def wrong(path, what):
-    """No sentence, although a file is expected here."""
-    return FormatError(f"{path}: {what}; {ADVICE}")
-
-
-def check(path, rows):
-    if rows < 1:
-        raise wrong(path, f"it holds {rows:,} rows")
-    for key, sentence in TABLE.items():
-        if key in path:
-            raise ConfigError(sentence)
-    name = "a" if rows else "b"
-    yield Finding(path, f"it has {name}; expected " + ("c" if rows else "d"))
-    raise CancelledError("a signal of the program")
-'''
-    )
-    read = errors.Reader(source_names.Sources(tmp_path, ("package",))).read()
-    assert [(sentence.kind, sentence.text) for sentence in read] == [
-        ("ConfigError", "the first of the two is wrong"),
-        ("FormatError", "{path}: {what}; restore the file"),
-        ("part", "it holds {rows} rows"),
-        ("finding", "it has {name}; expected (c|d)"),
-    ]

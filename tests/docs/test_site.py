@@ -1,7 +1,6 @@
 """The site: what hooks change on a page, and how pages look in a browser."""
 
 import importlib.util
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,13 +64,6 @@ def test_blocks_with_sentences_of_more_than_100_characters_wrap() -> None:
         assert result == page.format(language, line).replace(
             'class="', 'class="wrapped ' if wraps else 'class="', 1
         )
-
-
-def test_the_navigation_names_every_page_once() -> None:
-    text = (ROOT / "mkdocs.yml").read_text()
-    nav = text.split("\nnav:\n")[1].split("\nvalidation:")[0]
-    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    assert sorted(re.findall(r"[\w/-]+\.md", nav)) == sorted(pages)
 
 
 def test_docstrings_become_markdown_that_shows_them_as_they_are() -> None:

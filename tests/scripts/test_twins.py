@@ -14,7 +14,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS / "checks"), str(SCRIPTS / "bench")]
 
 from crop_to_fill import Cropped, crop_to_fill  # noqa: E402
-from simulate_scale import Job, Lengths, Speed, web_text  # noqa: E402
+from simulate_scale import Lengths, web_text  # noqa: E402
 
 
 @pytest.mark.parametrize("documents", [100_000, pytest.param(10_000_000, marks=pytest.mark.long)])
@@ -42,15 +42,6 @@ def test_scaling_gives_exactly_so_many_documents_and_keeps_the_shares(
 def test_ten_billion_documents_are_planned_from_their_counts_close_to_the_bound() -> None:
     counts = web_text(4096).scaled(10**10)
     assert 0 <= counts.packs(4096) - counts.bound(4096) < 1e-4 * counts.bound(4096)
-
-
-def test_a_worker_more_never_takes_longer_and_one_does_all_the_work() -> None:
-    job = Job(web_text(4096).scaled(10**8), 4096, 4.2, 64_000_000, 4_000_000_000)
-    speed = Speed(tokenize=5e-8, write=1e-8, start=0.0)
-    times = [job.seconds(workers, speed) for workers in (1, 2, 8, 64, 4096)]
-    assert np.isclose(times[0], job.lengths.tokens * 6e-8)
-    assert times == sorted(times, reverse=True)
-    assert times[1] >= times[0] / 2
 
 
 def scanned(lengths: list[int], capacity: int) -> Cropped:

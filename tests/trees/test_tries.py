@@ -11,7 +11,7 @@ from packprep.packing.kernels.gather import Pointers
 from packprep.trees.cut_trees import cut_oversized, node_ends
 from packprep.trees.merge import merge_prefixes
 from packprep.trees.nodes import tree_nodes
-from tests.helpers import reference_trees as twin
+from tests.trees import reference as twin
 
 Rows = list[list[int]]
 _row = st.lists(st.integers(0, 2), min_size=1, max_size=12)

@@ -15,7 +15,7 @@ from packprep.windows.cut import cut_segments, wrap, wrap_documents
 from packprep.windows.labels import Labels, proportional
 from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 from tests.helpers import reference
-from tests.helpers.reference_segments import cut_document, infer_seqlen, labelled
+from tests.windows.reference import cut_document, infer_seqlen, labelled
 
 
 def cut(

@@ -13,9 +13,9 @@ skip_without("torch")
 import torch  # noqa: E402
 
 from packprep.loaders import log_probs_and_entropy, pack_sequences, selective_log_probs  # noqa: E402
-from tests.helpers import policy  # noqa: E402
 from tests.helpers.examples import share_of_examples  # noqa: E402
-from tests.helpers.policy import CASES, ROLLOUTS, Gradients, on_packs, one_by_one  # noqa: E402
+from tests.loaders.samples import policy  # noqa: E402
+from tests.loaders.samples.policy import CASES, ROLLOUTS, Gradients, on_packs, one_by_one  # noqa: E402
 
 
 def assert_equal(found: Gradients, expected: Gradients) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.loaders import PackedBatch, context_slice, pack_sequences, unpack
-from tests.helpers.samples import columns_of, rollouts
+from tests.loaders.samples.containers import columns_of, rollouts
 
 EXAMPLE: list[dict[str, Any]] = [
     {"tokens": [1, 2, 3, 4, 5], "loss_mask": [0, 0, 1, 1, 1], "reward": 1.0},

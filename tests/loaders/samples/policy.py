@@ -1,6 +1,6 @@
 """A tiny policy in float64, its loss on packs and on one sample at a time, also over ranks.
 
-`python -m tests.helpers.policy FILE RANK` is one of four ranks, see `gradients_of_ranks`.
+`python -m tests.loaders.samples.policy FILE RANK` is one of four ranks, see `gradients_of_ranks`.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ from packprep.loaders import (
 )
 
 VOCABULARY, WIDTH = 16, 8
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Gradients = list[torch.Tensor]
 
 
@@ -253,7 +253,7 @@ def gradients_of_ranks(folder: Path) -> list[list[Gradients]]:
     """Gradients of each of `CASES` on each of four processes with gloo."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.policy", str(folder), str(rank)], cwd=ROOT
+            [sys.executable, "-m", "tests.loaders.samples.policy", str(folder), str(rank)], cwd=ROOT
         )
         for rank in range(4)
     ]
