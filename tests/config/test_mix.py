@@ -129,11 +129,8 @@ def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
         targets(weighted(1, 1), [5, 0])
 
 
-@pytest.mark.parametrize(
-    "amount", [{"epochs": 100_001}, {"epochs": 1e300}, {"weight": 1, "max_epochs": 1e15}]
-)
-def test_a_source_is_not_repeated_more_than_100_000_times(amount: dict[str, float]) -> None:
-    sources = tables({"path": "a.jsonl", **amount})
+def test_a_source_is_not_repeated_more_than_100_000_times() -> None:
+    sources = tables({"path": "a.jsonl", "epochs": 100_001})
     with refused(InputError, "a.jsonl", 100_000):
         targets(sources, [10])
     assert targets(sources, [10], 1_000_000)[0] == [1_000_000]

@@ -123,25 +123,18 @@ def test_resumes_mid_epoch_at_another_world_size() -> None:
     assert list(after) == everything  # the next time round starts at the beginning
 
 
-USUAL: dict[str, Any] = {"lengths": [1], "max_length": 8}
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_wrong_arguments_epochs_and_states_are_refused() -> None:
+    usual: dict[str, Any] = {"lengths": [1], "max_length": 8}
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"rank": 2, "world_size": 2}, "rank is 2, expected 0 to 1, world_size - 1"),
         ({"batch_size": 0}, "batch_size is 0, expected at least 1"),
         ({"group_size": 0}, "group_size is 0, expected at least 1"),
         ({"balance_ranks": 0}, "balance_ranks is 0 but must be a whole number"),
         ({"lengths": [9]}, r"lengths\[0\] is 9 but a pack holds 8"),
-    ],
-)
-def test_a_wrong_argument_is_a_sentence(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        len(MultipackSampler(**USUAL | options))
-
-
-def test_an_epoch_and_a_state_are_of_the_sampler() -> None:
+    ]
+    for options, words in wrong:
+        with pytest.raises(ConfigError, match=words):
+            len(MultipackSampler(**usual | options))
     sampler = MultipackSampler([1], 8)
     with pytest.raises(ConfigError, match="epoch is -1, expected at least 0"):
         sampler.set_epoch(-1)

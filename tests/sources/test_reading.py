@@ -2,6 +2,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import datasets
 import pyarrow as pa
@@ -225,19 +226,11 @@ def test_lines_are_counted_from_1_with_blank_ones_and_rows_without(tmp_path: Pat
     assert array.line_of_row(2) is None
 
 
-def test_rows_before_the_first_one_are_not_rendered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_before_the_first_one_are_not_rendered(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", map(str, range(10)))
-    rendered: list[int] = []
-
-    def counted(table: pa.Table, *arguments: Any, **options: Any) -> pa.Table:
-        rendered.append(len(table))
-        return rows_as_they_are(table, *arguments, **options)
-
-    monkeypatch.setattr(reading, "as_rows", counted)
     settings = config(sources=[path])
     (source,) = resolve(settings, tmp_path)
-    tables = list(read_rows(source, settings, tmp_path, first=7))
-    assert [text for table in tables for text in table["text"].to_pylist()] == ["7", "8", "9"]
-    assert rendered == [3]
+    with mock.patch.object(reading, "as_rows", wraps=rows_as_they_are) as rendered:
+        [table] = read_rows(source, settings, tmp_path, first=7)
+    assert table["text"].to_pylist() == ["7", "8", "9"]
+    assert [len(call.args[0]) for call in rendered.mock_calls] == [3]

@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import datasets
 import pyarrow as pa
@@ -172,27 +173,19 @@ def test_tasks_of_an_array_read_sources_in_s3(
 
 
 def test_an_object_is_read_for_its_digest_once(
-    url: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    read: list[str] = []
-    opened = raw_files.opened
-
-    def counted(name: str, version: str) -> Any:
-        read.append(name)
-        return opened(name, version)
-
     def found() -> Any:
         with remembered(tmp_path / "digests.json"):
             return resolve(config(sources=f"{url}/data", **options), tmp_path)
 
-    monkeypatch.setattr(remote, "opened", counted)
-    first = found()
-    assert len(read) == len(first) == 11
-    assert found() == first
-    assert len(read) == 11
-    Store(url).write("data/a.jsonl", b'{"text": "another"}\n')
-    assert found()[1:] == first[1:]
-    assert read[11:] == [f"{url}/data/a.jsonl"]
+    with mock.patch.object(remote, "opened", wraps=raw_files.opened) as opened:
+        first = found()
+        assert found() == first
+        assert opened.call_count == len(first) == 11
+        Store(url).write("data/a.jsonl", b'{"text": "another"}\n')
+        assert found()[1:] == first[1:]
+    assert [call.args[0] for call in opened.mock_calls[11:]] == [f"{url}/data/a.jsonl"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "d.parquet"])

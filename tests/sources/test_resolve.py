@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from packprep.sources.formats.gzip_reader import GzipReader
 from packprep.sources.formats.raw_files import decompressed
+from packprep.sources.formats.registry import FORMATS, format_of, known_endings
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
@@ -99,7 +100,7 @@ def test_names_patterns_and_folders_give_files_in_order(
     assert names(*sources, output="out/packed") == found
 
 
-FORMATS = ".jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst) or token ids in"
+ANY_FORMAT = ".jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst) or token ids in"
 
 
 @pytest.mark.parametrize(
@@ -109,8 +110,8 @@ FORMATS = ".jsonl/.json/.csv/.tsv/.txt/.parquet/.arrow (plain, .gz or .zst) or t
         ("gone-*.jsonl", "no file matches gone-*.jsonl"),
         ("dangling.jsonl", "dangling.jsonl is a link to nowhere, which does not exist"),
         ("empty.jsonl", "empty.jsonl is empty"),
-        ("report.pdf", f"report.pdf has no known format; expected {FORMATS}"),
-        ("folder", f"folder holds no file of a known format; expected {FORMATS}"),
+        ("report.pdf", f"report.pdf has no known format; expected {ANY_FORMAT}"),
+        ("folder", f"folder holds no file of a known format; expected {ANY_FORMAT}"),
         ("pipe.jsonl", "pipe.jsonl is not a regular file; to read a pipe use -"),
         ("-", "standard input is empty"),
         (os.fsdecode(b"\xff.jsonl"), "is not UTF-8"),
@@ -248,3 +249,11 @@ def test_compressed_data_that_ends_early_is_never_just_shorter(
     path.write_bytes(PACK[suffix](os.urandom(100_000))[:-lost])
     with decompressed(path) as file, refused(OSError, "Truncated"):
         shutil.copyfileobj(file, io.BytesIO())
+
+
+def test_an_ending_belongs_to_one_format_and_is_named_where_none_is_known() -> None:
+    endings = [ending for one in FORMATS.values() for ending in one.endings]
+    assert len(set(endings)) == len(endings)
+    assert all(f".{ending}" in known_endings() for ending in endings)
+    assert format_of("a.rows") is None
+    assert format_of("DATA.TSV.GZ") is FORMATS["csv"]

@@ -1,11 +1,10 @@
 """Words for what is wrong with JSON."""
 
-import datetime
 import json
 
 import pytest
 
-from packprep.support.json_words import json_fault, json_kind
+from packprep.support.json_words import json_fault
 
 COMMA = "Illegal trailing comma before end of object in line 2, column 3"
 COMMA_BEFORE_313 = (
@@ -27,9 +26,3 @@ def test_a_fault_is_said_without_words_of_python(text: bytes, words: list[str]) 
         json.loads(text)
     assert isinstance(fault.value, ValueError | RecursionError)
     assert json_fault(fault.value) in words
-
-
-def test_kinds_have_names_of_json() -> None:
-    values: list[object] = [None, True, 1, 1.5, "a", [], {}, datetime.date(2026, 1, 1)]
-    kinds = "null, a boolean, a number, a number, text, a list, an object, a value of type date"
-    assert ", ".join(map(json_kind, values)) == kinds

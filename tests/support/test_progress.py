@@ -5,24 +5,6 @@ import pytest
 
 from packprep.support.progress import Silent, open_progress
 
-
-class Clock:
-    """time.monotonic, moved by hand."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("packprep.support.progress.time.monotonic", clock)
-    monkeypatch.setattr("packprep.support.progress._memory", lambda: ", 97 MB of memory")
-    return clock
-
-
 Event = tuple[float, str, Any]
 
 
@@ -32,8 +14,8 @@ Event = tuple[float, str, Any]
         (
             [(second, "tokenize", (20.0 * second, 1000.0, "MB")) for second in range(1, 26)],
             [
-                "tokenize: 200 MB, 20.0 MB/s, 40 s left",
-                "tokenize: 400 MB, 20.0 MB/s, 30 s left",
+                f"tokenize: {part} MB, 20.0 MB/s, {left} s left"
+                for part, left in ((200, 40), (400, 30))
             ],
         ),
         (
@@ -57,11 +39,17 @@ Event = tuple[float, str, Any]
     ids=["every ten seconds", "a stage begins where the last ended", "waiting", "no total"],
 )
 def test_a_line_has_the_rate_and_the_time_left_and_leaves_out_waiting(
-    clock: Clock, capsys: pytest.CaptureFixture[str], events: list[Event], lines: list[str]
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    events: list[Event],
+    lines: list[str],
 ) -> None:
+    now = 100.0
+    monkeypatch.setattr("packprep.support.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("packprep.support.progress._memory", lambda: ", 97 MB of memory")
     with open_progress() as console:
         for second, stage, progress in events:
-            clock.now = 100.0 + second
+            now = 100.0 + second
             console.advance(stage, *progress) if progress else console.wait(stage)
     expected = "".join(f"{line}, 97 MB of memory\n" for line in lines)
     assert capsys.readouterr() == ("", expected)

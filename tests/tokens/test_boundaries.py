@@ -31,17 +31,6 @@ def options(folder: Path, boundaries: str, **more: Any) -> dict[str, Any]:
     return places | ids | more
 
 
-def test_documents_end_with_eos_and_lists_beside_the_ids_are_split_with_them() -> None:
-    table = pa.table({"ids": [[5, 2, 2, 7], [8]], "w": [[1, 2, 3, 4], [5]], "score": [0.5, 1.5]})
-    parts, rows, numbers = split_at_boundaries(table, ("eos", 2))
-    assert parts.to_pydict() == {
-        "ids": [[5, 2], [2], [7], [8]],
-        "w": [[1, 2], [3], [4], [5]],
-        "score": [0.5, 0.5, 0.5, 1.5],
-    }
-    assert (rows.tolist(), numbers.tolist()) == ([0, 0, 0, 1], [0, 1, 2, -1])
-
-
 @given(
     st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=6),
     st.sampled_from(["eos", "bos"]),
@@ -51,8 +40,15 @@ def test_each_row_is_split_as_a_row_by_itself(
     rows: list[list[int]], kind: Any, skipped: int
 ) -> None:
     """skipped: rows before those of a slice, whose offsets do not begin at 0."""
-    column = pa.array([[9] * 3] * skipped + rows, pa.list_(pa.int32()))[skipped:]
-    parts, of, numbers = split_at_boundaries(pa.table({"ids": column}), (kind, 2))
+    both = [[9] * 3] * skipped + rows
+    column, beside = (
+        pa.array([[sign * id_ for id_ in row] for row in both], pa.list_(pa.int32()))
+        for sign in (1, -1)
+    )
+    columns = {"ids": column, "w": beside, "score": [*range(-skipped, len(rows))]}
+    parts, of, numbers = split_at_boundaries(pa.table(columns)[skipped:], (kind, 2))
+    assert parts["score"].to_pylist() == of.tolist()
+    assert parts["w"].to_pylist() == [[-i for i in part] for part in parts.to_pydict()["ids"]]
     expected = []
     for row, ids in enumerate(rows):
         bounds = boundaries_of(np.array(ids, np.int32), kind, 2).tolist()
@@ -89,7 +85,6 @@ def test_a_build_packs_the_documents_of_packed_rows(
     ("boundaries", "words"),
     [
         ("eof", "boundaries is 'eof'"),
-        ("eos:", "boundaries is 'eos:'"),
         ("eos", "the id of EOS is not known; give it, such as --boundaries eos:2"),
         ("bos:10", "boundaries bos:10 is outside of the vocabulary of 10"),
     ],
@@ -99,8 +94,5 @@ def test_a_boundary_that_is_not_known_is_refused(
 ) -> None:
     with refused(ConfigError, words):
         build(config(**options(tmp_path, boundaries)))
-
-
-def test_text_has_no_boundaries() -> None:
     with refused(ConfigError, "boundaries is for rows of token ids"):
         config(boundaries="eos")

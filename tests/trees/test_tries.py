@@ -129,11 +129,3 @@ def test_every_row_is_the_path_to_its_last_node(rows: Rows, spare: int) -> None:
             path.insert(0, runs[node])
             node = int(nodes.parent[node])
         assert list(chain.from_iterable(path)) == rows[row]
-    # Depth-first: the tokens of a subtree are together, so the parents of later nodes are on the
-    # path to the one before.
-    for node in range(1, len(nodes)):
-        path_to, at = set(), node - 1
-        while at >= 0:
-            path_to.add(at)
-            at = int(nodes.parent[at])
-        assert nodes.parent[node] in path_to | {-1}
