@@ -71,13 +71,6 @@ def test_the_reference_is_attention_within_each_segment(
     assert (out - by_hand(q, k, v, cu, causal, window, scale)).abs().max() < 2e-6
 
 
-def test_the_reference_is_within_2e_6_of_float64_at_training_lengths() -> None:
-    q, k, v = inputs(3000, 8, 2, 64)
-    cu = boundaries(0, 700, 701, 2900, 3000)
-    exact = varlen_attention(q.double(), k.double(), v.double(), cu, 2199)
-    assert (varlen_attention(q, k, v, cu, 2199) - exact).abs().max() < 2e-6
-
-
 @pytest.mark.parametrize("window", [None, 2])
 def test_gradients_of_the_reference_are_right(window: int | None) -> None:
     q, k, v = (tensor.requires_grad_() for tensor in inputs(7, 2, 1, 4, torch.float64))
@@ -85,15 +78,6 @@ def test_gradients_of_the_reference_are_right(window: int | None) -> None:
     assert torch.autograd.gradcheck(
         lambda q, k, v: varlen_attention(q, k, v, cu, 4, window=window), (q, k, v)
     )
-
-
-def test_no_gradient_crosses_a_boundary() -> None:
-    q, k, v = (tensor.requires_grad_() for tensor in inputs(9))
-    varlen_attention(q, k, v, boundaries(0, 4, 9), 5)[:4].sum().backward()
-    for tensor in (q, k, v):
-        assert (tensor.grad[4:] == 0).all()
-        # The weight of a lone key is 1 whatever the query.
-        assert tensor.grad[:4].abs().sum() > 0 or tensor is q
 
 
 class Recorder:

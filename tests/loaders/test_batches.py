@@ -1,7 +1,11 @@
-"""PackedLoader's batches: whole expected values, padding, label conventions."""
+"""PackedLoader's batches: whole expected values, padding, labels, and how they are made ahead."""
 
 import pickle
+import threading
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,8 +24,9 @@ from packprep.loaders import (
     loss_weights,
     unpack,
 )
-from packprep.schemas import STANDARD_COLUMNS, FormatError
-from tests.helpers.tiny_shards import GOLDEN, PLAIN, RICH, ROWS, Row, rich_row, row_of, write_output
+from packprep.loaders.ahead import prefetched
+from packprep.schemas import FormatError
+from tests.helpers.tiny_shards import GOLDEN, RICH, ROWS, Row, rich_row, row_of, write_output
 from tests.helpers.zoo import Zoo
 
 
@@ -69,14 +74,6 @@ def test_a_batch_is_its_packs_one_behind_the_other() -> None:
     assert lists(pickle.loads(pickle.dumps(batch))) == lists(batch)
 
 
-def test_shifted_labels_are_of_the_next_token_and_stop_at_the_end_of_each_segment() -> None:
-    (batch,) = example(labels="shifted")
-    none = -100
-    expected = [20, 21, 22, 23, 24, 25, 26, none, 10, 2, none, 2, none, 30, 2, none]
-    assert batch.labels.tolist() == expected
-    assert next(iter(example(labels="none"))).labels is None
-
-
 def test_stored_labels_and_further_columns_are_used_and_padding_keeps_its_minus_100(
     tmp_path: Path,
 ) -> None:
@@ -97,26 +94,6 @@ def test_stored_labels_and_further_columns_are_used_and_padding_keeps_its_minus_
     assert shifted.labels.tolist() == [5, 5, none, none, 5, 5, 5, none, *[none] * 24]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"pad_to": 24}, {"packs_per_batch": 3, "remainder": "fill"}, {"max_segments": 6}],
-    ids=["padding", "filler packs", "segments that are not there"],
-)
-def test_columns_that_mark_filler_mark_that_of_the_loader_too(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    columns = (*PLAIN, STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"])
-    row = {**row_of(0, 3, 2), "document_ids": [0, 0], "pair_ids": [0, 0], "pair_sides": [0, 1]}
-    write_output(tmp_path / "pairs", {"train": [[row]]}, columns)
-    expected = {"pair_ids": [0, 0], "pair_sides": [0, 1], "document_ids": [0, 0]}
-    default: dict[str, Any] = {"packs_per_batch": 1, "columns": [*expected], "sides": "both"}
-    (batch,) = PackedLoader(PackedShards(tmp_path / "pairs"), **default | options)
-    filler = [-1] * (batch.num_segments - 2)
-    assert filler
-    found = {name: values.tolist() for name, values in batch.extra.items()}
-    assert found == {name: values + filler for name, values in expected.items()}
-
-
 def test_padding_is_segments_of_its_own_at_the_end_without_loss(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [[row_of(1, 3), row_of(2, 2)]]}, max_length=8)
     shards = PackedShards(tmp_path / "out")
@@ -132,19 +109,6 @@ def test_padding_is_segments_of_its_own_at_the_end_without_loss(tmp_path: Path) 
     }
     (multiple,) = PackedLoader(shards, 2, shuffle=False, pad_multiple=4)
     assert multiple.cu_seqlens.tolist() == [0, 3, 5, 8]
-
-
-def test_max_segments_gives_the_same_shapes_for_every_batch(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [ROWS]})
-    shards = PackedShards(tmp_path / "out")
-    for batch in PackedLoader(shards, 2, max_segments=6):
-        shape = (len(batch.tokens), len(batch.cu_seqlens), len(batch.document_ids))
-        assert (*shape, batch.max_seqlen) == (16, 7, 6, 8)
-        assert batch.cu_seqlens[-1] == 16
-        assert (np.diff(batch.cu_seqlens) >= 0).all()
-        assert batch.position_ids.max() < batch.max_seqlen
-    with pytest.raises(ValueError, match=r"1 packs has \d segments .*and max_segments is 2; "):
-        [*PackedLoader(shards, 1, max_segments=2, pad_to=12)]
 
 
 @given(
@@ -175,6 +139,7 @@ def test_whatever_the_shape_a_batch_holds_its_documents_and_sound_boundaries(
         assert (cu[0], cu[-1]) == (0, len(batch.tokens))
         assert (np.diff(cu) >= 0).all()
         assert len(cu) == batch.num_segments + 1
+        assert not fixed or len(cu) == 41
         assert len(batch.tokens) % multiple == 0
         assert batch.position_ids.tolist() == [at for n in np.diff(cu) for at in range(n)]
         assert batch.max_seqlen >= np.diff(cu).max()
@@ -191,10 +156,12 @@ def test_whatever_the_shape_a_batch_holds_its_documents_and_sound_boundaries(
     )
 
 
-def test_a_pack_longer_than_its_manifest_says_is_refused(tmp_path: Path) -> None:
+def test_a_pack_with_more_tokens_or_segments_than_it_may_have_is_refused(tmp_path: Path) -> None:
     write_output(tmp_path / "out", {"train": [ROWS]}, max_length=7)
     with pytest.raises(FormatError, match=r"out pack \d has 8 tokens; expected at most 7"):
         list(PackedLoader(PackedShards(tmp_path / "out"), 1, shuffle=False))
+    with pytest.raises(ValueError, match=r"1 packs has \d segments .*and max_segments is 2; "):
+        [*example(packs_per_batch=1, max_segments=2)]
 
 
 def test_weights_of_each_mode() -> None:
@@ -289,3 +256,90 @@ def test_slices_keep_whole_boundaries_and_every_token_once(tmp_path: Path) -> No
         PackedLoader(shards, 2, cp_size=4, **options)
     with pytest.raises(ValueError, match="the batch has unshifted labels, which lose one at the"):
         context_slice(example(packs_per_batch=1)[0], 0, 2)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> PackedShards:
+    write_output(tmp_path / "out", {"train": [ROWS]})
+    return PackedShards(tmp_path / "out")
+
+
+def test_batches_and_their_arrays_may_be_kept(shards: PackedShards) -> None:
+    loader = PackedLoader(shards, 1, prefetch=2, shuffle=False)
+    one_by_one = [lists(batch) for batch in loader]
+    assert [lists(batch) for batch in [*loader]] == one_by_one
+    kept = [batch.position_ids[:2] for batch in loader]
+    assert len([*loader]) == 6
+    assert [values.tolist() for values in kept] == [row["position_ids"][:2] for row in ROWS]
+
+
+@pytest.mark.parametrize(("prefetch", "buffers"), [(0, 3), (1, 4)])
+def test_buffers_are_used_again_when_batches_are_let_go(
+    shards: PackedShards, prefetch: int, buffers: int
+) -> None:
+    loader = PackedLoader(shards, 1, prefetch=prefetch)
+    used = [batch.tokens.ctypes.data for _ in range(5) for batch in loader]
+    assert len(set(used)) <= buffers
+
+
+def test_the_prefetch_thread_ends_with_the_iteration(shards: PackedShards) -> None:
+    def prefetching() -> bool:
+        return "packprep-prefetch" in {thread.name for thread in threading.enumerate()}
+
+    loader = PackedLoader(shards, 1, prefetch=2)
+    iterator: Any = iter(loader)
+    next(iterator)
+    assert prefetching()
+    iterator.close()
+    assert not prefetching()
+    assert len([*loader]) == 6
+    assert not prefetching()
+
+
+def test_batches_are_made_ahead_of_a_slow_reader_and_no_more_than_asked() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(9):
+            made.append(number)
+            yield number
+
+    steps: list[int] = []
+    iterator = prefetched(items(), 3, steps.append)
+    for taken in range(5):
+        assert next(iterator) == taken
+        while len(made) < taken + 4:  # without a thread that works now this would never end
+            time.sleep(0.001)
+        time.sleep(0.03)
+        assert made == [*range(taken + 4)]
+        assert steps == [*range(taken + 1)]
+    assert [*iterator] == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("error", [None, RuntimeError("the disk is gone")])
+def test_quick_and_slow_readers_see_the_same_batches_and_the_error_in_its_place(
+    seed: int, error: RuntimeError | None
+) -> None:
+    random = np.random.default_rng(seed)
+
+    def items() -> Iterator[int]:
+        for number in range(200):
+            if random.random() < 0.1:
+                time.sleep(0.001)
+            yield number
+        if error:
+            raise error
+
+    seen: list[int] = []
+    pauses = np.random.default_rng(seed + 10).choice([0, 0, 0, 0.0003, 0.003], 200)
+
+    def read() -> None:
+        for item in prefetched(items(), 2, lambda step: None):
+            seen.append(item)
+            if pauses[item]:
+                time.sleep(pauses[item])
+
+    with pytest.raises(RuntimeError, match="the disk is gone") if error else nullcontext():
+        read()
+    assert seen == [*range(200)]

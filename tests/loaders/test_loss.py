@@ -1,10 +1,10 @@
-"""Loss over packs equals loss over documents: weights, segment means, log-probabilities."""
+"""Loss and gradients over packs, trees and slices are those over documents and samples."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.torch_models import batch_of, documents, skip_without, tiny_llama
@@ -15,7 +15,17 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
-from packprep.loaders import loss_weights, segment_means, selective_log_probs, to_hf, unpack  # noqa: E402
+from packprep.loaders import (  # noqa: E402
+    log_probs_and_entropy,
+    loss_weights,
+    pack_sequences,
+    segment_means,
+    selective_log_probs,
+    to_hf,
+)
+from tests.helpers.examples import share_of_examples  # noqa: E402
+from tests.loaders.samples import policy  # noqa: E402
+from tests.loaders.samples.policy import CASES, ROLLOUTS, Gradients, on_packs, one_by_one  # noqa: E402
 
 LENGTHS = [5, 1, 17, 9, 30]
 
@@ -78,21 +88,6 @@ def test_training_on_a_pack_equals_training_on_its_documents(tmp_path: Path, mod
         torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-5)
 
 
-def test_the_loss_of_transformers_is_the_mean_over_num_items(tmp_path: Path) -> None:
-    batch = batch_of(tmp_path / "out", LENGTHS).torch()
-    model = tiny_llama()
-    summed = model(**to_hf(batch), num_items_in_batch=1).loss
-    torch.testing.assert_close(summed / batch.num_items, model(**to_hf(batch)).loss)
-    assert batch.num_items == sum(LENGTHS) - len(LENGTHS)
-
-
-def test_unpacked_values_are_those_of_each_document(tmp_path: Path) -> None:
-    batch = batch_of(tmp_path / "out", LENGTHS, pad_to=512).torch()
-    assert [values.tolist() for values in unpack(batch.tokens, batch)] == documents(LENGTHS)
-    shapes = [tuple(values.shape) for values in unpack(torch.zeros(512, 3), batch)]
-    assert shapes == [(length, 3) for length in LENGTHS]
-
-
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
 def test_log_probabilities_in_chunks_are_those_of_the_whole(chunk: int) -> None:
     torch.manual_seed(0)
@@ -110,3 +105,62 @@ def test_log_probabilities_in_chunks_are_those_of_the_whole(chunk: int) -> None:
     for one, other in zip(ours, wanted, strict=True):
         torch.testing.assert_close(one, other)
     assert selective_log_probs(hidden.half(), weight.half(), labels).dtype == torch.float32
+
+
+def assert_equal(found: Gradients, expected: Gradients) -> None:
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(lambda each: max(each) > 3),
+    st.sampled_from(["token", "sample"]),
+    st.sampled_from(["hf", "shifted"]),
+    st.integers(12, 40),
+)
+@settings(max_examples=share_of_examples(5))
+def test_packs_give_the_gradients_of_samples(
+    lengths: list[int], mean: str, labels: str, max_tokens: int
+) -> None:
+    rollouts = policy.samples(0, lengths)
+    for sample in rollouts:
+        sample["loss_mask"][-1:] = True  # so that there is a mean
+    found = on_packs(rollouts, mean, max_tokens=max_tokens, labels=labels)
+    assert_equal(found, one_by_one(rollouts, mean))
+
+
+@pytest.mark.parametrize("mean", ["token", "sample"])
+@pytest.mark.parametrize("max_tokens", [16, 40])
+def test_trees_give_the_gradients_of_samples(mean: str, max_tokens: int) -> None:
+    """Three prompts of four samples each; some responses begin alike."""
+    rollouts = policy.of_prompts(seed=2, prompts=3, each=4)
+    expected = one_by_one(rollouts, mean)
+    found, tokens = policy.on_trees(rollouts, mean, max_tokens=max_tokens)
+    assert_equal(found, expected)
+    assert tokens < 0.75 * sum(len(sample["tokens"]) for sample in rollouts)
+
+
+@pytest.mark.long
+def test_slices_on_2_and_4_ranks_give_the_gradients_of_samples(tmp_path: Path) -> None:
+    """Both layouts and both means; the sum over the ranks of each group."""
+    expected = {mean: one_by_one(ROLLOUTS, mean) for mean in ("token", "sample")}
+    for of_rank in policy.gradients_of_ranks(tmp_path):
+        for (_, _, mean), found in zip(CASES, of_rank, strict=True):
+            assert_equal(found, expected[mean])
+
+
+@pytest.mark.parametrize("labels", ["hf", "shifted"])
+def test_log_probs_and_entropy_stand_at_their_own_tokens(labels: str) -> None:
+    samples = {"tokens": [[1, 2, 3], [4, 5]], "loss_mask": [[0, 0, 1], [1, 1]]}
+    (pack,) = pack_sequences(samples, num_packs=1, labels=labels)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    hidden = torch.randn(5, 4, dtype=torch.float64)
+    weight = torch.randn(6, 4, dtype=torch.float64)
+    every = (hidden @ weight.T).log_softmax(-1)
+    log_probs, entropy = log_probs_and_entropy(hidden[None], weight, pack, chunk=2)
+    expected = torch.tensor([0, 0, every[1, 3], 0, every[3, 5]])
+    torch.testing.assert_close(log_probs, expected.double())
+    each = -(every.exp() * every).sum(-1)
+    torch.testing.assert_close(entropy, torch.tensor([0, 0, each[1], 0, each[3]]).double())
+    shifted = pack.torch().labels_as("shifted")
+    torch.testing.assert_close(log_probs, selective_log_probs(hidden, weight, shifted).roll(1))

@@ -3,7 +3,6 @@
 Pure, equal on all ranks, resumable at any world size.
 """
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards
-from packprep.loaders.order import EpochOrder, rank_places
+from packprep.loaders.order import EpochOrder
 from packprep.schemas import FormatError
 from tests.helpers.tiny_shards import row_of, write_output
 
@@ -85,22 +84,6 @@ def test_the_order_is_pinned_so_that_states_of_today_resume_tomorrow() -> None:
     assert whole(EpochOrder((3, 0, 2), seed=7, epoch=1, window=0)) == [0, 1, 2, 3, 4]  # as stored
 
 
-def test_epochs_and_seeds_differ() -> None:
-    choices = [(seed, epoch) for seed in range(3) for epoch in range(3)]
-    orders = (EpochOrder((50,) * 4, seed=s, epoch=e, window=2) for s, e in choices)
-    assert len({tuple(whole(order)) for order in orders}) == 9
-
-
-def test_packs_are_mixed_within_a_window_of_shards_and_not_beyond() -> None:
-    order = EpochOrder((100,) * 10, seed=0, epoch=0, window=3)
-    shards = np.array(whole(order)) // 100
-    for number, window in enumerate(order.windows):
-        inside = shards[number * 300 : number * 300 + 300]
-        assert set(inside) == set(window)
-        if len(window) > 1:
-            assert (np.diff(inside) != 0).mean() > 0.5
-
-
 def test_shuffling_is_fair() -> None:
     orders = (EpochOrder((10,), seed=seed, epoch=0, window=1) for seed in range(2000))
     first = np.array([whole(order) for order in orders])
@@ -108,11 +91,6 @@ def test_shuffling_is_fair() -> None:
     # 200 each, standard deviation 13; chi-square of 81 degrees of freedom stays below 140 but for
     # one in 20,000.
     assert ((counts - 200) ** 2 / 200).sum() < 140
-
-
-def test_places_of_a_rank_interleave_within_each_global_batch() -> None:
-    assert rank_places(np.arange(2), 2, 0, 3).tolist() == [[0, 3], [6, 9]]
-    assert rank_places(np.arange(1), 2, 2, 3, start=10).tolist() == [[12, 15]]
 
 
 WORLDS = st.sampled_from([1, 2, 3, 4, 8])
@@ -153,14 +131,6 @@ def test_a_remainder_is_dropped_or_filled_with_packs_without_loss(shards: Packed
     lone = PackedLoader(shards, 1, rank=2, world_size=3, remainder="fill", shuffle=False)[9]
     assert packs_of(lone) == [-1]
     assert (lone.tokens.tolist(), lone.cu_seqlens.tolist(), lone.num_items) == ([0], [0, 1], 0)
-
-
-def test_the_state_is_a_few_integers_and_counts_batches_handed_out(shards: PackedShards) -> None:
-    loader = PackedLoader(shards, 2, prefetch=4)
-    for step, _ in zip(range(3), loader, strict=False):
-        assert loader.state_dict()["packs"] == 2 * (step + 1)
-    assert all(type(value) is int for value in loader.state_dict().values())
-    assert len(pickle.dumps(loader.state_dict())) < 1000
 
 
 def test_iterating_again_starts_at_the_beginning_but_once_where_a_state_says(
@@ -208,13 +178,6 @@ def test_a_batch_by_number_is_that_of_the_iteration(shards: PackedShards) -> Non
     assert packs_in(loader[step] for step in range(len(loader))) == packs_in(loader)
     with pytest.raises(IndexError, match="step 4 is out of range; the epoch has 4 steps"):
         loader[4]
-
-
-def test_a_loader_pickles_without_its_buffers(shards: PackedShards) -> None:
-    loader = PackedLoader(shards, 3, seed=5)
-    expected = packs_in(loader)
-    assert len(pickle.dumps(loader)) < 2000
-    assert packs_in(pickle.loads(pickle.dumps(loader))) == expected
 
 
 ZIGZAG = {"cp_size": 2, "labels": "shifted", "cp_layout": "zigzag"}

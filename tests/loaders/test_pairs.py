@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from tests.helpers import warm
 from tests.helpers.corpus import save_tokenizer
 from tests.helpers.tiny_shards import Row, row_of, write_output
 from tests.helpers.torch_models import VOCABULARY, documents, skip_without, tiny_llama
-from tests.helpers.zoo import Zoo
 
 from .test_trainers import ROOT, losses_in
 
@@ -108,7 +106,7 @@ def sums_alone(model: Any) -> dict[tuple[int, int], torch.Tensor]:
 
 
 def packed(model: Any, batch: PackedBatch) -> Any:
-    return pair_log_probs(model(**to_hf(batch, sides="both")).logits, batch)
+    return pair_log_probs(model(**to_hf(batch, sides="both")).logits, batch, chunk=7)
 
 
 def dpo(chosen: Any, rejected: Any, reference_chosen: Any, reference_rejected: Any) -> torch.Tensor:
@@ -165,27 +163,10 @@ def test_tokens_trained_are_counted_for_means(shards: PackedShards) -> None:
     assert got.chosen_tokens.tolist() == [9, 1, 7, 8, 1]
     assert got.rejected_tokens.tolist() == [4, 6, 2, 3, 12]
     assert (got.chosen / got.chosen_tokens).tolist() == [-0.5] * 5
+    half = torch.zeros(len(batch), VOCABULARY, dtype=torch.bfloat16)
+    assert pair_log_probs(half, batch).chosen.dtype == torch.float32
     filler = batch_from_rows([row_of_sides([], room=8)])  # type: ignore[list-item, unused-ignore]
     assert [field.tolist() for field in pair_log_probs(torch.zeros(8), filler)] == [[]] * 5
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 1000])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_logits_of_any_dtype_in_chunks_of_any_size(
-    shards: PackedShards, chunk: int, dtype: torch.dtype
-) -> None:
-    (batch,) = batches_of(shards, labels="shifted")
-    logits = torch.randn(len(batch), VOCABULARY, dtype=dtype, requires_grad=True)
-    labels = torch.from_numpy(batch.labels)
-    kept = (labels != -100).nonzero().flatten()
-    exact = logits.double().log_softmax(-1)[kept, labels[kept]].sum()
-    got = pair_log_probs(logits[None], batch, chunk=chunk)
-    precise = dtype == torch.float64
-    assert {got.chosen.dtype, got.rejected.dtype} == {dtype if precise else torch.float32}
-    total = got.chosen.sum() + got.rejected.sum()
-    torch.testing.assert_close(total.double(), exact, atol=1e-9 if precise else 1e-3, rtol=0)
-    (ours,), (wanted,) = torch.autograd.grad(total, logits), torch.autograd.grad(exact, logits)
-    torch.testing.assert_close(ours, wanted)
 
 
 @st.composite
@@ -231,51 +212,6 @@ def test_sums_of_any_packs_are_those_of_a_loop(
     for (pair, *ours), (expected, *sums) in zip(results, wanted, strict=True):
         assert pair == expected
         assert ours == pytest.approx(sums, abs=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
-def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None:
-    """TRL's own collator and log-probabilities, on the same prompts and answers as rows."""
-    pytest.importorskip("trl")
-    from trl.trainer.dpo_trainer import DataCollatorForPreference
-    from trl.trainer.utils import add_fused_lm_head
-
-    sides = {side[:2]: side for pack in PACKS for side in pack}
-    examples = []
-    for pair in PAIRS:
-        chosen, rejected = ids_of(sides[pair, 0]), ids_of(sides[pair, 1])
-        prompt = sides[pair, 0][2]
-        row = {"prompt_ids": chosen[:prompt], "chosen_ids": chosen[prompt:]}
-        examples.append(row | {"rejected_ids": rejected[prompt:]})
-    inputs = DataCollatorForPreference(pad_token_id=0)(examples)
-    labels = inputs["input_ids"].masked_fill(inputs.pop("completion_mask") == 0, -100)
-    model = tiny_llama()
-    ours = packed(model, batches_of(shards)[0])
-    add_fused_lm_head(model)
-    with torch.no_grad():
-        theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs
-    sums = torch.cat([ours.chosen, ours.rejected]).detach()
-    torch.testing.assert_close(sums, theirs.sum(dim=1), atol=1e-4, rtol=1e-5)
-
-
-def test_an_output_of_pairs_gives_every_pair_once(zoo: Zoo) -> None:
-    """In shuffled batches and as rows; the log-probability -1 a token counts what is stored."""
-    shards, sides = PackedShards(zoo["pairs"]), dict[tuple[int, int], float]()
-    for pack in shards:
-        pair_ids, pair_sides = (pack.columns[name].tolist() for name in COLUMNS)
-        places = pairwise(pack.cu_seqlens.tolist())
-        for pair, side, (first, last) in zip(pair_ids, pair_sides, places, strict=True):
-            trained = pack.labels[first + 1 : last] != -100  # type: ignore[index]
-            sides[pair, side] = -float(trained.sum())
-    pairs = len(sides) // 2
-    whole = batch_from_rows([pack.columns for pack in shards])
-    for batches in (batches_of(shards, packs=2, shuffle=True, remainder="fill"), [whole]):
-        results = [pair_log_probs(-torch.ones(len(batch)), batch) for batch in batches]
-        ids, *sums = (torch.cat([got[field] for got in results]).tolist() for field in (4, 0, 1))
-        assert sorted(ids) == [*range(pairs)]
-        for side, values in enumerate(sums):
-            expected = {pair: sides[pair, side] for pair in range(pairs)}
-            assert dict(zip(ids, values, strict=True)) == expected
 
 
 def without(batch: PackedBatch, *names: str) -> PackedBatch:

@@ -5,14 +5,11 @@ The same packs as mapped ones, within a limit; a file that changes is a sentence
 
 import os
 import pickle
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,25 +106,6 @@ def test_a_record_batch_is_read_once_in_an_epoch(
     shards = PackedShards(out, mmap=False)
     assert len([*PackedLoader(shards, 2, shuffle_window=2)]) == 20
     assert len({*reads}) == len(reads) == 20
-
-
-def test_positions_of_an_output_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_output(tmp_path / "out", {"train": [[row_of(0, 9000)]]}, max_length=9000, vocab_size=100)
-    shards = PackedShards(tmp_path / "out", mmap=False)
-    values = PackedShards(tmp_path / "out")[0].columns["position_ids"]
-    begin = shards.files[0].read_bytes().index(values.tobytes())
-    read = list[range]()
-
-    def recorded(handle: int, buffer: memoryview, offset: int) -> int:
-        read.append(range(offset, offset + len(buffer)))
-        return os.preadv(handle, [buffer], offset)
-
-    monkeypatch.setattr(steady, "pread_into", recorded)
-    assert shards[0].position_ids.tolist() == values.tolist()
-    assert max(map(len, read)) >= values.nbytes  # tokens were
-    assert not any(begin + place in part for part in read for place in range(values.nbytes))
 
 
 @pytest.mark.parametrize("mmap", [True, False])
@@ -238,26 +216,6 @@ def test_a_file_that_is_being_closed_is_not_read_by_another_thread(
     assert shards[0].tokens.tolist() == expected
 
 
-@given(st.lists(st.integers(0, 3), max_size=8), st.integers(1, 3), st.booleans())
-def test_the_index_of_a_stream_is_that_of_arrow(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[int], lists: int, with_end: bool
-) -> None:
-    file = tmp_path_factory.mktemp("stream") / "a.arrow"
-    schema = pa.schema([(f"{n}", pa.list_(pa.int32())) for n in range(lists)])
-    batches = [pa.record_batch([[[n, n]] * n] * lists, schema=schema) for n in rows]
-    with pa.ipc.new_stream(str(file), schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    if not with_end:
-        os.truncate(file, file.stat().st_size - 8)
-    opened = SteadyFile(file)
-    index = StreamIndex(opened)
-    kept = [batch for batch in batches if len(batch)]
-    assert [index.read(opened, n, schema)[0] for n in range(len(index))] == kept
-    assert index.starts == np.cumsum([0, *map(len, kept)]).tolist()[:-1]
-    assert index.rows == sum(rows)
-
-
 @given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 6), st.data())
 def test_a_cache_gives_what_is_read_and_keeps_no_more_than_its_limit(
     keys: list[int], limit: int, data: st.DataObject
@@ -268,35 +226,3 @@ def test_a_cache_gives_what_is_read_and_keeps_no_more_than_its_limit(
             cache.request(data.draw(st.lists(st.integers(0, 9), max_size=6)))
         assert cache.get(key) == key * key
         assert cache.size <= limit
-
-
-def test_a_value_that_several_threads_want_is_read_once() -> None:
-    reads, gate = list[int](), threading.Event()
-
-    def read(key: int) -> tuple[int, int]:
-        reads.append(key)
-        gate.wait(10)
-        return key, 1
-
-    cache = ReadCache[int, int](read, 10)
-    with ThreadPoolExecutor(4) as threads:
-        got = [threads.submit(cache.get, 7) for _ in range(4)]
-        gate.set()
-    assert (reads, [each.result() for each in got]) == ([7], [7] * 4)
-
-
-def test_values_read_ahead_fill_half_of_a_cache_and_continue_as_they_are_used() -> None:
-    reads, done = list[int](), threading.Semaphore(0)
-
-    def read(key: int) -> tuple[int, int]:
-        reads.append(key)
-        done.release()
-        return key, 8
-
-    cache = ReadCache[int, int](read, 64 * 8)
-    cache.request(range(64))
-    for _ in range(32):
-        assert done.acquire(timeout=600)
-    assert len(reads) < 32 + 16  # each thread may have begun one more
-    assert [cache.get(key) for key in range(64)] == [*range(64)]
-    assert sorted(reads) == [*range(64)]

@@ -1,21 +1,25 @@
-"""Batches from rows that another tool packed: boundaries from ids or positions, and padding."""
+"""Packs of other tools: rows in memory, and directories that were saved without a manifest."""
 
+import json
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.loaders import PackedBatch, PackedShards, batch_from_rows
+from packprep.loaders import PackedBatch, PackedLoader, PackedShards, batch_from_rows, unpack
 from packprep.schemas import FormatError
 from packprep.schemas.boundaries import BoundaryKind
-from tests.helpers.tiny_shards import GOLDEN
+from tests.helpers.tiny_shards import GOLDEN, ROWS, write_output
 
 from .test_batches import example, lists
 
 EOS, BOS, PAD = 2, 1, 0
-ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=4)
+IDS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=4)
 
 
 def plain_positions(row: list[int], token: int, *, ends: bool) -> list[int]:
@@ -33,25 +37,7 @@ def spelled(batch: PackedBatch) -> list[Any]:
     return [None if each is None else each.tolist() for each in arrays]
 
 
-@pytest.mark.parametrize(
-    ("row", "positions", "boundaries"),
-    [
-        ([5, 6, 2, 7, 2], [0, 1, 2, 0, 1], [0, 3, 5]),
-        ([5, 2, 2, 2, 7], [0, 1, 0, 0, 0], [0, 2, 3, 4, 5]),  # a run of EOS
-        ([5, 2, 7, 8], [0, 1, 0, 1], [0, 2, 4]),  # no EOS at the end
-        ([2, 5], [0, 0], [0, 1, 2]),  # EOS first
-        ([5, 2, 0, 0, 0], [0, 1, 0, 1, 2], [0, 2, 5]),  # padding counts on, as a segment
-        ([5, 6, 0, 0], [0, 1, 2, 3], [0, 4]),  # padding of a document that was cut
-    ],
-)
-def test_positions_restart_after_each_eos(row: Any, positions: Any, boundaries: Any) -> None:
-    batch = batch_from_rows([{"input_ids": row}], boundaries="eos", token=EOS)
-    assert (batch.position_ids.tolist(), batch.cu_seqlens.tolist()) == (positions, boundaries)
-    given = {"tokens": row, "cu_seqlens": boundaries}
-    assert spelled(batch) == spelled(batch_from_rows([given]))
-
-
-@given(ROWS, st.booleans())
+@given(IDS, st.booleans())
 def test_positions_of_rows_are_those_of_counting_token_by_token_and_give_the_boundaries(
     rows: list[list[int]], ends: bool
 ) -> None:
@@ -154,3 +140,91 @@ def test_rows_that_do_not_fit_are_a_sentence(row: Any, options: Any, words: str)
 def test_wrong_arguments_are_a_sentence(options: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         batch_from_rows([PLACED], **options)
+
+
+def save_plain(directory: Path, *tables: pa.Table, **state: Any) -> Path:
+    """Save as save_to_disk does: Arrow streams a.arrow, ... and state.json, no manifest."""
+    directory.mkdir()
+    names = [f"{letter}.arrow" for letter, _ in zip("abc", tables, strict=False)]
+    for name, table in zip(names, tables, strict=True):
+        with pa.ipc.new_stream(str(directory / name), table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    content = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "0"}
+    (directory / "state.json").write_text(json.dumps(content | state))
+    return directory
+
+
+def test_a_dataset_that_trl_packed_is_read_as_packs(tmp_path: Path) -> None:
+    lengths = [np.diff(row["cu_seqlens"]).tolist() for row in ROWS]
+    table = pa.table({"input_ids": [row["tokens"] for row in ROWS], "seq_lengths": lengths})
+    shards = PackedShards(save_plain(tmp_path / "trl", table))
+    assert repr(shards) == f"PackedShards('{tmp_path / 'trl'}': 6 packs)"
+    assert [pack.cu_seqlens.tolist() for pack in shards] == [row["cu_seqlens"] for row in ROWS]
+    assert [pack.position_ids.tolist() for pack in shards] == [row["position_ids"] for row in ROWS]
+    assert shards.max_length == 8
+    first = next(shards[0].segments())
+    assert (first.document_id, first.start, first.tokens.tolist()) == (None, None, [0, 0, 0])
+    got = [lists(batch) for batch in PackedLoader(shards, 2, shuffle=False)]
+    write_output(tmp_path / "out", {"train": [ROWS]})
+    stored = PackedLoader(PackedShards(tmp_path / "out"), 2, shuffle=False)
+    expected = [lists(batch) for batch in stored]
+    assert got == [
+        {name: values for name, values in batch.items() if name != "document_ids"}
+        for batch in expected
+    ]
+    assert PackedShards(tmp_path / "trl").fingerprint == shards.fingerprint
+    assert pickle.loads(pickle.dumps(shards))[3].tokens.tolist() == ROWS[3]["tokens"]
+    with pytest.raises(FormatError, match=r"has no manifest\.json; expected the output of"):
+        shards.manifest  # noqa: B018
+    refused: list[dict[str, Any]] = [{"split": "train"}, {"verify": True}]
+    for options in refused:
+        with pytest.raises(ValueError, match=r"has no splits|has no manifest to verify against"):
+            PackedShards(tmp_path / "trl", **options)
+
+
+def test_packs_of_a_plain_dataset_are_checked_and_have_the_same_columns(tmp_path: Path) -> None:
+    table = pa.table({"input_ids": [[1, 2], [3]], "seq_lengths": [[2], [2]]})
+    shards = PackedShards(save_plain(tmp_path / "wrong", table))
+    assert shards[0].tokens.tolist() == [1, 2]
+    with pytest.raises(FormatError, match=r"pack 1: cu_seqlens are \[0, 2\]; expected 0, rising"):
+        shards[1]
+    packs = {"tokens": [[1, 2]], "cu_seqlens": [[0, 2]]}
+    tables = pa.table(packs | {"document_ids": [[7]]}), pa.table(packs)
+    directory = save_plain(tmp_path / "plain", *tables)
+    with pytest.raises(FormatError, match=r"^b\.arrow and a\.arrow have different columns"):
+        PackedShards(directory)
+
+
+def test_padding_is_recognised_without_stored_document_ids(tmp_path: Path) -> None:
+    table = pa.table({"input_ids": [[1, 2, 3], [4, 5]], "seq_lengths": [[2, 1], [2]]})
+    shards = PackedShards(save_plain(tmp_path / "plain", table))
+    (batch,) = PackedLoader(shards, 2, shuffle=False, pad_to=8)
+    assert batch.segment_lengths.tolist() == [2, 1, 2, 0]
+    assert batch.num_real_tokens == 5
+    assert [each.tolist() for each in unpack(batch.tokens, batch)] == [[1, 2], [3], [4, 5]]
+    filled: dict[str, Any] = {"world_size": 3, "remainder": "fill", "pad_multiple": 4}
+    last, filler = (PackedLoader(shards, 1, rank=n, shuffle=False, **filled)[0] for n in (1, 2))
+    assert last.segment_lengths.tolist() == [2, 0]
+    assert (filler.segment_lengths.tolist(), filler.num_real_tokens) == ([0, 0], 0)
+    assert filler.cu_seqlens.tolist() == [0, 1, 4]
+
+
+ONE = {"tokens": [[1]], "cu_seqlens": [[0, 1]]}
+TRL = {"input_ids": [[1]], "seq_lengths": [[1]]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "state", "message"),
+    [
+        ({"text": ["a"]}, {}, "has the columns text; expected tokens and cu_seqlens, or input_ids"),
+        (ONE | {"tokens": [[1.0]]}, {}, "column tokens is list<.*double>; expected a list of inte"),
+        (TRL | {"completion_mask": [[1]]}, {}, "has completion_mask but no labels; save it with"),
+        (ONE, {"_data_files": [{"filename": "../a.arrow"}]}, r"'\.\./a\.arrow'; expected a relati"),
+        (ONE, {"_indices_data_files": [{"filename": "i.arrow"}]}, "with an indices mapping; call"),
+    ],
+)
+def test_a_plain_dataset_without_packs_of_its_own_is_a_sentence(
+    tmp_path: Path, columns: dict[str, Any], state: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FormatError, match=message):
+        PackedShards(save_plain(tmp_path / "plain", pa.table(columns), **state))

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from datasets import load_from_disk
 from hypothesis import given
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from packprep import build
 from packprep.loaders import Pack, PackedBatch, PackedLoader, PackedShards, batch_from_rows
-from packprep.loaders.order import next_fit_bounds
 from packprep.schemas import FormatError
 from tests.helpers.tiny_shards import numbered_shards
 from tests.helpers.zoo import Zoo
@@ -45,23 +43,6 @@ def runs_by_hand(shards: PackedShards, order: list[int], budget: int) -> list[li
         runs[-1].append(pack)
         room -= size
     return [sorted(run) for run in runs]
-
-
-@given(st.lists(st.integers(1, 9), max_size=30), st.integers(9, 40))
-def test_runs_are_those_of_next_fit_also_from_any_of_their_bounds(
-    tokens: list[int], budget: int
-) -> None:
-    lengths = np.array(tokens, np.int64)
-    bounds = next_fit_bounds(lengths, budget)
-    runs = [lengths[first:last].sum() for first, last in itertools.pairwise(bounds)]
-    assert bounds[0] == 0
-    assert bounds[-1] == len(tokens)
-    for run, end in zip(runs, bounds[1:], strict=True):
-        assert run <= budget
-        assert end == len(tokens) or run + tokens[end] > budget
-    for number, bound in enumerate(bounds):
-        later = [bound + each for each in next_fit_bounds(lengths[bound:], budget)]
-        assert later == bounds[number:]
 
 
 def loaders_of(shards: PackedShards, size: int, **options: Any) -> list[PackedLoader]:

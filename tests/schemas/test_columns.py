@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.schemas import STANDARD_COLUMNS, Column, FormatError, shard_schema
+from packprep.schemas import STANDARD_COLUMNS, Column, FormatError
 from packprep.schemas.columns import (
     NUMBER_TYPES,
     DType,
@@ -20,23 +20,6 @@ from packprep.schemas.columns import (
     number_type,
     token_type,
 )
-
-
-def test_the_schema_of_the_standard_columns_is_lists_in_this_order_without_metadata() -> None:
-    schema = shard_schema(list(STANDARD_COLUMNS.values()))
-    types = {
-        "int32": "tokens position_ids cu_seqlens document_starts labels segment_lengths turn_ids "
-        "segment_parents label_weights row_starts row_turns row_segments row_ends row_trained "
-        "row_label_starts",
-        "int64": "document_ids pair_ids row_ids",
-        "int8": "pair_sides row_sides",
-    }
-    expected = {name: dtype for dtype, names in types.items() for name in names.split()}
-    assert schema.names == [*STANDARD_COLUMNS]
-    assert {field.name: str(field.type) for field in schema} == {
-        name: f"list<item: {dtype}>" for name, dtype in expected.items()
-    }
-    assert schema.metadata is None
 
 
 def test_every_type_is_one_of_the_manifests_schema_and_of_numpy_and_arrow() -> None:
@@ -116,7 +99,3 @@ def test_a_duplicate_name_and_a_missing_required_column_are_refused() -> None:
         FormatError, match="has no cu_seqlens; every shard has tokens and cu_seqlen"
     ):
         check_columns(columns[:2])
-
-
-def test_the_meaning_of_a_column_does_not_count_for_equality() -> None:
-    assert Column(name="tokens", kind="token", dtype="int32") == STANDARD_COLUMNS["tokens"]

@@ -1,14 +1,19 @@
-"""The files of an output: what datasets opens, and what is missing, changed or surplus."""
+"""The files of an output: written whole, and found if they are missing, changed or surplus."""
 
 import shutil
 from pathlib import Path
 
-import datasets
 import pytest
 
 from packprep.schemas import FormatError, check_files, read_manifest
 from packprep.schemas.files import check_path, inside, shard_name
 from packprep.schemas.listed import check_file
+from packprep.schemas.storage.writing import (
+    temporary_name,
+    write_dataset_dict,
+    write_dataset_files,
+    write_file,
+)
 from tests.helpers.tiny_shards import EXAMPLE, write_output
 
 
@@ -29,19 +34,6 @@ def findings(out: Path) -> list[str]:
     return [finding.replace(f"{out}/", "") for finding in full]
 
 
-def test_datasets_opens_an_output_and_a_dict_of_two(tmp_path: Path, out: Path) -> None:
-    write_output(tmp_path / "one", {"train": [EXAMPLE[:1], EXAMPLE[1:]]})
-    one, two = (datasets.load_from_disk(place) for place in (tmp_path / "one", out))
-    assert isinstance(one, datasets.Dataset)
-    assert [dict(row) for row in one] == EXAMPLE
-    assert str(one.split) == "train"
-    assert isinstance(two, datasets.DatasetDict)
-    assert {split: [dict(row) for row in rows] for split, rows in two.items()} == dict.fromkeys(
-        ("train", "validation"), EXAMPLE
-    )
-    assert findings(out) == []
-
-
 def test_a_missing_file_a_folder_in_its_place_and_another_size_are_found(out: Path) -> None:
     size = (out / "report.json").stat().st_size
     (out / "report.json").unlink()
@@ -54,24 +46,6 @@ def test_a_missing_file_a_folder_in_its_place_and_another_size_are_found(out: Pa
         "validation/data-00000-of-00001.arrow has 1457 bytes; expected 1456",
         f"report.json is missing; the manifest lists it with {size} bytes",
     ]
-
-
-def test_one_flipped_bit_in_any_file_is_found(out: Path) -> None:
-    for entry in read_manifest(out).all_files:
-        content = (out / entry.path).read_bytes()
-        (out / entry.path).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        (finding,) = findings(out)
-        assert finding.startswith(f"{entry.path} has sha256 ")
-        (out / entry.path).write_bytes(content)
-
-
-def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [EXAMPLE[:1], EXAMPLE[1:]]})
-    first, second = (tmp_path / "out" / shard_name(number, 2) for number in range(2))
-    first.rename(tmp_path / "kept")
-    second.rename(first)
-    (tmp_path / "kept").rename(second)
-    assert len(check_files(tmp_path / "out", read_manifest(tmp_path / "out"), "sha256")) == 2
 
 
 def test_surplus_files_and_links_are_found_wherever_they_are(out: Path) -> None:
@@ -124,3 +98,31 @@ def test_a_name_too_long_for_any_file_system_is_refused_without_reading_the_disk
     with pytest.raises(FormatError, match="a relative path inside its directory") as raised:
         check_path("x" * 5000 + "/data.arrow")
     assert len(str(raised.value)) < 400
+
+
+def test_a_dataset_that_could_not_be_opened_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="has no shards"):
+        write_dataset_files(tmp_path, [], fingerprint="0", split=None)
+    with pytest.raises(
+        FormatError, match="names the file 'a/b'; expected a name in the same directory"
+    ):
+        write_dataset_files(tmp_path, ["a/b"], fingerprint="0", split=None)
+    with pytest.raises(FormatError, match="fingerprint is 'XY'"):
+        write_dataset_files(tmp_path, ["a"], fingerprint="XY", split=None)
+    for split in ("", "a/b", "..", "a b"):
+        with pytest.raises(FormatError, match="names the split"):
+            write_dataset_files(tmp_path, ["a"], fingerprint="0", split=split)
+        with pytest.raises(FormatError, match="names the split"):
+            write_dataset_dict(tmp_path, [split])
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    write_file(tmp_path / "a", b"old")
+    temporary_name(tmp_path / "a").mkdir()  # so the temporary file cannot be opened
+    with pytest.raises(IsADirectoryError):
+        write_file(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    temporary_name(tmp_path / "a").rmdir()
+    write_file(tmp_path / "a", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"new")]

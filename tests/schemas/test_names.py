@@ -13,10 +13,8 @@ from packprep.schemas.names import (
     column_view,
     packprep_batch,
     packprep_columns,
-    spelling,
     stored_batch,
     stored_columns,
-    stored_schema,
 )
 from tests.helpers.tiny_shards import EXAMPLE, PLAIN, to_batch
 
@@ -39,30 +37,6 @@ def edited(column: str, values: list[list[int]]) -> pa.RecordBatch:
     batch = stored_batch(to_batch(LABELLED, ROWS), "hf")
     number = batch.schema.get_field_index(column)
     return batch.set_column(number, column, pa.array(values, pa.list_(pa.int32())))
-
-
-def test_the_worked_example_with_the_names_of_hf() -> None:
-    batch = stored_batch(to_batch(LABELLED, ROWS), "hf")
-    assert batch.to_pylist()[1] == {
-        "input_ids": [1, 10, 2, 27, 2, 1, 30, 2],
-        "position_ids": [0, 1, 2, 0, 1, 0, 1, 2],
-        "seq_lengths": [3, 2, 3],
-        "document_ids": [0, 1, 2],
-        "document_starts": [0, 8, 0],
-        "labels": [-100, 10, 2, -100, 2, -100, 30, 2],
-    }
-    assert spelling(batch.schema) == "hf"
-    assert batch.schema == stored_schema(LABELLED, "hf")
-    check(batch)
-    assert packprep_batch(batch, "data.arrow").to_pylist() == ROWS
-
-
-def test_nothing_changes_with_the_names_of_packprep() -> None:
-    batch = to_batch(LABELLED, ROWS)
-    assert stored_batch(batch, "packprep") is batch
-    assert packprep_batch(batch, "data.arrow") is batch
-    assert stored_columns(LABELLED, "packprep") == LABELLED
-    assert packprep_columns(LABELLED) == LABELLED
 
 
 packs = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), max_size=5)
@@ -102,10 +76,6 @@ def test_damage_under_the_names_of_hf_is_found_at_its_place(
     with pytest.raises(FormatError) as error:
         check(edited(column, values))
     assert str(error.value).startswith(f"data.arrow {sentence}")
-
-
-def test_a_label_at_the_start_of_a_segment_is_allowed_under_the_names_of_packprep() -> None:
-    check(to_batch(LABELLED, [ROWS[0], ROWS[1] | {"labels": ROWS[1]["tokens"]}]))
 
 
 def test_a_column_that_the_names_of_hf_need_may_not_be_missing_or_of_another_type() -> None:

@@ -1,4 +1,7 @@
-"""schemas/README.md is the specification: its tables and examples agree with the code."""
+"""schemas/README.md is the specification, and every later packprep reads the golden outputs.
+
+Those of every format version are in tests/golden, byte for byte.
+"""
 
 import doctest
 import json
@@ -6,11 +9,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from packprep.loaders import PackedShards
-from packprep.schemas import FORMAT_VERSION, STANDARD_COLUMNS, check_batch, check_ledger
-from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, RICH, to_batch
+from packprep.schemas import (
+    FORMAT_VERSION,
+    STANDARD_COLUMNS,
+    check_batch,
+    check_files,
+    check_ledger,
+    read_manifest,
+)
+from packprep.schemas.canonical import file_digest
+from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, RICH, rich_row, to_batch, write_golden
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "schemas" / "README.md").read_text()
@@ -79,3 +91,62 @@ def test_every_key_of_the_manifest_is_explained() -> None:
     data = schema["properties"]["data"]["properties"]
     for key in [*schema["properties"], *data, *data["inputs"]["properties"]]:
         assert f"`{key}`" in TEXT, key
+
+
+# The digest of a manifest covers every file of its output. A new format version adds a line; no
+# line ever changes.
+DIGESTS = {
+    "v1-example": "b61e5409ee56770b3e70fc951e0b0be600bdf5e0abfd6b6f329d6a28f00d371b",
+    "v1-hf": "2400db606964463149cbdcc403f0f6fa20b00354cc477ea07f7a538e44584d4b",
+    "v1-rich": "d906c2f89be2b0b356b6c2981e4d19101f3729103391a7b01c340d82a4074ea4",
+    "v1-uint16": "1df4a960010d1cc373e787ea4eb026ce433bc06447228f7d2dcd133189035043",
+}
+
+
+def contents(directory: Path) -> dict[str, str]:
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {str(path.relative_to(directory)): file_digest(path) for path in files}
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_golden_output_is_as_it_was_written(name: str) -> None:
+    manifest = read_manifest(GOLDEN / name)
+    assert manifest.sha256 == DIGESTS[name]
+    assert check_files(GOLDEN / name, manifest, "sha256") == []
+
+
+def test_every_golden_output_is_pinned() -> None:
+    assert sorted(path.name for path in GOLDEN.iterdir()) == sorted(DIGESTS)
+
+
+def test_the_same_values_are_written_as_the_same_bytes_today(tmp_path: Path) -> None:
+    write_golden(tmp_path)
+    assert contents(tmp_path) == contents(GOLDEN)
+
+
+def rows_of(name: str, split: str = "train") -> list[dict[str, Any]]:
+    packs = PackedShards(GOLDEN / name, split=split, verify=True)
+    return [{key: values.tolist() for key, values in pack.columns.items()} for pack in packs]
+
+
+def test_the_example_is_read_with_the_same_values_whatever_its_names_and_types() -> None:
+    assert rows_of("v1-example") == rows_of("v1-uint16") == EXAMPLE
+    rows = rows_of("v1-hf")
+    labels = [row.pop("labels") for row in rows]
+    assert rows == EXAMPLE
+    assert labels == [[-100, 20, 21, 22, 23, 24, 25, 26], [-100, 10, 2, -100, 2, -100, 30, 2]]
+    narrow = PackedShards(GOLDEN / "v1-uint16")[0].columns.values()
+    types = "uint16 uint16 int32 int64 int32"
+    assert [str(values.dtype) for values in narrow] == types.split()
+
+
+@pytest.mark.parametrize(("name", "split"), [("v1-example", "train"), ("v1-rich", "validation")])
+def test_the_report_is_one_that_the_schema_allows(name: str, split: str) -> None:
+    schema = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_text())
+    jsonschema.validate(PackedShards(GOLDEN / name, split=split).report, schema)
+
+
+def test_every_column_and_split_of_the_rich_output_is_read_with_its_values() -> None:
+    train = [rich_row(0, 3, 4), rich_row(2, 1), rich_row(3, 4, 2), rich_row(5, 2)]
+    assert rows_of("v1-rich") == train
+    assert rows_of("v1-rich", "validation") == [rich_row(6, 5)]

@@ -101,11 +101,6 @@ def test_a_defect_of_padding_is_named_too(column: str, value: list[float], words
     assert str(error.value).startswith(f"{WHERE} pack 17 segment{words}")
 
 
-def test_labels_are_optional_without_padding() -> None:
-    labelled = (*PLAIN, STANDARD_COLUMNS["labels"])
-    check([{**row, "labels": [-100] * len(row["tokens"])} for row in EXAMPLE], labelled)
-
-
 def test_infinity_in_segment_and_boundary_columns_is_found() -> None:
     reward = Column(name="reward", kind="segment", dtype="float32")
     columns = (*PLAIN, reward, Column(name="edge", kind="boundary", dtype="float32"))

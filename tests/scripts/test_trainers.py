@@ -53,6 +53,7 @@ def test_the_versions_that_every_test_run_proves_are_the_installed_ones() -> Non
     )
     for row in ROWS:
         if row["test"].startswith("tests/"):
+            assert (ROOT / row["test"]).is_file()
             assert row["versions"][-1] == pins[row["package"]], row["trainer"]
 
 

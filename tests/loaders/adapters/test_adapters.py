@@ -4,7 +4,6 @@ Against the installed library where there is one.
 """
 
 import sys
-from collections.abc import Callable
 from dataclasses import make_dataclass
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,6 @@ from packprep.loaders import (  # noqa: E402
     to_torchtune,
     to_trl,
     to_trl_row,
-    tree_mask,
     varlen_attention,
 )
 
@@ -225,13 +223,6 @@ def test_megatron_counts_real_tokens_and_places_apart_where_segments_are_padded(
     places = ("int32", [0, 4, 8, 12])
     assert params["cu_seqlens_q_padded"] == params["cu_seqlens_kv_padded"] == places
     assert params["total_tokens"] == 12
-    # The rule of its main, for seq_idx: from the places of segments, and one more after the last.
-    for batch in (example(), padded):
-        params = to_megatron(batch)["packed_seq_params"]
-        starts = params.get("cu_seqlens_q_padded", params["cu_seqlens_q"])
-        lengths = torch.cat([starts, torch.tensor([params["total_tokens"]])]).diff()
-        numbers = torch.arange(len(lengths)).repeat_interleave(lengths)
-        assert numbers.tolist() == to_seq_idx(batch)[0].tolist()
 
 
 @pytest.mark.parametrize("fields", [[], ["total_tokens"]])
@@ -249,29 +240,7 @@ def test_megatron_is_given_total_tokens_unless_it_is_too_old_to_take_it(
         _takes_total_tokens.cache_clear()
 
 
-def titan_0_3(positions: Any) -> list[int]:
-    """Boundaries that torchtitan 0.3.0 reads from positions [b, s]."""
-    rows, length = positions.shape
-    starts = [
-        row * length + int(at) for row in range(rows) for at in (positions[row] == 0).nonzero()
-    ]
-    return [*starts, rows * length]
-
-
-def titan_main(positions: Any) -> list[int]:
-    """Boundaries that torchtitan's main reads from positions [T]; of [1, T] those of one row."""
-    return [int(at) for at in (positions == 0).nonzero(as_tuple=True)[0]] + [positions.shape[0]]
-
-
-def test_torchtitan_reads_the_boundaries_back_from_positions_of_its_version() -> None:
-    row = {"input_ids": [7] * 9, "seq_lengths": [3, 2, 4]}
-    rules: tuple[tuple[Any, Callable[[Any], Any]], ...] = (("0.3", titan_0_3), ("main", titan_main))
-    for version, rule in rules:
-        positions = to_torchtitan([row], version=version)[0]["positions"]
-        assert positions.flatten().tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3]
-        assert rule(positions) == [0, 3, 5, 9]
-    # Its main merges documents of the shape of 0.3, so the version must be named.
-    assert titan_main(to_torchtitan(example(), version="0.3")[0]["positions"]) == [0, 0, 0, 1]
+def test_the_version_of_torchtitan_must_be_named() -> None:
     with pytest.raises(TypeError, match="version"):
         to_torchtitan(example())  # type: ignore[call-arg]
     with pytest.raises(ValueError, match=r"version is '0\.2'; expected '0\.3', .* or 'main'"):
@@ -324,13 +293,3 @@ def test_labels_may_be_missing_or_marked_otherwise() -> None:
         to_megatron(batch)
     labels = to_torchtune(example(), padding_idx=9, ignore_idx=-1)["labels"]
     assert labels.tolist() == [[max(n, -1) for n in LABELS]]
-
-
-def test_the_mask_of_xformers_is_made_of_the_lengths_of_segments() -> None:
-    bias = pytest.importorskip("xformers.ops.fmha.attn_bias", reason="xformers is not installed")
-    batch = example().torch()
-    mask = bias.BlockDiagonalCausalMask.from_seqlens(batch.cu_seqlens.diff().tolist())
-    assert mask.q_seqinfo.seqstart_py == batch.cu_seqlens.tolist()
-    assert mask.q_seqinfo.max_seqlen == batch.max_seqlen
-    dense = mask.materialize((len(batch), len(batch)))
-    assert torch.equal(dense == 0, tree_mask(batch))

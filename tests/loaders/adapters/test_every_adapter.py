@@ -25,7 +25,6 @@ from packprep import loaders  # noqa: E402
 from packprep.loaders import to_llama_factory, verify_isolation  # noqa: E402
 
 LENGTHS = [37, 1, 50, 40]
-KNOW_TREES = ("to_block_sparse", "to_flex_block_mask", "to_hf_4d")
 CALLS = model_calls(PackedLoader(PackedShards(GOLDEN / "v1-example"), 1)[0])
 CALLS["to_llama_factory, 4-D"] = lambda batch: to_llama_factory(batch, mask_dtype=torch.float32)
 
@@ -191,7 +190,7 @@ REFUSE_TREES: dict[str, Callable[[PackedShards, PackedBatch], Any]] = {
     "PackedLoader": lambda shards, _: PackedLoader(shards, 1),
     "batch_from_rows": lambda shards, _: loaders.batch_from_rows([dict(shards[0].columns)]),
     "context_slice": lambda _, batch: loaders.context_slice(batch, 0, 2),
-    "segments of a Pack": lambda shards, _: list(shards[0].segments()),
+    "Pack": lambda shards, _: list(shards[0].segments()),
     "to_trl_row": lambda shards, _: loaders.to_trl_row(dict(shards[0].columns)),
     "pair_log_probs": lambda _, b: loaders.pair_log_probs(torch.zeros(len(b), 4), b),
     "MaxTextSource": lambda shards, _: loaders.MaxTextSource(shards),
@@ -204,7 +203,21 @@ REFUSE_TREES: dict[str, Callable[[PackedShards, PackedBatch], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(REFUSE_TREES.keys() - {*KNOW_TREES}))
+KNOW_TREES = "to_block_sparse to_flex_block_mask to_hf_4d tree_loss tree_mask unpack seen_until"
+KNOW_TREES += " verify_isolation log_probs_and_entropy to_data_module to_node pack_sequences"
+# They take arrays, models or trainers, or hold what others read.
+NO_PACKS = "Isolation PackMetrics PackedBatch PackedShards PairLogProbs Segment attention_backend"
+NO_PACKS += " check_trl context_gather context_indices guard log_pack_metrics loss_weights"
+NO_PACKS += " segment_means selective_log_probs varlen_attention"
+
+
+def test_every_public_name_refuses_trees_or_knows_them() -> None:
+    others = {*KNOW_TREES.split(), *NO_PACKS.split()}
+    settings = {"labels='shifted'", "cp_size"}
+    assert REFUSE_TREES.keys() - settings | others == {*loaders.__all__}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSE_TREES.keys() - {*KNOW_TREES.split()}))
 def test_nothing_reads_a_tree_as_documents(trees: PackedShards, name: str) -> None:
     labels: Any = "none" if name == "context_slice" else "hf"
     batch = PackedLoader(trees, 1, trees=True, labels=labels)[0]

@@ -157,15 +157,6 @@ def test_the_guard_raises_in_the_calls_that_leak_and_in_no_other(
     assert seen >= {(True, True), (False, True), (True, False)}
 
 
-def test_flex_attention_is_judged_as_sdpa_is() -> None:
-    """Both read the same masks; the kernel of flex has no backward pass on a CPU."""
-    models = [tiny_llama().train(), tiny_llama().train()]
-    models[1].config._attn_implementation_internal = "flex_attention"
-    for call in CALLS:
-        sdpa, flex = (judged(model, call) for model in models)
-        assert sdpa.replace("sdpa", "flex_attention") == flex, call
-
-
 PACK = {"tokens": tokens_of(1)[0].tolist(), "cu_seqlens": BOUNDARIES}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"attention_mask": torch.ones(1, TOTAL)}, "has a 2-D attention_mask .*data_collator=to_hf"),
@@ -289,17 +280,6 @@ def test_a_wrapped_model_is_guarded_before_and_after_it_is_wrapped(
     for changes, words in REFUSED:
         with pytest.raises(ValueError, match=f"^a training call of LlamaModel {words}"):
             wrapped(**to_hf([PACK]) | changes)
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")
-def test_a_compiled_model_has_one_graph_with_the_guard_and_without() -> None:
-    model = tiny_llama().train()
-    fields = to_hf([PACK])
-    breaks = [torch._dynamo.explain(each)(**fields).graph_break_count for each in (model,)]
-    torch._dynamo.reset()
-    breaks.append(torch._dynamo.explain(guard(model))(**fields).graph_break_count)
-    assert breaks[1] == breaks[0]
 
 
 def test_a_sound_call_reads_no_value_of_a_tensor() -> None:

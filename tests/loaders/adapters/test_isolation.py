@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,22 +158,6 @@ def test_missing_positions_are_a_hazard_where_only_distances_count(
     assert "position_ids are missing" in found.hazards[0]
 
 
-def test_a_model_that_mixes_elsewhere_is_found_too(batch: PackedBatch) -> None:
-    class Mixing(torch.nn.Module):  # type: ignore[misc, unused-ignore]
-        """Attends to nothing but carries a running mean along."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = torch.nn.Embedding(64, 8)
-
-        def forward(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
-            out: torch.Tensor = self.embedding(input_ids).cumsum(1)
-            return out
-
-    cause = verify_isolation(Mixing(), batch).cause
-    assert "another layer mixes tokens across boundaries" in (cause or "")
-
-
 def in_the_page(family: str) -> list[str]:
     """Cells of its row, without how large each leak is."""
     (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {family} |")]
@@ -192,42 +175,8 @@ def test_the_page_of_families_shows_what_is_measured_now(family: str) -> None:
     assert measured == in_the_page(family)
 
 
-def test_the_page_has_every_family_of_the_script_and_every_type_that_axolotl_packs() -> None:
-    """SUPPORTED_MULTIPACK_MODEL_TYPES; gemmoe is not in transformers, and the page says so."""
-    types = (
-        "afmoe apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 falcon gemma gemma2 gemma3 "
-        "gemma3_text glm glm4 gpt_oss granite granitemoe granitemoehybrid granitemoeshared "
-        "hunyuan_v1_dense hunyuan_v1_moe lfm2 lfm2_moe llama llama4 ministral ministral3 mistral "
-        "mixtral mllama_text_model olmo olmo2 olmo3 phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe "
-        "qwen3_next seed_oss smollm3 starcoder2"
-    )
-    for family in (*types.split(), *family_sizes.FAMILIES):
-        assert in_the_page(family)
-    assert len(family_sizes.FAMILIES) >= 25
-    assert "gemmoe is not in\ntransformers" in PAGE
-
-
-@pytest.mark.parametrize(
-    ("family", "attention"),
-    [
-        ("gpt_oss", "eager"),
-        *((name, way) for name in ("opt", "falcon") for way in ("sdpa", "eager")),
-    ],
-)
-def test_the_4d_mask_isolates_models_that_hand_no_positions_on(
-    padded: PackedBatch, family: str, attention: str
-) -> None:
-    model = families.tiny_model(family, attention)
-    leak = verify_isolation(model, padded)
-    assert leak.largest > 1
-    assert str(leak).startswith("leak")
-    assert "call it with to_hf_4d(batch, model.config), or use flash-attention" in str(leak)
-    found = verify_isolation(model, padded, inputs=lambda b: to_hf_4d(b, model.config))
-    assert found.isolated, str(found)
-    assert found.largest < 5e-6
-    packed = model(**to_hf_4d(padded, model.config))
-    assert not packed.logits.isnan().any()
-    assert packed.loss.isfinite()
+def test_the_page_has_every_family_of_the_script() -> None:
+    assert all(in_the_page(family) for family in family_sizes.FAMILIES)
 
 
 def test_models_that_read_seq_idx_are_told_what_they_lack(batch: PackedBatch) -> None:
@@ -241,6 +190,9 @@ def test_models_that_read_seq_idx_are_told_what_they_lack(batch: PackedBatch) ->
     assert "pass seq_idx to state-space and convolution layers" in (found.cause or "")
     found = verify_isolation(families.tiny_model("mamba2", "eager"), batch)
     assert "another layer mixes tokens across boundaries and ignores seq_idx" in str(found)
+    assert "do not train this model on packs" in str(found)
+    found = verify_isolation(families.tiny_model("opt", "sdpa"), batch)
+    assert "call it with to_hf_4d(batch, model.config), or use flash-attention" in str(found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -255,24 +207,6 @@ def test_sound_models_pass_and_leaking_ones_do_not_in_any_dtype(
     assert found.tolerance == (1e-4 if dtype == torch.float32 else 0.05)
     cached = verify_isolation(model, batch, inputs=lambda b: to_hf(b) | {"use_cache": True})
     assert not cached.isolated
-
-
-def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(
-    batch: PackedBatch,
-) -> None:
-    model = tiny_llama()
-    forward = model.forward
-
-    def autocast(**arguments: Any) -> Any:
-        """As accelerate runs it: logits are float32 again."""
-        with torch.autocast("cpu", torch.bfloat16):
-            output = forward(**arguments)
-        return output.logits.float()
-
-    model.forward = autocast
-    found = verify_isolation(model, batch)
-    assert (found.isolated, found.tolerance) == (True, 0.05)
-    assert found.largest > 1e-4
 
 
 # What a trainer's dataloader may give: the batch as the model gets it.
@@ -300,12 +234,6 @@ def test_a_dict_of_a_trainer_is_checked_as_it_is(padded: PackedBatch, trainer: s
         two = {name: fields[name].repeat(2, 1) for name in names}
         assert verify_isolation(tiny_llama(), two | {"use_cache": False}).isolated
         assert not verify_isolation(tiny_llama(), two | {"use_cache": True}).isolated
-
-
-def test_filler_is_not_compared(padded: PackedBatch) -> None:
-    """The mask of LLaMA-Factory lets filler see nothing: no logits of filler alone."""
-    inputs = partial(to_llama_factory, mask_dtype=torch.float32)
-    assert verify_isolation(tiny_llama(), padded, inputs=inputs).isolated
 
 
 def test_what_cannot_be_checked_is_a_sentence(batch: PackedBatch, tmp_path: Path) -> None:

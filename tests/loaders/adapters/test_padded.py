@@ -1,8 +1,7 @@
 """Rows of one length: whole expected values, laws, and isolation in the attention of each mask."""
 
-from collections.abc import Iterator
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from tests.helpers.torch_models import documents, skip_without, tiny_llama
 skip_without("torch", "transformers")
 
 import torch  # noqa: E402
-from transformers import AttentionInterface, AttentionMaskInterface  # noqa: E402
 
-from packprep.loaders import to_padded, varlen_attention, verify_isolation  # noqa: E402
+from packprep.loaders import to_padded, verify_isolation  # noqa: E402
 
 PACKS = [[5, 1, 7], [4, 6], [8]]
 ROWS = [
@@ -135,40 +133,9 @@ def _cu_seqlens(numbers: Any) -> tuple[Any, Any]:
     return boundaries, numbers.reshape(-1).nonzero()[:, 0]
 
 
-def by_numbers(module: Any, q: Any, k: Any, v: Any, mask: Any, **options: Any) -> Any:
-    """Attention of a transformers model that reads the numbers of segments, as patched code does.
-
-    From segment_ids; causal without them.
-    """
-    rows, heads, width, size = q.shape
-    boundaries, places = _cu_seqlens(options.get("segment_ids", torch.ones(rows, width)))
-    q, k, v = (each.transpose(1, 2).flatten(0, 1)[places] for each in (q, k, v))
-    out = torch.zeros(rows * width, heads, size)
-    out[places] = varlen_attention(q, k, v, boundaries, width, scale=options.get("scaling"))
-    return out.view(rows, width, heads, size), None
-
-
-@pytest.fixture
-def reading_numbers() -> Iterator[Any]:
-    """A tiny Llama whose attention reads the numbers of segments, under either name."""
-    AttentionInterface.register("by_numbers", by_numbers)
-    AttentionMaskInterface.register("by_numbers", lambda *_, **__: None)
-    model = tiny_llama("by_numbers")
-    plain = model.forward
-
-    def forward(*arguments: Any, attention_mask: Any = None, **options: Any) -> Any:
-        # transformers makes bools of such a mask, so code that reads its numbers takes them first
-        named = {} if attention_mask is None else {"segment_ids": attention_mask}
-        return plain(*arguments, **named, **options)
-
-    model.forward = forward
-    yield model
-    del AttentionInterface._global_mapping["by_numbers"]
-    del AttentionMaskInterface._global_mapping["by_numbers"]
-
-
 ISOLATED: list[dict[str, Any]] = [
     {},
+    {"mask": "segments"},
     {"mask": "4d"},
     {"mask": "4d", "positions": "continue"},
     {"mask": "4d", "padding_positions": "zero", "padding": 20},
@@ -186,18 +153,6 @@ def test_positions_and_4d_masks_isolate(attention: str, options: dict[str, Any])
     assert verify_isolation(model, packs().torch(), inputs=partial(to_padded, **options)).isolated
 
 
-@pytest.mark.parametrize("positions", ["restart", "continue"])
-@pytest.mark.parametrize("option", ["mask", "attention_mask"])
-def test_numbers_isolate_in_attention_that_reads_them(
-    reading_numbers: Any, option: Any, positions: Any
-) -> None:
-    numbers: dict[str, Any] = {option: "segments"}
-    fields = to_padded(packs(), **numbers, positions=positions)
-    found = verify_isolation(reading_numbers, fields)
-    assert found.isolated, found
-    assert found.leaking > 0.1
-
-
 def test_numbers_as_attention_mask_leak_in_plain_transformers_and_are_named() -> None:
     found = verify_isolation(tiny_llama(), to_padded(packs(), attention_mask="segments"))
     assert "attention_mask numbers the segments" in str(found.cause)
@@ -206,21 +161,6 @@ def test_numbers_as_attention_mask_leak_in_plain_transformers_and_are_named() ->
         given = to_padded(packs(), mask=mask).get("attention_mask")
         assert given is None or given.is_floating_point()
     assert to_padded(packs(), rows="segments", mask="padding")["attention_mask"].max() == 1
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("mask", [None, "padding", "4d"])
-def test_logits_of_single_segments_in_rows_are_those_of_each_alone(
-    attention: str, mask: Any
-) -> None:
-    model, batch = tiny_llama(attention), packs().torch()
-    fields = to_padded(batch, rows="segments", mask=mask)
-    fields.pop("labels")
-    with torch.no_grad():
-        logits = model(**fields).logits
-        for number, (start, end) in enumerate(pairwise(batch.cu_seqlens.tolist())):
-            alone = model(batch.tokens[None, start:end]).logits[0]
-            torch.testing.assert_close(logits[number, : end - start], alone, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from packprep.loaders import check_trl, guard, to_hf, to_trl
+from packprep.loaders import check_trl, guard, to_trl
 from tests.helpers.torch_models import skip_without
 
 skip_without("torch", "transformers", "trl", "accelerate")
@@ -20,7 +20,6 @@ skip_without("torch", "transformers", "trl", "accelerate")
 from transformers import TrainingArguments  # noqa: E402
 
 from tests.helpers.recipes import (  # noqa: E402
-    HF_COLLATORS,
     LEAK,
     LEAKS,
     PAGES,
@@ -28,7 +27,6 @@ from tests.helpers.recipes import (  # noqa: E402
     REFUSED,
     SETTINGS,
     TOLERANCE,
-    TRL_SETTINGS,
     difference,
     llama,
     tokenizer,
@@ -133,48 +131,6 @@ def test_trl_may_pack_rows_that_are_said_to_be_unpacked(tmp_path: Path) -> None:
         else:
             with pytest.raises(ValueError, match="the SFTConfig has packing=True: TRL packs the"):
                 trainer.train()
-
-
-class InOrder:
-    """The override of docs/phases.md, before the class of a trainer."""
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        from torch.utils.data import SequentialSampler
-
-        return SequentialSampler(self.train_dataset)  # type: ignore[attr-defined]
-
-
-WAYS = ["setting", "default", *(pytest.param(each, marks=LONG) for each in ("sampler", "TRL"))]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_rows_of_phases_are_trained_in_their_order(way: str, tmp_path: Path) -> None:
-    from transformers import Trainer
-
-    lengths = [[number, 3] for number in range(4, 44)]
-    settings: dict[str, Any] = {**SETTINGS, "per_device_train_batch_size": 2}
-    if way in ("setting", "TRL"):
-        settings["train_sampling_strategy"] = "sequential"
-    rows: dict[str, Any] = {"train_dataset": rows_of(lengths)}
-    if way == "TRL":
-        trl = pytest.importorskip("trl")
-        own = {"bf16": False, "padding_free": True, "max_length": None}
-        args = trl.SFTConfig(str(tmp_path), **settings, **own)
-        trainer = trl.SFTTrainer(llama(), args, processing_class=tokenizer(), **rows)
-    else:
-        args = TrainingArguments(str(tmp_path), remove_unused_columns=False, **settings)
-        kind = type("Ordered", (InOrder, Trainer), {}) if way == "sampler" else Trainer
-        trainer = kind(llama(), args, data_collator=to_hf, **rows)
-    sizes = [batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader()]
-    in_order = [sum(map(sum, lengths[first : first + 2])) for first in range(0, len(lengths), 2)]
-    assert (sizes == in_order) == (way != "default")
-
-
-def test_the_pages_list_the_settings_that_leak() -> None:
-    for page, settings in (("transformers.md", HF_COLLATORS), ("trl.md", TRL_SETTINGS)):
-        rows = (PAGES / page).read_text().split("## Settings that leak")[1].split("\n## ")[0]
-        for setting in settings:
-            assert f"| `{setting.partition(' ')[0]}`" in rows or f"| {setting} |" in rows, setting
 
 
 def test_every_script_that_trains_a_model_of_transformers_shows_the_guard() -> None:

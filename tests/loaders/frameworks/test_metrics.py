@@ -237,25 +237,6 @@ def assert_figures(
     np.testing.assert_allclose(found, wanted)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_reporters_get_the_metrics_with_the_loss_of_the_same_steps(
-    rows: Any, tmp_path: Path, workers: int
-) -> None:
-    trainer, reporter = trainer_of(rows, tmp_path, dataloader_num_workers=workers)
-    log_pack_metrics(trainer, max_length=64)
-    trainer.train()
-    assert len(reporter.losses) == 4
-    for number, entry in enumerate(reporter.losses):
-        assert_figures(entry, rows, 2 * number, 2, 1)
-        assert entry["pack_tokens_per_second"] > 0
-        assert "pack_straggler" not in entry  # one rank
-    kept = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [{**entry, "step": step} for step, entry in enumerate(reporter.losses, 1)] == kept
-    others = [entry for entry in reporter.logs if "loss" not in entry]
-    assert others
-    assert not [name for entry in others for name in entry if name.startswith("pack_")]
-
-
 def test_batches_of_an_evaluation_are_not_counted_and_those_of_accumulation_are(
     rows: Any, tmp_path: Path
 ) -> None:
@@ -268,15 +249,3 @@ def test_batches_of_an_evaluation_are_not_counted_and_those_of_accumulation_are(
     for number, entry in enumerate(reporter.losses):
         assert_figures(entry, rows, 4 * number, 4, 2)
     assert not [entry for entry in reporter.logs if "eval_loss" in entry and "pack_fill" in entry]
-
-
-def test_metrics_are_logged_by_epoch_and_without_a_length_have_no_fill(
-    rows: Any, tmp_path: Path
-) -> None:
-    trainer, reporter = trainer_of(rows, tmp_path, logging_strategy="epoch", num_train_epochs=2)
-    metrics = log_pack_metrics(trainer)
-    trainer.train()
-    segments = sum(len(row["cu_seqlens"]) - 1 for row in rows)
-    assert [entry["pack_segments_per_batch"] for entry in reporter.losses] == [segments / 4] * 2
-    assert not [entry for entry in reporter.losses if "pack_fill" in entry]
-    assert metrics.batches == 0

@@ -1,5 +1,9 @@
-"""Samples in memory become packs of even size, and come back from them unchanged."""
+"""Samples in memory become packs of even size, few and the same as those of `balanced`.
 
+They come back from them unchanged.
+"""
+
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.loaders import PackedBatch, context_slice, pack_sequences, unpack
+from packprep.loaders.samples import compiling
+from packprep.loaders.samples.partition import (
+    even_packs,
+    fewest_packs,
+    most_packs,
+    packs_within,
+)
+from packprep.packing.kernels.balanced import even_out, longest_first
 from tests.loaders.samples.containers import columns_of, rollouts
 
 EXAMPLE: list[dict[str, Any]] = [
@@ -29,20 +41,6 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
     for one, other in zip(found, expected, strict=True):
         assert [*one] == [*other]
         assert {name for name in other if not same(one[name], other[name])} == set()
-
-
-def test_the_fields_of_a_pack() -> None:
-    (pack,) = pack_sequences(EXAMPLE, num_packs=1)
-    assert pack.tokens.tolist() == [1, 2, 3, 4, 5, 10, 11, 12, 20, 21, 22, 23, 24, 25, 26]
-    assert pack.position_ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6]
-    assert pack.cu_seqlens.tolist() == [0, 5, 8, 8, 15]
-    assert pack.max_seqlen == 7
-    assert pack.document_ids.tolist() == [0, 1, 2, 3]
-    assert pack.labels.tolist() == [-100] * 2 + [3, 4, 5, -100, 11] + [-100] * 5 + [24, 25, 26]
-    assert pack.extra["reward"].tolist() == [1, 0, 2, 3]
-    assert pack.extra["reward"].dtype == np.float32
-    assert (pack.tokens.dtype, pack.position_ids.dtype) == (np.int64, np.int64)
-    assert pack.cu_seqlens.dtype == np.int32
 
 
 def test_packs_are_even_and_within_the_budget_and_weights_sum_to_their_units() -> None:
@@ -194,3 +192,58 @@ def test_samples_that_cannot_be_packed_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         pack_sequences(samples, **{"max_tokens": 8} | settings)
+
+
+LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=40).map(np.array)
+
+
+def fills(pack_of: Any, lengths: Any, packs: int) -> list[int]:
+    return [int(fill) for fill in np.bincount(pack_of, lengths, packs)]
+
+
+@given(LENGTHS, st.integers(1, 9))
+def test_even_packs_are_those_of_the_compiled_kernels(lengths: Any, packs: int) -> None:
+    short = lengths.astype(np.int32)
+    longest = np.argsort(-lengths, kind="stable")
+    expected = longest_first(short, np.zeros(0, np.int32), longest, packs, 2**31 - 1)
+    even_out(short, expected, packs, 10_000)
+    assert even_packs(lengths, packs).tolist() == expected.tolist()
+
+
+def test_a_large_plan_is_the_same_with_and_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = np.random.default_rng(0).integers(1, 200, 5000)
+    compiled = fewest_packs(lengths, 1000)
+    compiling.compiled.cache_clear()
+    monkeypatch.setitem(sys.modules, "numba", None)
+    plain = fewest_packs(lengths, 1000)
+    compiling.compiled.cache_clear()
+    assert compiled[1] == plain[1]
+    assert compiled[0].tolist() == plain[0].tolist()
+
+
+@given(LENGTHS, st.integers(30, 80))
+def test_no_pack_is_over_the_budget_and_none_is_needless(lengths: Any, budget: int) -> None:
+    pack_of, packs = fewest_packs(lengths, budget)
+    assert max(fills(pack_of, lengths, packs)) <= budget
+    assert packs >= max(1, -(-int(lengths.sum()) // budget))
+    # Two packs that fit into one would show that there are too many.
+    apart = sorted(fills(pack_of, lengths, packs))
+    assert packs == 1 or apart[0] + apart[1] > budget
+
+
+@given(st.lists(LENGTHS, min_size=1, max_size=4), st.integers(30, 80), st.integers(0, 3))
+def test_the_number_for_all_ranks_is_enough_on_each(
+    ranks: list[Any], budget: int, more: int
+) -> None:
+    packs = most_packs(ranks, budget)
+    assert packs <= max(fewest_packs(lengths, budget)[1] for lengths in ranks)
+    for lengths in ranks:
+        pack_of = packs_within(lengths, budget, packs + more)
+        assert max(fills(pack_of, lengths, packs + more)) <= budget
+
+
+def test_a_number_of_packs_that_is_too_small_is_an_error() -> None:
+    with pytest.raises(
+        ValueError, match="num_packs is 2 but no plan with fewer than 3 packs of 8 tokens was found"
+    ):
+        packs_within(np.array([5, 5, 5]), 8, 2)

@@ -1,8 +1,6 @@
 import errno
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 
 from packprep.schemas import StoreError
 from packprep.schemas.storage import stores
-from packprep.schemas.storage.stores import Store, Stored, is_url
+from packprep.schemas.storage.stores import Store
 
 
 @pytest.fixture(params=["server", "memory"])
@@ -178,19 +176,6 @@ def test_an_error_of_a_store_has_its_address(
     assert error.value.errno == errno.EACCES
 
 
-def test_a_forked_process_has_its_own_client(bucket: str) -> None:
-    folder = Store(bucket)
-    folder.write("a", b"content")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if folder.read("a") == b"content" else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 @pytest.mark.parametrize(
     ("protocol", "package"),
     [("gs", r"packprep\[gcs\]"), ("nothing", "the package that fsspec names")],
@@ -233,11 +218,3 @@ def test_a_copy_that_azure_has_only_begun_is_waited_for(monkeypatch: pytest.Monk
     assert answers == ["failed"]
     with pytest.raises(StoreError, match="folder/b ended with status failed"):
         folder.copy_to("a", folder, "b")
-
-
-def test_a_url_is_text_with_a_protocol() -> None:
-    assert is_url("s3://bucket/x")
-    assert is_url("memory://x")
-    assert not is_url("s3/bucket")
-    assert not is_url(Path("s3://bucket"))
-    assert Stored(3, "a") == (3, "a")
