@@ -309,3 +309,12 @@ def test_decoders_that_take_arguments_by_place_are_read_too(family: str) -> None
         model(**to_hf([PACK]) | {"attention_mask": torch.ones(1, TOTAL)})
     with pytest.raises(ValueError, match="has neither position_ids nor cu_seq_lens_q"):
         model(input_ids=tokens_of(1))
+
+
+def test_flex_attention_is_judged_as_sdpa_is() -> None:
+    """Both read the same masks; the kernel of flex has no backward pass on a CPU."""
+    models = [tiny_llama().train(), tiny_llama().train()]
+    models[1].config._attn_implementation_internal = "flex_attention"
+    for call in CALLS:
+        sdpa, flex = (judged(model, call) for model in models)
+        assert sdpa.replace("sdpa", "flex_attention") == flex, call

@@ -18,6 +18,7 @@ from packprep.loaders.samples.partition import (
     even_packs,
     fewest_packs,
     most_packs,
+    neighbours_together,
     packs_within,
 )
 from packprep.packing.kernels.balanced import even_out, longest_first
@@ -247,3 +248,12 @@ def test_a_number_of_packs_that_is_too_small_is_an_error() -> None:
         ValueError, match="num_packs is 2 but no plan with fewer than 3 packs of 8 tokens was found"
     ):
         packs_within(np.array([5, 5, 5]), 8, 2)
+
+
+@given(LENGTHS, st.integers(1, 9))
+def test_samples_of_equal_length_are_dealt_in_input_order(lengths: Any, packs: int) -> None:
+    before = even_packs(lengths, packs)
+    after = neighbours_together(lengths, before)
+    for length in {*lengths.tolist()}:
+        of_length = after[lengths == length].tolist()
+        assert of_length == sorted(before[lengths == length].tolist())
