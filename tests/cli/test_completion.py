@@ -1,10 +1,6 @@
 """Completion as a shell asks for it: click's protocol, in this process and in a new one."""
 
 import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -58,34 +54,3 @@ def test_commands_options_and_choices_complete(line: str, answers: list[str]) ->
 )
 def test_paths_are_left_to_the_shell(line: str, answer: str) -> None:
     assert complete(line) == [answer]
-
-
-@pytest.mark.long
-def test_the_line_of_the_readme_makes_bash_complete_strategies() -> None:
-    shell = shutil.which("bash")
-    if (
-        shell is None
-        or subprocess.run([shell, "-c", "((BASH_VERSINFO[0] >= 5))"], check=False).returncode
-    ):
-        pytest.skip("there is no bash of version 5 here")
-    line = 'eval "$(_PACKPREP_COMPLETE=bash_source packprep)"'
-    assert line in (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text()
-    script = (
-        f"{line}\n"
-        "complete -p packprep\n"
-        "COMP_WORDS=(packprep build --strategy b) COMP_CWORD=3\n"
-        "_packprep_completion packprep\n"
-        'echo "${COMPREPLY[@]}"\n'
-    )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [shell, "-c", script],
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines() == [
-        "complete -o nosort -F _packprep_completion packprep",
-        "best_fit balanced",
-    ]

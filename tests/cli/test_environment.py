@@ -1,7 +1,6 @@
 """`env` prints the facts for a bug report, and nothing private."""
 
 import importlib.metadata
-import json
 import os
 import sys
 import tomllib
@@ -43,11 +42,3 @@ def test_secrets_and_paths_of_the_environment_are_not_printed(
     for result in (run("env"), run("env", "--json")):
         assert (result.code, "secret" in result.out) == (0, False)
         assert "RAYON_NUM_THREADS" in result.out
-
-
-def test_the_table_and_the_json_have_the_same_facts() -> None:
-    table = run("env").out.splitlines()
-    assert table[0] == f"packprep {__version__}"
-    words = [line.split() for line in table]
-    for name, version in json.loads(run("env", "--json").out)["packages"].items():
-        assert [name, *(version or "not installed").split()] in words

@@ -87,19 +87,6 @@ def test_the_command_line_has_every_option_of_a_build_and_five_of_its_own() -> N
     assert fields_of_a_build <= names
 
 
-def test_the_help_of_a_build_names_every_option_once_under_a_heading() -> None:
-    page = packprep("build --help").out
-    lines = page.splitlines()
-    for name in (field.name.replace("_", "-") for field in OPTIONS):
-        beginnings = (f"--{name} ", f"--[no-]{name} ", f"-o, --{name} ")
-        assert sum(line.lstrip().startswith(beginnings) for line in lines) == 1, name
-    headings = [line[:-1] for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run"]
-    words = " ".join(page.split())
-    for default in ("0", "4096", "all that this process may use"):
-        assert f"[default: {default}]" in words
-
-
 def test_packprep_alone_prints_its_help_with_the_list_of_commands() -> None:
     result = run()
     assert (result.code, result.err) == (0, "")
@@ -201,35 +188,19 @@ def test_wrong_usage_is_one_sentence_and_writes_nothing(here: Path, line: str, w
 # What a build prints
 
 
-def test_build_prints_a_table_and_nothing_else_on_standard_output(here: Path) -> None:
-    result = packprep(f"{BUILD} --max-length 64")
-    lines = result.out.splitlines()
-    assert (result.code, lines[0]) == (0, "out")
-    assert [line.split("  ")[0] for line in lines[1:3]] == ["documents", "tokens in"]
-    assert lines[-1].startswith("sha256")
-    assert not any(line.endswith(" ") or "\x1b" in line for line in lines)
-
-
-def test_json_prints_the_report_and_quiet_prints_nothing(here: Path) -> None:
+def test_json_prints_the_report_and_quiet_prints_nothing_and_notes_go_to_standard_error(
+    here: Path,
+) -> None:
     quiet = packprep(f"{BUILD} --limit 7 --quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
-    report = json.loads(packprep(f"{BUILD} --limit 7 --json").out)
+    table = packprep(f"{BUILD} --limit 7 --overwrite").out.splitlines()
+    assert (table[0], table[-1].split()[0]) == ("out", "sha256")
+    save_tokenizer(here / "tok", config={"bos_token": None, "eos_token": "</s>"})
+    noted = packprep(f"{BUILD} --limit 7 --json --overwrite")
+    assert "no BOS: tokenizer_config.json says bos_token is null\n" in noted.err
+    report = json.loads(noted.out)
     assert report == json.loads((here / "out" / "report.json").read_text())
     assert report["documents"]["in"] == 7
-
-
-def test_a_note_about_the_tokenizer_goes_to_standard_error(here: Path) -> None:
-    save_tokenizer(here / "tok", config={"bos_token": None, "eos_token": "</s>"})
-    result = packprep(f"{BUILD} --json")
-    assert "no BOS: tokenizer_config.json says bos_token is null\n" in result.err
-    json.loads(result.out)
-
-
-def test_standard_input_is_a_source(here: Path) -> None:
-    words = ("--tokenizer", "tok", "--max-length", 64, "--json")
-    piped = run("build", "-", "-o", "out", *words, stdin=(here / "a.jsonl").read_bytes())
-    plain = run("build", "a.jsonl", "-o", "plain", *words)
-    assert json.loads(piped.out)["tokens"] == json.loads(plain.out)["tokens"]
 
 
 def test_dry_run_shows_options_and_prediction_and_writes_nothing(here: Path) -> None:

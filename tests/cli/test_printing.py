@@ -1,14 +1,7 @@
 """Tables at a terminal's width, and in a pipe, which has none."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -18,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.cli import printing
+from packprep.cli.main import cli
 from packprep.cli.printing import print_grid, print_table
-from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.tiny_shards import GOLDEN
 
@@ -144,63 +137,31 @@ def test_no_table_is_wider_than_the_terminal_and_every_column_is_in_one(
         assert len(part) == keys + 1 or sum(widths[place] + 2 for place in part) - 2 <= width
 
 
-def on_a_terminal(folder: Path, columns: int, line: str) -> list[str]:
-    """Standard output of a command whose standard output is a terminal of this width."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    unset = ("COLUMNS", "NO_COLOR")
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
-    running = subprocess.Popen(
-        [sys.executable, "-m", "packprep", *line.split()],
-        cwd=folder,
-        env=environment | {"TERM": "xterm"},
-        stdin=slave,
-        stdout=slave,
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(slave)
-    out = b""
-    with suppress(OSError):  # Linux says so when the other end is closed
-        while block := os.read(master, 1 << 16):
-            out += block
-    os.close(master)
-    assert running.wait() == 0, line
-    return plain(out.decode().replace("\r\n", "\n"))
-
-
 @pytest.mark.parametrize(
     "line",
     [
+        "plan lengths.npy --strategy all --max-length 1024,2048 --overflow all",
+        "plan lengths.npy --strategy all --sample 0.5 --global-batch-size 8",
+        f"show {RICH} --rows",
         f"stats {EXAMPLE} {RICH}",
-        *(
-            pytest.param(line, marks=pytest.mark.long)
-            for line in (
-                "plan lengths.npy --strategy all --max-length 1024,2048 --overflow all",
-                "plan lengths.npy --strategy all --sample 0.5 --global-batch-size 8",
-                f"show {RICH} --rows",
-                f"stats {RICH}",
-                f"verify {EXAMPLE}",
-                "build a.jsonl -o packed --tokenizer tok --max-length 64 --engine hf",
-                f"check {RICH} --min-utilization 0",
-                "env",
-            )
-        ),
+        f"stats {RICH}",
+        f"verify {EXAMPLE}",
+        "build a.jsonl -o packed --tokenizer tok --max-length 64 --engine hf",
+        f"check {RICH} --min-utilization 0",
+        "env",
     ],
 )
-def test_no_row_of_any_command_is_wider_than_80_columns(tmp_path: Path, line: str) -> None:
+def test_no_row_of_any_command_is_wider_than_80_columns(
+    tmp_path: Path, terminal: Terminal, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     write_jsonl(tmp_path / "a.jsonl", texts(60))
     save_tokenizer(tmp_path / "tok")
     np.save(tmp_path / "lengths.npy", np.random.default_rng(0).integers(1, 4000, 3000))
-    lines = on_a_terminal(tmp_path, 80, line)
+    with redirect_stdout(terminal):
+        cli.main(line.split(), standalone_mode=False)
+    lines = plain(terminal.getvalue())
     assert len(lines) > 2
     assert max(map(len, lines)) <= 80
     assert not any(each.endswith(" ") for each in lines)
-
-
-@pytest.mark.long
-def test_a_narrow_terminal_shows_the_figures_of_the_pipe(tmp_path: Path) -> None:
-    line = f"show {RICH} --rows"
-    piped = run(*line.split()).out.split()
-    shown = " ".join(on_a_terminal(tmp_path, 60, line)).split()
-    assert set(piped) == set(shown)
-    assert len(shown) > len(piped)

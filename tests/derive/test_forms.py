@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import load_from_disk
 
 from packprep import build
 from packprep.derive import merge as merging
 from packprep.derive import signing
-from packprep.derive.forms import Materialize
 from packprep.derive.merge import merge
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.verify import verify
@@ -23,7 +21,7 @@ from tests.helpers.command import run
 from tests.helpers.corpus import disk_fails, save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
 from tests.helpers.planted import Packs, packs_of, plant
-from tests.helpers.tiny_shards import EXAMPLE, PLAIN, RICH, rich_row, write_output
+from tests.helpers.tiny_shards import EXAMPLE, PLAIN, write_output
 from tests.helpers.zoo import Zoo
 
 FILLED = {"pad_segment_to_multiple": 8, "packs_multiple_of": 7, "remainder": "fill"}
@@ -69,31 +67,17 @@ def equal_batches(one: PackedShards, other: PackedShards) -> None:
 
 INDEXED: list[Any] = [
     *((name, {}) for name in ("text", "split", "pairs", "trees", "hf_names")),
-    ("text", {"strategy": "wrapped"}),
-    ("text", {"train_overlap": True, "stride": 5}),
     ("text", {**FILLED, "names": "hf", "columns": ()}),
     *(
         pytest.param(name, options, marks=pytest.mark.long)
         for name, options in (
             *((name, {}) for name in ("chats", "turns", "mix", "epochs", "uint16")),
-            *(
-                ("text", {"strategy": strategy, "seed": 3})
-                for strategy in ("first_fit", "knapsack", "optimal", "stream", "greedy")
-            ),
-            ("text", {"strategy": "balanced", "order": "balanced", "window": "1MB"}),
-            ("text", {"order": "input", "num_proc": 2}),
-            ("uint16", {"stride": 3, "continuation_bos": True}),
-            ("chats", {"stride": 6, "max_length": 64}),
             ("chats", {"overflow": "truncate", "truncation_side": "balanced", "max_length": 16}),
-            ("pairs", {"overflow": "truncate", "max_length": 48}),
-            ("pairs", {"share_prefixes": True, "min_shared": 1}),
-            ("turns", {"share_prefixes": True, "min_shared": 1}),
-            ("trees", {"holdout": 0.2, "packs_multiple_of": 7, "remainder": "fill"}),
-            ("trees", {"loss_mask_column": None, "token_type": "auto"}),
             ("trees", {"epochs": 2, "repack": True, "stride": 6}),
         )
     ),
 ]
+"""Each option by itself: tests/execute/test_options_as_index.py."""
 
 
 @pytest.mark.parametrize(("name", "options"), INDEXED)
@@ -167,16 +151,6 @@ def test_one_merge_does_what_a_merge_for_each_change_does(zoo: Zoo, tmp_path: Pa
     )
     assert at_once.data == stepwise.data
     assert verify(tmp_path / "out").sound
-
-
-def test_rows_have_the_columns_that_trl_reads(zoo: Zoo) -> None:
-    row = load_from_disk(str(zoo["hf_names"]))[0]
-    names = {"input_ids", "labels", "position_ids", "seq_lengths"}
-    assert set(row) == {*names, "document_ids", "document_starts"}
-    starts = [sum(row["seq_lengths"][:number]) for number in range(len(row["seq_lengths"]))]
-    expected = [-100 if place in starts else token for place, token in enumerate(row["input_ids"])]
-    assert row["labels"] == expected
-    assert [row["position_ids"][start] for start in starts] == [0] * len(starts)
 
 
 @pytest.mark.parametrize("pair", ["names", "index"])
@@ -274,20 +248,6 @@ def test_an_output_with_other_names_grows(tmp_path: Path) -> None:
     assert sum(source["documents"] for source in read_manifest(out).data["sources"]) == 60
     merge([out], out, names="packprep", overwrite=True)
     assert verify(out).sound
-
-
-def test_labels_and_columns_of_any_kind_survive(tmp_path: Path) -> None:
-    rich, rows = tmp_path / "rich", [rich_row(0, 3, 4), rich_row(2, 1)]
-    for row in rows:
-        for start in row["cu_seqlens"][:-1]:
-            row["labels"][start] = -100  # type: ignore[index]
-    write_output(rich, {"train": [rows], "validation": [rows]}, RICH, max_length=12)
-    assert merge([rich], tmp_path / "hf", names="hf").added == ("position_ids",)
-    packs = PackedShards(tmp_path / "hf", split="validation", verify=True)
-    for pack, old in zip(packs, PackedShards(rich, split="validation"), strict=True):
-        for name, values in old.columns.items():
-            np.testing.assert_array_equal(pack.columns[name], values)
-    assert packs[0].position_ids.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]
 
 
 def test_what_cannot_have_other_names_is_refused_and_stays(zoo: Zoo, tmp_path: Path) -> None:
@@ -399,19 +359,3 @@ def test_verify_names_a_flipped_bit_in_the_index_and_in_the_store(
             PackedShards(index, split="train", verify=True)
         path.write_bytes(right)
     assert verify(index).sound
-
-
-@pytest.mark.long
-def test_append_adds_windows_to_an_index(zoo: Zoo, tmp_path: Path) -> None:
-    options = zoo.config("index")
-    forms: tuple[Materialize, ...] = ("shards", "index")
-    for form in forms:
-        config = replace(options, output=str(tmp_path / form), materialize=form)
-        build(replace(config, sources=config.sources[:1]))
-        build(replace(config, append=True))
-    index = tmp_path / "index"
-    assert verify(index).sound
-    assert len(list((index / "tokens").iterdir())) == 2
-    made = merge([index], tmp_path / "made", materialize="shards")
-    plain = read_manifest(tmp_path / "shards")
-    assert [entry.sha256 for entry in made.files] == [entry.sha256 for entry in plain.files]

@@ -15,6 +15,7 @@ from packprep import build
 from packprep.derive import shards as making
 from packprep.derive import signing
 from packprep.derive.merge import merge
+from packprep.derive.summing import summed_report
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
@@ -79,26 +80,6 @@ def test_a_merge_has_the_packs_of_its_parts_in_order_with_unique_document_ids(
         jsonschema.validate(read_report(whole), SCHEMA)
 
 
-def test_the_accounts_are_added_up(tmp_path: Path) -> None:
-    first, second = built(tmp_path, "a", texts(40)), built(tmp_path, "b", texts(30, seed=1))
-    manifest = merge([first, second, first], tmp_path / "all")
-    report, parts = (
-        read_report(tmp_path / "all"),
-        [read_report(path) for path in (first, second, first)],
-    )
-    for key in ("packs", "segments", "tokens_lost", "bound", "gap", "bytes"):
-        assert report[key] == sum(part[key] for part in parts), key
-    dropped = [sum(part["tokens"]["dropped"].values()) for part in parts]
-    assert sum(report["tokens"]["dropped"].values()) == sum(dropped) > 0
-    assert report["documents"]["in"] == 110
-    assert report["utilization"] == report["tokens"]["tokens_packed"] / (64 * report["packs"])
-    names = [source["name"] for part in parts for source in part["sources"]]
-    assert [source["name"] for source in report["sources"]] == names
-    identities = [read_manifest(path).identity for path in (first, second, first)]
-    listed = manifest.data["inputs"]["generations"]
-    assert [generation["identity"] for generation in listed] == identities
-
-
 def test_what_mixes_repeat_is_added_up_and_what_was_asked_of_one_is_not_said_of_all(
     zoo: Zoo, tmp_path: Path
 ) -> None:
@@ -109,6 +90,14 @@ def test_what_mixes_repeat_is_added_up_and_what_was_asked_of_one_is_not_said_of_
     assert repeated["documents"] > 0
     jsonschema.validate(read_report(tmp_path / "all"), SCHEMA)
     assert ["mix" in read_report(output) for output in (mix, tmp_path / "all")] == [True, False]
+
+
+def test_rates_that_an_older_report_lacks_are_in_no_sum(zoo: Zoo) -> None:
+    report = read_report(zoo["text"])
+    older: Any = {key: value for key, value in report.items() if key != "bos_rate"}
+    for reports in ([older, report], [report, older], [report]):
+        both = summed_report(reports, report["documents_per_pack"], [])
+        assert both.get("bos_rate") == (None if older in reports else 1.0)
 
 
 def test_merging_merged_outputs_lists_every_build_once(zoo: Zoo, tmp_path: Path) -> None:
@@ -263,10 +252,3 @@ def test_an_unfinished_merge_of_other_outputs_is_discarded_with_overwrite_only(
     check_concatenation([zoo["split"]], tmp_path / "all")
     shutil.rmtree(tmp_path / "all")
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["reshard", "rename", "materialize"])
-def test_a_command_that_merge_replaces_says_so(name: str) -> None:
-    result = run(name, "packed", "-o", "other")
-    assert result.code == 2
-    assert result.err.startswith(f"packprep: {name} is no command any more: packprep merge ")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -96,38 +95,6 @@ def test_a_repository_may_be_public_and_a_branch_is_made(
     assert set(hub.head(NAME)) == {".gitattributes"}
     assert hub.head(NAME, "v1")["manifest.json"] == (packed / "manifest.json").read_bytes()
     assert len(PackedShards(f"{URL}@v1", cache_dir=tmp_path / "cache")) == 9
-
-
-@pytest.mark.parametrize("at", [pytest.param(1, marks=long), 2, pytest.param(3, marks=long)])
-def test_a_killed_push_shows_readers_nothing_and_the_next_one_sends_the_rest(
-    hub: Hub, packed: Path, at: int
-) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-    calls = 0
-
-    def strike() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            started[0].send_signal(signal.SIGKILL)
-            started[0].wait()
-        if calls >= at:
-            raise ConnectionError
-
-    hub.strike = strike
-    line = [sys.executable, "-m", "packprep", "push", str(packed), NAME]
-    here, pipe = os.environ | hub.environment, subprocess.PIPE
-    started.append(subprocess.Popen(line, env=here, stderr=pipe, stdout=pipe))
-    out, error = started[0].communicate()
-    assert started[0].returncode == -signal.SIGKILL, error
-    assert TOKEN.encode() not in out + error
-    assert (set(hub.head(NAME)), commits(hub)) == ({".gitattributes"}, 1)
-    sent = list(hub.uploads)
-    hub.strike = lambda: None
-    assert push(packed).code == 0
-    assert len(hub.uploads) == len(set(hub.uploads)) == 3
-    assert hub.uploads[: len(sent)] == sent
-    assert hub.head(NAME).items() >= files_of(packed).items()
 
 
 def test_a_hub_that_fails_at_the_commit_is_a_stop_and_no_shard_is_sent_twice(

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import struct
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import xxhash
 from datasets import load_from_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +19,12 @@ from packprep.exports import mds
 from packprep.exports.export import export
 from packprep.exports.packs import PackBatch, read_packs
 from packprep.exports.registry import EXPORT_FORMATS
+from packprep.inspect.verify import verify
 from packprep.schemas import STANDARD_COLUMNS
 from packprep.schemas.errors import FormatError
 from packprep.schemas.storage.export_manifest import EXPORT, read_export
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError
-from packprep.tokens.checked_output import CheckedOutput
 from tests.helpers.command import run
 from tests.helpers.examples import share_of_examples
 from tests.helpers.export_readers import READERS, ReadPack, stored_packs
@@ -33,9 +33,7 @@ from tests.helpers.tiny_shards import (
     EXAMPLE,
     GOLDEN,
     PLAIN,
-    RICH,
     Row,
-    rich_row,
     write_golden,
     write_output,
 )
@@ -161,37 +159,17 @@ def test_ids_have_two_bytes_up_to_the_vocabulary_of_the_format(
             assert struct.unpack_from("<B", (out / "train.idx").read_bytes(), 17) == ((8, 4)[more],)
 
 
-@pytest.mark.parametrize(
-    ("segments", "max_length", "expected"),
-    [
-        (  # padded to a multiple of 8, as its collator would
-            [[5, 6], [7]],
-            5,
-            {
-                "input_ids": [5, 6, 7, 0, 0, 0, 0, 0],
-                "attention_mask": [1, 1, 2, 0, 0, 0, 0, 0],
-                "position_ids": [0, 1, 0, 0, 0, 0, 0, 0],
-                "labels": [-100, 6, -100, -100, -100, -100, -100, -100],
-            },
-        ),
-        (
-            [[5] * 6, [7, 8]],
-            8,
-            {
-                "input_ids": [5, 5, 5, 5, 5, 5, 7, 8],
-                "attention_mask": [1, 1, 1, 1, 1, 1, 2, 2],
-                "position_ids": [0, 1, 2, 3, 4, 5, 0, 1],
-                "labels": [-100, 5, 5, 5, 5, 5, -100, 8],
-            },
-        ),
-    ],
-)
-def test_rows_of_llama_factory_are_those_of_its_collator(
-    segments: list[list[int]], max_length: int, expected: dict[str, list[int]], tmp_path: Path
+def test_rows_of_llama_factory_are_padded_to_a_multiple_of_8_as_its_collator_would(
+    tmp_path: Path,
 ) -> None:
-    write_output(tmp_path / "in", {"train": [[row(segments)]]}, max_length=max_length)
+    write_output(tmp_path / "in", {"train": [[row([[5, 6], [7]])]]}, max_length=5)
     export(tmp_path / "in", str(tmp_path / "out"), "llama-factory")
-    assert load_from_disk(str(tmp_path / "out"))["train"][0] == expected
+    assert load_from_disk(str(tmp_path / "out"))["train"][0] == {
+        "input_ids": [5, 6, 7, 0, 0, 0, 0, 0],
+        "attention_mask": [1, 1, 2, 0, 0, 0, 0, 0],
+        "position_ids": [0, 1, 0, 0, 0, 0, 0, 0],
+        "labels": [-100, 6, -100, -100, -100, -100, -100, -100],
+    }
 
 
 def test_the_loss_mask_of_megatron_bridge_belongs_to_the_prediction(tmp_path: Path) -> None:
@@ -288,17 +266,6 @@ def test_an_interrupted_export_with_other_facts_starts_over(
     assert sorted(files_of(tmp_path / "out")) == ["train.bin", "train.idx"]
 
 
-@pytest.mark.parametrize("to", EXPORT_FORMATS)
-def test_export_json_lists_every_file_with_its_digest(to: str, tmp_path: Path) -> None:
-    result = export(GOLDEN / "v1-rich", str(tmp_path / to), to)
-    assert f"\n  {to} " in run("export", "--help").out
-    facts = {name: (each["bytes"], each["xxh3_128"]) for name, each in result.files.items()}
-    assert facts == {
-        name: (len(content), xxhash.xxh3_128(content).hexdigest())
-        for name, content in files_of(tmp_path / to).items()
-    }
-
-
 def test_the_command_writes_and_says_what_it_wrote_and_the_same_again_is_nothing_to_do(
     tmp_path: Path,
 ) -> None:
@@ -357,17 +324,6 @@ def test_a_format_of_earlier_versions_is_answered_with_what_serves_instead(to: s
         export(GOLDEN / "v1-example", "y", to)
 
 
-def test_a_pack_batch_knows_what_is_trained(tmp_path: Path) -> None:
-    manifest = write_output(tmp_path / "in", {"train": [[rich_row(0, 3, 1)]]}, RICH, max_length=16)
-    (entry,), source = manifest.shards("train"), CheckedOutput(tmp_path / "in")
-    (batch,) = read_packs(source, entry, source.file(entry))
-    assert batch.bounds.tolist() == [0, 4, 8, 12]
-    assert batch.real_lengths.tolist() == [3, 1, 0]
-    assert batch.labels.tolist() == [-100, 5, 5, -100] + [-100] * 8
-    assert batch.real_tokens.tolist() == [True] * 3 + [False, True] + [False] * 7
-    assert (batch.pads, batch.has_untrained, batch.has_other_targets) == (True, False, False)
-
-
 def test_an_export_to_a_store_appears_with_export_json(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,3 +366,94 @@ def test_a_folder_of_a_store_with_other_files_is_never_touched(bucket: str, tmp_
         export(GOLDEN / "v1-example", f"{bucket}/mine", "npy", work_dir=str(tmp_path))
     with pytest.raises(ConfigError, match=r"is a bucket; give a folder in it, such as \w+://"):
         export(GOLDEN / "v1-example", bucket, "npy")
+
+
+def exported(to: str, tmp_path: Path) -> Path:
+    source = GOLDEN / ("v1-example" if to == "megatron" else "v1-rich")
+    export(source, str(tmp_path / "out"), to)
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("to", sorted(READERS))
+def test_an_export_is_sound_and_a_changed_a_missing_and_a_surplus_file_are_named(
+    to: str, tmp_path: Path
+) -> None:
+    out = exported(to, tmp_path)
+    verdict = verify(out)
+    assert (verdict.sound, verdict.packs) == (True, 2 if to == "megatron" else 5)
+    assert verdict.not_checked == [
+        "packs, documents and the ledger: export.json has digests of files"
+    ]
+    files = sorted(path for path in out.rglob("*") if path.is_file() and path.name != "export.json")
+    changed, missing = files[-1], files[0]
+    content = bytearray(changed.read_bytes())
+    content[-1] ^= 1
+    changed.write_bytes(content)
+    if missing != changed:
+        missing.unlink()
+    (out / "train-notes").write_text("mine")
+    found = list(map(str, verify(out).findings))
+    name = changed.relative_to(out).as_posix()
+    assert any(line.startswith(f"{name}: it has xxh3_128 ") for line in found)
+    if missing != changed:
+        name = missing.relative_to(out).as_posix()
+        assert any(
+            line.startswith(f"{name}: it is missing; export.json lists it") for line in found
+        )
+    assert "train-notes: it is not in export.json; expected nothing else in the directory" in found
+
+
+@pytest.mark.parametrize("to", sorted(EXPORT_FORMATS))
+def test_any_damage_of_any_file_is_a_finding_and_not_an_error(to: str, tmp_path: Path) -> None:
+    out = exported(to, tmp_path)
+    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+        right = path.read_bytes()
+        for wrong in (b"", b"{", right[: len(right) // 2], _flipped(right, 2), _flipped(right, 99)):
+            path.write_bytes(wrong)
+            assert run("verify", out, "-q").code == 1, (path, wrong[:40])
+        path.write_bytes(right)
+        if path.name != "export.json":  # without it nothing says that this is an export
+            path.unlink()
+            assert run("verify", out, "-q").code == 1, path
+            path.write_bytes(right)
+    assert run("verify", out, "-q").code == 0
+
+
+def _flipped(content: bytes, place: int) -> bytes:
+    place %= len(content)
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def digest(output: Path) -> str:
+    (shard,) = output.glob("*.arrow")
+    return hashlib.sha256(shard.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(("to", "name"), [("megatron", "train.bin"), ("npy", "train.npy")])
+def test_a_build_of_an_export_gives_the_packs_of_a_build_of_its_documents(
+    to: str, name: str, tmp_path: Path
+) -> None:
+    documents = [[number % 31 + 1] * (1 + number * 7 % 13) for number in range(60)]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in documents))
+    options = ["--vocab-size", 64, "--max-length", 16, "--quiet"]
+    first = run("build", rows, "-o", tmp_path / "first", "--input-ids-column", "ids", *options)
+    assert first.code == 0, first.err
+    assert run("export", tmp_path / "first", "--to", to, "-o", tmp_path / "out").code == 0
+    back = run("build", tmp_path / "out" / name, "-o", tmp_path / "back", *options)
+    assert back.code == 0, back.err
+    # The same documents, in the order of the packs.
+    packs = stored_packs(tmp_path / "first", "train")
+    segments = [
+        pack.tokens[begin:end]
+        for pack in packs
+        for begin, end in zip(pack.cu_seqlens, pack.cu_seqlens[1:], strict=False)
+    ]
+    assert sorted(segments) == sorted(documents)
+    again = tmp_path / "again.jsonl"
+    again.write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in segments))
+    run("build", again, "-o", tmp_path / "again", "--input-ids-column", "ids", *options)
+    assert digest(tmp_path / "back") == digest(tmp_path / "again")
+    folder = [tmp_path / "out", "-o", tmp_path / "folder", "--input-ids-column", "input_ids"]
+    assert run("build", *folder, *options).code == 0
+    assert digest(tmp_path / "folder") == digest(tmp_path / "again")

@@ -87,17 +87,6 @@ def test_each_store_may_move_by_itself(moves: dict[str, str], stores: Sequence[s
         shutil.rmtree(name)
 
 
-def test_one_folder_is_a_path_too_and_both_stores_may_be_in_one() -> None:
-    expected = packs("shards")
-    with moved(two="moved-2"):
-        for store in ("moved-2", Path("moved-2"), [Path("moved-2")]):
-            assert packs("ab", store) == expected
-    with moved(one="moved-1", two="moved-2"):
-        shutil.copytree("moved-1", "both")
-        shutil.copytree("moved-2", "both", dirs_exist_ok=True)
-        assert packs("ab", ["both"]) == expected
-
-
 @pytest.mark.parametrize(("store", "place"), [(["moved-2"], "^moved-2"), ([], "/one")])
 def test_a_store_that_is_nowhere_is_named_where_it_was_looked_for(
     store: list[str], place: str

@@ -164,14 +164,6 @@ def test_sides_of_a_pair_stay_in_one_pack(tmp_path: Path) -> None:
     assert sorted(found) == [*range(60)]
 
 
-def test_filler_is_left_out(tmp_path: Path) -> None:
-    source = built(tmp_path, answer_rows(5), **MASKED, packs_multiple_of=7, remainder="fill")
-    export(source, str(tmp_path / "out"), "mds", unshared=True)
-    assert any(-1 in list(pack.columns["document_ids"]) for pack in PackedShards(source))
-    packs = READERS["mds"](tmp_path / "out", "train")
-    assert rows_of(packs) == rows_read(source)
-
-
 def test_a_wrong_parent_is_an_error_that_names_its_pack(zoo: Zoo, tmp_path: Path) -> None:
     source = zoo.copy("trees", tmp_path)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from packprep import build
+from packprep.config.option import STRATEGY_NAMES
 from packprep.inspect.verify import verify
 from packprep.support.errors import ConfigError, InputError
 from tests.chat.test_build import TEMPLATE
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
-from tests.inspect.test_verify import SWEEP
 
 from .fuzz import Tally
 
@@ -28,17 +28,20 @@ _KINDS: dict[str, dict[str, Any]] = {
     "ids": {"input_ids_column": "ids", "loss_mask_column": "mask"},
     "pairs": {"pair_columns": "first,second"},
 }
-_SWEEP = SWEEP | {
-    "overflow": ["split", "truncate", "drop"],
-    "truncation_side": ["right", "left", "balanced"],
-    "min_loss_tokens": [0, 1, 5],
-    "train_overlap": [False, True],
-    "columns": ["position_ids,document_ids,document_starts"],
-    "limit": [None],
-    "truncate_at": [None],
-    "max_tokens": [None, None, 3000],
-    "seed": [0, 1, 2],
-}
+_SWEEP: dict[str, Any] = (
+    {"strategy": list(STRATEGY_NAMES), "overflow": ["split", "truncate", "drop"]}
+    | {"min_pack_tokens": [0, 0, 12], "stride": [0, 0, 5], "continuation_bos": [False, True]}
+    | {"truncation_side": ["right", "left", "balanced"], "max_length": [16, 32, 64, 512]}
+    | {"min_document_tokens": [1, 4], "max_document_tokens": [None, 90]}
+    | {"bos": ["auto", "none", "</s>"], "eos": ["auto", "none"], "holdout": [0.0, 0.0, 0.3]}
+    | {"pad_segment_to_multiple": [1, 1, 4], "packs_multiple_of": [1, 1, 8]}
+    | {"remainder": ["drop", "fill"], "order": ["shuffle", "input", "length", "balanced"]}
+    | {"columns": ["position_ids,document_ids,document_starts"], "train_overlap": [False, True]}
+    | {"shard_size": ["4KB", "500MB"], "unit_size": ["2KB", "64MB"], "window": ["4KB", "4GB"]}
+    | {"limit": [None], "truncate_at": [None], "max_segments_per_pack": [None, 3]}
+    | {"min_loss_tokens": [0, 1, 5], "max_tokens": [None, None, 3000], "seed": [0, 1, 2]}
+)
+"""Every option that shapes packs; a combination that a build refuses is left out."""
 # Amounts of the two sources; the first of them repeats documents.
 _AMOUNTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"epochs": 2}, {"epochs": 1}),

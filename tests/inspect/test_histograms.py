@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.inspect.histograms import COST_UNIT, Counts, log_edges, measure_output, read_windows
+from packprep.inspect.histograms import COST_UNIT, Counts, measure_output
 from packprep.loaders import PackedShards
 from packprep.schemas import FormatError, read_manifest
 from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer
-from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, RICH, rich_row, write_output
+from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, write_output
 
 QUANTITIES = ("documents", "segments", "documents_per_pack", "fill", "cost")
 
@@ -29,17 +29,6 @@ def test_the_worked_example_of_the_format_in_counts() -> None:
         "cost": {round(cost * COST_UNIT): 1, COST_UNIT: 1},
     }
     assert measured.loss_tokens is None
-
-
-def test_padding_is_no_fill_and_no_document_but_costs_attention(tmp_path: Path) -> None:
-    rows, out = [rich_row(0, 3, 4), rich_row(2, 1)], tmp_path / "out"
-    write_output(out, {"train": [rows]}, RICH, max_length=16)
-    measured = measure_output(out)
-    assert as_dict(measured.documents) == as_dict(measured.segments) == {1: 1, 3: 1, 4: 1}
-    assert as_dict(measured.documents_per_pack) == {1: 1, 2: 1}
-    assert (as_dict(measured.fill), measured.loss_tokens) == ({1: 1, 7: 1}, 8)
-    (window,) = read_windows(out, read_manifest(out))
-    assert (window.lengths.tolist(), window.pack.tolist()) == ([4, 4, 4, 4, 4], [0, 0, 0, 1, 1])
 
 
 @pytest.fixture
@@ -77,22 +66,6 @@ def test_every_document_is_measured_as_long_as_the_tokenizer_made_it(
     assert measured.fill.total == len(packs)
 
 
-def test_windows_are_those_of_the_build_and_documents_stand_in_input_order(
-    options: dict[str, Any],
-) -> None:
-    build(BuildConfig(**options, order="shuffle"))
-    output = Path(options["output"])
-    windows = list(read_windows(output, read_manifest(output)))
-    assert [window.packs for window in windows] == [
-        window["packs"] for window in PackedShards(output).report["windows"]
-    ]
-    assert len(windows) > 1
-    lengths = np.array([len(ids) for ids in expected_ids(texts(200), tiny_tokenizer(), 0, 1)])
-    for window in windows:
-        assert window.document is not None
-        assert window.document_lengths().tolist() == lengths[np.unique(window.document)].tolist()
-
-
 def test_without_document_columns_pieces_count_as_documents(options: dict[str, Any]) -> None:
     build(BuildConfig(**options, columns=()))
     measured = measure_output(Path(options["output"]))
@@ -105,13 +78,6 @@ def test_quantiles_are_values_that_occur() -> None:
     assert (counts.total, counts.sum, counts.mean) == (100, 230, 2.3)
     nothing = Counts(np.zeros(0, np.int64), np.zeros(0, np.int64))
     assert (nothing.total, nothing.mean, nothing.quantile(0.5)) == (0, 0.0, 0)
-
-
-def test_bins_hold_every_value_once() -> None:
-    counts = Counts(np.array([0, 1, 7, 8, 100]), np.array([1, 2, 3, 4, 5]))
-    assert log_edges(8).tolist() == [1, 2, 3, 4, 6, 8, 11, 16]
-    assert log_edges(1).tolist() == [1, 2]
-    assert counts.bins(log_edges(100)).sum() == counts.total - 1, "0 has no logarithm"
 
 
 def test_a_shard_whose_boundaries_do_not_fit_is_refused(tmp_path: Path) -> None:

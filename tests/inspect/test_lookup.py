@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from packprep.inspect.lookup import document_number, find_documents, find_pack
+from packprep.inspect.lookup import document_number, find_pack
 from packprep.inspect.policy import Sources
-from packprep.schemas import FormatError, read_manifest
-from packprep.schemas.storage.writing import write_manifest
+from packprep.schemas import FormatError, Manifest, read_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import texts
@@ -42,19 +42,6 @@ def test_every_pack_is_found_by_its_number_in_the_split_and_in_its_shard(zoo: Zo
             assert (again.columns["tokens"].tolist(), again.number) == (stored["tokens"], number)
             number += 1
     assert number == manifest.splits["train"].packs
-
-
-def test_every_document_is_found_with_all_its_tokens(zoo: Zoo) -> None:
-    out = zoo["text"]
-    manifest = read_manifest(out)
-    located = find_documents(out, manifest, range(120))
-    for document, text in enumerate(texts(120)):
-        segments = [segment for segment in located if segment.document == document]
-        assert bool(segments) == bool(text)
-        at = 0
-        for segment in segments:
-            assert segment.start == at
-            at += segment.real
 
 
 def test_a_name_is_a_source_and_row_or_the_end_of_its_path_or_a_document_id(zoo: Zoo) -> None:
@@ -142,10 +129,32 @@ def test_a_pack_with_wrong_boundaries_is_an_error_that_names_it(zoo: Zoo, tmp_pa
         find_pack(output, read_manifest(output), 0)
 
 
-def test_sources_that_do_not_add_up_are_refused(zoo: Zoo, tmp_path: Path) -> None:
-    manifest = read_manifest(zoo["split"])
-    data = json.loads(json.dumps(manifest.data))
-    data["sources"][1]["first_document"] = 49
-    changed = write_manifest(tmp_path, data, manifest.run)
-    with refused(FormatError, "is not the number of documents"):
-        Sources(changed)
+def manifest(*sources: tuple[int, int], paths: list[str] | None = None) -> Manifest:
+    """(first_document, documents) of each source."""
+    table = [{"first_document": first, "documents": rows} for first, rows in sources]
+    return Manifest(
+        data={"sources": table}, run={} if paths is None else {"source_paths": paths}, sha256=""
+    )
+
+
+def test_a_source_without_rows_has_no_document() -> None:
+    sources = Sources(manifest((0, 0), (0, 3), (3, 0), (3, 2), (5, 0)))
+    assert sources.indices(np.arange(5)).tolist() == [1, 1, 1, 3, 3]
+    assert sources.total == 5
+
+
+def test_rows_are_named_by_path_or_by_the_number_of_the_source() -> None:
+    sources = Sources(manifest((0, 3), (3, 2), paths=["a.jsonl"]))
+    assert [sources.row(document) for document in (0, 2, 3, 5, -1)] == [
+        "a.jsonl row 0",
+        "a.jsonl row 2",
+        "source 1 row 0",
+        "document 5",
+        "document -1",
+    ]
+    assert sources.place(4) == ("source 1", 1)
+
+
+def test_first_documents_that_are_no_sums_are_refused() -> None:
+    with pytest.raises(FormatError, match="not the number of documents before"):
+        Sources(manifest((0, 3), (4, 2)))

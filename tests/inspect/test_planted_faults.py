@@ -90,11 +90,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "wrapped": {"of": "texts", "strategy": "wrapped"},
     "padded": {"of": "texts", "pad_segment_to_multiple": 8, "packs_multiple_of": 4}
     | {"remainder": "fill", "continuation_bos": True, "stride": 3},
+    "dropped": {"of": "texts", "overflow": "drop", "bos": "none", "min_document_tokens": 4}
+    | {"max_document_tokens": 90, "min_pack_tokens": 12, "max_segments_per_pack": 3}
+    | {"truncate_at": "mat", "order": "length"},
+    "two splits": {"of": "texts", "strategy": "balanced", "order": "balanced", "holdout": 0.3}
+    | {"stride": 5, "eos": "none", "max_length": 16, "pad_segment_to_multiple": 4},
     "masked": _MASKED | _CARRY | {"stride": 9, "max_length": 32},
     "masked, padded": _MASKED | _CARRY | {"pad_segment_to_multiple": 8},
     "labels": _IDS | {"labels_column": "targets", "min_loss_tokens": 0, "max_length": 32},
     "balanced": _MASKED | {"overflow": "truncate", "truncation_side": "balanced", "max_length": 32},
+    "ids and a tokenizer": {"of": "ids", "input_ids_column": "ids", "bos": "<s>", "eos": "</s>"},
     "chats": _CHATS,
+    "balanced chats": _CHATS
+    | {"overflow": "truncate", "truncation_side": "balanced", "max_length": 32},
     "turns": _CHATS | {"turns": "each"},
     "pairs": _PAIRS | {"of": "pairs"},
     "pairs of ids": _ID_PAIRS | {"vocab_size": 40, "overflow": "drop", "carry": ("quality",)},

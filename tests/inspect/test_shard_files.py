@@ -8,14 +8,10 @@ import pytest
 
 from packprep.inspect.shard_files import (
     Checked,
-    OnRead,
-    check_in_threads,
     opener,
     read_file,
     read_shard,
 )
-from packprep.schemas import FormatError
-from packprep.support.progress import Silent
 
 BATCH = pa.record_batch({"a": list(range(1000))})
 
@@ -40,14 +36,6 @@ def findings(checked: Checked) -> list[str]:
     return [str(finding) for finding in checked.findings]
 
 
-def test_a_whole_stream_is_handed_on_and_hashed(shard: Path) -> None:
-    checked, batches, read_bytes = read(shard)
-    assert batches == [BATCH] * 3
-    assert (checked.packs, checked.complete, findings(checked)) == (3000, True, [])
-    assert checked.digest == hashlib.sha256(shard.read_bytes()).hexdigest()
-    assert checked.bytes == read_bytes == shard.stat().st_size
-
-
 @pytest.mark.parametrize("kept", [-8, -100, 0, 5000, None])
 def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(
     shard: Path, kept: int | None
@@ -61,40 +49,9 @@ def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(
     assert len(findings(checked)) == 1, findings(checked)
 
 
-def test_what_a_taker_refuses_ends_the_file(shard: Path) -> None:
-    def refuse(batch: pa.RecordBatch) -> None:
-        raise FormatError("a.arrow column a is of no use")
-
-    checked = Checked()
-    read_shard(opener(shard), "a.arrow", checked, lambda _: None, lambda schema: None, refuse)
-    assert findings(checked) == ["a.arrow: column a is of no use"]
-    assert (checked.complete, checked.bytes) == (False, shard.stat().st_size)
-
-
 def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
     as_file = Checked()
     read_file(opener(tmp_path), tmp_path.name, as_file, lambda _: None)
     for checked in (as_file, read(tmp_path)[0]):
         assert findings(checked) == [f"{tmp_path.name}: it cannot be read: Is a directory"]
         assert not checked.complete
-
-
-def test_results_are_in_the_order_of_the_files_and_progress_adds_up(tmp_path: Path) -> None:
-    files = [tmp_path / str(number) for number in range(20)]
-    for number, file in enumerate(files):
-        file.write_bytes(bytes(number * 1000))
-    heard: list[float] = []
-
-    class RecordedProgress(Silent):
-        def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
-            heard.append(done)
-
-    def check(path: Path, read_bytes: OnRead) -> Checked:
-        checked = Checked()
-        read_file(opener(path), path.name, checked, read_bytes)
-        return checked
-
-    results = check_in_threads(check, files, 190_000, RecordedProgress())
-    assert [result.bytes for result in results] == [number * 1000 for number in range(20)]
-    assert max(heard) == pytest.approx(0.19)
-    assert heard == sorted(heard)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import build
-from packprep.inspect.show import TextPiece, lines, pieces_as_ids, pieces_as_text
+from packprep.inspect.show import TextPiece, lines, pieces_as_text
 from packprep.schemas import NO_LOSS
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
@@ -65,16 +65,6 @@ def test_lines_are_as_wide_as_the_terminal_and_wide_characters_count_twice() -> 
     assert alone == [[position] for position in range(4)]
 
 
-def test_ids_are_shown_as_they_are() -> None:
-    ids, labels = np.array([0, 40, 1], np.int32), np.array([NO_LOSS, 40, 1], np.int32)
-    found = list(pieces_as_ids(ids, SPECIAL, labels))
-    assert [(piece.text, piece.trained, piece.special) for piece in found] == [
-        (" 0", False, True),
-        (" 40", True, False),
-        (" 1", True, True),
-    ]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two documents in one pack, and one that is longer than a pack; and a row of ids."""
@@ -114,12 +104,6 @@ def test_a_pack_is_printed_with_documents_positions_and_special_tokens(here: Pat
     ]
 
 
-def test_one_segment_of_a_pack_can_be_shown(here: Path) -> None:
-    lines = run("show", "out", "--segment", 1).out.splitlines()
-    assert lines[0].endswith(", 1 segment")
-    assert lines[2].startswith("segment 1, ")
-
-
 def test_raw_ids_need_no_tokenizer_and_head_shows_the_first_tokens(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,13 +139,6 @@ def test_what_is_not_trained_stands_in_brackets_where_there_is_no_colour(here: P
 def test_rows_that_were_ids_are_shown_as_ids_unless_a_tokenizer_is_given(here: Path) -> None:
     assert run("show", "ids").out.splitlines()[-1].split() == ["0", *map(str, ids_of("The cat"))]
     assert run("show", "ids", "--tokenizer", "tok").out.splitlines()[-1] == "   0  The cat"
-
-
-def test_json_holds_tokens_labels_and_text(here: Path) -> None:
-    (first, second) = json.loads(run("show", "padded", "--json").out)[:2]
-    assert (first["text"], first["labels"][0]) == ("<s>The cat sat.</s>", NO_LOSS)
-    assert first["labels"][1:] == first["tokens"][1:]
-    assert (second["row"], second["document"], second["start"]) == ("a.jsonl row 1", 1, 0)
 
 
 @pytest.mark.parametrize(

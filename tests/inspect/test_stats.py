@@ -13,7 +13,6 @@ from packprep.inspect.stats import (
     BinnedCounts,
     histograms,
     source_rows,
-    summaries,
     training,
     training_rows,
 )
@@ -92,12 +91,6 @@ def test_bars_are_as_long_as_their_share_of_the_longest(monkeypatch: pytest.Monk
     assert histogram.lines()[1] == "10 to 11      1  #"
 
 
-def test_summaries_hold_the_exact_counts() -> None:
-    shares = {"total": 4, "mean": 5.0, "p5": 1, "p50": 1, "p95": 9, "max": 9}
-    exact = {"values": [1, 9], "counts": [2, 2]}
-    assert summaries(measured(documents={1: 2, 9: 2}))["documents"] == shares | exact
-
-
 def facts(output: Path, batch: int | None, ranks: int = 1) -> dict[str, Any]:
     return training(output, read_manifest(output), measure_output(output), batch, ranks)
 
@@ -126,14 +119,6 @@ def test_steps_are_those_that_the_loader_takes(ranks: int, batch: int) -> None:
     shards = PackedShards(output, split="train")
     loader = PackedLoader(shards, packs_per_batch=batch, world_size=ranks, rank=0)
     assert facts(output, batch * ranks, ranks)["steps_per_epoch"] == len(loader)
-
-
-def test_without_labels_or_a_batch_size_there_is_less_to_say() -> None:
-    found = facts(GOLDEN / "v1-example", None)
-    counts = {"split": "train", "packs": 2, "documents": 4, "tokens": 16}
-    assert found == counts | {"token_utilization": 1.0}
-    names = [name for name, _ in training_rows(found)]
-    assert names == ["packs of train", "documents and pieces", "tokens"]
 
 
 def test_a_source_says_for_what_reasons_it_lost_tokens() -> None:

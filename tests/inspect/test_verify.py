@@ -1,14 +1,14 @@
 """`verify` finds every planted defect and names its place; in the output of a build, nothing.
 
-Wrong values of every column, at level full: tests/inspect/test_planted_faults.py.
+Wrong values of every column, at level full: tests/inspect/test_planted_faults.py. Builds of every
+option: tests/execute/test_options_as_index.py.
 """
 
-import contextlib
 import itertools
 import json
 import random
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,16 @@ import pyarrow as pa
 import pytest
 
 from packprep import build
-from packprep.config.option import STRATEGY_NAMES
 from packprep.derive.merge import merge
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
 from packprep.schemas.canonical import file_digest
 from packprep.schemas.storage.writing import write_dataset_files, write_manifest
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import InputError
 from tests.helpers.command import run
-from tests.helpers.corpus import expected_ids, save_tokenizer, texts, tiny_tokenizer, write_jsonl
+from tests.helpers.corpus import expected_ids, texts, tiny_tokenizer
 from tests.helpers.errors import refused
 from tests.helpers.examples import share_of_examples
-from tests.helpers.files import config
 from tests.helpers.planted import Packs, packs_of, plant, seal
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, write_output
 from tests.helpers.zoo import NAMES, Zoo
@@ -60,83 +58,18 @@ def shard_paths(out: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_clean_output_is_sound_and_everything_is_checked(zoo: Zoo, name: str) -> None:
-    verdict, manifest = verify(zoo[name]), read_manifest(zoo[name])
-    assert list(map(str, verdict.findings)) == verdict.not_checked == []
+    manifest = read_manifest(zoo[name])
+    rows = sum(source["documents"] for source in manifest.data["sources"])
+    for sample in (0, 7, 10_000) if name == "text" else (10_000,):
+        verdict = verify(zoo[name], level="full", sample=sample)
+        assert list(map(str, verdict.findings)) == verdict.not_checked == []
+        assert verdict.sampled == min(sample, rows)
     assert verdict.files == len([path for path in zoo[name].rglob("*") if path.is_file()])
     assert (verdict.packs, verdict.tokens) == (manifest.num_packs, manifest.num_tokens)
     if name == "text":
         (source,) = verdict.sources
         assert source["documents"] == sum(map(bool, LENGTHS))
         assert (source["bos"], source["eos"]) == (1.0, 1.0)
-
-
-# Every option that shapes packs; a combination that a build refuses is left out.
-SWEEP: dict[str, Any] = (
-    {"strategy": list(STRATEGY_NAMES), "overflow": ["split", "split", "truncate", "drop"]}
-    | {"min_pack_tokens": [0, 0, 12], "stride": [0, 0, 5], "continuation_bos": [False, True]}
-    | {"truncation_side": ["right", "left"], "max_length": [16, 32, 64, 512]}
-    | {"min_document_tokens": [1, 4], "max_document_tokens": [None, 90]}
-    | {"bos": ["auto", "none", "</s>"], "eos": ["auto", "none"], "holdout": [0.0, 0.0, 0.3]}
-    | {"pad_segment_to_multiple": [1, 1, 4], "packs_multiple_of": [1, 1, 8]}
-    | {"remainder": ["drop", "fill"], "order": ["shuffle", "input", "length", "balanced"]}
-    | {"columns": [*["position_ids,document_ids,document_starts"] * 2, ""]}
-    | {"shard_size": ["4KB", "500MB"], "unit_size": ["2KB", "64MB"], "window": ["4KB", "4GB"]}
-    | {"truncate_at": [None, "mat"], "max_segments_per_pack": [None, 3], "limit": [None, 25]}
-)
-
-
-def drawn_options(seed: int) -> dict[str, Any]:
-    """Options of a build, each combination allowed by BuildConfig."""
-    draw = random.Random(seed)
-    while True:
-        options = {key: draw.choice(values) for key, values in SWEEP.items()}
-        if options["strategy"] == "balanced":
-            options["window"] = "4GB"
-        if options["continuation_bos"] and options["bos"] == "none":
-            continue
-        with contextlib.suppress(ConfigError):
-            config(**options)
-            return options
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    write_jsonl(folder / "a.jsonl", [*texts(30), None, {"text": 5}])
-    (folder / "b.txt").write_text("\n\n".join(text or "short" for text in texts(12, seed=3)))
-    save_tokenizer(folder / "tok")
-    return folder
-
-
-def build_from(corpus: Path, output: Path, **options: Any) -> Any:
-    sources = options.pop("sources", [corpus / "a.jsonl"])
-    given = {"output": str(output), "tokenizer": corpus / "tok", "on_error": "skip", **options}
-    return build(config(sources=sources, **given))
-
-
-@pytest.mark.parametrize(
-    "tenth", [0, *(pytest.param(tenth, marks=pytest.mark.long) for tenth in range(1, 10))]
-)
-def test_clean_builds_of_random_options_raise_no_alarm(
-    tenth: int, corpus: Path, tmp_path: Path
-) -> None:
-    sources, clean = [corpus / "a.jsonl", corpus / "b.txt"], 0
-    fixed = {"sources": sources, "sample_by": "paragraph", "engine": "hf", "verify_engine": 0}
-    for seed in itertools.count(1000 * tenth):
-        output, options = tmp_path / str(seed), drawn_options(seed)
-        try:
-            built = build_from(corpus, output, **fixed, **options)
-        except InputError as error:
-            expected = ("no document is left", "drops all packs of the split")
-            assert any(words in str(error) for words in expected), error
-            continue
-        verdict = verify(output, level="full", sample=20)
-        assert verdict.sound, (options, [str(finding) for finding in verdict.findings])
-        assert verdict.tokens == built.num_tokens
-        assert verdict.sampled == (20 if options["columns"] else 0)
-        clean += 1
-        if clean == min(10, share_of_examples(10)):
-            return
 
 
 # Files
@@ -197,44 +130,18 @@ def test_a_shard_cut_at_any_record_batch_boundary_is_found_even_when_the_manifes
             packs += len(batch)
             ends.append((source.tell(), packs))
     assert len(ends) >= 4
-    for end, packs in ends:
+    tokens = [len(pack["tokens"]) for pack in packs_of(out)]
+    for end, _ in ends:
         (out / shard).write_bytes(content[:end])
+        assert f"{shard}: it has {end} bytes; expected {len(content)}" in found(out)
+    for end, packs in ends[:-1]:
+        (out / shard).write_bytes(content[:end])
+        seal(out, shard, packs, sum(tokens[:packs]))
         said = found(out)
-        assert f"{shard}: it has {end} bytes; expected {len(content)}" in said
+        assert not any("bytes; expected" in line or "sha256" in line for line in said)
         cut = f"{shard}: it ends after {packs} packs without the end marker of an Arrow stream"
         assert has(said, cut, "cut off")
-    end, packs = ends[2]
-    tokens = sum(len(pack["tokens"]) for pack in packs_of(out)[:packs])
-    (out / shard).write_bytes(content[:end])
-    seal(out, shard, packs, tokens)
-    said = found(out)
-    assert not any("bytes; expected" in line or "sha256" in line for line in said)
-    assert has(said, f"{shard}: it ends after {packs} packs without the end marker")
-    assert any("documents here" in line for line in said)
-
-
-def test_bytes_behind_the_end_of_a_stream_are_found(out: Path) -> None:
-    shard = read_manifest(out).shards("train")[0]
-    with (out / shard.path).open("ab") as file:
-        file.write(b"more")
-    seal(out, shard.path, int(shard.packs or 0), int(shard.tokens or 0))
-    assert found(out) == [
-        f"{shard.path}: 4 bytes follow the end of the Arrow stream; expected none"
-    ]
-
-
-def test_a_file_that_may_not_be_read_is_a_finding(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shard, before = shard_paths(out)[1], Path.open
-
-    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.name == shard:
-            raise PermissionError(13, "Permission denied", str(path))
-        return before(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    assert f"{shard}: it cannot be read: Permission denied" in found(out)
+        assert any("documents here" in line for line in said)
 
 
 # Values, under right digests
@@ -329,38 +236,16 @@ def test_a_lost_piece_of_a_document_is_named(out: Path, start: int, message: str
     assert has(found(out), "", message.format(row=LONGEST, start=start))
 
 
-def is_whole(pack: dict[str, list[Any]]) -> bool:
-    return 0 in pack["document_starts"]
-
-
-@pytest.mark.parametrize(
-    ("options", "wanted", "message"),
-    [
-        ({}, lambda pack: pack["document_starts"][0] == 64, "are repeated here: tokens 64 to "),
-        ({}, is_whole, "is in the packs more than once: {first} and {again}"),
-        (
-            {"overflow": "truncate", "truncation_side": "left"},
-            lambda pack: pack["document_starts"][0] > 0,
-            "is in the packs more than once: {first} and {again}",
-        ),
-    ],
-    ids=["piece", "document", "document cut on the left"],
-)
+@pytest.mark.parametrize("of", ["piece", "document"])
 def test_a_document_or_piece_that_is_there_twice_is_named_with_its_places(
-    zoo: Zoo,
-    tmp_path: Path,
-    options: dict[str, Any],
-    wanted: Callable[[dict[str, list[Any]]], bool],
-    message: str,
+    out: Path, of: str
 ) -> None:
-    out = tmp_path / "text"
-    if options:
-        build(config(**vars(zoo.config("text")) | {"output": str(out)} | options))
-    else:
-        zoo.copy("text", tmp_path)
     packs, shard = packs_of(out), shard_paths(out)[0]
-    number = next(number for number, pack in enumerate(packs) if wanted(pack))
-    segment = packs[number]["document_starts"].index(0) if wanted is is_whole else 0
+    start, message = (64, "are repeated here: tokens 64 to ")
+    if of == "document":
+        start, message = (0, "is in the packs more than once: {first} and {again}")
+    number = next(n for n, pack in enumerate(packs) if start in pack["document_starts"])
+    segment = packs[number]["document_starts"].index(start)
     plant(out, lambda packs: packs.append(packs[number]))
     first, again = (f"{shard} pack {pack} segment {segment}" for pack in (number, len(packs)))
     words = message.format(first=first, again=again).split(": ")
@@ -404,24 +289,11 @@ def test_state_json_that_leaves_a_shard_out_is_found_under_right_digests(out: Pa
     assert has([said], "state.json: it lists ", "the manifest lists other shards of train")
 
 
-def test_a_label_on_the_first_token_of_a_segment_is_found(corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    build_from(corpus, output, max_length=64, pad_segment_to_multiple=4)
-    plant(output, lambda packs: packs[1]["labels"].__setitem__(0, packs[1]["tokens"][0]))
-    said, summed = found(output)
-    assert "arrow pack 1 segment 0: the first token has a label" in said
-    assert re.fullmatch(
-        r"report\.json: ([\d,]+) tokens are trained, the shards have ([\d,]+) labels", summed
-    )
-
-
 # What cannot be checked
 
 
-def test_columns_that_were_left_out_are_said_not_to_be_checked(
-    corpus: Path, tmp_path: Path
-) -> None:
-    build_from(corpus, tmp_path / "out", columns="")
+def test_columns_that_were_left_out_are_said_not_to_be_checked(zoo: Zoo, tmp_path: Path) -> None:
+    build(replace(zoo.config("text"), output=str(tmp_path / "out"), columns=()))
     verdict = verify(tmp_path / "out")
     assert verdict.sound
     assert verdict.not_checked == [
@@ -440,9 +312,9 @@ def test_outputs_of_every_format_version_are_read(golden: Path) -> None:
 
 
 def test_outputs_that_merge_made_are_sound_and_what_they_do_not_say_is_not_checked(
-    zoo: Zoo, corpus: Path, tmp_path: Path
+    zoo: Zoo, tmp_path: Path
 ) -> None:
-    build_from(corpus, tmp_path / "wrapped", max_length=64, strategy="wrapped")
+    build(replace(zoo.config("text"), output=str(tmp_path / "wrapped"), strategy="wrapped"))
     merge([zoo["text"], zoo["text"]], tmp_path / "same")
     assert (verify(tmp_path / "same").sound, verify(tmp_path / "same").not_checked) == (True, [])
     both = tmp_path / "both"
@@ -492,16 +364,12 @@ def test_a_folder_with_nothing_to_verify_is_wrong_usage(tmp_path: Path) -> None:
 # The command
 
 
-def test_the_command_says_sound_and_exits_0(zoo: Zoo) -> None:
-    result = run("verify", zoo["text"])
-    lines = result.out.splitlines()
-    assert (result.code, result.err, lines[0]) == (0, "", str(zoo["text"]))
-    assert lines[1].split() == ["result", "sound"]
-    assert any("documents, 100.0000% with BOS, 100.0000% with EOS" in line for line in lines)
-    assert run("verify", zoo["text"], "--quiet").out == ""
-
-
-def test_the_command_prints_findings_by_kind_and_exits_1(out: Path) -> None:
+def test_the_command_says_sound_or_prints_findings_by_kind_and_exits_1(out: Path) -> None:
+    sound = run("verify", out)
+    assert (sound.code, sound.err, sound.out.splitlines()[0]) == (0, "", str(out))
+    assert re.search(r"result +sound\n", sound.out)
+    assert "documents, 100.0000% with BOS, 100.0000% with EOS" in sound.out
+    assert run("verify", out, "--quiet").out == ""
     place = planted_at(out, "tokens", 1, BOS)
     result = run("verify", out)
     assert (result.code, "1 finding\n" in result.out) == (1, True)

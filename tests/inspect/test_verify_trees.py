@@ -86,26 +86,6 @@ def test_a_parent_of_another_tree_is_found_where_positions_agree(
             assert any(f"parent {root} is not on the path" in detail for detail in found)
 
 
-@pytest.mark.parametrize("kind", ["roots", "leaves", "rows"])
-def test_rows_on_the_path_of_another_tree_are_found_at_level_full(
-    sound: Path, tmp_path: Path, kind: str
-) -> None:
-    """The same as wrong parents, with segments in depth-first order."""
-    before, roots, leaves = kinds_in(sound)
-    size, segments = (PROMPT, roots[:2]) if kind == "roots" else (ANSWER, [leaves[0], leaves[-1]])
-    places = [before["cu_seqlens"][segment] for segment in segments]
-    columns = ["tokens", "labels"]
-    if kind == "rows":
-        size, places, columns = 1, [0, len(before["row_ids"]) - 1], ["row_ids"]
-
-    def exchange(pack: Pack) -> None:
-        first, second = (slice(place, place + size) for place in places)
-        for values in (pack[column] for column in columns):
-            values[first], values[second] = values[second], values[first]
-
-    assert not verify(planted(sound, tmp_path, exchange), level="full").sound
-
-
 @settings(max_examples=share_of_examples(20))
 @given(
     window=windows(),

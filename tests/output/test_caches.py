@@ -1,6 +1,5 @@
 """Files that `datasets` leaves in an output are known, named, and never copied."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -70,13 +69,6 @@ def test_no_command_copies_them_and_each_says_so(used: list[str], line: str) -> 
     assert f"text: left out {used[0]} and 4 more" in result.err
     assert not any(is_cache(path.name) for path in Path("out").rglob("*"))
     assert run("verify", "out", "-q").code == 0
-
-
-def test_a_push_does_not_count_them(used: list[str], zoo: Zoo) -> None:
-    pushed = [
-        run("push", out, "user/a", "--dry-run", "--json").out for out in ("text", zoo["text"])
-    ]
-    assert len({json.loads(facts)["files"] for facts in pushed}) == 1
 
 
 def test_in_an_export_they_are_a_note_too(tmp_path: Path) -> None:

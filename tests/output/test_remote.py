@@ -349,25 +349,6 @@ def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
     tap.close()
 
 
-@pytest.mark.usefixtures("new_clients", "s3_store")
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ([], "s3://nobody-has-this/packed.incomplete/lock.json: there is no such bucket; check"),
-        (["AWS_ACCESS_KEY_ID"], "Unable to locate credentials; check the address and the cred"),
-    ],
-)
-def test_an_output_that_cannot_be_is_one_sentence(
-    work: Work, environment: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in environment:
-        monkeypatch.delenv(name)
-    ended = work.run("-o", "s3://nobody-has-this/packed")
-    assert (ended.code, message in ended.err, ended.err.count("packprep: ")) == (2, True, 1), ended
-    assert work.left_here == []
-
-
 @pytest.mark.parametrize("protocol", ["memory", "sftp", "foo", "simplecache::s3"])
 def test_a_store_that_no_test_has_run_with_is_refused_at_the_start(
     work: Work, protocol: str

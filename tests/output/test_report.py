@@ -6,22 +6,11 @@ from typing import Any, cast
 from packprep import BuildConfig, build
 from packprep.inspect.report_file import read_report
 from packprep.output.report import percentiles, table
-from packprep.packing.account import Dropped, Sums
 from packprep.reports.card import dataset_card
 from packprep.reports.facts import gather
 from packprep.schemas.report import Report, report_fault
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
-
-
-def test_the_ledger_names_only_reasons_that_dropped_something() -> None:
-    dropped = Counter[str]({Dropped.TOO_LONG: 4, Dropped.OVERFLOW: 0})
-    assert Sums(tokens_in=9, tokens_packed=5, dropped=dropped).ledger == {
-        "tokens_in": 9,
-        "tokens_packed": 5,
-        "dropped": {"too_long": 4},
-        **dict.fromkeys(("overlap", "continuation_bos", "filler", "truncated"), 0),
-    }
 
 
 def test_percentiles_are_values_that_occur() -> None:

@@ -1,4 +1,5 @@
 import hashlib
+import io
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from packprep.config.build_config import BuildConfig
 from packprep.output import shard_writer
+from packprep.output.hashing_file import HashingFile
 from packprep.output.shard_folder import LocalShards
 from packprep.output.shard_writer import (
     ShardLayout,
@@ -112,3 +114,19 @@ def test_room_taken_at_once_is_no_part_of_a_file_and_need_not_be_there(
         file.write(b"12345")
     assert (tmp_path / "a").read_bytes() == b"12345"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [[], [b"a"], [b"x"] * 250, [b"head", bytes(200_000), b"tail"], [b"", bytes(70_000)] * 20],
+    ids=["nothing", "a byte", "many small", "a large one", "many large"],
+)
+def test_the_file_gets_the_bytes_and_the_digest_is_theirs(blocks: list[bytes]) -> None:
+    raw = io.BytesIO()
+    file = HashingFile(raw)
+    for block in blocks:
+        assert file.write(block) == len(block)
+    content = b"".join(blocks)
+    assert raw.getvalue() == content
+    assert file.bytes == len(content)
+    assert file.digest() == hashlib.sha256(content).hexdigest()

@@ -1,12 +1,10 @@
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.packing.account import Sums
-from packprep.reports.facts import gather, lost, percent, short, short_names, visible
+from packprep.reports.facts import gather, percent, short, short_names, visible
 from packprep.schemas import FormatError
 from tests.helpers.corpus import build_options, texts
 from tests.helpers.tiny_shards import write_output
@@ -68,15 +66,6 @@ def test_what_is_no_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out" / "report.json").unlink()
     with pytest.raises(FormatError, match=r"report.json is missing"):
         gather(tmp_path / "out")
-
-
-def test_lost_tokens_are_named_in_words() -> None:
-    dropped = Counter({"too_short": 2, "remainder": 0, "no_loss_tokens": 3})
-    assert lost(Sums(truncated=5, dropped=dropped).ledger) == {
-        "cut off: longer than a pack": 5,
-        "dropped: too short": 2,
-        "dropped: no loss tokens": 3,
-    }
 
 
 def test_names_are_short_and_stay_different() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from packprep.inspect.report_file import read_report
+from packprep.reports.compare import compare_reports, options_of
 from packprep.reports.figures import (
     RULES,
-    by_rule,
     figure_of,
     figure_text,
     figures,
@@ -16,8 +16,7 @@ from packprep.reports.figures import (
     shown_change,
 )
 from packprep.schemas import FormatError
-from packprep.support.errors import ConfigError, InputError
-from tests.helpers.errors import refused
+from packprep.support.errors import InputError
 from tests.helpers.tiny_shards import GOLDEN, write_output
 
 REPORT: dict[str, Any] = {
@@ -64,11 +63,6 @@ def test_a_source_follows_the_rule_of_the_whole_and_others_none(
     assert (rule_of(name).better, rule_of(name).tolerance) == (better, tolerance)
 
 
-def test_names_are_sorted_by_how_much_a_reader_cares() -> None:
-    names = ["packs", "bias", "tokens.dropped.too_long", "utilization"]
-    assert sorted(names, key=by_rule) == ["utilization", "tokens.dropped.too_long", "bias", "packs"]
-
-
 def test_a_reason_that_did_not_occur_counts_0_and_another_absent_number_is_none() -> None:
     assert figure_of("tokens.dropped.too_short", figures(REPORT)) == 0
     assert figure_of("straggler", figures(REPORT)) is None
@@ -84,11 +78,6 @@ def test_the_name_of_a_table_means_all_its_reasons() -> None:
     reasons = resolve_name("tokens_dropped", figures(REPORT))
     assert {"tokens.dropped.too_long", "tokens.dropped.overflow"} <= set(reasons)
     assert all(name.startswith("tokens.dropped.") for name in reasons)
-
-
-def test_an_unknown_name_suggests_the_nearest() -> None:
-    with refused(ConfigError, "'utilisation'", "did you mean 'utilization'?"):
-        resolve_name("utilisation", figures(REPORT))
 
 
 @pytest.mark.parametrize(
@@ -111,15 +100,6 @@ def test_shares_are_shown_in_per_cent_and_counts_with_thousands(
 def test_changes_have_a_sign_and_shares_change_by_points() -> None:
     assert shown_change("utilization", -0.001) == "-0.1 points"
     assert (shown_change("packs", 5), shown_change("straggler", 0.05)) == ("+5", "+0.05")
-
-
-def test_a_report_is_read_from_its_output_or_by_itself(tmp_path: Path) -> None:
-    output = GOLDEN / "v1-example"
-    assert (
-        read_report(output)
-        == read_report(output / "report.json")
-        == json.loads((output / "report.json").read_text())
-    )
 
 
 def test_a_report_that_was_changed_after_the_build_is_refused(tmp_path: Path) -> None:
@@ -146,3 +126,61 @@ def test_what_is_no_report_is_refused_with_what_was_expected(
         (tmp_path / "r.json").write_text(content)
     with pytest.raises(InputError, match=rf"r\.json {message}"):
         read_report(tmp_path / "r.json")
+
+
+A: dict[str, Any] = {
+    "report_version": 1,
+    "utilization": 0.9,
+    "tokens": {"dropped": {}, "truncated": 4},
+    "bias": -0.5,
+    "packs": 5,
+    "sources": [{"name": "a.jsonl", "segments": 3}, {"name": "b.jsonl", "segments": 4}],
+}
+B: dict[str, Any] = {
+    "report_version": 1,
+    "utilization": 0.8,
+    "tokens": {"dropped": {"too_long": 2}, "truncated": 1},
+    "bias": 0.25,
+    "packs": 6,
+    "bos_rate": 1.0,
+    "sources": [{"name": "b.jsonl", "segments": 4}],
+}
+
+
+def judged(a: dict[str, Any], b: dict[str, Any]) -> dict[str, str]:
+    return {name: each.judgement for name, (each,) in compare_reports(a, b).items()}
+
+
+def test_several_reports_are_each_compared_with_the_first() -> None:
+    three, pair = compare_reports(A, B, B), compare_reports(A, B)
+    assert three == {name: row * 2 for name, row in pair.items()}
+
+
+def test_each_number_is_judged_by_the_way_it_should_go() -> None:
+    assert judged(A, B) == {
+        "utilization": "worse",
+        "tokens.truncated": "better",
+        "bias": "better",
+        "packs": "differs",
+        "a.jsonl: segments": "differs",
+        "b.jsonl: segments": "same",
+        "tokens.dropped.too_long": "worse",
+        "bos_rate": "differs",
+    }
+    changes = {name: each.change for name, (each,) in compare_reports(A, B).items()}
+    assert (changes["bos_rate"], changes["tokens.dropped.too_long"]) == (None, 2)
+
+
+def test_a_report_does_not_differ_from_itself_and_swapping_swaps_the_judgement() -> None:
+    assert set(judged(A, A).values()) == {"same"}
+    swapped = {"better": "worse", "worse": "better"}
+    assert judged(B, A) == {
+        name: swapped.get(judgement, judgement) for name, judgement in judged(A, B).items()
+    }
+
+
+def test_the_options_of_an_output_are_those_of_its_manifest(tmp_path: Path) -> None:
+    write_output(tmp_path / "out", {"train": [[]]}, max_length=16)
+    assert options_of(tmp_path / "out")["max_length"] == "16"
+    assert options_of(GOLDEN / "v1-example")["max_length"] == "8"
+    assert options_of(GOLDEN / "v1-example" / "report.json") == {}

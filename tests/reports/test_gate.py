@@ -1,5 +1,3 @@
-import json
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -8,19 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import build
-from packprep.inspect.report_file import read_report
 from packprep.reports.figures import figures
 from packprep.reports.gate import (
+    NumberVerdict,
     check_figures,
     not_in_baseline,
     read_baseline,
     write_baseline,
 )
+from packprep.reports.gate_formats import append_github_summary, as_json, markdown
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import build_options, texts
 from tests.helpers.errors import refused
-from tests.helpers.files import config
 
 REPORT: dict[str, Any] = {
     "report_version": 1,
@@ -242,11 +238,6 @@ def test_a_baseline_is_written_a_line_a_number_and_read_back(tmp_path: Path) -> 
     assert [file.name for file in path.parent.iterdir()] == ["baseline.json"]
 
 
-def test_a_whole_report_is_a_baseline(tmp_path: Path) -> None:
-    (tmp_path / "report.json").write_text(json.dumps(REPORT))
-    assert read_baseline(tmp_path / "report.json") == BASELINE
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -262,49 +253,7 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, content: str | None, mes
         read_baseline(tmp_path / "b.json")
 
 
-@pytest.fixture(scope="module")
-def mixes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """Reports of a mix of half and half; scarce, plentiful: documents of its sources."""
-
-    def report(scarce: int, plentiful: int, **options: Any) -> dict[str, Any]:
-        rows = {"scarce.jsonl": texts(scarce), "plentiful.jsonl": texts(plentiful, seed=1)}
-        folder = tmp_path_factory.mktemp("mix")
-        build(config(**build_options(folder, rows, weights=(1, 1), order="input", **options)))
-        return dict(read_report(folder / "out"))
-
-    return report
-
-
-SMALL = ("utilization=-0.1", "gap_share=+0.1")  # of some packs the last one is a large part
-
-
-def test_more_data_of_a_plentiful_source_of_a_mix_passes(
-    mixes: Callable[..., dict[str, Any]],
-) -> None:
-    before, more = mixes(100, 300), mixes(100, 600)
-    left_aside = [report["tokens"]["dropped"]["not_drawn"] for report in (before, more)]
-    assert left_aside[0] < left_aside[1]
-    assert failed(more, *SMALL, baseline=figures(before)) == {}
-    assert "it may not rise" in str(
-        failed(more, "tokens.dropped.not_drawn=0", *SMALL, baseline=figures(before))
-    ), "on request it is checked as before"
-
-
-def test_a_source_of_a_mix_that_became_scarce_fails_and_is_named(
-    mixes: Callable[..., dict[str, Any]],
-) -> None:
-    before, less = mixes(100, 300), mixes(80, 300)
-    names = failed(less, *SMALL, baseline=figures(before))
-    assert {f"mix.sources.{number}.trained_tokens" for number in (0, 1)} == {*names}
-    assert names["mix.sources.0.trained_tokens"].endswith("scarce.jsonl)")
-    repeated = {"max_epochs": 9, "max_tokens": 40_000}
-    before, less = mixes(100, 300, **repeated), mixes(40, 300, **repeated)
-    names = failed(less, *SMALL, baseline=figures(before))
-    assert [*names] == ["mix.sources.0.epochs"]
-    assert "; above 1 it may rise by 0.01 (" in names["mix.sources.0.epochs"]
-
-
-def test_shares_of_a_mix_and_of_its_phases_may_not_move() -> None:
+def test_shares_of_a_mix_may_not_move_and_its_sources_not_become_scarce() -> None:
     source = {"name": "a", "share": 0.5, "epochs": 0.3, "trained_tokens": 100}
     moved = source | {"share": 0.49}
 
@@ -322,3 +271,56 @@ def test_shares_of_a_mix_and_of_its_phases_may_not_move() -> None:
     }
     more = mixed(source | {"epochs": 0.9, "trained_tokens": 300}, source)
     assert failed(more, baseline=figures(mixed(source, source))) == {}
+    scarce = mixed(source | {"epochs": 1.5, "trained_tokens": 90}, source)
+    sentences = failed(scarce, baseline=figures(mixed(source, source)))
+    assert {*sentences} == {"mix.sources.0.trained_tokens", "mix.sources.0.epochs"}
+    assert "; above 1 it may rise by 0.01 (" in sentences["mix.sources.0.epochs"]
+
+
+def verdict(name: str, baseline: float | None, value: float, allowed: str) -> NumberVerdict:
+    passed = baseline == value
+    return NumberVerdict(name=name, baseline=baseline, value=value, allowed=allowed, passed=passed)
+
+
+VERDICTS = [
+    verdict("utilization", 0.9, 0.8, "it may fall by 0.1 points"),
+    verdict("max_length", 64, 64, "it may not change"),
+    verdict("tokens_lost_share", None, 0.5, "the limit is at most 1%"),
+]
+
+
+def test_json_has_the_numbers_themselves() -> None:
+    result = as_json(VERDICTS)
+    assert result["passed"] is False
+    numbers = {"baseline": 64, "value": 64, "change": 0}
+    words = {"name": "max_length", "allowed": "it may not change", "sources": []}
+    assert result["figures"][1] == {**numbers, **words, "passed": True}
+    assert [figure["change"] for figure in result["figures"][::2]] == [pytest.approx(-0.1), None]
+    assert as_json(VERDICTS[1:2])["passed"] is True
+
+
+def test_markdown_begins_with_what_failed() -> None:
+    lines = markdown("out", VERDICTS).splitlines()
+    assert lines[0] == "### packprep check: 2 of 3 numbers failed"
+    assert lines[2] == "`out`"
+    assert lines[4:6] == [f"- :x: {VERDICTS[0].sentence}", f"- :x: {VERDICTS[2].sentence}"]
+    assert "| :white_check_mark: | `max_length` | 64 | 64 | 0 | it may not change |" in lines
+    assert "all 1 numbers passed" in markdown("out", VERDICTS[1:2])
+
+
+def test_a_bar_in_the_name_of_a_source_does_not_break_the_table() -> None:
+    of_source = NumberVerdict(
+        name="bos_rate", baseline=1.0, value=0.0, allowed="a|b", passed=False, sources=("x|y 0%",)
+    )
+    text = markdown("out", [of_source])
+    assert "a\\|b" in text
+    assert "x\\|y 0%" in text
+
+
+def test_the_github_summary_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    append_github_summary("nowhere")
+    (tmp_path / "summary.md").write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    append_github_summary("after\n")
+    assert (tmp_path / "summary.md").read_text() == "before\nafter\n"

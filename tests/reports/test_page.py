@@ -1,5 +1,4 @@
 import base64
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator
@@ -11,11 +10,9 @@ from typing import Any
 import pytest
 
 from packprep.reports.facts import Facts, gather
-from packprep.reports.page import as_data, clip, render, write_page
+from packprep.reports.page import render, write_page
 from packprep.schemas.report import Report, ReportSource
 from tests.helpers.chromium import Chromium, find_chromium
-from tests.helpers.tiny_shards import GOLDEN
-from tests.helpers.zoo import Zoo
 
 from .test_facts import built
 
@@ -138,16 +135,6 @@ def test_every_picture_has_a_name_and_every_id_is_there_once(facts: Facts) -> No
     assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
-def test_tokens_that_rows_share_are_not_added_to_those_in_the_packs(zoo: Zoo) -> None:
-    of_trees = gather(zoo["trees"])
-    tokens = of_trees.report["tokens"]
-    added = tokens["overlap"] + tokens["continuation_bos"] + tokens["filler"]
-    assert tokens["tokens_in"] + added == tokens["tokens_packed"] + tokens["shared"]
-    every = f"All {tokens['tokens_in']:,} tokens of answers.jsonl are in the packs; "
-    shared = f"{tokens['shared']:,} of them are shared with another row and not written again"
-    assert every + shared in text_of(of_trees)
-
-
 def test_names_that_look_like_html_or_a_template_are_text(
     facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,14 +160,6 @@ def test_names_that_look_like_html_or_a_template_are_text(
     page.encode()
 
 
-@pytest.mark.parametrize("name", ["v1-example", "v1-rich"])
-def test_outputs_of_the_first_format_have_a_page(name: str, tmp_path: Path) -> None:
-    write_page(gather(GOLDEN / name), tmp_path / "deep" / "page.html")
-    text = Tags((tmp_path / "deep" / "page.html").read_text()).text
-    assert name in text
-    assert ("Tokens trained on" in text) == (name == "v1-rich")
-
-
 WHOLE: dict[str, Any] = {
     "min_document_tokens": 1,
     "max_document_tokens": None,
@@ -202,27 +181,6 @@ def test_the_page_names_what_needs_attention(tmp_path: Path, facts: Facts) -> No
     assert re.search(r"needs fewer packs: [\d,]+ with strategy \w+, [\d,]+ fewer", text)
 
 
-def test_one_source_without_loss_is_a_line_of_text(tmp_path: Path, zoo: Zoo, facts: Facts) -> None:
-    of_text = gather(zoo["text"])
-    tokens = of_text.report["tokens"]["tokens_in"]
-    page = render(of_text)
-    assert f"<p>All {tokens:,} tokens of a.jsonl are in the packs.</p>" in page
-    assert "ribbon" not in page.split("</style>")[1]
-    assert 'class="ribbon' in render(facts)
-    padded = gather(built(tmp_path, files=1, **WHOLE | {"pad_segment_to_multiple": 8}))
-    tokens, filler = (padded.report["tokens"][key] for key in ("tokens_in", "filler"))
-    every = f"All {tokens:,} tokens of part0.jsonl are in the packs"
-    assert f"{every}, plus {filler:,} of padding." in text_of(padded)
-
-
-def test_the_step_time_of_one_gpu_is_left_out(tmp_path: Path, facts: Facts) -> None:
-    words = ("Step time", "step time", "straggler", "GPU")
-    assert all(word in text_of(facts) for word in words)
-    one = text_of(gather(built(tmp_path, balance_ranks=1)))
-    shown = one.split("All options that affect the bytes")[0]
-    assert [word for word in words if word in shown] == []
-
-
 def test_tokens_that_a_mix_leaves_aside_are_not_lost(tmp_path: Path) -> None:
     mixed = gather(built(tmp_path, **WHOLE, weights=(1, 9)))
     tokens, text = mixed.report["tokens"], text_of(mixed)
@@ -233,24 +191,6 @@ def test_tokens_that_a_mix_leaves_aside_are_not_lost(tmp_path: Path) -> None:
     assert f"{drawn}; {aside:,} others were not drawn." in text
     kinds = {link.outcome: link.kind for link in mixed.links()}
     assert kinds == {"in the packs": "kept", "not drawn for the mix": "undrawn"}
-
-
-def test_zero_has_no_minus(facts: Facts) -> None:
-    outcomes = [dataclasses.replace(outcome, bias=-0.001) for outcome in facts.outcomes]
-    assert "-0.00" not in text_of(dataclasses.replace(facts, outcomes=outcomes))
-
-
-def test_for_machines_there_are_the_same_numbers(facts: Facts) -> None:
-    data = as_data(facts)
-    assert data["report"] == facts.report
-    assert sum(count for _, count in data["histograms"]["fill"]) == facts.report["packs"]
-    assert [row["strategy"] for row in data["strategies"]] == [
-        outcome.strategy for outcome in facts.outcomes
-    ]
-
-
-def test_of_long_names_the_end_is_kept() -> None:
-    assert (clip("abcdef", 6), clip("abcdef", 4)) == ("abcdef", "…def")
 
 
 def luminance(color: str) -> float:
@@ -279,15 +219,6 @@ def test_text_and_pictures_stand_out_from_their_ground(theme: str) -> None:
         assert all(contrast(name, ground) >= 3 for name in ["empty", *(f"c{n}" for n in range(8))])
 
 
-def test_ticks_of_one_axis_are_in_one_notation(facts: Facts) -> None:
-    pictures = re.findall(r"<figure>.*?</figure>", render(facts), re.DOTALL)
-    assert len(pictures) == 4
-    for picture in pictures:
-        ticks = re.findall(r'<text class="tick soft".*?>(.*?)</text>', picture)
-        assert len(ticks) >= 2
-        assert len({re.sub(r"^(&lt;)?[\d,]+|\d", "", tick) for tick in ticks}) == 1, ticks
-
-
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_browser_shows_it_whole_on_a_phone_and_a_desktop_and_loads_nothing(
@@ -306,33 +237,3 @@ def test_a_browser_shows_it_whole_on_a_phone_and_a_desktop_and_loads_nothing(
     assert answers["background"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
     assert answers["pictures"] > 30
     assert seen.picture.startswith(b"\x89PNG")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_cards_fill_their_rows_however_many_there_are(
-    browser: Chromium, facts: Facts, tmp_path: Path, width: int
-) -> None:
-    page = tmp_path / "report.html"
-    for cards in (7, 6, 5):
-        page.write_text(
-            re.sub(rf'(<div class="card .*?</div>\s*){{{7 - cards}}}', "", render(facts), count=1)
-        )
-        asked = {"cards": "document.querySelectorAll('.card').length"} | QUESTIONS
-        answers = browser.visit(page.as_uri(), width=width, dark=False, questions=asked).answers
-        assert (answers["cards"], answers["rows of cards that are not full"]) == (cards, [])
-
-
-def test_the_browser_tells_of_a_page_that_breaks_the_rules(
-    browser: Chromium, facts: Facts, tmp_path: Path
-) -> None:
-    image, wide = "<img src='http://192.0.2.1/x'>", "<div style='width:2000px'>wide</div>"
-    bad, free = tmp_path / "bad.html", tmp_path / "open.html"
-    bad.write_text(render(facts).replace("<main>", f"<main>{image}<script>1</script>"))
-    free.write_text(image + wide)
-    seen = browser.visit(bad.as_uri(), width=390, dark=False, questions=QUESTIONS)
-    assert any("Content Security Policy" in line for line in seen.said)
-    seen = browser.visit(free.as_uri(), width=1280, dark=False, questions=QUESTIONS)
-    assert "http://192.0.2.1/x" in seen.requests
-    assert seen.answers["overflow"] > 0
-    assert seen.answers["outside"]

@@ -33,7 +33,7 @@ def test_json_prints_the_data_of_the_page() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere"], "nowhere/manifest.json does not exist; expected the output of a finished"),
+        (["nowhere"], "nowhere/manifest.json does not exist"),
         ([OUT, "-o", OUT / "r.html"], f"{OUT}/r.html is inside {OUT}, whose manifest lists every"),
     ],
     ids=["no output", "page inside"],

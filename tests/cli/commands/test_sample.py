@@ -4,7 +4,6 @@ import json
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,10 +45,6 @@ def folder(written: tuple[Path, Result]) -> Path:
     return written[0]
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.long
 def test_the_command_names_every_file_and_the_next_command(written: tuple[Path, Result]) -> None:
     folder, result = written
@@ -80,26 +75,6 @@ def test_a_file_that_differs_is_replaced_only_on_request(
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
     assert run("sample", tmp_path, "--overwrite").code == 0
     assert (tmp_path / "pairs.jsonl").read_bytes() == b""
-
-
-def test_conversations_have_two_to_six_turns_and_answers_that_are_docstrings(folder: Path) -> None:
-    chats = [row["messages"] for row in rows(folder / "chats.jsonl")]
-    assert len(chats) > 200
-    roles = [[message["role"] for message in chat if message["role"] != "system"] for chat in chats]
-    assert all(each == ["user", "assistant"] * (len(each) // 2) for each in roles)
-    assert {len(each) // 2 for each in roles} <= {2, 3, 4, 5, 6}
-    assert {chat[0]["role"] for chat in chats} == {"system", "user"}
-    assert any("reasoning_content" in chat[-1] for chat in chats)
-    texts = {message["content"] for chat in chats for message in chat}
-    answer = "Fill a single paragraph of text, returning a new string."
-    assert {"What does `textwrap.fill` do?", answer} <= texts
-
-
-def test_both_sides_of_a_pair_are_documentation_and_differ(folder: Path) -> None:
-    pairs = rows(folder / "pairs.jsonl")
-    assert len(pairs) > 200
-    assert all(set(pair) == {"prompt", "chosen", "rejected"} for pair in pairs)
-    assert all(pair["chosen"] != pair["rejected"] for pair in pairs)
 
 
 @pytest.mark.parametrize(
@@ -155,14 +130,6 @@ def test_functions_are_public_documented_and_known_by_their_whole_name() -> None
     ]
     [function, _] = sample_data._functions({"json/__init__.py": SOURCE})
     assert (function.module, function.name) == ("json", "json.shorten")
-
-
-@pytest.mark.parametrize(
-    ("count", "most", "kept"), [(4, 9, [0, 1, 2, 3]), (9, 3, [0, 3, 6]), (7, 3, [0, 3, 6])]
-)
-def test_functions_are_taken_evenly(count: int, most: int, kept: list[int]) -> None:
-    functions = [sample_data.Function("m", f"m.f{n}", "", "", "", "") for n in range(count)]
-    assert sample_data._spread(functions, most) == [functions[number] for number in kept]
 
 
 def test_an_answer_of_a_pair_is_never_its_own_neighbour() -> None:

@@ -35,27 +35,17 @@ def test_the_report_its_sources_histograms_and_steps_are_printed(zoo: Zoo) -> No
         assert any(line.startswith(title) for line in lines), title
     assert f"steps per epoch       {report['packs'] // 4}" in result.out
     assert "packs per step        4, 2 on each of 2 ranks" in lines
-    assert not any(line.endswith(" ") or "\x1b" in line for line in lines)
-
-
-def test_json_has_the_report_exact_counts_and_steps(zoo: Zoo) -> None:
     found = json.loads(run("stats", zoo["text"], "--json", "--global-batch-size", 4).out)
     assert (found["progress"], found["builds"]) == (None, 1)
-    assert found["report"] == read_report(zoo["text"])
     packs = found["report"]["packs"]
+    assert found["report"] == read_report(zoo["text"])
     assert packs == found["counts"]["fill"]["total"] == found["training"]["packs"]
-    assert found["training"]["world_size"] == 1
-
-
-@pytest.mark.parametrize(("output", "has_labels"), [("v1-rich", True), ("v1-example", False)])
-def test_loss_tokens_are_shown_where_there_are_labels(output: str, has_labels: bool) -> None:
-    assert ("loss tokens" in run("stats", GOLDEN / output).out) == has_labels
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["gone"], "gone/manifest.json does not exist; expected the output of a finished"),
+        (["gone"], "gone/manifest.json does not exist"),
         ([GOLDEN / "v1-rich" / "report.json"], "report.json/manifest.json is not a file"),
         ([GOLDEN / "v1-rich", "gone"], "gone cannot be read: No such file or directory"),
         ([GOLDEN / "v1-rich"] * 2 + ["--global-batch-size", 2], "--global-batch-size is for one"),

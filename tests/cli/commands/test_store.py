@@ -139,7 +139,7 @@ def test_gc_leaves_what_a_running_build_uses(two: Path) -> None:
     [
         ("ls store --yes", "--keep and --yes are for gc, not ls; leave them out"),
         ("verify nothing", "nothing is not a directory; give the one that --keep-tokens name"),
-        ("gc store --keep gone", "gone/manifest.json does not exist; expected the out"),
+        ("gc store --keep gone", "gone/manifest.json does not exist"),
         ("gc store --keep one --json", "--json cannot ask; give --yes too"),
         ("rm store", "'rm' is not one of 'ls', 'verify', 'gc'"),
     ],
