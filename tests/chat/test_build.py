@@ -1,27 +1,29 @@
-"""Conversations through a whole build.
+"""Conversations, and prompts with responses, through a whole build: ids, labels, accounts."""
 
-Ids as transformers makes them, labels on disk, bad rows named.
-"""
-
-import gzip
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from packprep import BuildConfig, build, pack_dataset
+from packprep.chat.conversations import Conversation
+from packprep.chat.prompt_response import PlainFinder, encode_prompted
+from packprep.chat.template import RenderError
+from packprep.engines.backends import load_engine
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
-from tests.helpers.corpus import SHARED, save_tokenizer, tiny_tokenizer, write_jsonl
+from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
 from tests.helpers.errors import assert_says, refused
-from tests.helpers.reference_chat import trained_by_tokens
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<s>' + message.role + '\n' + message.content + '</s>' }}{% "
@@ -39,26 +41,48 @@ CHATS: list[list[dict[str, str]]] = [
     ],
     [{"role": "user", "content": "nobody answers"}],
 ]
+CHAT_ROWS = [{"messages": chat} for chat in CHATS]
 MESSAGES: dict[str, Any] = {"messages_column": "messages", "max_length": 256, "order": "input"}
+PROMPTED = MESSAGES | {"messages_column": None, "prompt_column": "q", "response_column": "a"}
+PROMPT_ROWS = [
+    {"q": "The cat sat on ", "a": "the mat"},
+    {"q": "The c", "a": "at"},  # joined, "cat" is one token
+    {"q": "so <s>", "a": "no </s> more"},
+    {"q": "", "a": "all"},
+    {"q": "nothing", "a": ""},
+    {"q": "", "a": ""},
+]
+ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> str:
-    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    side = ENDS | {"chat_template": TEMPLATE}
     return str(save_tokenizer(tmp_path / "tokenizer", config=side))
 
 
-def built(tmp_path: Path, tokenizer: str, rows: Any, name: str = "out", **options: Any) -> Path:
-    source = tmp_path / f"{name}.jsonl"
-    write_jsonl(source, rows)
-    config = BuildConfig(
-        sources=(str(source),),
-        output=str(tmp_path / name),
-        tokenizer=tokenizer,
-        **{**MESSAGES, **options},
-    )
-    build(config)
+@pytest.fixture
+def bare(tmp_path: Path) -> str:
+    """A tokenizer without a template."""
+    return str(save_tokenizer(tmp_path / "bare", config=ENDS))
+
+
+def options(
+    tmp_path: Path, tokenizer: str, rows: Any, name: str = "out", **more: Any
+) -> dict[str, Any]:
+    source = write_jsonl(tmp_path / f"{name}.jsonl", rows)
+    inputs = {"sources": (str(source),), "output": str(tmp_path / name), "tokenizer": tokenizer}
+    return inputs | MESSAGES | more
+
+
+def built(tmp_path: Path, tokenizer: str, rows: Any, name: str = "out", **more: Any) -> Path:
+    build(BuildConfig(**options(tmp_path, tokenizer, rows, name, **more)))
     return tmp_path / name
+
+
+def report_of(path: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((path / "report.json").read_bytes())
+    return report
 
 
 def conversations(path: Path) -> dict[int, tuple[list[int], list[int] | None]]:
@@ -75,6 +99,15 @@ def conversations(path: Path) -> dict[int, tuple[list[int], list[int] | None]]:
     return found
 
 
+def text_ids(text: str) -> list[int]:
+    """Ids of a text in which no special token is one."""
+    plain = tiny_tokenizer()
+    plain.encode_special_tokens = True
+    ids: list[int] = plain.encode(text, add_special_tokens=False).ids
+    plain.encode_special_tokens = False
+    return ids
+
+
 def by_hand(
     messages: list[dict[str, str]], train_on: str = "assistant"
 ) -> tuple[list[int], list[int]]:
@@ -82,33 +115,67 @@ def by_hand(
 
     Labels where a turn is trained.
     """
-    plain = tiny_tokenizer()
-    plain.encode_special_tokens = True
     ids, trained = [], []
     for number, message in enumerate(messages):
         answers = message["role"] == "assistant" and (
             train_on == "assistant" or number == len(messages) - 1
         )
-        head = plain.encode(message["role"] + "\n").ids
-        content = plain.encode(message["content"]).ids
-        whole = plain.encode(message["role"] + "\n" + message["content"]).ids
+        head, content = text_ids(message["role"] + "\n"), text_ids(message["content"])
+        whole = text_ids(message["role"] + "\n" + message["content"])
         assert head + content == whole, "so that the pieces are the ids"
         ids += [0, *whole, 1]
         trained += [False] * (1 + len(head)) + [answers] * (len(content) + 1)
     return ids, [token if keep else -100 for token, keep in zip(ids, trained, strict=True)]
 
 
-@pytest.mark.parametrize("train_on", ["assistant", "last-turn"])
+@pytest.mark.parametrize("train_on", ["assistant", "last-turn", "all"])
 def test_the_assistants_turns_are_trained_and_a_conversation_without_one_is_dropped(
     tmp_path: Path, tokenizer: str, train_on: str
 ) -> None:
-    out = built(tmp_path, tokenizer, [{"messages": chat} for chat in CHATS], train_on=train_on)
-    assert conversations(out) == {row: by_hand(CHATS[row], train_on) for row in (0, 1)}
-    report = json.loads((out / "report.json").read_bytes())
+    out = built(tmp_path, tokenizer, CHAT_ROWS, train_on=train_on)
+    assert verify(out, level="full").sound
+    if train_on == "all":
+        everything = {row: (by_hand(chat)[0], None) for row, chat in enumerate(CHATS)}
+        assert conversations(out) == everything
+        return
+    expected = {row: by_hand(CHATS[row], train_on) for row in (0, 1)}
+    assert conversations(out) == expected
+    report = report_of(out)
     assert report["documents"]["dropped"] == {"few_loss_tokens": 1}
     assert report["loss_tokens"] == sum(
-        label != -100 for row in (0, 1) for label in by_hand(CHATS[row], train_on)[1]
+        label != -100 for _, labels in expected.values() for label in labels
     )
+
+
+@pytest.mark.parametrize("ends", [{}, {"bos": "none"}, {"bos": "</s>", "eos": "none"}])
+def test_prompt_and_response_follow_each_other_and_the_response_is_trained(
+    tmp_path: Path, bare: str, ends: dict[str, str]
+) -> None:
+    special = {"<s>": [0], "</s>": [1], "none": []}
+    bos, eos = special[ends.get("bos", "<s>")], special[ends.get("eos", "</s>")]
+    expected = {}
+    for number, row in enumerate(PROMPT_ROWS):
+        prompt, response = text_ids(row["q"]), text_ids(row["a"])
+        if prompt or response:
+            ids = [*bos, *prompt, *response, *eos]
+            labels = [-100] * len(bos + prompt) + response + eos
+            expected[number] = ids, [-100, *labels[1:]]
+    if not eos:
+        del expected[4]  # nothing of it is trained
+    out = built(tmp_path, bare, PROMPT_ROWS, **PROMPTED, **ends)
+    assert conversations(out) == expected
+    assert verify(out, level="full").sound
+
+
+def test_sides_of_a_preference_pair_are_responses_to_the_prompt(tmp_path: Path, bare: str) -> None:
+    rows = [{"q": "The cat ", "good": "sat", "bad": "<s>"}]
+    sides = {"response_column": None, "pair_columns": ("good", "bad"), "overflow": "truncate"}
+    (pack,) = PackedShards(built(tmp_path, bare, rows, **PROMPTED | sides))
+    prompt, good, bad = map(text_ids, ("The cat ", "sat", "<s>"))
+    assert pack.tokens.tolist() == [0, *prompt, *good, 1, 0, *prompt, *bad, 1]
+    nothing = [-100] * (1 + len(prompt))
+    assert pack.labels is not None
+    assert pack.labels.tolist() == [*nothing, *good, 1, *nothing, *bad, 1]
 
 
 @pytest.mark.parametrize(("least", "packs_left"), [(1, 1), (0, 4)])
@@ -118,212 +185,57 @@ def test_wrapped_writes_a_pack_without_labels_only_if_asked_to(
     chat = [{"role": "user", "content": "the cat " * 100}, {"role": "assistant", "content": "sat"}]
     ids, labels = by_hand(chat)
     length = -(-len(ids) // 4)
-    rows = [{"messages": chat}]
-    out = built(
-        tmp_path, tokenizer, rows, strategy="wrapped", max_length=length, min_loss_tokens=least
-    )
+    wrapped = {"strategy": "wrapped", "max_length": length, "min_loss_tokens": least}
+    out = built(tmp_path, tokenizer, [{"messages": chat}], **wrapped)
     assert [pack.tokens.tolist() for pack in PackedShards(out, verify=True)] == [
         ids[begin : begin + length] for begin in range(0, len(ids), length)
     ][-packs_left:]
-    trained = sum(label != -100 for label in labels)
-    book = json.loads((out / "report.json").read_bytes())
-    assert (book["loss_tokens"], book["tokens"]["dropped"]) == (
-        trained,
-        {} if least == 0 else {"few_loss_tokens": 3 * length},
-    )
+    report = report_of(out)
+    assert report["loss_tokens"] == sum(label != -100 for label in labels)
+    assert report["tokens"]["dropped"] == ({"few_loss_tokens": 3 * length} if least else {})
     assert verify(out, level="full").sound
 
 
-def test_with_everything_trained_there_are_no_labels_to_store(
-    tmp_path: Path, tokenizer: str
-) -> None:
-    out = built(tmp_path, tokenizer, [{"messages": chat} for chat in CHATS], train_on="all")
-    assert conversations(out) == {row: (by_hand(chat)[0], None) for row, chat in enumerate(CHATS)}
-
-
-def test_text_of_messages_never_becomes_a_special_token(tmp_path: Path, tokenizer: str) -> None:
-    chats = [
-        [{**message, "content": message["content"] + "<s></s>"} for message in chat]
-        for chat in CHATS
-    ]
-    out = built(tmp_path, tokenizer, [{"messages": chat} for chat in chats], train_on="all")
-    for row, (ids, _) in conversations(out).items():
-        assert [ids.count(0), ids.count(1)] == [len(chats[row])] * 2
-
-
-@pytest.mark.parametrize("kind", ["sharegpt", "pair", "json text", "parquet", "parquet pair"])
-def test_the_packs_do_not_depend_on_the_names_of_the_columns(
+@pytest.mark.parametrize("kind", ["sharegpt", "pair", "parquet"])
+def test_columns_of_known_names_are_found_and_named(
     tmp_path: Path, tokenizer: str, kind: str
 ) -> None:
-    chats = CHATS[:1]
-    expected = {0: by_hand(chats[0])}
-    sharegpt = [
-        {"from": {"user": "human", "assistant": "gpt"}[each["role"]], "value": each["content"]}
-        for each in chats[0]
-    ]
-    kinds: dict[str, list[Any]] = {
-        "sharegpt": [{"conversations": sharegpt}],
-        "json text": [{"messages": json.dumps(chat)} for chat in chats],
-        "parquet": [{"messages": chat} for chat in chats],
-    }
-    pairs = [{"prompt": chat[0]["content"], "response": chat[1]["content"]} for chat in chats]
-    rows = kinds.get(kind, pairs)
-    if "parquet" in kind:
+    """tests/chat/test_conversations.py has all ways to write a conversation."""
+    question, answer = (message["content"] for message in CHATS[0])
+    sharegpt = [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
+    row: dict[str, Any] = {"conversations": sharegpt} if kind == "sharegpt" else CHAT_ROWS[0]
+    row = {"prompt": question, "response": answer} if kind == "pair" else row
+    source = write_jsonl(tmp_path / "rows.jsonl", [row])
+    if kind == "parquet":
         source = tmp_path / "rows.parquet"
-        pq.write_table(pa.Table.from_pylist(rows), source)
-    else:
-        source = write_jsonl(tmp_path / "rows.jsonl", rows)
+        pq.write_table(pa.Table.from_pylist([row]), source)
     out = ["-o", tmp_path / "out", "--tokenizer", tokenizer]
     found = run("build", source, *out, "--messages-column", "auto", "--order", "input")
-    assert found.code == 0, found.err
-    assert conversations(tmp_path / "out") == expected
-    names = "'prompt' and 'response'" if "pair" in kind else repr(next(iter(rows[0])))
+    assert conversations(tmp_path / "out") == {0: by_hand(CHATS[0])}
+    names = " and ".join(map(repr, row))
     assert f"conversations are read from {names}" in found.err
 
 
-def test_a_prompt_that_is_messages_stays_messages(tmp_path: Path, tokenizer: str) -> None:
-    rows = [{"q": CHATS[0][:1], "a": CHATS[0][1]["content"]}]
-    out = built(
-        tmp_path, tokenizer, rows, messages_column=None, prompt_column="q", response_column="a"
-    )
-    assert conversations(out) == {0: by_hand(CHATS[0])}
-
-
-@pytest.mark.parametrize(
-    ("messages", "message", "reason"),
-    [
-        ([{"content": "a"}], "message 0 has no role; it has 'content'", "no_role"),
-        (None, "'messages' is null, expected a list of messages", "null"),
-        ("plain", "'messages' is text but not JSON", "bad_json"),
-        ([{"role": "user", "content": "\ud800"}], "'messages' has a lone surrogate", "bad_utf8"),
-    ],
-)
-def test_a_bad_conversation_is_named_and_may_be_skipped(
-    tmp_path: Path, tokenizer: str, messages: Any, message: str, reason: str
-) -> None:
-    """tests/chat/test_conversations.py has all reasons."""
-    rows = [{"messages": CHATS[0]}, {"messages": messages}, {"messages": CHATS[1]}]
-    source = write_jsonl(tmp_path / "rows.jsonl", rows)
-    command = ["build", source, "-o", tmp_path / "out", "--tokenizer", tokenizer]
-    command += ["--messages-column", "messages"]
-    found = run(*command)
-    assert found.code == 2
-    assert f"rows.jsonl row 1 (line 2): {message}" in found.err
-    assert not (tmp_path / "out").exists()
-    assert run(*command, "--on-error", "skip").code == 0
-    assert sorted(conversations(tmp_path / "out")) == [0, 2]
-    report = json.loads((tmp_path / "out" / "report.json").read_bytes())
-    assert report["documents"]["skipped"] == {reason: 1}
-
-
-def test_a_template_that_refuses_a_conversation_is_an_error_of_that_row(tmp_path: Path) -> None:
-    side = {"bos_token": "<s>", "eos_token": "</s>"}
-    tokenizer = str(save_tokenizer(tmp_path / "tokenizer", config=side))
-    (tmp_path / "strict.jinja").write_text(
-        "{% if messages[0].role != 'user' %}{{ raise_exception('the user begins') }}{% endif %}"
-        + TEMPLATE
-    )
-    rows = [{"messages": chat} for chat in CHATS]
-    strict = str(tmp_path / "strict.jinja")
-    with refused(InputError, "row 1 (line 2)", "the chat template", "the user begins"):
-        built(tmp_path, tokenizer, rows, chat_template=strict)
-    with refused(ConfigError, "no chat template; give one with --chat-template FILE"):
+def test_bad_conversations_are_named_and_may_be_skipped(tmp_path: Path, tokenizer: str) -> None:
+    bad = [[{"content": "a"}], None, "plain", [{"role": "user", "content": "\ud800"}]]
+    rows = [CHAT_ROWS[0], *({"messages": messages} for messages in bad), CHAT_ROWS[1]]
+    with refused(InputError, "out.jsonl row 1 (line 2): message 0 has no role; it has 'content'"):
         built(tmp_path, tokenizer, rows)
+    assert not (tmp_path / "out").exists()
+    out = built(tmp_path, tokenizer, rows, on_error="skip")
+    assert sorted(conversations(out)) == [0, 5]
+    skipped = {"no_role": 1, "null": 1, "bad_json": 1, "bad_utf8": 1}
+    assert report_of(out)["documents"]["skipped"] == skipped
 
 
-def test_tokens_are_reused_with_the_same_template_only(tmp_path: Path, tokenizer: str) -> None:
-    rows = [{"messages": chat} for chat in CHATS[:2]]
-    store, file = tmp_path / "store", tmp_path / "same.jinja"
-    one = built(tmp_path, tokenizer, rows, "same", keep_tokens=str(store))
-    for text, folders in ((TEMPLATE, 1), ("{# another #}" + TEMPLATE, 2)):
-        file.write_text(text)
-        again = BuildConfig(
-            sources=(str(tmp_path / "same.jsonl"),),
-            output=str(tmp_path / f"again {folders}"),
-            tokenizer=tokenizer,
-            chat_template=str(file),
-            keep_tokens=str(store),
-            **MESSAGES,
-        )
-        build(again)
-        assert conversations(Path(again.output)) == conversations(one)
-        assert sum(path.is_dir() for path in store.iterdir()) == folders
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_verify_renders_the_conversations_again(tmp_path: Path, tokenizer: str, own: bool) -> None:
-    file = tmp_path / "own.jinja"
-    file.write_text(TEMPLATE)
-    options = {"chat_template": str(file)} if own else {}
-    out = built(tmp_path, tokenizer, [{"messages": chat} for chat in CHATS], **options)
-    verdict = verify(out, level="full")
-    assert ([*verdict.findings], verdict.sampled) == ([], 3)
-    (file if own else Path(tokenizer) / "tokenizer_config.json").write_text(
-        TEMPLATE + " "
-        if own
-        else json.dumps({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "other"})
-    )
-    [finding] = verify(out, level="full").findings
-    assert "is not the chat template of this output" in finding.what
-
-
-def test_pack_dataset_gives_what_build_writes(tmp_path: Path, tokenizer: str) -> None:
-    rows = [{"messages": chat, "weight": number / 2} for number, chat in enumerate(CHATS)]
-    out = built(tmp_path, tokenizer, rows, carry=("weight",))
-    packed = pack_dataset(datasets.Dataset.from_list(rows), tokenizer, carry="weight", **MESSAGES)
-    assert packed.to_list() == datasets.load_from_disk(str(out)).to_list()
-    assert packed[0]["weight"] == [0.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"input_ids_column": "ids"}, "input_ids_column cannot be used with conversations"),
-        ({"bos": "<s>"}, "leave out --bos and --eos"),
-        ({"truncate_at": "x"}, "truncate_at is for text"),
-        ({"prompt_column": "p"}, "prompt_column and response_column go together"),
-        ({"template_variables": "[1]"}, "template_variables is '[1]', expected JSON"),
-        ({"messages_column": "chat"}, "there is no column 'chat'; there are messages"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(
-    tmp_path: Path, tokenizer: str, options: dict[str, Any], words: str
+def test_a_template_that_refuses_a_conversation_is_an_error_of_that_row(
+    tmp_path: Path, bare: str
 ) -> None:
-    with pytest.raises((ConfigError, InputError)) as caught:
-        built(tmp_path, tokenizer, [{"messages": CHATS[0]}], **options)
-    assert_says(str(caught.value), words)
-
-
-OPENINGS = {
-    "llama3_2": ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
-    "qwen3": ("<|im_start|>assistant\n", "<|im_end|>"),
-    "mistral_nemo": ("[/INST]", "</s>"),
-}
-
-
-@pytest.mark.parametrize("name", OPENINGS)
-def test_real_chats_have_transformers_ids_and_the_brute_force_mask_in_the_packs(
-    tmp_path: Path, name: str
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    folder = SHARED / "tokenizers" / name
-    with gzip.open(SHARED / "text" / "sgd_chat.jsonl.gz", "rt") as file:
-        rows = [json.loads(line) for line in file]
-    chats = [{"messages": row["messages"]} for row in random.Random(0).sample(rows, 60)]
-    out = built(tmp_path, str(folder), chats, max_length=4096)
-    theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
-    opening, end = OPENINGS[name]
-    open_ids = theirs(opening, add_special_tokens=False)["input_ids"]
-    end_id = theirs.convert_tokens_to_ids(end)
-    found = conversations(out)
-    assert len(found) == len(chats)
-    for row, chat in enumerate(chats):
-        ids, labels = found[row]
-        # The day that llama's template has for a world without a clock, which transformers is not.
-        options = {"date_string": "26 Jul 2024", "tokenize": True, "return_dict": False}
-        assert ids == theirs.apply_chat_template(chat["messages"], **options)
-        trained = trained_by_tokens(ids, open_ids, end_id)
-        assert labels == [token if keep else -100 for token, keep in zip(ids, trained, strict=True)]
+    strict = tmp_path / "strict.jinja"
+    refuses = "{% if messages[0].role != 'user' %}{{ raise_exception('the user begins') }}{% endif"
+    strict.write_text(refuses + " %}" + TEMPLATE)
+    with refused(InputError, "row 1 (line 2)", "the chat template", "the user begins"):
+        built(tmp_path, bare, CHAT_ROWS, chat_template=str(strict))
 
 
 def thoughtful(rows: int) -> tuple[list[dict[str, Any]], list[str]]:
@@ -344,19 +256,18 @@ def test_text_that_the_template_leaves_out_is_counted_by_source_and_named(
 ) -> None:
     """TEMPLATE knows no reasoning. Only the first of two files has some."""
     rows, thoughts = thoughtful(20)
-    write_jsonl(tmp_path / "a.jsonl", [{"messages": CHATS[0]}, *rows])
-    write_jsonl(tmp_path / "b.jsonl", [{"messages": CHATS[0]}])
-    inputs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    options = ["--tokenizer", tokenizer, "--messages-column", "messages", "--max-length", "64"]
-    result = run("build", *inputs, "-o", tmp_path / "out", *options)
+    first = write_jsonl(tmp_path / "a.jsonl", [CHAT_ROWS[0], *rows])
+    second = write_jsonl(tmp_path / "b.jsonl", CHAT_ROWS[:1])
+    more = ["--tokenizer", tokenizer, "--messages-column", "messages", "--max-length", "64"]
+    result = run("build", first, second, "-o", tmp_path / "out", *more)
     characters = sum(map(len, thoughts))
     tokens = sum(len(tiny_tokenizer().encode(thought).ids) for thought in thoughts)
     assert f"left out            {characters:,} characters ({tokens:,} tokens) by the" in result.out
     assert (
         f"the chat template leaves out {characters:,} characters of reasoning in 20 documents, "
-        f"first at {inputs[0]} row 1 message 1 (reasoning): a model is not trained on it"
+        f"first at {first} row 1 message 1 (reasoning): a model is not trained on it"
     ) in result.err
-    report = json.loads((tmp_path / "out/report.json").read_bytes())
+    report = report_of(tmp_path / "out")
     sizes = {"characters": characters, "tokens": tokens}
     total = {"documents": 20, **sizes, "fields": {"reasoning": sizes}}
     assert report["left_out"] == report["sources"][0]["left_out"] == total
@@ -367,26 +278,164 @@ def test_text_that_the_template_leaves_out_is_counted_by_source_and_named(
 
 
 def test_the_gate_fails_where_a_template_leaves_out_more(tmp_path: Path, tokenizer: str) -> None:
-    rows, _ = thoughtful(2)
-    plain = [{"messages": CHATS[1]} for _ in rows]
-    before = built(tmp_path, tokenizer, plain, "before")
-    after = built(tmp_path, tokenizer, rows, "after")
+    before = built(tmp_path, tokenizer, CHAT_ROWS[:2], "before")
+    after = built(tmp_path, tokenizer, thoughtful(2)[0], "after")
     baseline = tmp_path / "baseline.json"
     assert run("check", before, "--baseline", baseline, "--update-baseline").code == 0
     failed = run("check", after, "--baseline", baseline)
     assert failed.code == 1
     assert "left_out.characters was 0" in failed.out
-    template = Path(tokenizer) / "keeps.jinja"
-    template.write_text(TEMPLATE.replace("'\n' +", "'\n' + (message.reasoning_content or '') +"))
-    keeps = built(tmp_path, tokenizer, rows, "keeps", chat_template=str(template))
-    assert "left_out.characters was" not in run("check", keeps, "--baseline", baseline).out
 
 
-def test_kept_tokens_know_what_is_left_out(tmp_path: Path, tokenizer: str) -> None:
-    rows, _ = thoughtful(5)
-    whole = built(tmp_path, tokenizer, rows, "whole", keep_tokens=str(tmp_path / "store"))
-    kept: dict[str, Any] = {"max_length": 128, "keep_tokens": str(tmp_path / "store")}
-    again = built(tmp_path, tokenizer, rows, "again", **kept)
-    counts = [json.loads((path / "report.json").read_bytes()) for path in (whole, again)]
-    assert counts[0]["left_out"] == counts[1]["left_out"]
-    assert counts[0]["left_out"]["documents"] == 5
+def test_tokens_are_reused_with_the_same_template_only(tmp_path: Path, tokenizer: str) -> None:
+    rows, store, file = thoughtful(3)[0], tmp_path / "store", tmp_path / "same.jinja"
+    one = built(tmp_path, tokenizer, rows, "same", keep_tokens=str(store))
+    for text, folders in ((TEMPLATE, 1), ("{# another #}" + TEMPLATE, 2)):
+        file.write_text(text)
+        again = options(tmp_path, tokenizer, rows, "same", keep_tokens=str(store))
+        again |= {"output": str(tmp_path / f"again {folders}"), "chat_template": str(file)}
+        build(BuildConfig(**again))
+        assert conversations(Path(again["output"])) == conversations(one)
+        assert report_of(Path(again["output"]))["left_out"] == report_of(one)["left_out"]
+        assert sum(path.is_dir() for path in store.iterdir()) == folders
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_verify_renders_the_conversations_again(tmp_path: Path, tokenizer: str, own: bool) -> None:
+    file = tmp_path / "own.jinja"
+    file.write_text(TEMPLATE)
+    out = built(tmp_path, tokenizer, CHAT_ROWS, **{"chat_template": str(file)} if own else {})
+    verdict = verify(out, level="full")
+    assert ([*verdict.findings], verdict.sampled) == ([], 3)
+    if own:
+        file.write_text(TEMPLATE + " ")
+    else:
+        other = json.dumps(ENDS | {"chat_template": "other"})
+        (Path(tokenizer) / "tokenizer_config.json").write_text(other)
+    [finding] = verify(out, level="full").findings
+    assert "is not the chat template of this output" in finding.what
+
+
+@pytest.mark.parametrize("kind", ["chats", "turns", "prompts"])
+def test_pack_dataset_gives_what_build_writes(
+    tmp_path: Path, tokenizer: str, bare: str, kind: str
+) -> None:
+    rows = [row | {"weight": number / 2} for number, row in enumerate(CHAT_ROWS)]
+    more: dict[str, Any] = MESSAGES | {"carry": ("weight",)}
+    if kind == "turns":
+        more = MESSAGES | {"turns": "each"}
+    elif kind == "prompts":
+        tokenizer, rows, more = bare, PROMPT_ROWS, PROMPTED
+    out = built(tmp_path, tokenizer, rows, **more)
+    packed = pack_dataset(datasets.Dataset.from_list(rows), tokenizer, **more)
+    assert packed.to_list() == datasets.load_from_disk(str(out)).to_list()
+    assert kind != "chats" or packed[0]["weight"] == [0.0, 0.5]
+
+
+PAIR = {"pair_columns": ("a", "b"), "overflow": "drop", "messages_column": "auto"}
+NO_TEMPLATE = "no chat template; give one with --chat-template FILE"
+TWO_ASKED = [{"q": [{"role": "user", "content": text} for text in "ab"], "a": "c"}]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"input_ids_column": "ids"}, "input_ids_column cannot be used with conversations"),
+        ({"bos": "<s>"}, "leave out --bos and --eos"),
+        ({"truncate_at": "x"}, "truncate_at is for text"),
+        ({"prompt_column": "p"}, "prompt_column and response_column go together"),
+        ({"template_variables": "[1]"}, "template_variables is '[1]', expected JSON"),
+        ({"messages_column": "chat"}, "there is no column 'chat'; there are messages"),
+        ({"train_fields": "thoughts"}, "train_fields has 'thoughts', expected some of content, "),
+        ({"train_fields": ""}, "train_fields is empty, expected some of content, reasoning, "),
+        ({"train_fields": "content", "train_on": "last-turn"}, "is for train_on assistant, not"),
+        ({"train_fields": "content", "messages_column": None}, "give --messages-column too"),
+        ({"turns": "each", "train_on": "last-turn"}, "with train_on last-turn; leave one"),
+        ({"turns": "each", "messages_column": None}, "give --messages-column too"),
+        ({"turns": "each"} | PAIR, "turns each cannot be used with pair_columns"),
+        ({"turns": "row", "max_turns": 2}, "give --turns each or auto"),
+        ({"turns": "each", "max_turns": 0}, "max_turns is 0, expected at least 1"),
+        ({"bare": CHAT_ROWS, "messages_column": "auto"}, NO_TEMPLATE),
+        ({"bare": PROMPT_ROWS, "template_variables": "{}"} | PROMPTED, NO_TEMPLATE),
+        ({"bare": TWO_ASKED} | PROMPTED, "row 0 (line 1): without a chat template a row must"),
+        (
+            {"bare": PROMPT_ROWS, "train_fields": ("reasoning",)} | PROMPTED,
+            "without a chat template a response is content",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused(
+    tmp_path: Path, tokenizer: str, bare: str, more: dict[str, Any], words: str
+) -> None:
+    """bare: rows for a tokenizer without a template."""
+    rows, used = more.get("bare", CHAT_ROWS[:1]), bare if "bare" in more else tokenizer
+    with pytest.raises((ConfigError, InputError)) as caught:
+        built(tmp_path, used, rows, **{name: more[name] for name in more if name != "bare"})
+    assert_says(str(caught.value), words)
+
+
+def spaced(kind: str) -> Tokenizer:
+    """A tokenizer of single characters that puts a space before a text, as SentencePiece does."""
+    vocabulary = {token: number for number, token in enumerate(["<unk>", "<s>", *"▁Ġabc"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+    tokenizer.add_special_tokens(["<s>"])
+    spaces = [decoders.Replace("▁", " "), decoders.Replace("Ġ", " ")]
+    tokenizer.decoder = decoders.Sequence([*spaces, decoders.Fuse()])
+    if kind == "Prepend":
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+    elif kind == "ByteLevel":
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.ByteLevel(add_prefix_space=True)]
+        )
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["always", "first", "Prepend", "ByteLevel"])
+def test_no_space_is_put_between_prompt_and_response(kind: str) -> None:
+    tokenizer = spaced(kind)
+    raw = tokenizer.to_str().encode()
+    pairs = [("ab", "ca"), ("ab ", "c"), ("ab", " c"), ("", "abc"), ("abc", "")]
+    rendered = [PlainFinder(["<s>"]).render(asked(*pair)) for pair in pairs]
+    spans = [[place for span in one.trained or [] for place in span] for one in rendered]
+    specials = pa.array([one.specials for one in rendered], pa.list_(pa.int32()))
+    texts = [one.text for one in rendered]
+    table = pa.table({"text": texts, "trained": spans, "specials": specials})
+    made = encode_prompted(table, load_engine("hf", raw, parse_special_tokens=True), raw).tokens
+    for row, (prompt, response) in enumerate(pairs):
+        ids = made.ids[made.offsets[row] : made.offsets[row + 1]]
+        trained = made.trained[made.offsets[row] : made.offsets[row + 1]]
+        assert tokenizer.decode(ids.tolist()) == " " + prompt + response
+        assert tokenizer.decode(ids[trained].tolist()) == (response if prompt else " " + response)
+        assert np.flatnonzero(trained).tolist() == list(range(len(ids) - trained.sum(), len(ids)))
+
+
+def asked(prompt: Any, response: Any, **more: Any) -> Conversation:
+    return Conversation(
+        [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}], **more
+    )
+
+
+@given(st.text(max_size=9), st.text(max_size=9))
+def test_the_rendering_is_the_two_texts_joined(prompt: str, response: str) -> None:
+    rendered = PlainFinder(["<s>"]).render(asked(prompt, response))
+    assert rendered.text == prompt + response
+    assert rendered.trained == [(len(prompt), len(prompt + response))]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Conversation([{"role": "user", "content": "a"}] * 2),
+        Conversation([*asked("a", "b").messages, {"role": "user", "content": "c"}]),
+        asked([{"type": "text", "text": "a"}], "b"),
+        asked("a", "b", tools=[{"name": "f"}]),
+        asked("a", "b", variables={"x": 1}),
+    ],
+)
+def test_a_row_of_more_than_two_texts_needs_a_template(row: Conversation) -> None:
+    with refused(RenderError, "a row must be two texts, prompt and response"):
+        PlainFinder([]).render(row)

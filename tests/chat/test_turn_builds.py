@@ -2,30 +2,30 @@
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
-from packprep import BuildConfig, build, pack_dataset
+from packprep import BuildConfig, build
 from packprep.execute import stages, window_files
 from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
-from packprep.loaders import PackedLoader, PackedShards
+from packprep.loaders import PackedLoader, PackedShards, to_hf
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import SHARED, disk_fails, save_tokenizer, write_jsonl
-from tests.helpers.errors import refused
 from tests.helpers.planted import plant
+from tests.helpers.torch_models import tiny_llama
 from tests.helpers.zoo import Zoo
 
+from .test_build import built, options, report_of
 from .test_left_out import FORGETS
-from .test_turn_documents import KIMI, LLAMA
+from .test_turn_documents import KIMI
 
-MESSAGES: dict[str, Any] = {"messages_column": "messages", "max_length": 512, "engine": "hf"}
 SMALL = FORGETS.replace("<|im_start|>", "<s>").replace("<|im_end|>", "</s>")
-MODES = ("row", "auto", "each")
+LONG = pytest.mark.long
 Found = dict[tuple[int, int], tuple[list[int], list[int]]]
 
 
@@ -52,21 +52,10 @@ def thoughtful(rows: int, *, inline: bool = False, thinks: bool = True) -> list[
     return made
 
 
-def options(tmp_path: Path, tokenizer: str, rows: Any, name: str, **more: Any) -> dict[str, Any]:
-    source = write_jsonl(tmp_path / f"{name}.jsonl", rows)
-    inputs = {"sources": (str(source),), "output": str(tmp_path / name), "tokenizer": tokenizer}
-    return inputs | MESSAGES | more
-
-
-def built(tmp_path: Path, tokenizer: str, rows: Any, name: str = "out", **more: Any) -> Path:
-    build(BuildConfig(**options(tmp_path, tokenizer, rows, name, **more)))
-    return tmp_path / name
-
-
-def found_in(path: Path) -> Found:
+def found_in(path: Path, split: str = "train") -> Found:
     """Ids and labels of each document, by row and turn; a document is in one piece."""
     found: Found = {}
-    for pack in PackedShards(path, verify=True):
+    for pack in PackedShards(path, verify=True, split=split):
         assert pack.document_ids is not None
         assert pack.labels is not None
         turns = pack.columns["turn_ids"].tolist()
@@ -77,17 +66,12 @@ def found_in(path: Path) -> Found:
     return found
 
 
-def report_of(path: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((path / "report.json").read_bytes())
-    return report
-
-
 @pytest.mark.parametrize(
     ("name", "source", "end"),
     [
         ("qwen3", None, "<|im_end|>"),
-        ("qwen3", KIMI.replace("<|im_middle|>", "\n"), "<|im_end|>"),
-        ("llama3_2", None, "<|eot_id|>"),
+        pytest.param("qwen3", KIMI.replace("<|im_middle|>", "\n"), "<|im_end|>", marks=LONG),
+        pytest.param("llama3_2", None, "<|eot_id|>", marks=LONG),
     ],
     ids=["qwen3", "kimi", "llama3"],
 )
@@ -95,7 +79,7 @@ def test_every_thought_is_trained_once_in_the_ids_of_transformers(
     tmp_path: Path, name: str, source: str | None, end: str
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    folder, count = SHARED / "tokenizers" / name, 60
+    folder, count = SHARED / "tokenizers" / name, 20
     theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
     rows = thoughtful(count, inline=name == "llama3_2")
     more: dict[str, Any] = {"turns": "each"}
@@ -123,30 +107,6 @@ def test_every_thought_is_trained_once_in_the_ids_of_transformers(
         trained_texts.append(theirs.decode([label for label in labels if label != -100]))
     thoughts = Counter("\n".join(trained_texts).split("thought ")[1:])
     assert (len(thoughts), sum(thoughts.values())) == (3 * count, 3 * count)
-    report = report_of(out)
-    assert report["left_out"]["characters"] == 0
-    assert report["documents"]["in"] == 3 * count
-    assert report["turns"]["rows"] == report["turns"]["split_rows"] == count
-
-
-@pytest.mark.parametrize("appends", [False, True])
-def test_auto_writes_the_bytes_of_row_where_nothing_is_lost(
-    tmp_path: Path, tokenizer: str, appends: bool
-) -> None:
-    """Rows without a thought, and a template that only appends."""
-    rows = thoughtful(20, inline=appends, thinks=appends)
-    more = {}
-    if appends:
-        signs = {"<|im_start|>": "<s>", "<|im_middle|>": ":", "<|im_end|>": "</s>"}
-        source = LLAMA
-        for sign, ours in signs.items():
-            source = source.replace(sign, ours)
-        (tmp_path / "llama.jinja").write_text(source)
-        more["chat_template"] = str(tmp_path / "llama.jinja")
-    row, auto = (built(tmp_path, tokenizer, rows, mode, turns=mode, **more) for mode in MODES[:2])
-    assert report_of(row)["sha256"] == report_of(auto)["sha256"]
-    assert {turn for _, turn in found_in(auto)} == {-1}
-    assert report_of(auto)["turns"]["same_text_rows"] == (0 if appends else 20)
 
 
 def test_auto_writes_the_documents_of_each_where_text_is_lost(
@@ -154,11 +114,15 @@ def test_auto_writes_the_documents_of_each_where_text_is_lost(
 ) -> None:
     rows = [*thoughtful(5), *thoughtful(5, thinks=False)]
     whole, auto, each = (
-        found_in(built(tmp_path, tokenizer, rows, mode, turns=mode)) for mode in MODES
+        built(tmp_path, tokenizer, rows, turns, turns=turns) for turns in ("row", "auto", "each")
     )
-    assert auto == {key: each[key] for key in each if key[0] < 5} | {
-        key: whole[key] for key in whole if key[0] >= 5
-    }
+    split = {place: document for place, document in found_in(each).items() if place[0] < 5}
+    kept = {place: document for place, document in found_in(whole).items() if place[0] >= 5}
+    assert found_in(auto) == split | kept
+    turns = report_of(auto)["turns"]
+    assert (turns["rows"], turns["split_rows"], turns["same_text_rows"]) == (10, 5, 5)
+    lost = [report_of(out)["left_out"]["documents"] for out in (whole, auto, each)]
+    assert lost == [5, 0, 0]
 
 
 def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: str) -> None:
@@ -168,8 +132,10 @@ def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: s
         {"messages": [*thoughtful(1)[0]["messages"], {"role": "user", "content": "and now?"}]},
         {"messages": []},
     ]
-    turns_of: dict[str, Any] = {"turns": "each", "max_turns": 2, "on_error": "skip"}
-    out = built(tmp_path, tokenizer, rows, **turns_of)
+    source, out = write_jsonl(tmp_path / "rows.jsonl", rows), tmp_path / "out"
+    command = ["build", source, "-o", out, "--tokenizer", tokenizer, "--messages-column"]
+    command += ["messages", "--turns", "each", "--max-turns", "2", "--on-error", "skip"]
+    result = run(*command)
     report = report_of(out)
     turns = {
         "rows": 6,
@@ -187,20 +153,15 @@ def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: s
     documents["dropped"] = {"few_loss_tokens": 1}
     assert {name: report["documents"][name] for name in documents} == documents
     assert report["left_out"]["documents"] == 4, "the first turn of each has no document"
-    found = found_in(out)
-    assert sorted(found) == [(row, turn) for row in (0, 1, 2, 4) for turn in (3, 5)]
+    assert sorted(found_in(out)) == [(row, turn) for row in (0, 1, 2, 4) for turn in (3, 5)]
     verdict = verify(out, level="full")
     assert ([*verdict.findings], verdict.sampled) == ([], 6)
-    command = ["build", tmp_path / "out.jsonl", "-o", tmp_path / "again", "--tokenizer", tokenizer]
-    command += ["--messages-column", "messages", "--turns", "each"]
-    command += ["--max-turns", "2", "--on-error", "skip"]
-    result = run(*command)
     lines = " ".join(result.out.split())
     assert "rows 6 (4 with a document per turn, 1 whole)" in lines
-    assert "1 rows without a turn of the assistant" in lines
     assert "4 earlier turns left out by --max-turns" in lines
-    assert "behind last turn 8 characters in 1 rows" in lines
     assert "to train it, raise --max-turns, or choose a template that writes it" in result.err
+    whole = run(*command[:7], "messages", "-o", tmp_path / "whole", "--on-error", "skip")
+    assert "to train it, build with --turns auto, or choose a template" in whole.err
 
 
 def test_a_row_in_which_one_document_cannot_be_encoded_is_skipped_whole(tmp_path: Path) -> None:
@@ -213,15 +174,16 @@ def test_a_row_in_which_one_document_cannot_be_encoded_is_skipped_whole(tmp_path
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.add_special_tokens(["<s>", "</s>", "bad"])
     words.save(str(folder / "tokenizer.json"))
-    good, poor = thoughtful(2)
-    poor["messages"][3]["content"] = "a bad one"
-    out = built(tmp_path, str(folder), [good, poor], turns="each", on_error="skip")
+    rows = thoughtful(2)
+    rows[1]["messages"][3]["content"] = "a bad one"
+    more = {"turns": "each", "engine": "hf"}
+    out = built(tmp_path, str(folder), rows, on_error="skip", **more)
     assert sorted(found_in(out)) == [(0, 1), (0, 3), (0, 5)]
     report = report_of(out)
     assert report["documents"]["skipped"] == {"special_tokens": 1}
     assert (report["documents"]["in"], report["documents"]["empty"]) == (4, 0)
     with pytest.raises(InputError, match="special token"):
-        built(tmp_path, str(folder), [good, poor], "stopped", turns="each")
+        built(tmp_path, str(folder), rows, "stopped", **more)
 
 
 def test_the_documents_of_a_row_are_held_out_drawn_and_carried_together(
@@ -231,44 +193,39 @@ def test_the_documents_of_a_row_are_held_out_drawn_and_carried_together(
     out = built(tmp_path, tokenizer, rows, turns="each", holdout=0.3, carry=("reward",))
     sides = []
     for split in ("train", "validation"):
-        packs = PackedShards(out, split=split)
-        sides.append({row for pack in packs for row in pack.columns["document_ids"].tolist()})
-        for pack in packs:
+        sides.append({row for row, _ in found_in(out, split)})
+        for pack in PackedShards(out, split=split):
             assert pack.columns["reward"].tolist() == pack.columns["document_ids"].tolist()
     assert sides[0] | sides[1] == set(range(60))
     assert not sides[0] & sides[1]
     assert sides[1]
-    mixed = built(tmp_path, tokenizer, rows, "mix", turns="each", max_tokens=6000, weights=("1",))
+    drawn = {"max_tokens": 6000, "weights": ("1",), "order": "shuffle"}
+    mixed = built(tmp_path, tokenizer, rows, "mix", turns="each", **drawn)
     turns = Counter(row for row, _ in found_in(mixed))
     assert set(turns.values()) == {3}
     assert 0 < len(turns) < 60
     assert verify(mixed, level="full").sound
 
 
-@pytest.mark.parametrize("overflow", ["split", "truncate", "drop"])
-def test_long_documents_of_turns_are_cut_and_verified(
-    tmp_path: Path, tokenizer: str, overflow: str
-) -> None:
-    limits: dict[str, Any] = {"turns": "each", "max_length": 100}
-    out = built(tmp_path, tokenizer, thoughtful(8), overflow=overflow, **limits)
+def test_long_documents_of_turns_are_cut_and_verified(tmp_path: Path, tokenizer: str) -> None:
+    more: dict[str, Any] = {"turns": "each", "max_length": 100}
+    out = built(tmp_path, tokenizer, thoughtful(8), overflow="split", **more)
     assert [*verify(out, level="full").findings] == []
-    if overflow == "drop":
-        with pytest.raises(InputError, match=r"row 0 message \d has .* but a pack holds 100"):
-            built(tmp_path, tokenizer, thoughtful(8), "no", overflow="error", **limits)
+    with pytest.raises(InputError, match=r"row 0 message \d has .* but a pack holds 100"):
+        built(tmp_path, tokenizer, thoughtful(8), "no", overflow="error", **more)
 
 
 def test_the_commands_name_the_turn(zoo: Zoo) -> None:
-    """Row 2 has three turns, row 0 of chats is whole and begins with a system message."""
-    turns, chats = zoo["turns"], zoo["chats"]
+    """Row 2 has three turns."""
+    turns = zoo["turns"]
     listed = json.loads(run("show", turns, "--find", "2", "--json").out)
     places = {(each["document"], each["turn"]) for each in listed}  # a long one is in pieces
     assert places == {(2, 1), (2, 3), (2, 5)}
     assert "turn" in run("show", turns, "--rows", "--pack", "0").out
     shown = run("show", turns, "--doc", "2").out
     assert [turn for turn in range(6) if f"row 2 message {turn}" in shown] == [1, 3, 5]
-    listed = json.loads(run("show", chats, "--find", "1", "--json").out)
+    listed = json.loads(run("show", zoo["chats"], "--find", "1", "--json").out)
     assert [each["turn"] for each in listed] == [None]
-    assert "message" not in run("show", chats, "--doc", "1").out
 
 
 @pytest.mark.parametrize(
@@ -307,116 +264,93 @@ def test_a_row_of_turns_counts_as_documents_in_weights_of_losses(zoo: Zoo) -> No
     assert total == pytest.approx(documents), "turns, not rows"
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"train_on": "last-turn"}, ("turns each", "train_on last-turn")),
-        ({"messages_column": None}, ("turns each", "--messages-column")),
-        (
-            {"pair_columns": ("a", "b"), "overflow": "drop", "messages_column": "auto"},
-            ("turns each", "pair_columns"),
-        ),
-        ({"turns": "row", "max_turns": 2}, ("max_turns", "--turns each or auto")),
-        ({"max_turns": 0}, ("max_turns is 0", "at least 1")),
-    ],
-)
-def test_options_that_have_no_meaning_with_turns_are_refused(
-    more: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    with refused(ConfigError, *words):
-        BuildConfig(**MESSAGES | {"turns": "each"} | more)
+def test_the_loss_of_packs_is_that_of_separate_documents(zoo: Zoo) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    model = tiny_llama(vocab_size=320).double()
+
+    def loss(labels: Any, **fields: Any) -> Any:
+        logits = model(**fields).logits[0, :-1]
+        return torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum")
+
+    packed, alone = 0.0, 0.0
+    with torch.no_grad():
+        for batch in PackedLoader(PackedShards(zoo["turns"], split="validation"), 1, shuffle=False):
+            fields = to_hf(batch)
+            packed += loss(fields.pop("labels")[0], **fields)
+        for pack in PackedShards(zoo["turns"], split="validation"):
+            assert pack.labels is not None
+            for start, stop in zip(pack.cu_seqlens[:-1], pack.cu_seqlens[1:], strict=True):
+                ids, labels = (
+                    torch.as_tensor(values[start:stop].astype("int64"))
+                    for values in (pack.tokens, pack.labels)
+                )
+                alone += loss(labels, input_ids=ids[None])
+    assert float(alone) > 100
+    torch.testing.assert_close(packed, alone, atol=1e-9, rtol=1e-12)
 
 
 def test_a_tokenizer_without_a_template_has_no_turns(tmp_path: Path) -> None:
     bare = str(save_tokenizer(tmp_path / "bare"))
     rows = [{"q": "cat?", "a": "on the mat"}]
-    columns: dict[str, Any] = {"prompt_column": "q", "response_column": "a"}
-    columns["messages_column"] = None
+    columns = {"prompt_column": "q", "response_column": "a", "messages_column": None}
     with pytest.raises(ConfigError, match="turns each needs a chat template, and the tokenizer"):
         built(tmp_path, bare, rows, turns="each", **columns)
-    out = built(tmp_path, bare, rows, "row", **columns)
-    assert sorted(found_in(out)) == [(0, -1)]
+    assert sorted(found_in(built(tmp_path, bare, rows, "row", **columns))) == [(0, -1)]
 
 
-def test_an_unstable_row_is_named(tmp_path: Path, tokenizer: str) -> None:
-    (tmp_path / "count.jinja").write_text("{{ messages | length }}" + SMALL)
-    more = {"turns": "auto", "chat_template": str(tmp_path / "count.jinja")}
-    with refused(InputError, "out.jsonl row 0 (line 1)", "the messages before message 1"):
-        built(tmp_path, tokenizer, thoughtful(1), **more)
+def stopped(config: dict[str, Any], place: Any, name: str, calls: int) -> Any:
+    with disk_fails(place, name, calls):
+        build(BuildConfig(**config))
+    return build(BuildConfig(**config)).data
 
 
-def test_text_left_out_of_whole_rows_asks_for_auto(tmp_path: Path, tokenizer: str) -> None:
-    write_jsonl(tmp_path / "a.jsonl", thoughtful(2))
-    build_it = ["build", tmp_path / "a.jsonl", "--tokenizer", tokenizer]
-    build_it += ["--messages-column", "messages"]
-    row = run(*build_it, "-o", tmp_path / "row")
-    assert "to train it, build with --turns auto, or choose a template that writes it" in row.err
-    auto = run(*build_it, "-o", tmp_path / "auto", "--turns", "auto")
-    assert "a model is not trained on it" not in auto.err
+def in_tasks(config: dict[str, Any]) -> Any:
+    tasks = config | {"executor": "array", "num_tasks": 3}
+    for index in ("2", "0", "1"):
+        build_share(BuildConfig(**tasks, task_index=index))
+    return build(BuildConfig(**tasks, task_index="merge")).data
 
 
-def test_pack_dataset_gives_what_build_writes(tmp_path: Path, tokenizer: str) -> None:
-    rows = thoughtful(10)
-    more = {"turns": "each", "order": "input"}
-    out = built(tmp_path, tokenizer, rows, **more)
-    packed = pack_dataset(datasets.Dataset.from_list(rows), tokenizer, **MESSAGES, **more)
-    assert packed.to_list() == datasets.load_from_disk(str(out)).to_list()
+def by_ray(config: dict[str, Any]) -> Any:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install packprep[ray]")
+    return build(BuildConfig(**config | {"executor": "ray", "num_proc": 2})).data
 
 
-@pytest.fixture
-def corpus(tmp_path: Path, tokenizer: str) -> dict[str, Any]:
+@pytest.mark.filterwarnings("ignore")  # Ray warns of its own future
+@pytest.mark.parametrize(
+    "made",
+    [
+        partial(stopped, place=window_files, name="write_shard", calls=2),
+        in_tasks,
+        pytest.param(
+            partial(stopped, place=stages, name="Windows", calls=0),
+            marks=LONG,
+        ),
+        pytest.param(partial(stopped, place=stages, name="sign", calls=0), marks=LONG),
+        pytest.param(by_ray, marks=LONG),
+    ],
+)
+def test_however_they_are_built_the_bytes_are_the_same(
+    tmp_path: Path, tokenizer: str, made: Any
+) -> None:
     """Several units and windows of rows, some of which have documents for their turns."""
     rows = [each for number in range(60) for each in thoughtful(1, thinks=number % 3 > 0)]
     sizes = {"unit_size": 3_000, "window": 9_000, "num_proc": 1}
-    return options(tmp_path, tokenizer, rows, "out", turns="auto", holdout=0.2, **sizes)
-
-
-def undisturbed(corpus: dict[str, Any]) -> dict[str, Any]:
-    data = build(BuildConfig(**corpus | {"output": corpus["output"] + "-local"})).data
-    assert verify(corpus["output"] + "-local", level="full").sound
-    return data
-
-
-@pytest.mark.parametrize(
-    ("place", "name", "calls"),
-    [
-        pytest.param(stages, "Windows", 0, marks=pytest.mark.long),
-        (window_files, "write_shard", 2),
-        pytest.param(stages, "sign", 0, marks=pytest.mark.long),
-    ],
-)
-def test_a_stopped_build_goes_on_to_the_same_bytes(
-    corpus: dict[str, Any], place: Any, name: str, calls: int
-) -> None:
-    with disk_fails(place, name, calls):
-        build(BuildConfig(**corpus))
-    assert build(BuildConfig(**corpus)).data == undisturbed(corpus)
-
-
-def test_tasks_of_an_array_make_the_same_bytes(corpus: dict[str, Any]) -> None:
-    tasks = {"executor": "array", "num_tasks": 3}
-    for index in ("2", "0", "1"):
-        build_share(BuildConfig(**corpus | tasks, task_index=index))
-    merged = build(BuildConfig(**corpus | tasks, task_index="merge"))
-    assert merged.data == undisturbed(corpus)
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")  # Ray warns of its own future
-def test_ray_makes_the_same_bytes(corpus: dict[str, Any]) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install packprep[ray]")
-    made = build(BuildConfig(**corpus | {"executor": "ray", "num_proc": 2}))
-    assert made.data == undisturbed(corpus)
+    config = options(tmp_path, tokenizer, rows, turns="auto", holdout=0.2, **sizes)
+    data = made(config | {"output": str(tmp_path / "made")})
+    assert build(BuildConfig(**config)).data == data
+    assert verify(config["output"], level="full").sound
 
 
 def test_kept_tokens_and_appended_rows_keep_their_turns(tmp_path: Path, tokenizer: str) -> None:
-    rows, store = thoughtful(10), {"keep_tokens": str(tmp_path / "store")}
-    first = built(tmp_path, tokenizer, rows, turns="each", **store)
-    again = options(tmp_path, tokenizer, rows, "out", turns="each", **store)
-    build(BuildConfig(**again | {"output": str(tmp_path / "longer"), "max_length": 1024}))
-    assert found_in(tmp_path / "longer") == found_in(first)
+    rows, kept = thoughtful(10), {"turns": "each", "keep_tokens": str(tmp_path / "store")}
+    first = built(tmp_path, tokenizer, rows, **kept)
+    longer = built(tmp_path, tokenizer, rows, "longer", max_length=1024, **kept)
+    assert found_in(longer) == found_in(first)
+    assert report_of(longer)["turns"] == report_of(first)["turns"]
     more = write_jsonl(tmp_path / "more.jsonl", thoughtful(5, thinks=False))
-    added = options(tmp_path, tokenizer, rows, "out", turns="each")
+    added = options(tmp_path, tokenizer, rows, turns="each")
     build(BuildConfig(**added | {"append": True, "sources": (*added["sources"], str(more))}))
     assert sorted(found_in(first)) == [(row, turn) for row in range(15) for turn in (1, 3, 5)]
     assert [*verify(first, level="full").findings] == []

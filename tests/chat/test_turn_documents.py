@@ -1,7 +1,6 @@
 """Documents of turns: their texts, what is trained in them, and which rows have them."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from tests.helpers.errors import refused
 
 from .test_left_out import FORGETS
 from .test_template import CHATS, TOKENIZERS, TOOL, templated
-from .test_turns import CHATML, SPECIALS, chat
+from .test_turns import CHATML, chat, finder
 
 # As Kimi's template does it: the thoughts of all turns before the last answer are empty.
 KIMI = (
@@ -48,10 +47,8 @@ COUNTS = ["documents", "split_rows", "same_text_rows", "without_turn", "at_text"
 COUNTS += ["behind_rows", "behind_characters"]
 
 
-def splitter(source: str, turns: Any = "each", max_turns: int | None = None) -> TurnSplitter:
-    template = ChatTemplate(sources={"default": source}, variables={})
-    finder = TurnFinder(template, [*SPECIALS, "<|im_middle|>"])
-    return TurnSplitter(finder, turns, max_turns)
+def splitter(source: str, turns: Any = "each", **options: Any) -> TurnSplitter:
+    return TurnSplitter(finder(source, **options), turns)
 
 
 def documents(rendered: Rendered) -> list[tuple[int, str, list[str]]]:
@@ -78,7 +75,7 @@ def counts(rendered: Rendered) -> dict[str, int]:
     return {name: count for name, count in named.items() if count}
 
 
-def thoughtful(*thoughts: str) -> list[dict[str, Any]]:
+def thinking(*thoughts: str) -> list[dict[str, Any]]:
     """A turn for each thought, which its answer has in both fields that templates read."""
     messages = []
     for number, thought in enumerate(thoughts):
@@ -113,7 +110,7 @@ def by_prefixes(
 
 @pytest.mark.parametrize("source", [FORGETS, KIMI, LLAMA])
 def test_each_turn_is_a_document_up_to_its_end(source: str) -> None:
-    messages = thoughtful("one", "two", "three")
+    messages = thinking("one", "two", "three")
     rendered = splitter(source).render(Conversation(messages))
     template = ChatTemplate(sources={"default": source}, variables={})
     found = documents(rendered)
@@ -135,7 +132,7 @@ def test_labels_of_real_templates_are_those_of_the_definition(name: str, tools: 
     specials += ["<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>", "<s>"]
     each = TurnSplitter(TurnFinder(template, specials), "each")
     compared = 0
-    chats = [*CHATS.values(), thoughtful("one", "", "three"), thoughtful("", "")]
+    chats = [*CHATS.values(), thinking("one", "", "three"), thinking("", "")]
     for messages in chats:
         conversation = template.with_call_objects(Conversation(messages, tools))
         try:
@@ -153,53 +150,39 @@ def test_labels_of_real_templates_are_those_of_the_definition(name: str, tools: 
     assert compared > 3
 
 
-def test_auto_keeps_rows_of_templates_that_only_append() -> None:
-    messages = thoughtful("one", "two", "three")
-    for source in (LLAMA, CHATML):
-        rendered = splitter(source, "auto").render(Conversation(messages))
-        whole = splitter(source, "auto")._finder.render(Conversation(messages))
-        assert (rendered.text, rendered.trained) == (whole.text, whole.trained)
-        assert counts(rendered) == {"documents": 1}
-
-
-@pytest.mark.parametrize("source", [FORGETS, KIMI])
+@pytest.mark.parametrize("source", [FORGETS, KIMI, LLAMA, CHATML])
 def test_auto_splits_rows_that_lose_text_and_no_others(source: str) -> None:
     auto, each = splitter(source, "auto"), splitter(source)
-    for thoughts in (("one", "two"), ("one", "")):
-        conversation = Conversation(thoughtful(*thoughts))
-        assert auto.render(conversation) == each.render(conversation)
-    # Only the last turn thinks, or none: later renderings lose no text of a message.
-    for thoughts in (("", "two"), ("", "")):
-        rendered = auto.render(Conversation(thoughtful(*thoughts)))
-        assert [turn for turn, _, _ in documents(rendered)] == [-1]
-        expected = {"documents": 1}
-        if source == FORGETS:  # an empty thought is in the last turn only
-            expected["same_text_rows"] = 1
-        assert counts(rendered) == expected
-
-
-@pytest.mark.parametrize("source", [FORGETS, KIMI])
-def test_auto_sees_what_is_lost_of_content_and_in_rows_with_calls(source: str) -> None:
-    inline = chat("hi", "<think>I look</think>\n\nhello", "bye", "ciao")
-    kinds = documents(splitter(source, "auto").render(Conversation(inline)))
-    assert [turn for turn, _, _ in kinds] == ([1, 3] if source == FORGETS else [-1])
-    called = thoughtful("one", "two")
+    appends = source in (LLAMA, CHATML)
+    for thoughts in (("one", "two"), ("one", ""), ("", "two"), ("", "")):
+        conversation = Conversation(thinking(*thoughts))
+        rendered = auto.render(conversation)
+        if thoughts[0] and not appends:
+            assert rendered == each.render(conversation)
+            continue
+        # Only the last turn thinks, or none: later renderings lose no text of a message.
+        whole = finder(source).render(conversation)
+        assert (rendered.text, rendered.trained) == (whole.text, whole.trained)
+        # An empty thought is in the last turn only.
+        same_text = {"same_text_rows": 1} if source == FORGETS else {}
+        assert counts(rendered) == {"documents": 1} | same_text
+    called = thinking("one", "two")
     called[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {"x": "y"}}}]
-    kinds = documents(splitter(source, "auto").render(Conversation(called)))
-    assert [turn for turn, _, _ in kinds] == [1, 3]
+    split = documents(auto.render(Conversation(called)))
+    assert [turn for turn, _, _ in split] == ([-1] if appends else [1, 3])
 
 
-@pytest.mark.parametrize("thought", ["hm", "a", "2 divides it twice.", "[see] <this> or that"])
-def test_auto_sees_a_lost_thought_that_is_written_between_other_signs(thought: str) -> None:
+@pytest.mark.parametrize(
+    ("source", "thought"),
+    [(FORGETS, "I look"), (SIGNS, "a"), (SIGNS, "2 divides it."), (SIGNS, "[see] <this> or that")],
+)
+def test_auto_sees_a_lost_thought_of_a_content(source: str, thought: str) -> None:
+    """Also where it is written between other signs."""
     inline = f"<think>\n{thought}\n</think>\n\nhello"
-    rendered = splitter(SIGNS, "auto").render(Conversation(chat("hi", inline, "bye", inline)))
+    rendered = splitter(source, "auto").render(Conversation(chat("hi", inline, "bye", inline)))
     assert [turn for turn, _, _ in documents(rendered)] == [1, 3]
     assert rendered.left_out == []
-    whole = splitter(SIGNS)._finder.render(Conversation(chat("hi", inline, "bye", inline)))
-    assert [(part.message, part.text) for part in whole.left_out] == [
-        (1, f"<think>\n{thought}\n</think>")
-    ]
-    last = splitter(SIGNS, "auto").render(Conversation(chat("hi", "hello", "bye", inline)))
+    last = splitter(source, "auto").render(Conversation(chat("hi", "hello", "bye", inline)))
     assert [turn for turn, _, _ in documents(last)] == [-1]
     assert last.left_out == []
 
@@ -213,10 +196,8 @@ def test_auto_refuses_a_template_that_shows_no_model_what_it_trains(calls: bool)
     with refused(RenderError, "renders the messages before message 1 differently once it"):
         splitter(unstable, "auto").render(Conversation(messages))
     rendered = splitter(unstable).render(Conversation(messages))
-    assert [trained for _, _, trained in documents(rendered)] == [
-        ["hello<|im_end|>"],
-        ["ciao<|im_end|>"],
-    ]
+    expected = [["hello<|im_end|>"], ["ciao<|im_end|>"]]
+    assert [trained for _, _, trained in documents(rendered)] == expected
     assert counts(rendered) == {"documents": 2, "split_rows": 1, "at_text": 2}
 
 
@@ -277,15 +258,6 @@ def test_turns_that_are_trained_make_documents_and_the_rest_is_counted(
     assert counts(rendered) == counted
 
 
-def test_only_the_last_turns_make_documents_with_max_turns() -> None:
-    messages = thoughtful("one", "two", "three")
-    rendered = splitter(FORGETS, "auto", 2).render(Conversation(messages))
-    every = splitter(FORGETS).render(Conversation(messages))
-    assert documents(rendered) == documents(every)[1:]
-    assert counts(rendered) == {"documents": 2, "split_rows": 1, "earlier": 1}
-    assert [(part.message, part.text) for part in rendered.left_out] == [(1, "one")]
-
-
 @given(
     st.lists(st.sampled_from(["", "thinks", "inline", "calls"]), min_size=1, max_size=4),
     st.sampled_from([FORGETS, KIMI, LLAMA, CHATML, SIGNS]),
@@ -323,16 +295,9 @@ def test_auto_trains_every_text_that_one_of_both_can_train(
             assert not text or trained.count(text) == wanted
 
 
-def test_a_document_that_is_the_whole_row_is_the_row(tmp_path: Path) -> None:
-    conversation = Conversation(chat("hi", "hello"))
-    rendered = splitter(CHATML).render(conversation)
-    assert rendered.text == splitter(CHATML, "auto").render(conversation).text
-
-
 def test_chosen_fields_of_each_turn_are_trained_alone() -> None:
-    template = ChatTemplate(sources={"default": FORGETS}, variables={})
-    finder = TurnFinder(template, SPECIALS, "assistant", ("reasoning",))
-    rendered = TurnSplitter(finder, "auto").render(Conversation(thoughtful("one", "two")))
-    trained = ["".join(texts) for _, _, texts in documents(rendered)]
-    assert ["one" in trained[0], "two" in trained[1]] == [True, True]
-    assert not any("answer" in text for text in trained)
+    rendered = splitter(FORGETS, "auto", fields=("reasoning",)).render(
+        Conversation(thinking("one", "two"))
+    )
+    found = [texts for _, _, texts in documents(rendered)]
+    assert found == [["<think>\none\n</think>\n\n"], ["<think>\ntwo\n</think>\n\n"]]

@@ -1,5 +1,7 @@
+"""Turns of whole rows: what is trained, and which rows are refused."""
+
 import json
-from pathlib import Path
+from datetime import date
 from typing import Any
 
 import pytest
@@ -7,33 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.chat.conversations import Conversation
-from packprep.chat.template import RenderError
-from packprep.chat.turn_locator import TrainOn
+from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turns import Rendered, TurnFinder
 from tests.helpers.errors import refused
 
-from .test_template import template
-
-SPECIALS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+SPECIALS = ["<s>", "</s>", "<|im_start|>", "<|im_middle|>", "<|im_end|>"]
+SPECIALS += ["<|start|>", "<|end|>", "<|stop|>"]
+NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-PROMPT = "message 1 does not begin with the template's generation prompt"
+
+def finder(source: str, specials: Any = SPECIALS, **options: Any) -> TurnFinder:
+    template = ChatTemplate(sources={"default": source}, variables=NAMES, date=date(2026, 1, 31))
+    return TurnFinder(template, specials, **options)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "tokenizer"
-
-
-def find(
-    folder: Path, source: str, messages: Any, train_on: TrainOn = "assistant", tools: Any = None
-) -> Rendered:
-    return TurnFinder(template(folder, source), SPECIALS, train_on).render(
-        Conversation(messages, tools)
-    )
+def find(source: str, messages: Any, untrained: Any = (), **options: Any) -> Rendered:
+    return finder(source, **options).render(Conversation(messages, untrained=untrained))
 
 
 def trained(rendered: Rendered) -> list[str]:
@@ -72,14 +67,27 @@ INST = (
     "<s>{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
     "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
 )
+# As Qwen3 has it with enable_thinking false: the prompt ends with an empty thought, and only the
+# last turn has one.
+EMPTY_THOUGHT = chatml(
+    "{% if m.role == 'assistant' and (loop.last or m.reasoning_content) %}<t>{{ "
+    "m.reasoning_content }}</t>{% endif %}{{ m.content.split('</t>')[-1] }}"
+).replace("assistant\n{% endif %}", "assistant\n<t></t>{% endif %}")
 TWO = chat("hi", "hello", "bye", "ciao")
-CALL = {"id": "1", "function": {"name": "f", "arguments": {"a": 'x"y'}}}
-WITH_CALLS = [
-    *chat("hi", "", "so"),
-    {"role": "assistant", "content": "", "tool_calls": [CALL]},
-    {"role": "tool", "content": "3"},
-    {"role": "assistant", "content": "three"},
-]
+
+
+def calling(arguments: Any) -> list[dict[str, Any]]:
+    call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+    return [
+        *chat("hi", "", "so"),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "three"},
+    ]
+
+
+GIVEN = "c.function.arguments"
+CALLED = '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>'
 TRAINED: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
     "from the generation prompt to the end token": (
         CHATML,
@@ -96,6 +104,16 @@ TRAINED: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
         THINKS.replace("assistant\n{% endif %}", "assistant\n<think></think>{% endif %}"),
         chat("hi", "hello"),
         ["hello<|im_end|>"],
+    ),
+    "behind where it breaks off": (
+        EMPTY_THOUGHT,
+        chat("hi", "hello", "bye", "<b>ciao</b>", "so", "yes"),
+        ["hello<|im_end|>", "<b>ciao</b><|im_end|>", "yes<|im_end|>"],
+    ),
+    "behind where it breaks off, in a row by itself": (
+        EMPTY_THOUGHT,
+        chat("hi", "<t>hm</t>hello", "<|im_end|>", "ciao", "so", "yes"),
+        ["hello<|im_end|>", "ciao<|im_end|>", "yes<|im_end|>"],
     ),
     "without a generation prompt": (INST, TWO, [" hello</s>", " ciao</s>"]),
     "earlier thinking dropped": (
@@ -120,12 +138,20 @@ TRAINED: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
     ),
     "calls and empty texts": (
         chatml(CALLS),
-        WITH_CALLS,
-        [
-            "<|im_end|>",
-            '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>',
-            "three<|im_end|>",
-        ],
+        calling({"a": 'x"y'}),
+        ["<|im_end|>", CALLED, "three<|im_end|>"],
+    ),
+    "arguments of calls that are JSON text": (
+        chatml(CALLS),
+        calling(json.dumps({"a": 'x"y'})),
+        ["<|im_end|>", CALLED, "three<|im_end|>"],
+    ),
+    "arguments of calls that are written as text": (
+        chatml(
+            CALLS.replace("{{ c.function |", f"{{{{ {GIVEN} if {GIVEN} is string else {GIVEN} |")
+        ),
+        calling('{"a":1}'),
+        ["<|im_end|>", '{"a":1}<|im_end|>', "three<|im_end|>"],
     ),
     "an assistant first": (
         "{{ messages[0].role }}:" + CHATML,
@@ -153,63 +179,77 @@ TRAINED: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_what_is_trained_is_what_a_model_writes(folder: Path, name: str) -> None:
+def test_what_is_trained_is_what_a_model_writes(name: str) -> None:
     source, messages, expected = TRAINED[name]
-    rendered = find(folder, source, messages)
+    rendered = find(source, messages)
     assert trained(rendered) == expected
-    assert rendered.specials is None
+    assert (rendered.specials is None) != any(token in str(messages) for token in SPECIALS)
+    assert find(source, messages, train_on="all").trained is None
+    if name == "blocks upside down":  # it is not known which message they are of
+        return
     asked = max(at for at, message in enumerate(messages) if message["role"] == "user")
-    answers = sum(message["role"] == "assistant" for message in messages[asked:])
-    of_last = expected[len(expected) - answers :]
-    if name != "blocks upside down":  # it is not known which message they are of
-        assert trained(find(folder, source, messages, "last-turn")) == of_last
-    assert find(folder, source, messages, "all").trained is None
+    turns = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    of_last = [text for turn, text in zip(turns, expected, strict=True) if turn > asked]
+    assert trained(find(source, messages, train_on="last-turn")) == of_last
+    for gone in turns:
+        kept = [text for turn, text in zip(turns, expected, strict=True) if turn != gone]
+        assert trained(find(source, messages, (gone,))) == kept
 
 
-def test_a_template_ends_turns_unless_no_special_token_does(folder: Path) -> None:
-    assert TurnFinder(template(folder, CHATML), SPECIALS).ends_turns()
-    without = template(folder, CHATML.replace("<|im_end|>", ""))
-    assert not TurnFinder(without, SPECIALS).ends_turns()
+def test_a_template_ends_turns_unless_no_special_token_does() -> None:
+    assert finder(CHATML).ends_turns()
+    assert not finder(CHATML.replace("<|im_end|>", "")).ends_turns()
 
 
-# As Qwen3 has it with enable_thinking false: the prompt ends with an empty thought, and only the
-# last turn has one.
-EMPTY_THOUGHT = CHATML.replace(
-    "{{ m.content }}",
-    "{% if m.role == 'assistant' and (loop.last or m.reasoning_content) %}<t>{{ "
-    "m.reasoning_content }}</t>{% endif %}"
-    "{{ m.content.split('</t>')[-1] }}",
-).replace("assistant\n{% endif %}", "assistant\n<t></t>{% endif %}")
+THOUGHTFUL = chat("hi", "hello", "bye", "ciao")
+THOUGHTFUL[1]["reasoning_content"] = "hm"
+REFUSED = [
+    ("{% for m in messages | reverse %}{{ m.content }}<|im_end|>{% endfor %}", TWO, ["message 1"]),
+    (
+        "{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}",
+        TWO,
+        ["where message 1 begins"],
+    ),
+    (
+        "{{ messages | map(attribute='content') | map('length') | join }}</s>",
+        TWO,
+        ["cannot find the trained text"],
+    ),
+    (
+        "{% filter list | unique | join %}" + BLOCKS + "{% endfilter %}",
+        TWO,
+        ["cannot find the trained text: the template changes"],
+    ),
+    (
+        EMPTY_THOUGHT,
+        THOUGHTFUL,
+        [
+            "message 1 does not begin with",
+            r"'<|im_start|>assistant\n<t></t>'",
+            r"'<|im_start|>assistant\n<t>hm</' there",
+            "remove the reasoning from the row",
+        ],
+    ),
+    (
+        CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: "),
+        TWO,
+        ["message 1", "'<|im_start|>assistant:' there", "--chat-template"],
+    ),
+]
 
 
-def test_a_turn_without_the_end_of_the_generation_prompt_begins_where_that_breaks_off(
-    folder: Path,
+@pytest.mark.parametrize(("source", "messages", "words"), REFUSED)
+def test_turns_that_cannot_be_found_are_refused_with_advice(
+    source: str, messages: Any, words: list[str]
 ) -> None:
-    rendered = find(folder, EMPTY_THOUGHT, chat("hi", "hello", "bye", "<b>ciao</b>", "so", "yes"))
-    assert trained(rendered) == ["hello<|im_end|>", "<b>ciao</b><|im_end|>", "yes<|im_end|>"]
-    rendered = find(
-        folder, EMPTY_THOUGHT, chat("hi", "<t>hm</t>hello", "<|im_end|>", "ciao", "so", "yes")
-    )  # by itself
-    assert trained(rendered) == ["hello<|im_end|>", "ciao<|im_end|>", "yes<|im_end|>"]
-
-
-def test_a_turn_that_begins_differently_from_the_generation_prompt_is_refused(
-    folder: Path,
-) -> None:
-    messages = chat("hi", "hello", "bye", "ciao")
-    messages[1]["reasoning_content"] = "hm"
-    prompt = ("message 1 does not begin with", r"'<|im_start|>assistant\n<t></t>'")
-    advice = ("remove the reasoning from the row", "--chat-template", "--train-on all")
-    with refused(RenderError, *prompt, r"'<|im_start|>assistant\n<t>hm</' there", *advice):
-        find(folder, EMPTY_THOUGHT, messages)
-    elsewhere = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")
-    with refused(RenderError, "message 1", "'<|im_start|>assistant:' there", *advice[1:]):
-        find(folder, elsewhere, chat("hi", "hello"))
+    with refused(RenderError, *words, "--train-on all"):
+        find(source, messages)
+    assert find(source, messages, train_on="all").trained is None
 
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_reasoning_in_the_last_turn_is_refused_with_advice_where_thinking_is_off(
-    folder: Path, inline: bool
+    inline: bool,
 ) -> None:
     source = (
         "{% for m in messages %}{% set thought = m.reasoning_content or ('</think>' in m.content "
@@ -222,121 +262,44 @@ def test_reasoning_in_the_last_turn_is_refused_with_advice_where_thinking_is_off
     messages = chat("hi", "<think>hm</think>hello" if inline else "hello")
     if not inline:
         messages[1]["reasoning_content"] = messages[1]["thinking"] = "hm"
-    thinking = find(folder, source, messages)
-    assert trained(thinking) == ["<think>hm</think>hello<|im_end|>"]
+    assert trained(find(source, messages)) == ["<think>hm</think>hello<|im_end|>"]
     words = ("message 1", r"'<|im_start|>assistant\n<think></think>'", "enable_thinking is false")
     with refused(RenderError, *words, "set enable_thinking to true for it"):
-        TurnFinder(template(folder, source), SPECIALS).render(
-            Conversation(messages, None, {"enable_thinking": False})
-        )
+        finder(source).render(Conversation(messages, None, {"enable_thinking": False}))
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-def test_a_message_that_the_row_takes_out_is_not_trained(folder: Path, blocks: bool) -> None:
-    source = CHATML
-    if blocks:
-        source = source.replace(
-            "{{ m.content }}<|im_end|>",
-            "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>"
-            "{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}",
-        )
-    finder = TurnFinder(template(folder, source), SPECIALS)
-    messages = chat("hi", "hello", "bye", "ciao")
-    for untrained, kept in (((), [1, 3]), ((1,), [3]), ((3,), [1]), ((1, 3), [])):
-        rendered = finder.render(Conversation(messages, untrained=untrained))
-        assert trained(rendered) == [f"{messages[index]['content']}<|im_end|>" for index in kept]
+def test_rows_that_no_template_can_render_are_refused() -> None:
+    with refused(RenderError, "takes message 1 out of what is trained, but --train-on"):
+        find(CHATML, TWO, (1,), train_on="all")
+    with refused(RenderError, "U+FDD1, which is not a character; remove it"):
+        find(CHATML, chat("\ufdd1", "a"))
 
 
-def test_a_row_that_takes_a_message_out_is_refused_where_everything_is_trained(
-    folder: Path,
-) -> None:
-    finder = TurnFinder(template(folder, CHATML), SPECIALS, "all")
-    with pytest.raises(RenderError, match="takes message 1 out of what is trained, but --train-on"):
-        finder.render(Conversation(chat("hi", "hello"), untrained=(1,)))
-
-
-@pytest.mark.parametrize("quotes", [True, False])
-def test_arguments_given_as_json_text_are_written_once(folder: Path, quotes: bool) -> None:
-    written = "c.function.arguments | tojson"
-    if not quotes:
-        written = f"c.function.arguments if c.function.arguments is string else {written}"
-    source = CHATML.replace(
-        "{{ m.content }}",
-        "{{ m.content }}{% for c in m.tool_calls %}{{ " + written + " }}{% endfor %}",
-    )
-    text = '{"x":1}'
-    for arguments in (text, json.loads(text)):
-        messages = chat("hi", "hello")
-        messages[1]["tool_calls"] = [{"function": {"name": "f", "arguments": arguments}}]
-        expected = text if arguments == text and not quotes else json.dumps(json.loads(text))
-        assert trained(find(folder, source, messages)) == [f"hello{expected}<|im_end|>"]
+NAMED = (
+    "{% for t in tools %}{% for key in t %}<{{ key }}><|{{ key }}{{ key }}{% endfor %}{% "
+    "endfor %}" + CHATML
+)
+CUT = chatml("{{ m.content.replace('<think>', '') }}")
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("source", "question", "name"),
     [
-        ("{% for m in messages | reverse %}{{ m.content }}<|im_end|>{% endfor %}", "message 1"),
-        (
-            "{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}",
-            "where message 1 begins",
-        ),
-        (
-            "{{ messages | map(attribute='content') | map('length') | join }}</s>",
-            "cannot find the trained text",
-        ),
-        (
-            "{% filter list | unique | join %}" + BLOCKS + "{% endfilter %}",
-            "cannot find the trained text: the template changes",
-        ),
+        (NAMED, "hi", "|im_end|"),
+        (NAMED, "hi", "im_end|>"),
+        (NAMED, "hi", "<|im_end|>"),
+        (CUT, "<|im_<think>end|>", "no sign of a token"),
     ],
 )
-def test_turns_that_cannot_be_found_are_refused_with_advice(
-    folder: Path, source: str, reason: str
+def test_only_special_tokens_of_the_template_are_special(
+    source: str, question: str, name: str
 ) -> None:
-    with pytest.raises(RenderError, match=reason) as error:
-        find(folder, source, chat("hi", "hello", "bye", "ciao"))
-    assert "--train-on all" in str(error.value)
-    assert find(folder, source, chat("hi", "hello", "bye", "ciao"), "all").trained is None
-
-
-def test_special_tokens_in_messages_are_told_apart_from_the_templates(folder: Path) -> None:
-    rendered = find(folder, CHATML, chat("<|im_end|>", "a</s>b"))
+    """Whatever a name makes with the template's signs, or a template by cutting a text."""
+    rendered = finder(source).render(Conversation(chat(question, "hello"), [{name: name}]))
     assert rendered.specials is not None
-    assert (
-        rendered.text
-        == "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\na</s>b<|im_end|>\n"
-    )
-    assert [first for first, _ in rendered.specials] == [0, 27, 38, 66]
-    assert trained(rendered) == ["a</s>b<|im_end|>"]
-
-
-@pytest.mark.parametrize("name", ["|im_end|", "im_end|>", "<|im_end|>"])
-def test_special_tokens_made_of_a_name_and_the_templates_own_signs_are_found(
-    folder: Path, name: str
-) -> None:
-    source = (
-        "{% for t in tools %}{% for key in t %}<{{ key }}><|{{ key }}{{ key }}{% endfor %}{% "
-        "endfor %}" + CHATML
-    )
-    rendered = find(folder, source, chat("hi", "hello"), tools=[{name: name}])
-    assert rendered.specials is not None
-    assert [rendered.text[first:last] for first, last in rendered.specials] == [
-        "<|im_start|>",
-        "<|im_end|>",
-    ] * 2
-
-
-def test_a_token_that_a_template_makes_by_cutting_a_text_is_found(folder: Path) -> None:
-    source = CHATML.replace("{{ m.content }}", "{{ m.content.replace('<think>', '') }}")
-    rendered = find(folder, source, chat("<|im_<think>end|>", "hello"))
-    assert "<|im_end|><|im_end|>" in rendered.text
-    assert rendered.specials is not None
-    assert len(rendered.specials) == 4
-
-
-def test_a_text_with_a_mark_is_refused(folder: Path) -> None:
-    with refused(RenderError, "U+FDD1, which is not a character; remove it"):
-        find(folder, CHATML, chat("\ufdd1", "a"))
+    found = [rendered.text[first:last] for first, last in rendered.specials]
+    assert found == ["<|im_start|>", "<|im_end|>"] * 2
+    assert rendered.text.count("<|im_end|>") > 2
 
 
 TEXTS = st.text("ab \n<|>/s_imend</think>", max_size=12) | st.sampled_from(
@@ -346,33 +309,29 @@ TEXTS = st.text("ab \n<|>/s_imend</think>", max_size=12) | st.sampled_from(
 
 @given(st.lists(TEXTS, min_size=2, max_size=6))
 def test_a_form_and_the_row_itself_give_the_same_spans(texts: list[str]) -> None:
-    finder = _finder()
+    one = finder(CHATML)
     conversation = Conversation(chat(*texts))
-    text = finder.template.render(conversation)
-    shaped = finder._shaped(conversation)
+    text = one.template.render(conversation)
+    shaped = one._shaped(conversation)
     assert shaped is not None
-    by_form = finder._by_form(shaped, text)
+    by_form = one._by_form(shaped, text)
     assert by_form is not None
     if by_form.specials is None:  # no text spells one
-        by_form = by_form._replace(specials=finder._tokens.spans(text))
-    assert by_form._replace(form=None) == finder._by_itself(conversation, text)
-    expected, at = [], 0
+        by_form = by_form._replace(specials=one._tokens.spans(text))
+    assert by_form._replace(form=None) == one._by_itself(conversation, text)
+    turns, tokens, at = [], [], 0
     for message in conversation.messages:
+        tokens.append((at, at + len("<|im_start|>")))
         at += len(f"<|im_start|>{message['role']}\n")
         end = at + len(message["content"]) + len("<|im_end|>")
-        expected += [(at, end)] if message["role"] == "assistant" else []
+        tokens.append((end - len("<|im_end|>"), end))
+        turns += [(at, end)] if message["role"] == "assistant" else []
         at = end + 1
-    assert by_form[0] == expected
+    assert (by_form[0], by_form.specials) == (turns, tokens)
 
 
-def _finder() -> TurnFinder:
-    from packprep.chat.template import ChatTemplate
-
-    return TurnFinder(ChatTemplate(sources={"default": CHATML}, variables={}), SPECIALS)
-
-
-def test_conversations_of_one_form_are_rendered_once_each() -> None:
-    finder = _finder()
+def test_conversations_of_one_form_are_rendered_once() -> None:
+    one = finder(CHATML)
     for number in range(5):
-        finder.render(Conversation(chat("hi", str(number), "bye", "ciao")))
-    assert finder._form.cache_info().misses == 1
+        one.render(Conversation(chat("hi", str(number), "bye", "ciao")))
+    assert one._form.cache_info().misses == 1
