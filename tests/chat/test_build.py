@@ -185,7 +185,11 @@ def test_wrapped_writes_a_pack_without_labels_only_if_asked_to(
     chat = [{"role": "user", "content": "the cat " * 100}, {"role": "assistant", "content": "sat"}]
     ids, labels = by_hand(chat)
     length = -(-len(ids) // 4)
-    wrapped = {"strategy": "wrapped", "max_length": length, "min_loss_tokens": least}
+    wrapped: dict[str, Any] = {
+        "strategy": "wrapped",
+        "max_length": length,
+        "min_loss_tokens": least,
+    }
     out = built(tmp_path, tokenizer, [{"messages": chat}], **wrapped)
     assert [pack.tokens.tolist() for pack in PackedShards(out, verify=True)] == [
         ids[begin : begin + length] for begin in range(0, len(ids), length)
@@ -320,7 +324,7 @@ def test_verify_renders_the_conversations_again(tmp_path: Path, tokenizer: str, 
 def test_pack_dataset_gives_what_build_writes(
     tmp_path: Path, tokenizer: str, bare: str, kind: str
 ) -> None:
-    rows = [row | {"weight": number / 2} for number, row in enumerate(CHAT_ROWS)]
+    rows: list[Any] = [row | {"weight": number / 2} for number, row in enumerate(CHAT_ROWS)]
     more: dict[str, Any] = MESSAGES | {"carry": ("weight",)}
     if kind == "turns":
         more = MESSAGES | {"turns": "each"}

@@ -293,7 +293,8 @@ def test_the_loss_of_packs_is_that_of_separate_documents(zoo: Zoo) -> None:
 def test_a_tokenizer_without_a_template_has_no_turns(tmp_path: Path) -> None:
     bare = str(save_tokenizer(tmp_path / "bare"))
     rows = [{"q": "cat?", "a": "on the mat"}]
-    columns = {"prompt_column": "q", "response_column": "a", "messages_column": None}
+    columns: dict[str, Any] = {"prompt_column": "q", "response_column": "a"}
+    columns["messages_column"] = None
     with pytest.raises(ConfigError, match="turns each needs a chat template, and the tokenizer"):
         built(tmp_path, bare, rows, turns="each", **columns)
     assert sorted(found_in(built(tmp_path, bare, rows, "row", **columns))) == [(0, -1)]
@@ -336,7 +337,7 @@ def test_however_they_are_built_the_bytes_are_the_same(
 ) -> None:
     """Several units and windows of rows, some of which have documents for their turns."""
     rows = [each for number in range(60) for each in thoughtful(1, thinks=number % 3 > 0)]
-    sizes = {"unit_size": 3_000, "window": 9_000, "num_proc": 1}
+    sizes: dict[str, Any] = {"unit_size": 3_000, "window": 9_000, "num_proc": 1}
     config = options(tmp_path, tokenizer, rows, turns="auto", holdout=0.2, **sizes)
     data = made(config | {"output": str(tmp_path / "made")})
     assert build(BuildConfig(**config)).data == data
