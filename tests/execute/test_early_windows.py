@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline, stages, window_files
+from packprep.execute import pipeline, stages
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
 from packprep.execute.window_files import Windows
@@ -19,7 +19,6 @@ from packprep.support.errors import InputError
 from packprep.support.progress import Silent
 from packprep.tokens.store import TokenFile
 from packprep.tokens.token_files import BASE_MEMORY, seal
-from packprep.windows.planner import plan_window
 from tests.helpers.corpus import build_options, texts, write_jsonl
 from tests.helpers.errors import refused
 
@@ -147,34 +146,6 @@ def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
     assert build(BuildConfig(**corpus)).data == plain
     assert not {0, 1} & set(planned)
     assert 3 in planned
-
-
-def test_windows_are_made_as_many_at_once_as_cores_and_memory_allow(
-    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together: list[int] = []
-    lock, meet = threading.Lock(), threading.Barrier(3)
-    now = [0]
-    real = plan_window
-
-    def planned(*arguments: Any) -> Any:
-        with lock:
-            now[0] += 1
-            together.append(now[0])
-        if not meet.broken and len(together) <= 3:
-            meet.wait(timeout=600)
-        try:
-            return real(*arguments)
-        finally:
-            with lock:
-                now[0] -= 1
-
-    monkeypatch.setattr(window_files, "plan_window", planned)
-    data = build(BuildConfig(**corpus | {"order": "shuffle", "num_proc": 3})).data
-    assert max(together) == 3
-    meet.abort()
-    monkeypatch.undo()
-    assert data == in_one_thread(corpus, order="shuffle")
 
 
 def test_memory_bounds_how_many_windows_are_made_at_once(

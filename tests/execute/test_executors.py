@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from packprep.config.build_config import MERGE, BuildConfig
+from packprep.config.build_config import BuildConfig
 from packprep.config.executors import EXECUTORS
 from packprep.execute.pipeline import RUNNERS, build_share
 from packprep.support.errors import ConfigError
@@ -52,23 +52,6 @@ def test_an_executor_refuses_what_its_row_says_and_nothing_else(executor: str, a
 
 def test_no_row_refuses_what_is_not_tested_here() -> None:
     assert {key for executor in EXECUTORS.values() for key in executor.refuses} == {*ASKED}
-
-
-@pytest.mark.parametrize(
-    ("executor", "task_index", "is_task"),
-    [
-        ("local", None, False),
-        ("ray", None, False),
-        ("array", None, True),
-        ("array", "0", True),
-        ("array", MERGE, False),
-    ],
-)
-def test_only_a_task_of_an_array_that_does_not_sign_off_is_one_of_several(
-    executor: str, task_index: str | None, is_task: bool
-) -> None:
-    config = BuildConfig(executor=executor, task_index=task_index)  # type: ignore[arg-type]
-    assert config.is_task == is_task
 
 
 def test_a_share_of_an_executor_without_tasks_is_refused() -> None:

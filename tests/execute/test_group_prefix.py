@@ -18,13 +18,9 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.tokens.store import stored
 from packprep.windows.documents import form_windows, held_out, read_documents
 from tests.helpers.command import run
-from tests.helpers.corpus import build_options, save_tokenizer, write_jsonl
+from tests.helpers.corpus import write_jsonl
 from tests.helpers.errors import refused
 
-TEMPLATE = (
-    "{% for message in messages %}{{ '<s>' + message.role + '\n' + message.content + '</s>' }}{% "
-    "endfor %}"
-)
 PROMPTS: list[Any] = ["p0", "p1", None, 3, True]
 
 
@@ -104,13 +100,6 @@ def test_answers_to_a_prompt_share_it_and_every_row_is_there(tmp_path: Path) -> 
     assert " ".join(map(str, rows[number]["ids"][1:20])) in " ".join(shown.out.split())
 
 
-def test_without_the_column_rows_of_several_input_rows_share_nothing(tmp_path: Path) -> None:
-    output = build_ids(tmp_path, [answers()], group_prefix=None)
-    report = read_report(output)
-    assert report["tokens"].get("shared", 0) == 0
-    assert "groups_apart" not in report
-
-
 def test_rows_of_different_pack_groups_share_nothing(tmp_path: Path) -> None:
     prompt = list(range(20))
     rows = [{"ids": [*prompt, n], "prompt": "p", "kind": n % 2} for n in range(8)]
@@ -185,32 +174,6 @@ def test_sides_of_pairs_of_a_group_are_in_one_pack_or_a_sentence(tmp_path: Path)
         build_ids(tmp_path, [rows], **options, overwrite=True)
     output = build_ids(tmp_path, [rows], **options, overwrite=True, group_prefix=None)
     assert verify(output).sound
-
-
-def test_prompts_of_conversations_are_shared(tmp_path: Path) -> None:
-    question = {"role": "user", "content": "the cat sat on the mat and the dog sat on the log"}
-    chats = [
-        {"messages": [question, {"role": "assistant", "content": answer}], "q": group}
-        for group in range(3)
-        for answer in ("the cat", "the dog", "the mat", "no dog")
-    ]
-    options = build_options(
-        tmp_path, {"a.jsonl": chats}, messages_column="messages", max_length=256
-    )
-    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
-    save_tokenizer(tmp_path / "tokenizer", config=side)
-    build(BuildConfig(**options | {"output": str(tmp_path / "alone")}))
-    build(BuildConfig(**options, share_prefixes=True, group_prefix="q"))
-    output = tmp_path / "out"
-    tokens = read_report(output)["tokens"]
-    check_closed(tokens)
-    assert tokens["shared"] > tokens["tokens_in"] / 2
-    assert verify(output, level="full").sound
-    assert rows_of(output) == {
-        segment.document_id: segment.tokens.tolist()
-        for pack in PackedShards(tmp_path / "alone")
-        for segment in pack.segments()
-    }
 
 
 def test_a_token_store_without_the_column_is_refused(tmp_path: Path) -> None:

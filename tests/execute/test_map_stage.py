@@ -1,4 +1,3 @@
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,19 +65,6 @@ def test_a_small_batch_says_once_what_it_costs(dataset: datasets.Dataset) -> Non
         function(dataset[:40])
     assert len(caught) == 1
     function(dataset[40:])  # a second warning would be an error
-
-
-@pytest.mark.long
-@small_batch
-def test_it_travels_to_worker_processes(dataset: datasets.Dataset) -> None:
-    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
-    first = function(dataset[:])
-    again = pickle.loads(pickle.dumps(function))
-    assert again(dataset[:]) == first
-    split = dataset.map(
-        function, batched=True, batch_size=None, num_proc=2, remove_columns=dataset.column_names
-    )
-    assert sum(map(len, split["tokens"])) == sum(map(len, first["tokens"]))
 
 
 def test_a_transformers_fast_tokenizer_brings_its_own_bos_and_eos(

@@ -11,6 +11,7 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.config.yaml_file import to_yaml
+from packprep.exports.export import export
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.schemas import read_manifest
@@ -21,6 +22,7 @@ from packprep.schemas.storage.writing import write_manifest
 from tests.helpers.command import run
 from tests.helpers.corpus import build_options, texts, write_jsonl
 from tests.helpers.errors import assert_says
+from tests.helpers.export_readers import READERS
 from tests.helpers.trees import answer_rows
 from tests.helpers.zoo import Zoo
 
@@ -106,6 +108,13 @@ def test_earlier_phases_keep_their_bytes_when_the_last_one_changes(
     assert kept[0] == kept[1] != []
     assert shards[0] != shards[1]
     assert verify(options["output"], level="full").sound
+    if kind == "trees":
+        to = Path(options["output"]).with_name("exported")
+        export(options["output"], str(to), "axolotl", unshared=True)
+        lengths = [len(pack.tokens) for pack in READERS["axolotl"](to, "train")]
+        shorter = next(number for number, length in enumerate(lengths) if length > 64)
+        assert 0 < shorter < len(lengths), "rows that share nothing keep the length of their phase"
+        assert verify(to).sound
 
 
 @pytest.mark.parametrize(

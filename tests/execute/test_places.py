@@ -81,19 +81,6 @@ def test_reading_can_begin_with_any_slice(
     assert find_places(job) == places
 
 
-def test_no_file_is_opened_before_the_one_that_a_slice_begins_in(tmp_path: Path) -> None:
-    job = job_of(tmp_path, unit_size=1)
-    for number in range(3):
-        write_jsonl(tmp_path / f"{number}.jsonl", texts(5, seed=number))
-    job = replace(job, sources=resolve(job.config, job.staging))
-    places = find(job)
-    last = next(number for number, place in enumerate(places.slices) if place.source == 2)
-    assert places.slices[last].row == 0
-    for number in (0, 1):
-        (tmp_path / f"{number}.jsonl").unlink()
-    assert sum(len(part.table) for part in read(job, places.start(last))) == places.rows[2]
-
-
 ROW = b'{"text": "a"}'
 
 

@@ -19,7 +19,6 @@ from packprep import BuildConfig, build
 from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError
-from tests.chat.test_build import CHATS, TEMPLATE
 from tests.helpers import warm
 from tests.helpers.corpus import build_options, save_tokenizer, texts, write_jsonl
 from tests.helpers.errors import refused
@@ -125,23 +124,6 @@ def data_of(output: Path) -> dict[str, Any]:
 
 @quiet
 @pytest.mark.long
-def test_conversations_are_those_of_one_process(cluster: Any, tmp_path: Path) -> None:
-    rows = [{"messages": chat} for chat in CHATS * 20]
-    options = build_options(
-        tmp_path, {"chats.jsonl": rows}, engine="hf", messages_column="messages"
-    )
-    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
-    save_tokenizer(tmp_path / "tokenizer", config=side)
-    expected = build(BuildConfig(**options)).data
-    del options["output"]
-    process = building(options, tmp_path / "ray", cluster.address)
-    said = process.communicate()[1]
-    assert process.returncode == 0, said
-    assert data_of(tmp_path / "ray") == expected
-
-
-@quiet
-@pytest.mark.long
 def test_ctrl_c_ends_the_tasks_on_all_nodes(
     corpus: dict[str, Any], cluster: Any, tmp_path: Path
 ) -> None:
@@ -207,11 +189,3 @@ def test_without_ray_a_sentence_says_what_to_install(
     options = build_options(tmp_path, {"a.jsonl": ["one"]}, engine="hf", executor="ray")
     with refused(ConfigError, "executor ray needs Ray", "pip install packprep[ray]"):
         build(BuildConfig(**options))
-
-
-@pytest.mark.long
-def test_nothing_imports_ray_unless_it_is_chosen() -> None:
-    imports = "import sys, packprep.execute.pipeline, packprep.execute.ray_tasks"
-    line = [sys.executable, "-c", f"{imports}; print('ray' in sys.modules)"]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout == "False\n"

@@ -19,7 +19,7 @@ from packprep.packing.plan import PackPlan
 from packprep.preview.estimate import estimate
 from packprep.schemas import FormatError, check_ledger, read_manifest
 from packprep.schemas.storage.writing import write_manifest
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import build_options, texts
 from tests.helpers.errors import assert_says, refused
@@ -117,24 +117,6 @@ def test_every_epoch_has_all_documents_with_other_neighbours_and_an_account_that
     if "holdout" not in more:
         of_windows = [window["epoch"] for window in report["windows"]]
         assert of_windows == sorted(of_windows)
-
-
-def test_another_seed_has_other_plans_in_all_epochs(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    one, other = (
-        build(config(**options | {"seed": seed, "output": str(tmp_path / str(seed))})).data
-        for seed in (0, 1)
-    )
-    digests = [
-        {file["sha256"] for file in data["files"] if "epoch" in file} for data in (one, other)
-    ]
-    assert not digests[0] & digests[1]
-
-
-def test_an_epoch_without_packs_is_an_error(options: dict[str, Any]) -> None:
-    with refused(InputError, "drops all packs of the split", 100_000):
-        build(config(**options | {"packs_multiple_of": 100_000}))
 
 
 def test_a_packer_of_the_user_gets_the_documents_in_another_order_in_each_epoch(

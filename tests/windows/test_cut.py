@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
 from packprep.packing.kernels.gather import Pointers
-from packprep.windows.cut import cut_segments, wrap, wrap_documents
+from packprep.windows.cut import cut_segments, wrap_documents
 from packprep.windows.labels import Labels, proportional
 from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 from tests.helpers import reference
@@ -30,44 +30,10 @@ def pieces(segments: Segments) -> list[tuple[int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-TRUNCATE = {"overflow": "truncate"}
-LEFT = TRUNCATE | {"truncation_side": "left"}
-
-
 def test_error_names_the_first_document_over_max_length() -> None:
     with pytest.raises(TooLongError) as caught:
         cut([4, 7, 9], overflow="error")
     assert (caught.value.document, caught.value.tokens) == (1, 7)
-
-
-def test_min_len_and_max_len_count_text_tokens_without_bos_and_eos() -> None:
-    segments, account = cut(
-        [4, 5, 8, 9], ends=2, max_length=16, min_document_tokens=3, max_document_tokens=6
-    )
-    assert pieces(segments) == [(1, 0, 5), (2, 0, 8)]
-    assert account.dropped[Dropped.TOO_SHORT].tolist() == [4, 0, 0, 0]
-    assert account.dropped[Dropped.TOO_LONG].tolist() == [0, 0, 0, 9]
-
-
-def test_a_last_piece_with_too_few_new_tokens_is_dropped_as_short_tail() -> None:
-    segments, account = cut([8], stride=1, min_document_tokens=2)
-    assert pieces(segments) == [(0, 0, 4), (0, 3, 4)]
-    assert account.dropped[Dropped.SHORT_TAIL].tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "options", "expected", "packs"),
-    [
-        ([3, 6], {}, [(0, 0, 3), (1, 0, 1), (1, 1, 4), (1, 5, 1)], [0, 2, 3, 4]),
-        ([6, 3], LEFT, [(0, 2, 4), (1, 0, 3)], [0, 1, 2]),
-        ([], {}, [], [0]),
-    ],
-)
-def test_wrap_fills_every_pack_but_the_last_and_keeps_the_offsets_of_cut_documents(
-    lengths: list[int], options: dict[str, Any], expected: Any, packs: list[int]
-) -> None:
-    segments, edges = wrap(cut(lengths, strategy="wrapped", **options)[0], 4)
-    assert (pieces(segments), edges.tolist()) == (expected, packs)
 
 
 @st.composite
@@ -107,6 +73,15 @@ def configs(draw: st.DrawFn) -> BuildConfig:
 )
 @example(
     BuildConfig(max_length=8, stride=6, min_loss_tokens=3, continuation_bos=True), [40], 1, 3, False
+)
+@example(
+    BuildConfig(
+        max_length=11, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
+    ),
+    [12, 19, 40],
+    0,
+    5,
+    True,
 )
 def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
     config: BuildConfig, texts: list[int], ends: int, pattern: int | None, as_mask: bool
@@ -172,72 +147,6 @@ def pieces_of(segments: Segments) -> list[tuple[int, list[int], bool]]:
         for document, start, count, bos, front, hole in zip(
             *(column.tolist() for column in columns), strict=True
         )
-    ]
-
-
-def marks(*places: int, of: int) -> list[bool]:
-    """A mask of `of` tokens, of which these are trained."""
-    return [token in places for token in range(of)]
-
-
-BALANCED = {"overflow": "truncate", "truncation_side": "balanced", "input_ids_column": "ids"}
-
-
-@pytest.mark.parametrize(
-    ("trained", "options", "expected", "few", "truncated"),
-    [
-        # the first token of a row is never trained
-        ([marks(of=3), marks(0, of=3), marks(1, 2, of=3)], {}, [(2, range(3))], [3, 3, 0], 0),
-        # the first piece has 4 trained tokens, which the next one trains
-        (
-            [marks(*range(12, 16), *range(18, 24), of=24)],
-            {"max_length": 16, "stride": 8, "min_loss_tokens": 5},
-            [(0, range(8, 24))],
-            [8],
-            0,
-        ),
-        # [0, 8) has 4, [4, 12) those and 2 more (5 without its first token), [8, 16) no others
-        (
-            [marks(*range(4, 10), of=16)],
-            {"max_length": 8, "stride": 4, "min_loss_tokens": 5},
-            [(0, range(4, 12))],
-            [8],
-            0,
-        ),
-        ([marks(5, of=6)], {"max_length": 4, "overflow": "truncate"}, [], [6], 0),
-        (
-            [marks(9, 10, 11, of=12)],
-            {"max_length": 8, **BALANCED},
-            [(0, [0, 1, 2, 3, 4, 9, 10, 11])],
-            [0],
-            4,
-        ),
-        (  # a conversation: the turn that exceeds the pack is cut
-            [marks(3, 4, *range(11, 17), 18, of=19)],
-            {"max_length": 11, **BALANCED},
-            [(0, [0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13])],
-            [0],
-            8,
-        ),
-    ],
-)
-@pytest.mark.parametrize("as_mask", [False, True])
-def test_rows_and_pieces_are_kept_for_their_trained_tokens(
-    trained: list[list[bool]],
-    options: dict[str, Any],
-    expected: list[tuple[int, Any]],
-    few: list[int],
-    truncated: int,
-    as_mask: bool,
-) -> None:
-    labels, config = labels_of(trained, as_mask=as_mask), BuildConfig(**options)
-    lengths = np.array([len(row) for row in trained], np.int32)
-    segments, account = cut_segments(lengths, 0, config, has_bos=False, labels=labels)
-    assert pieces_of(segments) == [(row, list(tokens), False) for row, tokens in expected]
-    dropped = account.dropped.get(Dropped.FEW_LOSS_TOKENS, np.zeros_like(lengths))
-    assert (dropped.tolist(), int(account.truncated.sum())) == (few, truncated)
-    assert segments.trained(labels, config).tolist() == [
-        sum(trained[row][token] for token in list(tokens)[1:]) for row, tokens in expected
     ]
 
 

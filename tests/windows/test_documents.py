@@ -1,4 +1,3 @@
-import ctypes
 import functools
 import gc
 import operator
@@ -14,11 +13,9 @@ from packprep.sources.units import Part
 from packprep.tokens.store import TokenFile
 from packprep.windows.documents import (
     form_windows,
-    group_codes,
     held_out,
     join_documents,
     read_chosen,
-    read_documents,
 )
 from tests.helpers.documents import make_documents, tokenizer
 from tests.helpers.errors import refused
@@ -50,45 +47,16 @@ def units(windows: list[list[TokenFile]]) -> list[list[int]]:
     return [[file.unit for file in window] for window in windows]
 
 
-def test_a_window_ends_with_the_unit_that_reaches_its_size() -> None:
-    files = [token_file(unit) for unit in range(5)]
-    assert units(form_windows(files, BuildConfig(window=20, order="input"))) == [
-        [0, 1],
-        [2, 3],
-        [4],
-    ]
-
-
 def test_the_seed_deals_units_to_windows_and_a_window_is_in_input_order() -> None:
     files = [token_file(unit) for unit in range(40)]
+    in_order = units(form_windows(files[:5], BuildConfig(window=20, order="input")))
+    assert in_order == [[0, 1], [2, 3], [4]], "a window ends with the unit that reaches its size"
+    assert form_windows([], BuildConfig()) == []
     windows = units(form_windows(files, BuildConfig(window=100, seed=3)))
     assert all(window == sorted(window) for window in windows)
     assert sorted(functools.reduce(operator.iadd, windows, [])) == list(range(40))
     assert windows != units(form_windows(files, BuildConfig(window=100, seed=4)))
     assert windows == units(form_windows(files, BuildConfig(window=100, seed=3)))
-
-
-def test_no_units_make_no_windows() -> None:
-    assert form_windows([], BuildConfig()) == []
-
-
-def test_documents_point_into_the_mapped_token_files(tmp_path: Path) -> None:
-    table = pa.table(
-        {"tokens": pa.array([[7, 8], [], [9]], pa.list_(pa.int32())), "group": ["a", "b", "a"]}
-    )
-    file = token_file(4, first=100, documents=3)
-    write_tokens(tmp_path / file.name, table)
-    documents = read_documents(tmp_path, [file])
-    assert documents.id.tolist() == [100, 101, 102]
-    assert documents.length.tolist() == [2, 0, 1]
-    assert documents.group is not None
-    assert documents.group.tolist() == [0, 1, 0]
-    tokens = [
-        list((ctypes.c_int32 * int(length)).from_address(int(address)))
-        for address, length in zip(documents.tokens.address, documents.length, strict=True)
-        if length
-    ]
-    assert tokens == [[7, 8], [9]]
 
 
 def test_labels_outlive_their_documents() -> None:
@@ -121,10 +89,6 @@ def test_token_files_of_two_widths_are_never_read_as_one(tmp_path: Path) -> None
     batches = [table.to_batches()[0] for table in tables]
     with refused(FormatError, "token files of different versions of packprep"):
         join_documents(batches, np.arange(2), np.zeros(2, np.int32))
-
-
-def test_rows_without_a_group_are_one_group() -> None:
-    assert group_codes(pa.chunked_array([["x", None, "x", None]])).tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])

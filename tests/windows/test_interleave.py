@@ -5,11 +5,6 @@ from hypothesis import strategies as st
 from packprep.windows.interleave import interleaved
 
 
-def test_packs_of_two_sources_take_turns_by_their_shares() -> None:
-    tokens = np.array([[9, 0], [9, 0], [0, 9], [9, 0], [9, 0], [0, 9]])
-    assert tokens[interleaved(tokens)].tolist() == [[9, 0], [0, 9], [9, 0]] * 2
-
-
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=80))
 def test_every_span_of_packs_of_two_sources_is_within_the_largest_pack_of_the_shares(
     packs: list[tuple[int, int]],

@@ -187,18 +187,6 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
     )
 
 
-def test_every_part_of_the_mix_has_the_shares_with_order_input(tmp_path: Path) -> None:
-    settings = config(
-        sources=[{"path": "a", "weight": 2}, {"path": "b", "weight": 1}],
-        order="input",
-        max_length=64,
-        window=10**9,
-    )
-    documents = mix_of(tmp_path, [[(0, 10)] * 20, [(1, 10)] * 10], settings).documents(0, "train")
-    assert documents.source.tolist() == [0, 1, 0] * 10
-    assert documents.id[documents.source == 0].tolist() == list(range(20))
-
-
 def test_groups_of_different_files_keep_their_codes(tmp_path: Path) -> None:
     files = {
         f"{language}.jsonl": [{"text": f"{language} {n}", "lang": language} for n in range(9)]

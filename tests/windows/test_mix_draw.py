@@ -41,26 +41,6 @@ def plain(sizes: list[int], wanted: int, seed: int) -> list[int]:
     return copies
 
 
-def test_each_document_is_taken_as_often_as_all_fit_and_some_once_more() -> None:
-    _, copies = drawn([10] * 100, 1234)
-    assert (copies.min(), copies.max(), copies.sum()) == (1, 2, 123)
-    assert (
-        sorted(np.argsort(hashes(0, np.arange(100)))[:23].tolist())
-        == np.flatnonzero(copies == 2).tolist()
-    )
-
-
-def test_a_larger_draw_keeps_the_documents_of_a_smaller_one() -> None:
-    sizes = [10] * 5000
-    fewer, more = (drawn(sizes, wanted)[1] for wanted in (10_000, 20_000))
-    assert (fewer <= more).all()
-    assert (fewer.sum(), more.sum()) == (1000, 2000)
-
-
-def test_another_seed_draws_other_documents() -> None:
-    assert drawn([1] * 100, 50, seed=1)[1].tolist() != drawn([1] * 100, 50, seed=2)[1].tolist()
-
-
 def test_only_documents_that_may_fill_the_rest_are_kept_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

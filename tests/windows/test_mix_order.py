@@ -45,11 +45,6 @@ def test_copies_follow_each_other_in_the_same_order() -> None:
     assert in_order == [(1, 0), (0, 0), (0, 1)] * 2
 
 
-def test_a_source_without_tokens_keeps_its_documents_in_the_first_window() -> None:
-    by_window = documents_of(stream([[0, 0]], 1, 3), [[0, 0]])
-    assert [[row for _, row, _ in window] for window in by_window] == [[0, 1], [], []]
-
-
 @given(
     st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5),
     st.integers(0, 4),

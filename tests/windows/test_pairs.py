@@ -122,26 +122,6 @@ def sides_in(path: Path) -> dict[int, list[tuple[int, list[int]]]]:
     return pairs
 
 
-def test_sides_that_share_nothing_are_in_one_pack_too(tmp_path: Path) -> None:
-    """With shared prefixes they are trees of their own."""
-    rows = [
-        {
-            side: [number, int(side == "chosen"), *[7] * (number % 9)]
-            for side in ("chosen", "rejected")
-        }
-        for number in range(60)
-    ]
-    made = build_options(tmp_path, {"pairs.jsonl": rows}, share_prefixes=True, **PAIRS)
-    ids = {"tokenizer": None, "input_ids_column": "auto", "vocab_size": 64}
-    build(BuildConfig(**made | ids))
-    found = []
-    for pack in PackedShards(tmp_path / "out", verify=True):
-        ids, sides = pack.columns["row_ids"].tolist(), pack.columns["row_sides"].tolist()
-        assert (sides, ids[::2]) == ([0, 1] * (len(ids) // 2), ids[1::2])
-        found += ids[::2]
-    assert sorted(found) == [*range(60)]
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strategy: Any) -> None:
     rows = rows_of(60)
@@ -178,28 +158,14 @@ def test_show_names_the_side_of_each_segment(
     assert "pairs.jsonl row 1, rejected\n" in alone
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"overflow": "truncate", "truncation_side": "left", "holdout": 0.3},
-        pytest.param({"overflow": "truncate"}, marks=pytest.mark.long),
-    ],
-    ids=str,
-)
-def test_verify_knows_pairs_and_merged_outputs_keep_them(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_merged_pairs_keep_their_sides_and_verify_knows_them(tmp_path: Path) -> None:
     for name, count in (("a", 40), ("b", 30)):
         made = build_options(tmp_path, {f"{name}.jsonl": rows_of(count)}, max_length=256)
-        build(BuildConfig(**made | PAIRS | options | {"output": str(tmp_path / name)}))
-        verdict = verify(tmp_path / name, level="full")
-        assert ([*verdict.findings], verdict.sampled) == ([], count)
-    if not options:
-        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
-        assert sides_in(tmp_path / "c") == sides_in(tmp_path / "a") | {
-            row + 40: sides for row, sides in sides_in(tmp_path / "b").items()
-        }
+        build(BuildConfig(**made | PAIRS | {"output": str(tmp_path / name)}))
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
+    assert verify(tmp_path / "c", level="full").sound
+    later = {row + 40: sides for row, sides in sides_in(tmp_path / "b").items()}
+    assert sides_in(tmp_path / "c") == sides_in(tmp_path / "a") | later
 
 
 def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Path) -> None:
@@ -223,23 +189,6 @@ def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Pat
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     assert report["documents"]["dropped"] == {"few_loss_tokens": 1}, (
         "no answer on one side is no pair"
-    )
-    prompts = [
-        {
-            "q": row["chosen"][0]["content"],
-            "a": row["chosen"][1]["content"],
-            "b": other[1]["content"],
-        }
-        for row in rows[:1]
-    ]
-    source = write_jsonl(tmp_path / "prompts.jsonl", prompts)
-    options |= {"messages_column": None, "prompt_column": "q", "pair_columns": "a,b"}
-    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "prompts"), **options))
-    [same] = PackedShards(tmp_path / "prompts")
-    assert same.labels is not None
-    assert (same.tokens.tolist(), same.labels.tolist()) == (
-        pack.tokens.tolist(),
-        pack.labels.tolist(),
     )
 
 
@@ -385,21 +334,6 @@ def test_pairs_of_token_ids_are_the_same_from_kept_tokens_and_from_a_dataset(
     assert sorted(pack["tokens"]) == sorted(stored.tokens.tolist())
     # Row 2 has sides of one token, which nothing predicts: no loss, no pair.
     assert pack["margin"] == [0.5, 0.5, 1.5, 1.5]
-
-
-def test_pack_dataset_packs_pairs_with_carried_columns(tmp_path: Path) -> None:
-    rows = [{**row, "margin": number / 4} for number, row in enumerate(rows_of(6))]
-    options: dict[str, Any] = {
-        "max_length": 4096,
-        "bos": "<s>",
-        "eos": "</s>",
-        "carry": "margin",
-        "order": "input",
-        **PAIRS,
-    }
-    [pack] = pack_dataset(datasets.Dataset.from_list(rows), tiny_tokenizer(), **options)
-    assert pack["pair_ids"] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert pack["margin"] == [row / 4 for row in pack["pair_ids"]]
 
 
 @pytest.mark.parametrize(

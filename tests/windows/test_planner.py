@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,13 +52,3 @@ def test_bos_and_eos_are_counted_in_the_tokens_not_taken_from_the_policy() -> No
     plan = plan_window(tokenized, policy, BuildConfig(max_length=8), seed=0)
     [counts, _] = account_by_source(plan, policy, 1, plan.packs)
     assert (counts.bos_added, counts.bos_found, counts.eos_found) == (3, 2, 3)
-
-
-def test_each_source_has_its_own_rate() -> None:
-    policy = documents.tokenizer(bos=False)
-    tokenized = documents.make_documents([3, 1], policy)
-    tokenized.source[:] = np.array([1, 0])
-    plan = plan_window(tokenized, policy, BuildConfig(max_length=8), seed=0)
-    counts = account_by_source(plan, policy, 2, plan.packs)
-    assert [source.eos_found for source in counts] == [1, 1, 0]
-    assert counts[0].bos_found == 0

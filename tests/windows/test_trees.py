@@ -139,13 +139,6 @@ def test_a_prefix_shorter_than_min_shared_is_written_twice() -> None:
     assert shared == {1: 5, 2: 5, 3: 3, 4: 0}
 
 
-def test_rows_of_other_ids_share_nothing() -> None:
-    plan, _, _ = plan_and_layout(tree_documents([[1, 2, 3]] * 3, [0, 1, 1]), max_length=16)
-    assert plan.account.shared is not None
-    assert plan.account.shared.tolist() == [0, 0, 3]
-    assert int(plan.packs.lengths.sum()) == 6
-
-
 def sound_batch() -> tuple[pa.RecordBatch, Any, int]:
     rows = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6]]
     masks = [[False] * 3 + [True], [False] * 3 + [True], [False, False, True]]
