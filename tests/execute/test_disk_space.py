@@ -1,5 +1,6 @@
 import dataclasses
 import errno
+import io
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +136,11 @@ def test_a_full_disk_of_the_token_store_is_not_reported_as_that_of_the_output(
     )
 
 
-class _Full:
+class _Full(io.BytesIO):
     """A file on a disk that has no space: it can be opened, and nothing can be written."""
 
     def __init__(self, *_: object) -> None:
-        pass
-
-    def __enter__(self) -> "_Full":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    closed = False
+        super().__init__()
 
     def write(self, data: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -83,27 +83,25 @@ def begun(
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "windows"),
     [
-        {"order": "shuffle"},
-        {"packs_multiple_of": 2},
-        {"weights": "1,2"},
-        {"num_proc": 1},
-        {"window": "1GB"},
-        {"max_memory": BASE_MEMORY + 40_000},
-        {"planner": lambda lengths, room: pack_lengths(lengths, room, "greedy")},
+        ({}, [0, 1, 2]),
+        ({"order": "shuffle"}, []),
+        ({"packs_multiple_of": 2}, []),
+        ({"weights": "1,2"}, []),
+        ({"num_proc": 1}, []),
+        ({"window": "1GB"}, []),
+        ({"max_memory": BASE_MEMORY + 40_000}, []),
+        ({"planner": lambda lengths, room: pack_lengths(lengths, room, "greedy")}, []),
     ],
 )
-def test_none_is_begun_early_that_more_units_may_change_or_that_lacks_cores_or_memory(
-    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+def test_all_but_the_last_begin_early_unless_units_may_change_them_or_cores_or_memory_lack(
+    corpus: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
+    windows: list[int],
 ) -> None:
-    assert begun(corpus, monkeypatch, **more) == []
-
-
-def test_otherwise_all_but_the_last_are(
-    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert [number for _, number in begun(corpus, monkeypatch)] == [0, 1, 2]
+    assert [number for _, number in begun(corpus, monkeypatch, **more)] == windows
 
 
 def test_what_stops_a_window_is_said_after_tokenization_with_file_and_row(
@@ -117,35 +115,6 @@ def test_what_stops_a_window_is_said_after_tokenization_with_file_and_row(
     more = {"sources": (*corpus["sources"], str(tmp_path / "2.jsonl"))}
     with refused(InputError, "2.jsonl row 1"):
         build(BuildConfig(**options | more))
-
-
-@pytest.mark.long
-def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
-    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = in_one_thread(corpus)
-    with monkeypatch.context() as patch:
-        waiting(patch, 2)
-        sealing = vars(stages)["seal"]
-
-        def stopped(*arguments: Any) -> None:
-            sealing(*arguments)
-            raise OSError(5, "Input/output error")
-
-        patch.setattr(stages, "seal", stopped)
-        with pytest.raises(OSError, match="Input/output"):
-            build(BuildConfig(**corpus))
-    planned: list[int] = []
-    real = Windows._plan
-
-    def plan(windows: Windows, split: str, number: int) -> Any:
-        planned.append(number)
-        return real(windows, split, number)
-
-    monkeypatch.setattr(Windows, "_plan", plan)
-    assert build(BuildConfig(**corpus)).data == plain
-    assert not {0, 1} & set(planned)
-    assert 3 in planned
 
 
 def test_memory_bounds_how_many_windows_are_made_at_once(

@@ -1,6 +1,6 @@
 """The two tables of executors, what options they take and how they run, have the same rows."""
 
-import ast
+import re
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -61,19 +61,6 @@ def test_a_share_of_an_executor_without_tasks_is_refused() -> None:
 
 def test_no_module_compares_the_executor_with_a_name() -> None:
     """A name in an `if` would be a row that is missing from the tables."""
-    names = {*EXECUTORS}
-    found = {
-        f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Compare)
-        and any(
-            isinstance(side, ast.Attribute) and side.attr == "executor"
-            for side in (node.left, *node.comparators)
-        )
-        and any(
-            isinstance(side, ast.Constant) and side.value in names
-            for side in (node.left, *node.comparators)
-        )
-    }
-    assert found == set()
+    compared = re.compile(r"""\.executor\s*(==|!=|in|not in)\s*["'({\[]""")
+    found = [path for path in PACKAGE.rglob("*.py") if compared.search(path.read_text())]
+    assert found == []

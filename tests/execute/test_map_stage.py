@@ -50,21 +50,16 @@ def test_in_a_map_over_the_whole_dataset_it_gives_what_build_writes(
     assert packed.with_format(None).to_list() == built(tmp_path)
 
 
-@small_batch
-def test_small_batches_pack_by_themselves_and_keep_row_shape(dataset: datasets.Dataset) -> None:
-    packed = mapped(dataset, 20)
+def test_small_batches_pack_by_themselves_and_say_once_what_that_costs(
+    dataset: datasets.Dataset,
+) -> None:
+    with pytest.warns(UserWarning, match="packing a batch of 20 documents by itself") as caught:
+        packed = mapped(dataset, 20)
+    assert len(caught) == 1
     for row in packed:
         assert len({document // 20 for document in row["document_ids"]}) == 1
     seen = {document for row in packed for document in row["document_ids"]}
     assert seen == {row for row, text in enumerate(texts(80)) if text}
-
-
-def test_a_small_batch_says_once_what_it_costs(dataset: datasets.Dataset) -> None:
-    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
-    with pytest.warns(UserWarning, match="packing a batch of 40 documents by itself") as caught:
-        function(dataset[:40])
-    assert len(caught) == 1
-    function(dataset[40:])  # a second warning would be an error
 
 
 def test_a_transformers_fast_tokenizer_brings_its_own_bos_and_eos(

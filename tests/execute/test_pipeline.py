@@ -1,10 +1,7 @@
 """Whole builds: what they write, what decides it, and what they refuse."""
 
-import functools
 import json
-import operator
 import shutil
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 import yaml
 
 from packprep import BuildConfig, PackPlan, build, pack_lengths
-from packprep.config.option import STRATEGY_NAMES
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
@@ -27,7 +23,6 @@ from tests.helpers.command import run
 from tests.helpers.corpus import (
     RecordedProgress,
     build_options,
-    expected_ids,
     texts,
     tiny_tokenizer,
     write_jsonl,
@@ -54,20 +49,6 @@ def check_balanced(table: Any) -> None:
     """Check the account of an output, or of a source, a phase or an epoch of it."""
     keys = [*LEDGER_KEYS, *(["shared"] if "shared" in table["tokens"] else [])]
     check_ledger({key: table["tokens"][key] for key in keys})
-
-
-def documents_in(output: str | Path) -> dict[int, list[int]]:
-    """Tokens of each document, its pieces joined; without overlap or extra BOS."""
-    pieces: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
-    for pack in PackedShards(output):
-        for segment in pack.segments():
-            assert segment.document_id is not None
-            assert segment.start is not None
-            pieces[segment.document_id].append((segment.start, segment.tokens.tolist()))
-    return {
-        document: functools.reduce(operator.iadd, (tokens for _, tokens in sorted(found)), [])
-        for document, found in pieces.items()
-    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,18 +86,6 @@ def test_every_kind_of_output_is_sound_and_as_its_schemas_say(zoo: Zoo, name: st
         assert len(set().union(*ids)) == sum(map(len, ids)), "splits share no document"
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGY_NAMES if name != "balanced"])
-def test_the_packs_decode_to_exactly_the_ids_of_the_tokenizer(
-    corpus: dict[str, Any], strategy: str
-) -> None:
-    made(corpus, strategy=strategy)
-    expected = expected_ids(texts(75, seed=1) + texts(75, seed=2), tiny_tokenizer(), bos=0, eos=1)
-    found = documents_in(corpus["output"])
-    assert found == {number: ids for number, ids in enumerate(expected) if ids}
-    rows = datasets.load_from_disk(corpus["output"])
-    assert rows.features["tokens"] == datasets.List(datasets.Value("int32"))
-
-
 def test_build_yaml_builds_the_same_bytes_elsewhere_and_nothing_here(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,39 +115,16 @@ def test_build_yaml_says_what_no_file_can_hold(corpus: dict[str, Any]) -> None:
     assert "tokenizer" not in yaml.safe_load(text)
 
 
-def test_only_the_seed_is_random_and_shards_do_not_change_which_documents_meet(
+def test_the_seed_decides_the_packs_and_shards_do_not_change_which_documents_meet(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
-    builds = {
-        name: made(corpus, output=str(tmp_path / name), **options)
-        for name, options in {
-            "one": {"num_proc": 1},
-            "two": {"num_proc": 2},
-            "small": {"shard_size": 3_000},
-            "seed": {"seed": 1},
-        }.items()
-    }
-    assert builds["one"].data == builds["two"].data
-    assert builds["one"].data["files"] != builds["seed"].data["files"]
-    assert len(builds["small"].shards("train")) > len(builds["one"].shards("train"))
-    together = [
-        {
-            tuple((s.document_id, s.start) for s in pack.segments())
-            for pack in PackedShards(tmp_path / name)
-        }
-        for name in ("one", "small")
-    ]
-    assert together[0] == together[1]
-
-
-def test_order_input_keeps_packs_in_the_order_of_their_first_document(
-    corpus: dict[str, Any],
-) -> None:
-    made(corpus, order="input", strategy="greedy", columns=("document_ids",))
-    rows = datasets.load_from_disk(corpus["output"])
-    assert rows.column_names == ["tokens", "cu_seqlens", "document_ids"]
-    first = [row[0] for row in rows["document_ids"]]
-    assert first == sorted(first)
+    changes: list[dict[str, Any]] = [{}, {"shard_size": 3_000}, {"seed": 1}]
+    together = []
+    for number, change in enumerate(changes):
+        made(corpus, output=str(tmp_path / str(number)), **change)
+        packs = PackedShards(tmp_path / str(number))
+        together.append({tuple((s.document_id, s.start) for s in p.segments()) for p in packs})
+    assert together[0] == together[1] != together[2]
 
 
 def test_the_same_build_again_does_nothing_and_overwrite_replaces_an_output_only(
@@ -234,24 +180,6 @@ def test_max_tokens_stops_after_the_unit_that_reaches_it(
     assert whole // 2 <= one.ledger["tokens_in"] == three.ledger["tokens_in"] < whole
 
 
-def test_packs_are_a_multiple_by_dropping_or_by_filling(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    packs = made(corpus).num_packs
-    assert packs % 16
-    for remainder, expected in (("drop", packs // 16 * 16), ("fill", -(-packs // 16) * 16)):
-        options = {"packs_multiple_of": 16, "remainder": remainder}
-        manifest = made(corpus, output=str(tmp_path / remainder), **options)
-        assert manifest.num_packs == expected
-        assert manifest.ledger["filler"] == (expected - packs if remainder == "fill" else 0)
-        assert ("remainder" in manifest.ledger["dropped"]) == (remainder == "drop")
-    few = corpus | {"holdout": 0.02, "output": str(tmp_path / "few")}
-    with refused(InputError, "drops all packs of the split train", 1000, "choose --remainder"):
-        made(few, packs_multiple_of=1000)
-    with refused(InputError, "drops all packs of the split validation", "a larger holdout"):
-        made(few, packs_multiple_of=30)
-
-
 def test_a_planner_of_ones_own_packs_and_is_checked(corpus: dict[str, Any], tmp_path: Path) -> None:
     def lonely(lengths: np.ndarray, max_length: int) -> PackPlan:
         documents = np.arange(len(lengths))
@@ -290,6 +218,18 @@ def test_a_planner_of_ones_own_packs_and_is_checked(corpus: dict[str, Any], tmp_
             ConfigError,
             ("balanced packs one window and the input makes",),
         ),
+        (
+            texts(75),
+            {"packs_multiple_of": 1000},
+            InputError,
+            ("drops all packs of the split train", 1000, "choose --remainder"),
+        ),
+        (
+            texts(75),
+            {"packs_multiple_of": 20, "holdout": 0.02},
+            InputError,
+            ("drops all packs of the split validation", "a larger holdout"),
+        ),
     ],
 )
 def test_a_build_that_cannot_be_is_a_sentence_and_no_output(
@@ -298,7 +238,7 @@ def test_a_build_that_cannot_be_is_a_sentence_and_no_output(
     rows: list[Any],
     options: dict[str, Any],
     error: type[Exception],
-    words: tuple[str, ...],
+    words: tuple[str | int, ...],
 ) -> None:
     write_jsonl(tmp_path / "b.jsonl", rows)
     with refused(error, *words):

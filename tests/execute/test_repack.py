@@ -16,7 +16,6 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.packing.plan import PackPlan
-from packprep.preview.estimate import estimate
 from packprep.schemas import FormatError, check_ledger, read_manifest
 from packprep.schemas.storage.writing import write_manifest
 from packprep.support.errors import ConfigError
@@ -168,15 +167,6 @@ def test_shards_and_an_index_grow_for_the_same_epochs_and_stay_equal(
     assert rows[0] == rows[1]
 
 
-def test_outputs_of_other_epochs_are_not_merged(
-    zoo: Zoo, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    tokenizer = str(zoo.tokenizer)
-    build(config(**options | {"max_length": 64, "tokenizer": tokenizer}))
-    with refused(ConfigError, "differ in epochs: 3 and 2"):
-        merge([tmp_path / "out", zoo["epochs"]], tmp_path / "both")
-
-
 def test_an_export_is_of_one_epoch(zoo: Zoo, tmp_path: Path) -> None:
     built, to = zoo["epochs"], tmp_path / "exported"
     export = ("export", built, "-o", to, "--to")
@@ -267,12 +257,3 @@ def test_options_that_contradict_each_other_are_refused(
 ) -> None:
     with refused(ConfigError, sentence):
         BuildConfig(**wrong)
-
-
-def test_a_dry_run_counts_the_packs_of_every_epoch(options: dict[str, Any]) -> None:
-    once = {key: value for key, value in options.items() if key not in EPOCHS}
-    predicted, alone = (estimate(config(**each))["prediction"] for each in (options, once))
-    # Each epoch has windows of its own, whose last packs are not full.
-    for key in ("packs", "tokens_packed", "bytes"):
-        assert predicted[key] == pytest.approx(3 * alone[key], rel=0.03)
-    assert predicted["tokens_in"] == 3 * alone["tokens_in"]

@@ -74,13 +74,13 @@ def configs(draw: st.DrawFn) -> BuildConfig:
 @example(
     BuildConfig(max_length=8, stride=6, min_loss_tokens=3, continuation_bos=True), [40], 1, 3, False
 )
-@example(
+@example(  # a turn ends where the pack is full
     BuildConfig(
         max_length=11, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
     ),
     [12, 19, 40],
     0,
-    5,
+    10,
     True,
 )
 def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(

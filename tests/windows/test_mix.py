@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
 from packprep.loaders import PackedShards
+from packprep.packing.account import Sums
 from packprep.schemas import check_ledger
 from packprep.sources.units import Part
 from packprep.support.errors import InputError
@@ -80,6 +81,28 @@ def mix_of(folder: Path, units: Sequence[Sequence[tuple[int, int]]], settings: B
     )
 
 
+def played(mix: Mix, options: BuildConfig) -> tuple[list[Sums], dict[str, list[Counter[int]]], Any]:
+    """Plan all windows.
+
+    Returns the account of each source, the copies of each document by split and phase, and the
+    tokens of train that are packed, [windows, sources].
+    """
+    count, splits = len(options.sources), ("train", "validation") if options.holdout else ("train",)
+    totals, packed = mix.left_out(POLICY), np.zeros((len(mix.windows), count), np.int64)
+    copies = {split: [Counter[int]() for _ in mix.cells.configs] for split in splits}
+    for split in splits:
+        for window, phase in enumerate(mix.phase_of):
+            documents = mix.documents(window, split)
+            alone = len(set(documents.id.tolist())) == len(documents)
+            assert alone or options.strategy == "balanced"
+            copies[split][phase].update(documents.id.tolist())
+            plan = plan_window(documents, POLICY, mix.config_of(window), seed=window)
+            for source, sums in enumerate(account_by_source(plan, POLICY, count, plan.packs)[:-1]):
+                totals[source] += sums
+                packed[window, source] += sums.tokens_kept * (split == "train")
+    return totals, copies, packed
+
+
 @st.composite
 def mixes(draw: st.DrawFn) -> tuple[BuildConfig, list[list[tuple[int, int]]]]:
     """A config with two or three sources, and units of documents.
@@ -133,25 +156,12 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
         except InputError as error:
             assert "has no tokens to mix" in str(error)
             return
-        totals = mix.left_out(POLICY)
-        copies: dict[str, Counter[int]] = {"train": Counter(), "validation": Counter()}
-        packed = np.zeros((len(mix.windows), count), np.int64)
         everything = read_documents(Path(folder), token_files(Path(folder), units))
         longest = int(packed_tokens(everything, POLICY, options).max(initial=0))
-        for split in ("train", "validation") if options.holdout else ("train",):
-            for window in range(len(mix.windows)):
-                documents = mix.documents(window, split)
-                assert options.strategy == "balanced" or len(set(documents.id.tolist())) == len(
-                    documents
-                )
-                copies[split].update(documents.id.tolist())
-                plan = plan_window(documents, POLICY, options, seed=window)
-                by_source = account_by_source(plan, POLICY, count, plan.packs)
-                for source in range(count):
-                    totals[source] += by_source[source]
-                    if split == "train":
-                        packed[window, source] = by_source[source].tokens_kept
-
+        totals, by_phase, packed = played(mix, options)
+    copies = {
+        split: sum(by_phase.get(split, []), Counter[int]()) for split in ("train", "validation")
+    }
     drawn = copies["train"] + copies["validation"]
     assert not copies["train"].keys() & copies["validation"].keys()
     assert not copies["validation"] or max(copies["validation"].values()) == 1

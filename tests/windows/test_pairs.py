@@ -1,6 +1,7 @@
 """Preference pairs: both sides are in one pack, cut and filtered together, with every strategy."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.helpers.corpus import (
 )
 from tests.helpers.errors import refused
 from tests.helpers.examples import share_of_examples
+from tests.helpers.zoo import Zoo
 
 PAIRS: dict[str, Any] = {"pair_columns": ("chosen", "rejected"), "overflow": "drop"}
 
@@ -110,15 +112,16 @@ def rows_of(count: int) -> list[dict[str, str]]:
     ]
 
 
-def sides_in(path: Path) -> dict[int, list[tuple[int, list[int]]]]:
-    """(side, tokens) of each pair, by row; both must be consecutive in one pack."""
-    pairs: dict[int, list[tuple[int, list[int]]]] = {}
+def sides_in(path: Path) -> dict[int, list[tuple[list[int], list[int] | None]]]:
+    """Tokens and labels of the two sides of each pair, by row; both must be beside each other."""
+    pairs: dict[int, list[tuple[list[int], list[int] | None]]] = {}
     for pack in PackedShards(path, verify=True):
         ids, sides = pack.columns["pair_ids"].tolist(), pack.columns["pair_sides"].tolist()
         assert sides == [0, 1] * (len(sides) // 2)
         assert ids[::2] == ids[1::2] == pack.columns["document_ids"].tolist()[::2]
-        for number, (_, _, tokens) in enumerate(pack.segments()):
-            pairs.setdefault(ids[number], []).append((sides[number], tokens.tolist()))
+        for row, (first, last) in zip(ids, pairwise(pack.cu_seqlens.tolist()), strict=True):
+            labels = None if pack.labels is None else pack.labels[first:last].tolist()
+            pairs.setdefault(row, []).append((pack.tokens[first:last].tolist(), labels))
     return pairs
 
 
@@ -131,7 +134,7 @@ def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strate
     out = tmp_path / "out"
     expected = expected_ids([text for row in rows for text in row.values()], tiny_tokenizer(), 0, 1)
     assert sides_in(out) == {
-        row: [(0, expected[2 * row]), (1, expected[2 * row + 1])] for row in range(60)
+        row: [(expected[2 * row], None), (expected[2 * row + 1], None)] for row in range(60)
     }
     ledger = manifest.ledger
     assert ledger["tokens_in"] == ledger["tokens_packed"] == sum(map(len, expected))
@@ -141,21 +144,18 @@ def test_both_sides_are_in_one_pack_whatever_the_strategy(tmp_path: Path, strate
         assert max(len(pack.cu_seqlens) - 1 for pack in PackedShards(out)) <= segments
 
 
-def test_show_names_the_side_of_each_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = build_options(tmp_path, {"pairs.jsonl": rows_of(2)}) | PAIRS
-    named = {"sources": ("pairs.jsonl",), "order": "input", "max_length": 2048}
-    build(BuildConfig(**options | named))
-    shown = run("show", "out").out.splitlines()
+def test_show_names_the_side_of_each_segment(zoo: Zoo) -> None:
+    output, row = zoo["pairs"], f"{zoo.source('pairs')} row 1"
+    pack = next(iter(PackedShards(output)))
+    ids, shown = pack.columns["pair_ids"].tolist(), run("show", output).out.splitlines()
     titles = [line.split(": ")[1] for line in shown if line.startswith("segment")]
     assert titles == [
-        f"pairs.jsonl row {row}, {side}" for row in (0, 1) for side in ("chosen", "rejected")
+        f"{zoo.source('pairs')} row {number}, {side}"
+        for number, side in zip(ids, ("chosen", "rejected") * (len(ids) // 2), strict=True)
     ]
-    alone = run("show", "out", "--doc", "pairs.jsonl:1").out
-    assert "pairs.jsonl row 1, chosen\n" in alone
-    assert "pairs.jsonl row 1, rejected\n" in alone
+    alone = run("show", output, "--doc", f"{zoo.source('pairs')}:1").out
+    assert f"{row}, chosen\n" in alone
+    assert f"{row}, rejected\n" in alone
 
 
 def test_merged_pairs_keep_their_sides_and_verify_knows_them(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Pat
     )
 
 
-ID_ROWS = [
+ID_ROWS: list[dict[str, Any]] = [
     {"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [6], "margin": 0.5},
     {"prompt_ids": [7, 8], "chosen_ids": [9], "rejected_ids": [10, 11], "margin": 1.5},
     {"prompt_ids": [], "chosen_ids": [12], "rejected_ids": [13], "margin": 2.5},
@@ -216,18 +216,6 @@ def build_ids(path: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
     return path / "out"
 
 
-def labelled_sides(path: Path) -> dict[int, list[tuple[list[int], list[int]]]]:
-    """Tokens and labels of the two sides of each pair, by row."""
-    pairs: dict[int, list[tuple[list[int], list[int]]]] = {}
-    for pack in PackedShards(path, verify=True):
-        assert pack.labels is not None
-        for segment, row in enumerate(pack.columns["document_ids"].tolist()):
-            side = slice(pack.cu_seqlens[segment], pack.cu_seqlens[segment + 1])
-            values = (pack.tokens[side].tolist(), pack.labels[side].tolist())
-            pairs.setdefault(row, []).append(values)
-    return pairs
-
-
 def as_labels(ids: list[int], mask: list[int]) -> list[int]:
     """Labels of a segment: its first token has none, as no token predicts it."""
     labels = [token if kept else -100 for token, kept in zip(ids, mask, strict=True)]
@@ -237,7 +225,7 @@ def as_labels(ids: list[int], mask: list[int]) -> list[int]:
 def test_pairs_of_token_ids_have_the_ids_and_the_loss_of_trls_collator(tmp_path: Path) -> None:
     trainer = pytest.importorskip("trl.trainer.dpo_trainer")
     collator = trainer.DataCollatorForPreference(pad_token_id=0)
-    sides = labelled_sides(build_ids(tmp_path / "a", ID_ROWS, min_loss_tokens=0))
+    sides = sides_in(build_ids(tmp_path / "a", ID_ROWS, min_loss_tokens=0))
     for row, values in enumerate(ID_ROWS):
         fields = {name: value for name, value in values.items() if name != "margin"}
         theirs = collator([fields])
@@ -254,14 +242,11 @@ def test_whole_sides_with_labels_or_a_mask_are_packed_as_their_parts_are(
 ) -> None:
     whole = []
     for row in ID_ROWS:
-        values: dict[str, Any] = {"margin": row["margin"]}
+        values, prompt = {"margin": row["margin"]}, row["prompt_ids"]
         for side in ("chosen_ids", "rejected_ids"):
-            prompt, answer = row["prompt_ids"], row[side]
-            assert isinstance(prompt, list)
-            assert isinstance(answer, list)
-            values[side] = prompt + answer
-            values[f"{side}_labels"] = [-100] * len(prompt) + answer
-            values[f"{side}_mask"] = [0] * len(prompt) + [1] * len(answer)
+            values[side] = prompt + row[side]
+            values[f"{side}_labels"] = [-100] * len(prompt) + row[side]
+            values[f"{side}_mask"] = [0] * len(prompt) + [1] * len(row[side])
         whole.append(values)
     names = {
         f"{name}_column": f"chosen_ids_{kind},rejected_ids_{kind}"
@@ -270,7 +255,7 @@ def test_whole_sides_with_labels_or_a_mask_are_packed_as_their_parts_are(
     }
     parts = build_ids(tmp_path / "parts", ID_ROWS)
     sides = build_ids(tmp_path / "sides", whole, prompt_column=None, **names)
-    assert labelled_sides(sides) == labelled_sides(parts)
+    assert sides_in(sides) == sides_in(parts)
     [name] = [path.name for path in parts.glob("data-*")]
     assert (sides / name).read_bytes() == (parts / name).read_bytes()
 
@@ -308,7 +293,7 @@ def test_any_pairs_of_token_ids_come_back_with_their_ends(
             sides.append((ids, as_labels(ids, mask) if ids else []))
         if all(ids for ids, _ in sides):
             expected[number] = sides
-    assert labelled_sides(out) == expected
+    assert sides_in(out) == expected
     assert [*verify(out, level="full").findings] == []
 
 
@@ -316,8 +301,8 @@ def test_a_bad_pair_of_token_ids_is_named_or_skipped(tmp_path: Path) -> None:
     bad = [*ID_ROWS[:2], {**ID_ROWS[2], "rejected_ids": [100]}]
     with refused(InputError, "row 2 (line 3): 'rejected_ids' has 100 at 0", "0 to 99"):
         build_ids(tmp_path / "a", bad)
-    kept = labelled_sides(build_ids(tmp_path / "b", bad, on_error="skip"))
-    assert kept == labelled_sides(build_ids(tmp_path / "c", ID_ROWS[:2]))
+    kept = sides_in(build_ids(tmp_path / "b", bad, on_error="skip"))
+    assert kept == sides_in(build_ids(tmp_path / "c", ID_ROWS[:2]))
     lists = [{**row, "margin": [0.5]} for row in ID_ROWS]
     with pytest.raises(InputError, match="a pair has two sides, so carry a plain number per row"):
         build_ids(tmp_path / "d", lists)
@@ -328,7 +313,7 @@ def test_pairs_of_token_ids_are_the_same_from_kept_tokens_and_from_a_dataset(
 ) -> None:
     out = build_ids(tmp_path / "a", ID_ROWS, keep_tokens=str(tmp_path / "kept"))
     again = build_ids(tmp_path / "b", ID_ROWS, keep_tokens=str(tmp_path / "kept"), seed=7)
-    assert labelled_sides(again) == labelled_sides(out)
+    assert sides_in(again) == sides_in(out)
     [pack] = pack_dataset(datasets.Dataset.from_list(ID_ROWS), None, order="input", **ID_PAIRS)
     [stored] = PackedShards(out)
     assert sorted(pack["tokens"]) == sorted(stored.tokens.tolist())

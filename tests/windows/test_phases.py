@@ -15,14 +15,12 @@ from packprep import BuildConfig
 from packprep.config.phases import Phase
 from packprep.schemas import check_ledger
 from packprep.support.errors import InputError
-from packprep.windows.mix import Mix
 from packprep.windows.mix_draw import hashes
 from packprep.windows.phase_sizes import largest_total
-from packprep.windows.planner import account_by_source, plan_window
 from tests.helpers.errors import refused
 from tests.helpers.examples import share_of_examples
 from tests.helpers.files import config
-from tests.windows.test_mix import POLICY, mix_of
+from tests.windows.test_mix import mix_of, played
 
 Units = list[list[tuple[int, int]]]
 
@@ -67,14 +65,6 @@ def cases(draw: st.DrawFn) -> tuple[BuildConfig, Units]:
     )
 
 
-def drawn_copies(mix: Mix, split: str) -> list[Counter[int]]:
-    """Copies of each document in each phase."""
-    phases = [Counter[int]() for _ in mix.cells.configs]
-    for window, phase in enumerate(mix.phase_of):
-        phases[phase].update(mix.documents(window, split).id.tolist())
-    return phases
-
-
 @settings(max_examples=share_of_examples(2))
 @given(cases())
 def test_no_document_is_used_more_often_than_max_epochs_and_the_account_closes(
@@ -88,20 +78,9 @@ def test_no_document_is_used_more_often_than_max_epochs_and_the_account_closes(
         except InputError as error:
             assert "phase" in str(error)
             return
-        totals = mix.left_out(POLICY)
-        copies = {
-            split: drawn_copies(mix, split)
-            for split in (("train", "validation") if options.holdout else ("train",))
-        }
-        packed = np.zeros((len(mix.cells.configs), 2), np.int64)
-        for split in copies:
-            for window, phase in enumerate(mix.phase_of):
-                documents = mix.documents(window, split)
-                assert len(set(documents.id.tolist())) == len(documents)
-                plan = plan_window(documents, POLICY, mix.config_of(window), seed=window)
-                for source, sums in enumerate(account_by_source(plan, POLICY, 2, plan.packs)[:2]):
-                    totals[source] += sums
-                    packed[phase, source] += sums.tokens_kept * (split == "train")
+        totals, copies, of_windows = played(mix, options)
+    packed = np.zeros((len(mix.cells.configs), 2), np.int64)
+    np.add.at(packed, mix.phase_of, of_windows)
     most = max(1, -int(-options.max_epochs // 1))
     drawn = sum((each for phases in copies.values() for each in phases), Counter[int]())
     assert max(drawn.values(), default=0) <= most
@@ -176,7 +155,7 @@ def test_phases_of_one_source_draw_what_the_reference_draws(
     )
     with tempfile.TemporaryDirectory() as folder:
         mix = mix_of(Path(folder), [[(0, size) for size in sizes]], options)
-        drawn = drawn_copies(mix, "train")
+        drawn = played(mix, options)[1]["train"]
     expected = reference(sizes, wanted, seed)
     assert [[each[document] for document in range(len(sizes))] for each in drawn] == expected
 
