@@ -43,11 +43,11 @@ def test_pack_dataset_gives_what_build_writes(
 
 @small_batch
 @pytest.mark.parametrize("kind", [None, "arrow"])
-def test_in_a_map_over_the_whole_dataset_it_gives_what_build_writes(
-    dataset: datasets.Dataset, tmp_path: Path, kind: str | None
+def test_in_a_map_over_the_whole_dataset_it_gives_what_pack_dataset_gives(
+    dataset: datasets.Dataset, kind: str | None
 ) -> None:
-    packed = mapped(dataset.with_format(kind), None)
-    assert packed.with_format(None).to_list() == built(tmp_path)
+    packed = mapped(dataset.with_format(kind), None).with_format(None)
+    assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
 
 
 def test_small_batches_pack_by_themselves_and_say_once_what_that_costs(
@@ -73,41 +73,45 @@ def test_a_transformers_fast_tokenizer_brings_its_own_bos_and_eos(
     assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()
 
 
+LONG = {"text": "word " * 200}
+
+
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("rows", "more", "error", "words"),
     [
-        ({"shard_size": "1MB"}, "shard_size is an option of packprep.build"),
-        ({"append": True}, "append is an option of packprep.build"),
-        ({"stratgy": "greedy"}, "unknown option 'stratgy'; did you mean 'strategy'"),
+        ([LONG], {"shard_size": "1MB"}, ConfigError, "shard_size is an option of packprep.build"),
+        ([LONG], {"append": True}, ConfigError, "append is an option of packprep.build"),
+        ([LONG], {"stratgy": "greedy"}, ConfigError, "'stratgy'; did you mean 'strategy'"),
+        ([], {}, InputError, "the dataset holds no rows; expected at least one document"),
+        ([{"body": "a"}], {}, InputError, "the dataset has no column 'text'; it has body"),
+        ([LONG, {"text": None}], {}, InputError, "row 1: the row has no 'text'"),
+        ([{"text": "a"}, LONG], {"overflow": "error"}, InputError, "row 1 has "),
     ],
 )
-def test_options_of_a_whole_build_are_refused(wrong: dict[str, Any], words: str) -> None:
-    with refused(ConfigError, words):
-        TokenizeAndPack(tiny_tokenizer(), **wrong, **OPTIONS)
+def test_what_cannot_be_packed_is_a_sentence(
+    rows: list[Any], more: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    kinds: list[Any] = [datasets.IterableDataset.from_generator(lambda: iter(rows))]
+    if rows:
+        kinds.append(datasets.Dataset.from_list(rows))
+    for kind in kinds:
+        with refused(error, words):
+            list(pack_dataset(kind, tiny_tokenizer(), **OPTIONS, **more))
 
 
 @small_batch
-def test_a_bad_row_is_named() -> None:
-    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
-    with refused(InputError, "row 1: the row has no 'text'"):
-        function({"text": ["a", None]})
-    with refused(InputError, "no column 'text'; it has body"):
-        function({"body": ["a"]})
-    with refused(InputError, "no column 'text'; it has body"):
-        pack_dataset(datasets.Dataset.from_dict({"body": ["a"]}), tiny_tokenizer(), **OPTIONS)
+def test_bad_rows_are_skipped_and_groups_are_kept_apart_in_a_batch() -> None:
     skipping = TokenizeAndPack(tiny_tokenizer(), on_error="skip", **OPTIONS)
     assert skipping({"text": ["a", None, "b"]})["document_ids"] == [[0, 2]]
-
-
-@small_batch
-def test_groups_and_a_document_over_max_length_work_as_in_build() -> None:
+    with refused(InputError, "no column 'text'; it has body"):
+        skipping({"body": ["a"]})
     grouped = TokenizeAndPack(tiny_tokenizer(), group_column="lang", **OPTIONS)
     for languages in (["x", "y", "x"], [1, 0, 1], [True, False, True]):
         packs = grouped({"text": ["a", "b", "c"], "lang": languages})["document_ids"]
         assert sorted(packs) == [[0, 2], [1]]
     strict = TokenizeAndPack(tiny_tokenizer(), overflow="error", **OPTIONS)
     with refused(InputError, "row 7 has ", "tokens but a pack holds 64"):
-        strict({"text": ["word " * 200]}, [7])
+        strict({"text": [LONG["text"]]}, [7])
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -137,21 +141,6 @@ def test_a_stream_of_conversations_keeps_tools_that_its_first_row_lacks(tmp_path
     chats |= {"chat_template": str(template)}
     packed = list(pack_dataset(stream, tiny_tokenizer(), max_length=64, **chats))
     assert [tiny_tokenizer().decode(row["tokens"]) for row in packed] == ["hiNonehi[{'name': 'f'}]"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([], "the dataset holds no rows; expected at least one document"),
-        ([{"body": "a"}], "the dataset has no column 'text'; it has body"),
-    ],
-)
-def test_a_stream_without_rows_or_without_the_column_is_a_sentence(
-    rows: list[Any], words: str
-) -> None:
-    stream = datasets.IterableDataset.from_generator(lambda: iter(rows))
-    with refused(InputError, words):
-        pack_dataset(stream, tiny_tokenizer(), **OPTIONS)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

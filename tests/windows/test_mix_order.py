@@ -1,9 +1,12 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packprep.windows import mix_draw
+from packprep.windows.mix_draw import BUCKETS, place
 from packprep.windows.mix_order import Stream, lay_out
 
 
@@ -75,3 +78,11 @@ def test_every_copy_is_in_one_window_and_windows_differ_by_at_most_a_document(
             assert len({(file, row) for file, row, _ in window}) == len(window), (
                 "two copies in a window"
             )
+
+
+def test_only_documents_that_may_fill_the_rest_of_a_draw_are_kept_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mix_draw, "_CANDIDATES", 10)
+    end = place(7 * 100 + 3, {0: (np.full(BUCKETS, 7), np.full(BUCKETS, 4))})
+    assert (end.first, end.last, end.room) == (100, 103, 3)
