@@ -12,11 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
-from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.packing.account import Sums
 from packprep.packing.strategies import ONE_BY_ONE, STRATEGIES
-from packprep.schemas import Column, check_batch, check_ledger
+from packprep.schemas import check_batch, check_ledger
 from packprep.windows.placement import Packs
 from packprep.windows.planner import WindowPlan, account_by_source, plan_window, resized
 
@@ -73,16 +72,14 @@ def packed(
     policy = tokenizer()
     documents = make_documents(texts, policy, **more)
     plan = plan_window(documents, policy, config, seed=config.seed)
-    return plan, plan.packs, documents, policy, checked(plan.packs, config, policy)
+    table = checked(plan.packs, ShardLayout.from_config(config, policy))
+    return plan, plan.packs, documents, policy, table
 
 
-def checked(
-    packs: Packs, config: BuildConfig, policy: Tokenizer, columns: tuple[Column, ...] = ()
-) -> pa.Table:
+def checked(packs: Packs, layout: ShardLayout) -> pa.Table:
     """The packs as a shard has them, each batch with the invariants of the format."""
-    layout = ShardLayout.from_config(config, policy, columns)
     batches = list(iterate_batches(packs, layout))
-    limits = {"max_length": config.max_length, "vocab_size": layout.vocab_size}
+    limits = {"max_length": layout.max_length, "vocab_size": layout.vocab_size}
     for batch in batches:
         check_batch(batch, layout.columns, **limits, where="the batch")
     return pa.Table.from_batches(batches, schema=layout.schema)
@@ -103,9 +100,7 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
         starts, ends = row["cu_seqlens"][:-1], row["cu_seqlens"][1:]
         assert row["cu_seqlens"][0] == 0
         assert ends[-1] == len(row["tokens"])
-        assert row["document_ids"] == sorted(row["document_ids"]), (
-            "segments are in input order inside a pack"
-        )
+        assert row["document_ids"] == sorted(row["document_ids"])  # input order inside a pack
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
             assert row["position_ids"][start:end] == list(range(end - start))
             document, offset = row["document_ids"][number], row["document_starts"][number]
@@ -132,14 +127,10 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
     check_ledger(book)
     assert filler == Sums()
     assert book["tokens_in"] == sum(map(len, originals))
-    assert (book["overlap"], book["continuation_bos"]) == (
-        totals["overlap"],
-        totals["continuation_bos"],
-    )
-    assert (
-        book["truncated"] + sum(book["dropped"].values())
-        == sum(map(len, originals)) - totals["packed"]
-    )
+    for name in ("overlap", "continuation_bos"):
+        assert book[name] == totals[name]
+    lost = book["truncated"] + sum(book["dropped"].values())
+    assert lost == book["tokens_in"] - totals["packed"]
 
 
 @given(
@@ -178,7 +169,8 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     trained = [[bits.random() < 0.4 for _ in tokens] for tokens in originals]
     documents = with_columns(plain, trained, as_mask=as_mask)
     plan = plan_window(documents, policy, config, seed=config.seed)
-    table = checked(plan.packs, config, policy, labelled_columns())
+    layout = ShardLayout.from_config(config, policy, labelled_columns())
+    table = checked(plan.packs, layout)
     # where the pieces of each document begin and end
     pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)
     rows = table.to_pylist()
@@ -194,10 +186,8 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     for row in rows:
         for number, (start, end) in enumerate(itertools.pairwise(row["cu_seqlens"])):
             document, offset = row["document_ids"][number], row["document_starts"][number]
-            repeated = (
-                max([stop for begin, stop in pieces[document] if begin < offset], default=0)
-                - offset
-            )
+            ends = [stop for begin, stop in pieces[document] if begin < offset]
+            repeated = max(ends, default=0) - offset
             real = start + row["segment_lengths"][number] if "segment_lengths" in row else end
             text_start = start + (config.continuation_bos and offset > 0)
             for place in range(start, end):
@@ -282,13 +272,10 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(
     change = max(change, -len(packs))
     written = resized(packs, change, config)
     assert len(written) == len(packs) + change
-    checked(written, config, policy)
-    kept = (
-        sorted(packs.lengths.tolist())[-change:]
-        if change < 0
-        else packs.lengths.tolist() + [1] * change
-    )
-    assert sorted(written.lengths.tolist()) == sorted(kept)
+    checked(written, ShardLayout.from_config(config, policy))
+    before = sorted(packs.lengths.tolist())
+    kept = before[-change:] if change < 0 else sorted(before + [1] * change)
+    assert sorted(written.lengths.tolist()) == kept
     counts = Sums.total(account_by_source(plan, policy, 1, written))
     check_ledger(counts.ledger)
     assert counts.tokens_packed == int(written.lengths.sum())

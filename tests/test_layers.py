@@ -90,9 +90,8 @@ def imports() -> tuple[Import, ...]:
 
 def imports_of(by: str, path: Path) -> Iterator[Import]:
     tree = ast.parse(path.read_text(), str(path))
-    functions = (
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    functions = (node for node in ast.walk(tree) if isinstance(node, kinds))
     lazy = {inner for function in functions for inner in ast.walk(function)}
     package = by.split(".") if path.stem == "__init__" else by.split(".")[:-1]
     for node in ast.walk(tree):
@@ -133,39 +132,20 @@ def room_of(module: str) -> str:
     return "top" if folder == "packprep" else folder.removeprefix("packprep/")
 
 
-def arrows_up() -> set[tuple[str, str]]:
-    """Imports of a higher room."""
-    rank = {room: number for number, room in enumerate(ORDER)}
-    pairs = ((by, name) for by, names in arrows().items() for name in names)
-    return {
-        (short(by), short(name))
-        for by, name in pairs
-        if rank[room_of(by)] < rank[room_of(name)] and not (by in FACES and is_under(name, by))
-    }
-
-
-def public_names(path: Path) -> Iterator[str]:
+def public_names(path: Path) -> set[str]:
     """Names that a module defines and does not hide."""
+    names = set()
     for node in ast.parse(path.read_text(), str(path)).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names = [node.name]
-        elif isinstance(node, ast.Assign):
-            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        else:
-            names = (
-                [node.target.id]
-                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-                else []
-            )
-        yield from (name for name in names if not name.startswith("_"))
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
 
 
 def is_under(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
-
-
-def is_stdlib(name: str) -> bool:
-    return name.split(".")[0] in sys.stdlib_module_names
 
 
 def test_every_module_is_in_a_room_and_every_room_is_a_folder() -> None:
@@ -181,7 +161,13 @@ def test_every_folder_is_in_the_wheel() -> None:
 
 
 def test_an_import_points_to_its_own_room_or_a_lower_one() -> None:
-    assert arrows_up() == set()
+    rank = {room: number for number, room in enumerate(ORDER)}
+    pairs = ((by, name) for by, names in arrows().items() for name in names)
+    assert {
+        (short(by), short(name))
+        for by, name in pairs
+        if rank[room_of(by)] < rank[room_of(name)] and not (by in FACES and is_under(name, by))
+    } == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -191,7 +177,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_no_public_name_is_defined_in_two_modules() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for module, path in modules().items():
-        for name in sorted({*public_names(path)} - TWINS_BY_DESIGN):
+        for name in sorted(public_names(path) - TWINS_BY_DESIGN):
             homes[name].append(short(module))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
@@ -212,7 +198,9 @@ def test_schemas_and_loaders_import_numpy_pyarrow_and_libraries_where_they_are_u
         if not is_under(by, "packprep.schemas", "packprep.loaders"):
             continue
         home = ("packprep.schemas", *(["packprep.loaders"] * is_under(by, "packprep.loaders")))
-        if is_stdlib(name) or is_under(name, "numpy", "pyarrow", *home):
+        if name.split(".")[0] in sys.stdlib_module_names or is_under(
+            name, "numpy", "pyarrow", *home
+        ):
             continue
         heavy = is_under(name, "packprep", "numba", "datasets", "tokenizers")
         of_trainers = is_under(by, "packprep.loaders") and not heavy

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,8 +55,8 @@ def ran(folder: Path, *arguments: object, **variables: str) -> str:
 def unpacked(kind: str, source: Path, target: Path) -> Path:
     """The folder of the unpacked wheel or sdist of `source`."""
     name = ran(source, "-W", "ignore", "-c", MAKE.format(kind, str(target))).splitlines()[-1]
-    form = "zip" if kind == "wheel" else "gztar"
-    shutil.unpack_archive(target / name, target / kind, form, filter="data")
+    form: Any = {"format": "zip"} if kind == "wheel" else {"format": "gztar", "filter": "data"}
+    shutil.unpack_archive(target / name, target / kind, **form)
     return target / kind
 
 

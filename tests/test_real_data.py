@@ -1,6 +1,7 @@
 """Real text and real tokenizers, end to end, or those of tests/helpers/stand_ins.py."""
 
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ FOLDERS = {name: SHARED / "tokenizers" / name for name in TOKENIZERS} | {
     f"{name}, made here": stand_ins.data() / "tokenizers" / name for name in stand_ins.TOKENIZERS
 }
 SHORT = ("llama3_2, ", "t5_small, ")
+CORPORA = ("tldr", "udhr", "eips")
 
 
 def rows(name: str, every: int = 1) -> Iterator[dict[str, Any]]:
@@ -38,17 +40,6 @@ def rows(name: str, every: int = 1) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file):
             if number % every == 0:
                 yield json.loads(line)
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Every 160th document of each corpus, a long book and empty documents: some MB of text."""
-    names = sorted(path.name.split(".")[0] for path in (SHARED / "text").glob("*.jsonl.gz"))
-    documents = [
-        row["text"] for name in names if name != "sgd_chat" for row in rows(name, every=160)
-    ]
-    documents += ["", max((row["text"] for row in rows("books")), key=len), ""]
-    return write_jsonl(tmp_path_factory.mktemp("sample") / "sample.jsonl", documents), documents
 
 
 def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
@@ -67,81 +58,35 @@ def flat_documents(output: Path, stride: int = 0) -> dict[int, list[int]]:
     return documents
 
 
-@pytest.fixture(scope="module")
-def gpt2_ids(sample: tuple[Path, list[str]]) -> dict[int, list[int]]:
-    tokenizer = Tokenizer.from_file(str(SHARED / "tokenizers" / "gpt2" / "tokenizer.json"))
-    end = tokenizer.token_to_id("<|endoftext|>")
-    return {
-        number: ids
-        for number, ids in enumerate(expected_ids(sample[1], tokenizer, end, end))
-        if ids
-    }
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("store")
+WAYS = list(itertools.product(["split", "drop", "truncate"], sorted({*STRATEGIES, "wrapped"})))
 
 
 @pytest.mark.parametrize(
-    ("strategy", "overflow"),
+    ("name", "overflow", "strategy"),
     [
-        ("best_fit", "split"),
-        ("wrapped", "drop"),
-        *(
-            pytest.param(strategy, overflow, marks=pytest.mark.long)
-            for strategy in sorted({*STRATEGIES, "wrapped"})
-            for overflow in ("split", "truncate", "drop", "error")
-            if (strategy, overflow) not in (("best_fit", "split"), ("wrapped", "drop"))
-        ),
+        pytest.param(name, *way, marks=[] if name.startswith(SHORT) else [pytest.mark.long])
+        for name, way in zip(FOLDERS, itertools.cycle(WAYS), strict=False)
     ],
 )
-def test_packs_decode_to_the_ids_of_tokenizers_document_by_document(
-    sample: tuple[Path, list[str]],
-    gpt2_ids: dict[int, list[int]],
-    store: Path,
-    tmp_path: Path,
-    strategy: str,
-    overflow: str,
+def test_packs_of_every_kind_of_tokenizer_decode_to_its_ids_document_by_document(
+    name: str, overflow: str, strategy: str, tmp_path: Path
 ) -> None:
-    length = 1 << 20 if overflow == "error" else 2048
+    """Each tokenizer with another strategy and overflow mode."""
+    texts = [row["text"] for corpus in CORPORA for row in rows(corpus, every=60)]
+    source = write_jsonl(tmp_path / "sample.jsonl", ["", *texts, ""])
+    folder, out = FOLDERS[name], tmp_path / "out"
     stride = 100 if overflow == "split" and strategy != "wrapped" else 0
-    settings: Any = {"strategy": strategy, "overflow": overflow, "max_length": length}
-    settings |= {"stride": stride} if stride else {}
-    gpt2 = SHARED / "tokenizers" / "gpt2"
-    places = {"sources": sample[0], "output": tmp_path / "out", "tokenizer": gpt2}
-    build(config(keep_tokens=store, **places, **settings))
-    expected = gpt2_ids
-    if overflow == "truncate":
-        expected = {document: ids[:2048] for document, ids in gpt2_ids.items()}
-    elif overflow == "drop":
-        expected = {document: ids for document, ids in gpt2_ids.items() if len(ids) <= 2048}
-    assert flat_documents(tmp_path / "out", stride) == expected
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name.startswith(SHORT) else [pytest.mark.long])
-        for name in FOLDERS
-    ],
-)
-def test_every_kind_of_tokenizer_builds_with_the_ids_of_the_tokenizer_alone(
-    name: str, tmp_path: Path
-) -> None:
-    documents = [
-        row["text"] for corpus in ("tldr", "udhr", "eips") for row in rows(corpus, every=60)
-    ]
-    source = write_jsonl(tmp_path / "sample.jsonl", documents)
-    folder = FOLDERS[name]
-    build(config(sources=source, output=tmp_path / "out", tokenizer=folder))
+    options: Any = {"strategy": strategy, "overflow": overflow, "max_length": 512}
+    options |= {"stride": stride} if stride else {}
+    build(config(sources=source, output=out, tokenizer=folder, **options))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    kind = folder.name
-    ends = [
-        None if token is None else tokenizer.token_to_id(token)
-        for token in TOKENIZERS.get(kind) or stand_ins.ENDS[kind]
-    ]
-    expected = expected_ids(documents, tokenizer, *ends)
-    assert flat_documents(tmp_path / "out") == {
-        number: ids for number, ids in enumerate(expected) if ids
-    }
+    names = TOKENIZERS.get(folder.name) or stand_ins.ENDS[folder.name]
+    ends = [None if token is None else tokenizer.token_to_id(token) for token in names]
+    expected = dict(enumerate(expected_ids(["", *texts, ""], tokenizer, *ends)))
+    assert max(map(len, expected.values())) > 512
+    if overflow == "truncate":
+        expected = {document: ids[:512] for document, ids in expected.items()}
+    elif overflow == "drop":
+        expected = {document: ids for document, ids in expected.items() if len(ids) <= 512}
+    expected = {document: ids for document, ids in expected.items() if ids}
+    assert flat_documents(out, stride) == expected
