@@ -47,6 +47,7 @@ NOWHERE = "http://127.0.0.1:9"  # the port of "discard", where nobody listens
 NO_TOKENIZER = "is no local file and no tokenizer came from the hub"
 
 
+@pytest.mark.long
 def test_local_mistakes_are_noticed_before_the_hub_is_asked(tmp_path: Path, hub: Hub) -> None:
     code, [said] = build(tmp_path, hub.url, "gone.jsonl", "--tokenizer", "user/nmae")
     assert (code, "no such file: gone.jsonl" in said) == (2, True)

@@ -1,4 +1,4 @@
-"""Limits of fake control groups, and of a child in a real one where the machine allows."""
+"""Limits of control groups, which are folders of files here."""
 
 import os
 from collections.abc import Mapping

@@ -139,13 +139,10 @@ def test_an_output_uses_the_entries_that_it_was_built_from(tmp_path: Path) -> No
     assert used(both) == [["1"], ["1", "2"], ["2"]]
     merge([tmp_path / "one", tmp_path / "two"], tmp_path / "merged")
     assert len(used(read_manifest(tmp_path / "merged"))) == 3
-
-
-def test_an_index_uses_the_entries_that_it_names(tmp_path: Path, entry: StoreEntry) -> None:
-    manifest = read_manifest(tmp_path / "out")
-    for path, used in ((f"{entry.path.name}/{FIRST}.arrow", True), ("other/u", False)):
-        manifest.data["index"] = {"files": [{"path": path}]}
-        assert entry.used_by(manifest) is used
+    for entry in entries(tmp_path):  # an index uses those that it names
+        one.data["index"] = {"files": [{"path": f"{entry.path.name}/{FIRST}.arrow"}]}
+        assert [each.used_by(one) for each in entries(tmp_path)].count(True) == 1
+        assert entry.used_by(one)
 
 
 def test_nobody_knows_who_uses_an_entry_of_an_older_packprep(

@@ -84,17 +84,6 @@ def test_a_row_without_text_is_null_and_no_problem_of_the_reader(line: bytes) ->
         (b'\n{"text": "a"}{"text": "b"}', [None]),
         (b'{"text": "a\\u0000\\n\\ud83d\\ude42"}', ["a\0\n🙂"]),
     ],
-    ids=[
-        "other columns differ",
-        "byte order mark, blank lines, CRLF",
-        "blank",
-        "array",
-        "object over many lines",
-        "empty array",
-        "two objects on a line",
-        "two objects on the only line",
-        "escapes",
-    ],
 )
 def test_lines_arrays_and_objects_are_rows(data: bytes, texts: Sequence[str | None]) -> None:
     assert texts_of(data) == list(texts)

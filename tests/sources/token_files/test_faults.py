@@ -100,13 +100,6 @@ MEGATRON: list[tuple[Fault, list[str]]] = [
             "x.idx segment 3: it begins at byte 10 of x.bin: 2 bytes from there on are in",
         ],
     ),
-    (
-        number(POINTERS, "<q", -2),
-        [
-            "x.idx segment 0: it begins at byte -2 of x.bin; expected byte 0",
-            "x.idx segment 1: it begins at byte 6 of x.bin; expected byte 4",
-        ],
-    ),
     (resize("x.bin", -2), ["x.idx segment 3: it ends at byte 12 of x.bin, which has 10: it was"]),
     (resize("x.bin", 4), ["x.idx segment 3: it ends at byte 12 of x.bin, which has 16: other"]),
     (number(INDEX, "<q", 1), ["x.idx: its document index begins with 1; expected 0"]),
