@@ -121,28 +121,6 @@ def one_by_one(
 
 ENGINES = get_args(EngineName)
 every_engine = pytest.mark.parametrize("name", ENGINES)
-TRICKY = [*"aB1 \n\r.\t中。é/\0🙂\u3000", "'s", "e\u0301", "<|end|>"]
-texts_of = st.lists(st.lists(st.sampled_from(TRICKY), max_size=12).map("".join), max_size=6)
-
-
-@every_engine
-@pytest.mark.parametrize("kind", ["byte level", "byte level with NFC", "sentencepiece"])
-def test_ids_are_those_of_tokenizers_one_by_one(name: str, kind: str) -> None:
-    nfc = normalizers.NFC() if "NFC" in kind else None
-    tokenizer_json = as_bytes(sentencepiece() if kind[0] == "s" else byte_level(normalizer=nfc))
-    engine = load(name, tokenizer_json)
-
-    @given(texts=texts_of, start=st.integers(0, 3), wide=st.booleans())
-    def law(texts: list[str], start: int, wide: bool) -> None:
-        """Of any slice; flat int32, and int64 offsets with one entry more than documents."""
-        array = pa.array(texts, pa.large_string() if wide else pa.string())
-        ids, offsets = engine.encode(array.slice(start))
-        assert (str(ids.dtype), ids.ndim, str(offsets.dtype)) == ("int32", 1, "int64")
-        lists = [ids[first:last].tolist() for first, last in pairwise(offsets)]
-        assert (offsets[0], offsets[-1]) == (0, len(ids))
-        assert lists == one_by_one(tokenizer_json, texts[start:])
-
-    law()
 
 
 @every_engine
@@ -317,6 +295,7 @@ CUTTABLE: dict[str, Callable[[], Tokenizer]] = {
         for number, pattern in enumerate(sorted(cut_points._PATTERNS))
     },
     "byte level": byte_level,
+    "NFC": lambda: byte_level(normalizer=normalizers.NFC()),
     "NFKC": lambda: byte_level(normalizer=normalizers.NFKC()),
     "sentencepiece": sentencepiece,
     "word piece": word_piece,
@@ -324,27 +303,36 @@ CUTTABLE: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
-SIGNS = [*"aB\n \r.\t\u3000/🙂", "end.\nNext", "1\na", "'s", "中。\n明", "é\nz", "e\u0301"]
-SIGNS += ["x\nit's", "<mark>", "<|end|>"]
+TEXTS = [*"aB1 \n\r.\t中。é/\0🙂\u3000", "'s", "e\u0301", "<|end|>", "<mark>", "end.\nNext", "1\na"]
+TEXTS += ["中。\n明", "é\nz", "x\nit's"]
+texts_of = st.lists(st.lists(st.sampled_from(TEXTS), max_size=25).map("".join), max_size=6)
+READ_BY_ALL = [
+    (kind, name) for kind in ("byte level", "NFC", "sentencepiece") for name in ENGINES[1:]
+]
 
 
-@pytest.mark.parametrize("kind", CUTTABLE)
-def test_pieces_of_a_document_give_the_ids_of_the_whole(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [*((kind, "hf") for kind in CUTTABLE), *READ_BY_ALL])
+def test_ids_are_those_of_tokenizers_one_by_one_whole_and_in_pieces(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer_json = as_bytes(CUTTABLE[kind]())
-    tokenizer = Tokenizer.from_buffer(tokenizer_json)
-    tokenizer.encode_special_tokens = True
-    assert cut_points.why_not(tokenizer) is None
+    assert cut_points.why_not(Tokenizer.from_buffer(tokenizer_json)) is None
+    engine = load(name, tokenizer_json)
 
-    def ids(piece: str) -> list[int]:
-        return tokenizer.encode(piece, add_special_tokens=False).ids
-
-    @given(text=st.lists(st.sampled_from(SIGNS), max_size=25).map("".join))
-    def law(text: str) -> None:
-        pieces = pieces_of(text)
-        assert "".join(pieces) == text
-        assert [token for piece in pieces for token in ids(piece)] == ids(text)
+    @given(texts=texts_of, start=st.integers(0, 3), wide=st.booleans(), size=st.integers(1, 40))
+    def law(texts: list[str], start: int, wide: bool, size: int) -> None:
+        """Of any slice; flat int32, and int64 offsets with one entry more than documents."""
+        monkeypatch.setattr(backends, "PIECE_BYTES", size)
+        array = pa.array(texts, pa.large_string() if wide else pa.string())
+        ids, offsets = engine.encode(array.slice(start))
+        assert (str(ids.dtype), ids.ndim, str(offsets.dtype)) == ("int32", 1, "int64")
+        lists = [ids[first:last].tolist() for first, last in pairwise(offsets)]
+        assert (offsets[0], offsets[-1]) == (0, len(ids))
+        assert lists == one_by_one(tokenizer_json, texts[start:])
+        assert all("".join(pieces_of(text, size)) == text for text in texts)
 
     law()
+    assert engine.notes == []
 
 
 def pieces_of(text: str, size: int = 1) -> list[str]:

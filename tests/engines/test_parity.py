@@ -27,7 +27,6 @@ from packprep.engines.compare import first_difference, unequal
 from packprep.engines.parity import LARGE_TOKENIZER, choose_engine, trusted_engine, verify_batch
 from packprep.engines.probes import probes
 from packprep.support.errors import ConfigError, InputError, PackprepError
-from packprep.support.hashing import Purpose, drawn, stream
 from tests.helpers.corpus import SHARED
 from tests.helpers.examples import long_but
 
@@ -212,28 +211,6 @@ def test_a_guard_is_found_once_and_then_read_from_the_cache(
     assert len(sweeps) == 1
 
 
-METASPACE, BERT = pre_tokenizers.Metaspace(), pre_tokenizers.BertPreTokenizer()
-UNIGRAM = models.Unigram([("<unk>", 0.0), ("▁", -1.0), ("a", -2.0)], unk_id=0)
-WORD_PIECE = models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]")
-
-
-@pytest.mark.parametrize(("model", "pre_tokenizer"), [(UNIGRAM, METASPACE), (WORD_PIECE, BERT)])
-def test_unigram_and_word_piece_fall_back_to_the_reference_with_a_note(
-    model: Any, pre_tokenizer: Any
-) -> None:
-    for package in FAST:
-        pytest.importorskip(package, reason=f"{package} is not installed")
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizer
-    tokenizer_json = str(tokenizer.to_str()).encode()
-    choice = choose_engine("auto", tokenizer_json)
-    assert (choice.engine.name, choice.gate["verdict"]) == ("hf", "no fast engine")
-    assert len(choice.notes) == 1
-    assert "cannot read this tokenizer.json" in choice.notes[0]
-    with pytest.raises(InputError, match=r"fastokens .* cannot read this tokenizer\.json"):
-        choose_engine("fastokens", tokenizer_json)
-
-
 def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(
     loads: list[str],
 ) -> None:
@@ -349,34 +326,6 @@ def test_the_reference_is_not_even_loaded_where_no_document_is_chosen() -> None:
     assert verify_batch(HfEngine(SMALL), ids, offsets, texts, np.arange(2), never, share=1.0) == 0
 
 
-@given(
-    seed=st.integers(0, 2**64 - 1),
-    share=st.floats(0, 1),
-    cuts=st.lists(st.integers(0, 300), max_size=6),
-    start=st.integers(0, 2**40),
-)
-def test_which_documents_are_compared_depends_on_their_numbers_alone(
-    seed: int, share: float, cuts: list[int], start: int
-) -> None:
-    numbers = np.arange(start, start + 300)
-    key = np.uint64(seed)
-    whole = drawn(key, numbers, share)
-    in_batches = [drawn(key, batch, share) for batch in np.split(numbers, sorted(cuts))]
-    assert np.concatenate(in_batches).tolist() == whole.tolist()
-    # A smaller share is part of a larger one.
-    assert not (drawn(key, numbers, share / 2) & ~whole).any()
-
-
-def test_the_share_is_met_and_seeds_choose_differently() -> None:
-    numbers = np.arange(1_000_000)
-    keys = [stream(seed, Purpose.VERIFY_ENGINE) for seed in range(2)]
-    for share in (0.0, 0.001, 0.1, 0.5, 1.0):
-        spread = np.sqrt(share * (1 - share) / 1e6)
-        assert abs(drawn(keys[0], numbers, share).mean() - share) < 4 * spread + 1e-12
-    both = (drawn(keys[0], numbers, 0.1) & drawn(keys[1], numbers, 0.1)).mean()
-    assert abs(both - 0.01) < 0.001
-
-
 # The real tokenizers and real text.
 
 
@@ -394,29 +343,8 @@ def real_texts() -> list[str]:
     return texts
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
-def real(request: pytest.FixtureRequest, real_texts: list[str]) -> tuple[str, bytes, Ids, Offsets]:
-    """A real tokenizer, and the ids the reference gives for the real texts."""
-    tokenizer_json = (SHARED / "tokenizers" / request.param / "tokenizer.json").read_bytes()
-    return request.param, tokenizer_json, *HfEngine(tokenizer_json).encode(pa.array(real_texts))
-
-
-@pytest.mark.parametrize("engine", FAST)
-def test_engines_that_read_a_real_tokenizer_give_the_ids_of_the_reference(
-    real: tuple[str, bytes, Ids, Offsets], engine: Any, real_texts: list[str]
-) -> None:
-    pytest.importorskip(engine, reason=f"{engine} is not installed (pip install packprep[fast])")
-    tokenizer, tokenizer_json, expected, expected_offsets = real
-    if tokenizer in ("bert_base_uncased", "t5_small"):  # WordPiece and Unigram
-        with pytest.raises(InputError, match=r"cannot read this tokenizer\.json"):
-            load_engine(engine, tokenizer_json)
-    else:
-        encoded = load_engine(engine, tokenizer_json).encode(pa.array(real_texts))
-        assert unequal(*encoded, expected, expected_offsets).tolist() == []
-
-
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_auto_takes_the_faster_engine_for_a_real_tokenizer(
+def test_engines_that_read_a_real_tokenizer_give_the_ids_of_the_reference_and_auto_takes_the_faster(
     tokenizer: str, real_texts: list[str]
 ) -> None:
     for package in FAST:
@@ -427,4 +355,16 @@ def test_auto_takes_the_faster_engine_for_a_real_tokenizer(
     )
     choice = choose_engine("auto", tokenizer_json, sample=real_texts)
     assert choice.engine.name == engine
+    if engine == "hf":  # Unigram and WordPiece
+        assert choice.gate["verdict"] == "no fast engine"
+        assert "cannot read this tokenizer.json" in choice.notes[0]
     assert len(choice.notes) == (engine == "hf" or choice.gate["verdict"] == "guarded")
+    array = pa.array(real_texts)
+    expected = HfEngine(tokenizer_json).encode(array)
+    for name in FAST:
+        if engine == "hf":
+            with pytest.raises(InputError, match=rf"{name} .* cannot read this tokenizer\.json"):
+                choose_engine(name, tokenizer_json)
+        else:
+            found = load_engine(name, tokenizer_json).encode(array)
+            assert unequal(*found, *expected).tolist() == []

@@ -42,12 +42,6 @@ def test_a_file_and_its_directory_are_the_same_tokenizer(tmp_path: Path) -> None
     assert whole.notes == ()
 
 
-@pytest.mark.parametrize("flags", [{}, *({"add_bos_token": add} for add in (True, False))])
-def test_add_bos_token_flags_are_ignored(tmp_path: Path, flags: dict[str, bool]) -> None:
-    side = {"bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>", **flags}
-    assert ends(load_tokenizer(save_tokenizer(tmp_path / "t", config=side))) == (BOS, EOS)
-
-
 def test_tokenizer_config_is_asked_before_special_tokens_map_and_that_before_the_post_processor(
     tmp_path: Path,
 ) -> None:
@@ -57,6 +51,10 @@ def test_tokenizer_config_is_asked_before_special_tokens_map_and_that_before_the
     assert ends(load_tokenizer(folder)) == (BOS, BOS)
     (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     assert ends(load_tokenizer(folder)) == (BOS, EOS)
+    side = {"bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>"}
+    for flag in (True, False):  # is ignored
+        config = side | {"add_bos_token": flag}
+        assert ends(load_tokenizer(save_tokenizer(tmp_path / "u", config=config))) == (BOS, EOS)
 
 
 def test_a_null_or_a_post_processor_that_adds_nothing_means_none_and_is_said(

@@ -1,4 +1,4 @@
-"""States of the disk that a power cut may leave behind a recorded command.
+"""States of the disk that a kill or a power cut may leave behind a recorded command.
 
 A kill loses nothing that was written; a power cut loses what was not synced, and what is left need
 not be a prefix of what was done. Which parts may be there without which others is the file system's
@@ -13,6 +13,7 @@ fsync of a directory keeps the names in it, and a step that changes names (a ren
 exchange, a link, an unlink, a mkdir) is there whole or not at all. Bytes are written in blocks of
 4 kB, in any order where a model does not say otherwise.
 
+killed      SIGKILL: all that was done is there, with any file system.
 ordered     ext4, data=ordered: names change in the order of the calls, by a journal. The size of a
             file grows only over bytes that are there ("append -> append"), but names may be there
             before these bytes, because blocks are allocated late. A rename over an existing file
@@ -42,11 +43,13 @@ BLOCK = 4096
 class Model:
     """The rules of a file system.
 
-    ordered_names: names change in the order of the calls. size_after_data: a file never has a size
-    whose bytes are missing. rename_flushes: a rename over a file brings the new one's bytes. stale:
-    blocks may hold what was on the disk before, not only zeros.
+    loses: what was not synced may be lost. ordered_names: names change in the order of the calls.
+    size_after_data: a file never has a size whose bytes are missing. rename_flushes: a rename over
+    a file brings the new one's bytes. stale: blocks may hold what was on the disk before, not only
+    zeros.
     """
 
+    loses: bool = True
     ordered_names: bool = True
     size_after_data: bool = False
     rename_flushes: bool = False
@@ -55,6 +58,7 @@ class Model:
 
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
+        "killed": Model(loses=False),
         "ordered": Model(size_after_data=True, rename_flushes=True),
         "writeback": Model(stale=True),
         "xfs": Model(),
@@ -65,7 +69,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
 
 @dataclass(frozen=True)
 class CrashState:
-    """Contents of the disk after a power cut.
+    """Contents of the disk after a kill or a power cut.
 
     steps: steps that the command had done; of: how many it does. A command that had done all of
     them was over.
@@ -143,8 +147,12 @@ class _Cut:
                 self._synced[step.node] = number
 
     def files(self) -> Tree:
-        kept = self._kept()
         nodes = {number: node.copy() for number, node in self._recording.nodes.items()}
+        if not self._model.loses:
+            for step in self._steps:
+                apply(nodes, step)
+            return tree(nodes)
+        kept = self._kept()
         for number, step in enumerate(self._steps):
             if isinstance(step, Naming) and number in kept:
                 apply(nodes, step)

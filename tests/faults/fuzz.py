@@ -1,24 +1,19 @@
 """Damage on purpose, and how it is read.
 
-Whole builds of random corpora taken apart, and sound outputs that `verify` must not reject:
-`python -m tests.faults.fuzz corpora --count 9000 --seed 1`, and the same of `mixes`, are the long
-runs; each prints one line. The short ones are tests (test_fuzz.py). Everything follows from the
-seed. A target of `scripts/fuzz` is what reads some bytes, and what it must give: bytes are read
-right, or refused with a sentence of packprep. Anything else that is raised is a finding, and so are
-a crash, a hang and memory without bound, which only the process of the fuzzer can see.
+A target of `scripts/fuzz` is what reads some bytes, and what it must give: bytes are read right, or
+refused with a sentence of packprep. Anything else that is raised is a finding, and so are a crash,
+a hang and memory without bound, which only the process of the fuzzer can see.
 """
 
 import contextlib
 import copy
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pyarrow as pa
 
@@ -34,6 +29,8 @@ from packprep.schemas import (
 from packprep.schemas.canonical import file_digest
 from packprep.support.errors import PackprepError
 
+from .kinds import write_arrow
+
 # Values that break what expects a count, a name or a list.
 _NAMES = "a é train validation manifest.json .. ../a /etc/passwd data-00000-of-00001.arrow"
 _ODD: tuple[Any, ...] = (
@@ -41,18 +38,6 @@ _ODD: tuple[Any, ...] = (
     *("", "\0", "\u2028", "0" * 64, "x" * 300, *_NAMES.split()),
     *([], {}, [[]], [None], {"": 0}),
 )
-
-
-@dataclass
-class Tally:
-    """Number of times each outcome occurred."""
-
-    cases: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-
-    def __str__(self) -> str:
-        listed = (f"{count:,} {outcome}" for outcome, count in sorted(self.outcomes.items()))
-        return f"{self.cases:,} cases: {', '.join(listed)}"
 
 
 def read_everything(directory: Path) -> str:
@@ -209,11 +194,7 @@ def other_shard(data: bytes, draw: random.Random) -> bytes:
     rows = range(draw.randrange(4))
     kinds = draw.choices(_TYPES, k=len(chosen))
     columns = [pa.array([_value(kind, draw) for _ in rows], kind) for kind in kinds]
-    table = pa.Table.from_arrays(columns, names=chosen)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    return write_arrow(pa.Table.from_arrays(columns, names=chosen))
 
 
 def _value(kind: pa.DataType, draw: random.Random) -> Any:
@@ -286,19 +267,3 @@ def change_part(count: int, mutate: Mutate) -> Mutate:
         return joined(*files)
 
     return mutated
-
-
-@click.command(help=__doc__)
-@click.argument("what", type=click.Choice(["corpora", "mixes"]))
-@click.option("--count", default=1000)
-@click.option("--seed", default=1)
-def main(what: str, count: int, seed: int) -> None:
-    from .corpora import check_corpora
-    from .mixes import check_mixes
-
-    checks = {"corpora": check_corpora, "mixes": check_mixes}
-    click.echo(f"{what}, seed {seed}: {checks[what](count, seed)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,8 +2,8 @@
 
 Each is in a process forked from one that has everything imported.
 
-The process that forks runs under a library (shim.c, compiled here with `cc`) which fails or kills
-at the N-th call that a forked build makes on its files, pyarrow's calls included. Without a
+The process that forks runs under a library (calls.c, compiled here with `cc`) which fails the N-th
+call that a forked build makes on its files, pyarrow's calls included, or logs them. Without a
 compiler only kills by time are there.
 """
 
@@ -29,33 +29,21 @@ from packprep.schemas import check_files, read_manifest
 from packprep.schemas.files import MANIFEST
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
-SHIM = Path(__file__).with_name("shim.c")
-RECORDER = Path(__file__).with_name("recorder.c")
-DIE_BEFORE, DIE_AFTER, SHORT = -9, -10, -1
+ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short": -1}
 STAGES = ("tokenize", "pack", "sign off")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """End of a forked build.
-
-    Exit code, or minus the signal; its output; calls that the shim counted.
-    """
+    """End of a forked build: exit code, or minus the signal, and its standard error."""
 
     code: int
     err: str
 
 
 def may_compile() -> bool:
-    """True if this machine can compile the libraries that count and fail calls."""
+    """True if this machine can compile the library that watches calls."""
     return shutil.which("cc") is not None and sys.platform == "linux"
-
-
-def compiled(folder: Path, source: Path) -> str:
-    """A C file as a library."""
-    library = folder / source.with_suffix(".so").name
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    return str(library)
 
 
 def corpus(folder: Path) -> list[str]:
@@ -99,7 +87,7 @@ def warm() -> None:
 
 
 class Armed(Protocol):
-    """Work of a preloaded library in a forked build."""
+    """Work of the preloaded library in a forked build."""
 
     def arm(self) -> Any:
         """Arm it in this process. Returns the library if it counts calls, else None."""
@@ -108,7 +96,7 @@ class Armed(Protocol):
 
 @dataclass(frozen=True)
 class Fault:
-    """Fault that the shim makes in a forked build; see shim.c."""
+    """Fault that the library makes in a forked build; see calls.c."""
 
     kind: str
     call: int
@@ -280,20 +268,19 @@ def may_mount() -> bool:
 def under_shim(
     module: str, arguments: list[str], **settings: Any
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `python -m MODULE ARGUMENTS --inside`, with the shim loaded where a compiler makes it.
+    """Run `python -m MODULE ARGUMENTS --inside`, with the library where a compiler makes it.
 
     Where this user may have mounts of their own, it gets a place for them. --shim and --mounts tell
     it so. settings: of subprocess.run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        sources = (SHIM, RECORDER) if may_compile() else ()
-        libraries = [compiled(Path(folder), source) for source in sources]
-        mounts = may_mount()
-        more = ["--inside", *["--shim"] * bool(libraries), *["--mounts"] * mounts]
-        environment = os.environ | ({"LD_PRELOAD": " ".join(libraries)} if libraries else {})
+        shim, mounts, environment = may_compile(), may_mount(), dict(os.environ)
+        if shim:
+            library, source = f"{folder}/calls.so", str(Path(__file__).with_name("calls.c"))
+            make = ["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"]
+            subprocess.run(make, check=True)
+            environment["LD_PRELOAD"] = library
+        more = ["--inside", *["--shim"] * shim, *["--mounts"] * mounts]
         alone = ["unshare", "-Urm"] if mounts else []
         command = [*alone, sys.executable, "-m", module, *arguments, *more]
         return subprocess.run(command, env=environment, text=True, **settings)
-
-
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short": SHORT}

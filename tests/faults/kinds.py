@@ -79,9 +79,9 @@ def write_parquet(table: pa.Table, **options: Any) -> bytes:
     return sink.getvalue()
 
 
-def write_arrow(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+def write_arrow(table: pa.Table, *, is_file: bool = False, **options: Any) -> bytes:
+    sink, opened = io.BytesIO(), pa.ipc.new_file if is_file else pa.ipc.new_stream
+    with opened(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_table(table)
     return sink.getvalue()
 

@@ -1,4 +1,4 @@
-"""A recording of what a command does to the files under one directory; recorder.c makes it.
+"""A recording of what a command does to the files under one directory; calls.c makes it.
 
 It is a list of steps on numbered nodes. A node is a file or a directory, whatever names it
 has; node 0 is the directory itself. The steps in order turn `before` into `after`.

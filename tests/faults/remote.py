@@ -14,7 +14,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -63,16 +62,16 @@ class RemoteSoak(Failures):
         work = ["--work-dir", str(self.folder / "work"), "--num-proc", workers]
         return forked([*self.arguments, "-o", url, *work], self.folder / "log", kill=pids.append)
 
-    def measured(self, word: str) -> tuple[list[int], int]:
-        """Of an undisturbed build, the first pieces of its requests from the first that sends this.
-
-        Also the number of its last piece.
-        """
+    def measured(self) -> tuple[int, int]:
+        """Of an undisturbed build, the first piece of a shard, and the last piece."""
         ended = self.build(self.new())
         assert ended.code == 0, ended.err
-        sends = [word in line and line.startswith(("PUT", "POST")) for _, line in self.tap.requests]
-        pieces = [piece for piece, _ in self.tap.requests]
-        return pieces[sends.index(True) :], self.tap.pieces
+        sends = [
+            piece
+            for piece, line in self.tap.requests
+            if ".arrow" in line and line.startswith(("PUT", "POST"))
+        ]
+        return sends[0], self.tap.pieces
 
     def new(self) -> str:
         self.number += 1
@@ -80,33 +79,27 @@ class RemoteSoak(Failures):
 
     def kills(self, number: int) -> str:
         """SIGKILL at random pieces from the first shard that is sent on."""
-        (first, *_), last = self.measured(".arrow")
-        hit: Counter[str] = Counter()
+        first, last = self.measured()
+        landed = 0
         for _ in range(number * 5):
-            if hit.total() < number:
-                self.kill_at(self.random.randint(first, last), hit)
-        return _listed("SIGKILLs", hit)
+            if landed < number:
+                landed += self.kill_at(self.random.randint(first, last))
+        return f"{landed} SIGKILLs"
 
-    def publishing(self) -> str:
-        """SIGKILL at every request from the first one that publishes on, in turn."""
-        hit: Counter[str] = Counter()
-        for piece in self.measured("publication.json")[0]:
-            self.kill_at(piece, hit)
-        return _listed("SIGKILLs while publishing, one at every request", hit)
-
-    def kill_at(self, piece: int, hit: Counter[str]) -> None:
+    def kill_at(self, piece: int) -> bool:
+        """True if the build was not done before, as two threads may send in another order."""
         url, share = self.new(), self.random.choice([0.0, 0.5, 1.0])
         ended = self.build(url, piece, share)
         if ended.code != -9:
             if ended.code != 0:
                 self.fail(f"{url}: exit code {ended.code}: {ended.err[-300:]}")
-            return  # it was done before, as two threads do not always send in the same order
+            return False
         before = [request for request in self.tap.requests if request[0] <= piece]
         at = max(before, default=(0, ""))[1]
-        hit[_kind(at)] += 1
         what = f"{url}, killed at piece {piece} with {share:.0%} of it sent, in {at}"
         self.check_readers(url, what, finished=False)
         self.check_resume(url, what)
+        return True
 
     def check_resume(self, url: str, what: str) -> None:
         ended = self.build(url)
@@ -150,30 +143,6 @@ class RemoteSoak(Failures):
                 self.fail(f"{what}: PackedShards says {error}")
 
 
-def _listed(what: str, hit: Counter[str]) -> str:
-    places = ", ".join(f"{count} in {place}" for place, count in hit.most_common())
-    return f"{hit.total()} {what}: {places}"
-
-
-def _kind(request: str) -> str:
-    """Kind of a request to any of the stores, in words."""
-    method, path = request.split(" ", 1) if request else ("", "")
-    writes = method == "PUT" or (method == "POST" and "?delete" not in path)
-    if not writes:
-        return "deleting" if method in ("POST", "DELETE") else "looking"
-    if any(key in path for key in ("uploadId=", "uploads", "upload_id=", "comp=block")):
-        part = method == "PUT" or "upload_id=" in path
-        return "a part of a shard" if part else "the begin or end of an upload"
-    if ".incomplete/lock" in path or "clock." in path:
-        return "the lock"
-    if ".incomplete/publication" in path:
-        return "the record"
-    if ".arrow" in path:
-        copied = "rewriteTo" in path or ".incomplete" not in path
-        return "a copy" if copied else "a shard"
-    return "a small file"
-
-
 def large(folder: Path) -> list[str]:
     """Arguments of a build of rows of token ids whose shards are sent in several parts of 5 MB."""
     rng = np.random.default_rng(0)
@@ -191,9 +160,8 @@ _option = partial(click.option, show_default=True)
 @_option("--seed", default=0)
 @_option("--kills", default=20, help="SIGKILLs at random points of many small shards.")
 @_option("--parts", default=20, help="The same of shards that are sent in parts.")
-@_option("--publishing", is_flag=True, help="SIGKILLs at every request that publishes.")
 @_option("--store", default="moto", type=click.Choice(list(SERVERS)))
-def main(seed: int, kills: int, parts: int, publishing: bool, store: str) -> None:
+def main(seed: int, kills: int, parts: int, store: str) -> None:
     harness.warm()
     server = SERVERS[store]
 
@@ -211,8 +179,6 @@ def main(seed: int, kills: int, parts: int, publishing: bool, store: str) -> Non
                 arguments = large(folder) if kind == "large" else harness.corpus(folder)
                 soak = RemoteSoak(folder, seed, server, tap, arguments)
                 print(f"{kind} shards: {soak.kills(number)}", flush=True)
-                if publishing and kind == "small":
-                    print(soak.publishing(), flush=True)
                 failures += soak.failures
         tap.close()
     print(f"seed {seed}: {failures} failures in {time.monotonic() - start:,.0f} s")

@@ -5,14 +5,12 @@ other bytes (none, or exit code 1).
 """
 
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,15 +19,13 @@ from typing import Any
 
 import click
 
-from packprep.execute import worker_pool as workers
 from packprep.output.staging import staging_path
 from packprep.schemas import read_manifest
 from packprep.support.limits import usable_cores
-from tests.helpers.corpus import write_jsonl
 
 from . import harness
 from .crash_checks import Found, commands, explore
-from .harness import DIE_AFTER, DIE_BEFORE, ERRORS, STAGES, Ended, Fault, forked
+from .harness import ERRORS, STAGES, Ended, Fault, forked
 
 SECONDS = {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}  # share of a build until a kill by time
 KIND_NAMES = ("open", "open to read", "write", "fsync", "rename", "read")
@@ -75,11 +71,6 @@ class Soak(Failures):
         assert ended.code == 0, ended.err
         return int(ended.err.rsplit("calls ", 1)[1])
 
-    def dying(self, first: int, last: int) -> Fault:
-        """SIGKILL before or after one of these calls."""
-        call, what = self.random.randint(first, last), self.random.choice([DIE_BEFORE, DIE_AFTER])
-        return Fault("*", call, what, self.output)
-
     def check_resume(self, what: str, *more: str, output: Path | None = None) -> None:
         """The same command ends with the bytes of an undisturbed build, and leaves nothing else."""
         output = output or self.output
@@ -90,80 +81,23 @@ class Soak(Failures):
             self.fail(f"{what}: the output is not whole or something is left beside it")
 
     def kills(self, number: int) -> str:
-        """SIGKILL at random calls and at random times, every stage in turn, workers 1 and 2."""
-        harness.clear(self.output)
-        total = self.calls("*", "--num-proc", "1") if self.shim else 0
+        """SIGKILL at random times, every stage in turn, workers 1 and 2."""
         landed: Counter[str] = Counter()
-        tried = 0
-        while (
-            sum(landed[stage] for stage in STAGES) < number
-            or min(landed[stage] for stage in STAGES) < number // 5
-        ):
-            tried += 1
-            workers = ("--num-proc", str(1 + tried % 2))
+        while landed.total() < number or min(landed[stage] for stage in STAGES) < number // 5:
+            workers = ("--num-proc", str(self.random.randint(1, 2)))
             harness.clear(self.output)
             stage = min(STAGES, key=lambda name: landed[name])
-            if self.shim and tried % 4:  # few of the calls are the last stage's
-                first = total - total // 10 if stage == STAGES[-1] else 1
-                ended = self.build(*workers, fault=self.dying(first, total))
-            else:
-                delay = self.random.random() * SECONDS[stage] * self.seconds
-                ended = self.build(*workers, kill=harness.kill_in(stage, self.output, delay))
+            delay = self.random.random() * SECONDS[stage] * self.seconds
+            ended = self.build(*workers, kill=harness.kill_in(stage, self.output, delay))
             found = harness.stage_of(self.output)
-            what = f"kill {tried} in {found}, {workers[1]} workers"
+            what = f"kill {landed.total()} in {found}, {workers[1]} workers"
             if not harness.absent_or_complete(self.output):
                 self.fail(f"{what}: the output is neither absent nor whole")
-            if ended.code != -9:
-                continue  # it was done before
-            landed[found] += 1
-            self.check_resume(what, "--num-proc", str(self.random.randint(1, 2)))
+            if ended.code == -9 and found in STAGES:  # else it was done before
+                landed[found] += 1
+                self.check_resume(what, "--num-proc", str(self.random.randint(1, 2)))
         hit = ", ".join(f"{count} in {stage}" for stage, count in landed.items())
         return f"{landed.total()} SIGKILLs: {hit}"
-
-    def changes(self, option: str, make_old: Callable[[], Any], number: int) -> str:
-        """SIGKILL while an old output is replaced or extended: it is always the old or the new one.
-
-        Half of them come in the last part, where outputs are put together and swapped.
-        """
-        old = make_old()
-        total, expected = self.calls("*", option), self.expected
-        self.expected = read_manifest(self.output).data
-        landed: Counter[str] = Counter()
-        for tried in range(number):
-            make_old()
-            first = total - total // 6 if tried % 2 else 1
-            ended = self.build(option, fault=self.dying(first, total))
-            what = f"{option} {tried}"
-            whole = self.output.exists() and harness.absent_or_complete(self.output)
-            left = read_manifest(self.output).data if whole else None
-            if left not in (old, self.expected):
-                self.fail(f"{what}: neither the old nor the new output is there")
-            landed["new" if left == self.expected else "old"] += ended.code == -9
-            self.check_resume(what, option)
-            if beside := sorted(path.name for path in self.folder.glob("out?*")):
-                self.fail(f"{what}: {beside} are left")
-        self.expected = expected
-        return f"{landed.total()} SIGKILLs with {option}: {landed['old']} left the old output"
-
-    def overwrites(self, number: int) -> str:
-        def make_old() -> Any:
-            harness.clear(self.output)
-            return self.whole("--max-length", "32", output=self.output)
-
-        return self.changes("--overwrite", make_old, number)
-
-    def appends(self, number: int) -> str:
-        base, both = self.folder / "base", self.arguments
-        self.arguments = both[:2] + both[3:]
-        old = self.whole(output=base)
-        self.arguments = both
-
-        def make_old() -> Any:
-            harness.clear(self.output)
-            shutil.copytree(base, self.output)
-            return old
-
-        return self.changes("--append", make_old, number)
 
     def failing_calls(self, of: str, most: int | None) -> Iterator[str]:
         """Let the N-th call fail, N = 1, 2, ... until a build is clean.
@@ -209,8 +143,7 @@ class Soak(Failures):
         harness.small_disk(disk, big)
         output = disk / "out"
         harness.clear(self.output)
-        # Near the end, where most is on the disk.
-        self.build(output=output, fault=Fault("*", self.calls("*") - 30, DIE_BEFORE, output))
+        self.build(output=output, kill=harness.kill_in(STAGES[-1], output, 0))  # most is there
         peak = sum(path.stat().st_blocks * 512 for path in disk.rglob("*"))
         stages: Counter[str] = Counter()
         for number in range(sizes):
@@ -244,61 +177,20 @@ class Soak(Failures):
             self.check_resume(f"killed workers, build {builds}")
         return f"{len(killed)} SIGKILLs of workers in {builds} builds, all recovered"
 
-    def out_of_memory(self, number: int) -> str:
-        """Rows that the system kills a worker for once each, as it does when memory is short."""
-        folder = self.folder / "oom"
-        folder.mkdir()
-        rows = [f"row {row} <once {folder / str(row)}>" for row in range(number)]
-        texts = [text for row in rows for text in (row, *["some other text"] * 20)]
-        source = str(write_jsonl(folder / "a.jsonl", texts))
-        arguments = ["build", source, *self.arguments[3:], "--num-proc", "1", "--isolate"]
-        arguments[arguments.index("4KB")] = "300"
-        for row in range(number):
-            (folder / str(row)).write_text("<oom>")
-        poisoned = (sys.executable, "-m", "tests.faults.poisoned_worker")
-        real, workers.COMMAND = workers.COMMAND, poisoned
-        ended = forked([*arguments, "-o", str(folder / "out")], self.log)
-        workers.COMMAND = real
-        plain = forked([*arguments, "-o", str(folder / "plain")], self.log)
-        left = sum((folder / str(row)).exists() for row in range(number))
-        if ended.code or plain.code or left:
-            self.fail(f"out of memory: {ended.code} and {plain.code}, {left} rows not reached")
-        elif read_manifest(folder / "out").data != read_manifest(folder / "plain").data:
-            self.fail("out of memory: another output")
-        return f"{number - left} simulated kills for memory in one build, all recovered"
-
 
 def _parts(soak: Soak, given: SimpleNamespace) -> Iterator[str]:
     if given.kills:
         yield soak.kills(given.kills)
-    if given.shim and given.overwrites:
-        yield soak.overwrites(given.overwrites)
-    if given.shim and given.appends:
-        yield soak.appends(given.appends)
-    if given.mounts and given.shim and given.disks:
+    if given.mounts and given.disks:
         yield soak.full_disks(given.disks)
     if given.workers:
         yield soak.killed_workers(given.workers)
-        yield soak.out_of_memory(given.workers)
     if given.shim:
         yield from soak.failing_calls(given.kinds, given.calls)
 
 
-@contextmanager
-def _in_memory(folder: Path, mounts: bool) -> Iterator[Path]:
-    """A folder in memory, where syncs take no time; the folder itself where there are no mounts."""
-    if not mounts:
-        yield folder
-        return
-    harness.small_disk(folder / "memory", 1 << 28)
-    try:
-        yield folder / "memory"
-    finally:
-        subprocess.run(["umount", "--lazy", folder / "memory"], check=True)
-
-
 def _power_cuts(folder: Path, given: SimpleNamespace) -> int:
-    """Check states of the disk after power cuts. Returns the number of faults."""
+    """Check states of the disk after kills and power cuts. Returns the number of faults."""
     names = [*commands(folder, folder)]
     each = given.crash_states // len(names)
     cases = [(name, folder / name, given.seed, each, given.every, given.forget) for name in names]
@@ -331,10 +223,10 @@ def _run(given: SimpleNamespace) -> int:
         return harness.under_shim("tests.faults.soak", sys.argv[1:]).returncode
     harness.warm()
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where syncs take no time
+    with tempfile.TemporaryDirectory(dir=memory if given.crash_states else None) as folder:
         if given.crash_states:
-            with _in_memory(Path(folder), given.mounts) as memory:
-                failures = _power_cuts(memory, given)
+            failures = _power_cuts(Path(folder), given)
         else:
             index = ["--materialize", "index"] if given.index else []
             soak = Soak(Path(folder), given.seed, given.shim, *index)
@@ -351,14 +243,14 @@ _option = partial(click.option, show_default=True)
 @click.command(help=__doc__)
 @_option("--seed", default=0)
 @_option("--kills", default=200, help="SIGKILLs that land in a stage; a fifth in each at least.")
-@_option("--overwrites", default=40)
-@_option("--appends", default=40)
 @_option("--calls", type=int, help="So many failing calls of each kind; default: every one.")
 @_option("--kinds", default="oOwsri", help="o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n).")
 @_option("--disks", default=10, help="Sizes of a disk that fills up.")
-@_option("--workers", default=20, help="Worker processes killed, and as many for memory.")
+@_option("--workers", default=20, help="Worker processes killed.")
 @_option("--index", is_flag=True, help="Build index outputs, with their tokens in OUT.")
-@_option("--crash-states", default=0, help="Check so many states that power cuts leave, only.")
+@_option(
+    "--crash-states", default=0, help="Check so many states that kills and power cuts leave, only."
+)
 @_option("--every", default=1, help="Run the command again in one of so many crash states.")
 @_option("--forget", multiple=True, help="Crash states must show that PATTERN is not synced.")
 @_option("--inside", is_flag=True, hidden=True)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -26,6 +25,7 @@ from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
 
 from .build import refused
+from .kinds import write_arrow, write_parquet
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [[1, 2, 3], [4, 5], [6]]
@@ -34,12 +34,9 @@ DOCUMENTS = [[1, 2, 3], [4, 5], [6]]
 def arrow_claiming(compression: Any, size: int) -> bytes:
     """An Arrow stream with a compressed text that claims to have another size."""
     table, length = pa.table({"text": ["a" * 100_100]}), (100_100).to_bytes(8, "little")
-    sink = io.BytesIO()
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    assert length in sink.getvalue()
-    return sink.getvalue().replace(length, size.to_bytes(8, "little"))
+    content = write_arrow(table, compression=compression)
+    assert length in content
+    return content.replace(length, size.to_bytes(8, "little"))
 
 
 def npy_claiming(*shape: int) -> bytes:
@@ -52,9 +49,7 @@ def npy_claiming(*shape: int) -> bytes:
 
 def parquet_claiming(size: int) -> bytes:
     """A file with a footer of this size."""
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"text": ["a"] * 9}), sink)
-    return sink.getvalue()[:-8] + struct.pack("<I", size) + b"PAR1"
+    return write_parquet(pa.table({"text": ["a"]}))[:-8] + struct.pack("<I", size) + b"PAR1"
 
 
 def packed(parts: Iterable[bytes], zst: bool) -> bytes:
@@ -75,16 +70,11 @@ _WINDOW = b"\x28\xb5\x2f\xfd" + bytes([0b00000000, 21 << 3]) + b"\x01\0\0"
 _DEEP, _NO_ROWS = "invalid JSON: nested too deeply; fix it", "holds no rows; expected at least one"
 _NO_FORMAT, _VALUES = "has no known format; expected .jsonl/", "it has 0 bytes of values, but 1,15"
 _LARGE = "more than 8,000,000 bytes"
+_LINES, _ARRAY = b'{"text": "a"}\n{"text": "', b'[{"text": "a"}, {"text": "'
 # By name of the file: how to make it, and the words of its refusal.
 FILES: dict[str, tuple[Callable[[], bytes], str]] = {
-    "a.jsonl.gz": (
-        lambda: endless(b'{"text": "a"}\n{"text": "', zst=False),
-        f"row 1 (line 2): the line has {_LARGE}",
-    ),
-    "a.json.zst": (
-        lambda: endless(b'[{"text": "a"}, {"text": "'),
-        f"row 1: invalid JSON, or {_LARGE}",
-    ),
+    "a.jsonl.gz": (lambda: endless(_LINES, zst=False), f"row 1 (line 2): the line has {_LARGE}"),
+    "a.json.zst": (lambda: endless(_ARRAY), f"row 1: invalid JSON, or {_LARGE}"),
     "a.csv.zst": (lambda: endless(b"text\na\n"), f"line 3: the row has {_LARGE}"),
     "a.txt.zst": (lambda: endless(b"a\n"), f"document that starts on line 1 has {_LARGE}"),
     "zstd.arrow": (lambda: arrow_claiming("zstd", 1 << 40), "cannot be read as arrow: "),

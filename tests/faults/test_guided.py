@@ -2,9 +2,9 @@
 
 import json
 import random
+import shutil
 import struct
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 
-from .fuzz import Target, change_bytes, joined, try_target
+from packprep.inspect.verify import verify
+
+from .fuzz import Target, change_bytes, joined, read_everything, try_target
 from .guided.inputs import INPUTS
 from .guided.outputs import OUTPUTS, sound_outputs
 from .guided.run import NAMES
+from .kinds import write_arrow
 
 TARGETS: dict[str, Target] = INPUTS | OUTPUTS
 
@@ -46,11 +49,7 @@ def _damaged_list() -> bytes:
     offsets = pa.py_buffer(struct.pack("<3i", 0, 5, 2))
     values = pa.array([1, 2, 3, 4, 5])
     array = pa.Array.from_buffers(pa.list_(pa.int64()), 2, [None, offsets], children=[values])
-    batch = pa.record_batch([array, array], names=["input_ids", "seq_lengths"])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return write_arrow(pa.table({"input_ids": array, "seq_lengths": array}))
 
 
 def _index(change: Callable[[Any], object]) -> bytes:
@@ -76,9 +75,16 @@ FOUND: list[tuple[str, int | None, Any, bool]] = [
     ("receipt", 3, b'{"tokens": "a"}', False),
     ("saved", 1, _damaged_list(), False),
     ("saved", 0, NESTED, False),
-    *(("manifest", 0x0B, partial(dict.update, pad_id=value), False) for value in ("train", True)),
-    ("manifest", 0x0B, partial(dict.update, bos_id=1 << 31), False),
-    ("manifest", 0x0B, partial(dict.update, shards=[0.0]), False),
+    *(
+        ("manifest", 0x0B, lambda facts, change=change: facts["index"].update(change), False)
+        for change in (
+            {"pad_id": "train"},
+            {"pad_id": True},
+            {"bos_id": 1 << 31},
+            {"shards": [0.0]},
+        )
+    ),
+    ("manifest", 0x0B, lambda facts: facts["sources"][0].update(first_document=1 << 63), False),
 ]
 
 
@@ -87,11 +93,25 @@ def test_what_once_raised_another_error_is_read_or_refused(
     name: str, number: int | None, data: Any, is_read: bool, tmp_path: Path
 ) -> None:
     if callable(data):
-        data = _index(lambda facts: data(facts["index"]))
+        data = _index(data)
     content = data if number is None else joined(bytes([number]), data)
     assert check(name, content, tmp_path / "x") == is_read
 
 
-def test_a_manifest_with_a_number_larger_than_numpy_has_is_refused(tmp_path: Path) -> None:
-    huge = _index(lambda facts: facts["sources"][0].update(first_document=1 << 63))
-    assert not check("manifest", joined(b"\x0b", huge), tmp_path / "x")
+@pytest.mark.parametrize("other", ["", "folder", "nowhere", "manifest.json", "/etc/hostname"])
+def test_readers_of_outputs_of_which_a_file_is_gone_or_something_else_read_or_refuse(
+    tmp_path: Path, other: str
+) -> None:
+    """A file is gone, or a folder or a link to this, in its place."""
+    for name in ("plain", "split", "index"):
+        whole = sound_outputs() / name
+        for number, path in enumerate(sorted(whole.rglob("*.*"))):
+            copy = Path(shutil.copytree(whole, tmp_path / f"{name}-{number}"))
+            damaged = copy / path.relative_to(whole)
+            damaged.unlink()
+            if other == "folder":
+                damaged.mkdir()
+            elif other:
+                damaged.symlink_to(other)
+            read_everything(copy)
+            assert not verify(copy).sound

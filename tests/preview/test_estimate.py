@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig, build
@@ -58,27 +56,17 @@ def mixed() -> list[str]:
     return documents
 
 
-def write_parquet(path: Path) -> Path:
-    pq.write_table(pa.table({"text": mixed()}), path)
-    return path
-
-
-def write_saved(path: Path) -> Path:
-    datasets.Dataset.from_dict({"text": mixed()}).save_to_disk(path)
-    return path
-
-
-def write_csv(path: Path) -> Path:
-    path.write_text("text\n" + "".join(f'"{text}"\n' for text in mixed()))
+def written(path: Path, method: str) -> Path:
+    getattr(datasets.Dataset.from_dict({"text": mixed()}), method)(path)
     return path
 
 
 LARGE: dict[str, Callable[[Path], list[Path]]] = {
     # The beginning is not like the rest.
     "short first": lambda path: [write_jsonl(path / "a.jsonl", sorted(mixed(), key=len))],
-    "parquet": lambda path: [write_parquet(path / "a.parquet")],
-    "saved": lambda path: [write_saved(path / "a")],
-    "csv": lambda path: [write_csv(path / "a.csv")],
+    "parquet": lambda path: [written(path / "a.parquet", "to_parquet")],
+    "saved": lambda path: [written(path / "a", "save_to_disk")],
+    "csv": lambda path: [written(path / "a.csv", "to_csv")],
     # Equal samples of a large file of long documents and a small one would promise too few packs.
     "by size": lambda path: [
         write_jsonl(path / "long.jsonl", [" ".join(texts(300, seed)) for seed in range(12)]),

@@ -185,33 +185,29 @@ def test_previews_of_each_kind_of_rows_are_what_is_built(
     check_previews(config_of(folder, tmp_path / "out", kind, options))
 
 
-SHORT, LONG = {"max_length": 64}, {"max_length": 256, "weights": [1, 1]}
+def phase(tokens: int | str, first: int, second: int, **more: Any) -> dict[str, Any]:
+    return {"tokens": tokens, "weights": [first, second], **more}
+
+
+SHORT, LONG = {"max_length": 64}, {"max_length": 256}
+OLD, NEW = {"max_document_tokens": 30}, {"min_document_tokens": 31}
 DRAWN: dict[str, dict[str, Any]] = {
     "mix of fewer tokens": {"weights": (3, 1), "max_tokens": 4000},
     "repeats as an index": {"weights": (1, 1), "max_epochs": 2.5, **INDEX},
     "repeats in epochs": {"weights": (1, 2), "max_epochs": 3, **EPOCHS},
     "repeats of both splits": {"weights": (1, 1), "max_epochs": 2, "holdout": 0.2},
-    "phases": {"phases": ({"tokens": 4000, "weights": [3, 1], **SHORT}, {"tokens": 2000, **LONG})},
+    "phases": {"phases": (phase(4000, 3, 1, **SHORT), phase(2000, 1, 1, **LONG))},
     "phases that repeat": {
+        "phases": (phase(4000, 1, 1, **SHORT), phase(3000, 0, 1, **LONG)),
         "max_epochs": 4,
-        "phases": (
-            {"tokens": 4000, "weights": [1, 1], **SHORT},
-            {"tokens": 3000, **LONG, "weights": [0, 1]},
-        ),
     },
     "phases of shares": {
+        "phases": (phase("70%", 1, 1, **SHORT), phase("30%", 1, 3, **LONG)),
         "max_epochs": 2,
-        "phases": (
-            {"tokens": "70%", "weights": [1, 1], **SHORT},
-            {"tokens": "30%", **LONG, "weights": [1, 3]},
-        ),
     },
     "phases by length": {
+        "phases": (phase(2500, 1, 1, **OLD), phase(2500, 1, 1, **NEW)),
         "max_epochs": 3,
-        "phases": (
-            {"tokens": 2500, "weights": [1, 1], "max_document_tokens": 30},
-            {"tokens": 2500, "weights": [1, 1], "min_document_tokens": 31},
-        ),
     },
 }
 

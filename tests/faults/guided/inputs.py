@@ -8,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,8 @@ from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
-from tests.faults.fuzz import (
-    Target,
-    change_json,
-    joined,
-    parted,
-)
+from tests.faults.fuzz import Target, change_json, joined, parted
+from tests.faults.kinds import write_arrow, write_parquet
 from tests.helpers.corpus import save_tokenizer
 from tests.helpers.files import config
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
@@ -145,11 +142,6 @@ def _check_text(data: bytes, folder: Path) -> bool:
     return True
 
 
-def _gunzipped(data: bytes) -> bytes:
-    with gzip.open(io.BytesIO(data)) as file:
-        return file.read(LARGEST_ROW)
-
-
 def _unzstd(data: bytes) -> bytes:
     """Frames one after another. Raises for one that is cut."""
     content = b""
@@ -171,31 +163,6 @@ def _check_packed(suffix: str, unpack: Callable[[bytes], bytes]) -> Callable[[by
         return True
 
     return check
-
-
-def _gzip_seeds(_: Path) -> list[bytes]:
-    packed = gzip.compress(b"a\nbc\n", mtime=0)
-    return [packed, packed + packed + bytes(64), gzip.compress(b"ab" * 5000, 9, mtime=0)]
-
-
-def _zstd_seeds(_: Path) -> list[bytes]:
-    packed = zstandard.compress(b"a\nbc\n")
-    checked = zstandard.ZstdCompressor(write_checksum=True, write_content_size=False)
-    return [packed, packed + packed, checked.compress(b"ab" * 5000)]
-
-
-def _arrow_bytes(table: pa.Table, *, is_file: bool = False, **options: Any) -> bytes:
-    sink = io.BytesIO()
-    open_ = pa.ipc.new_file if is_file else pa.ipc.new_stream
-    with open_(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def _parquet_bytes(table: pa.Table, **options: Any) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, **options)
-    return sink.getvalue()
 
 
 def _check_column(name: str, read: Callable[[Path], pa.Table]) -> Callable[[bytes, Path], bool]:
@@ -224,48 +191,35 @@ def _strings(array: Any) -> Iterator[str | None]:
             yield None
 
 
-def _read_parquet(path: Path) -> pa.Table:
-    return pq.read_table(path, columns=["text"])
-
-
 def _read_arrow(path: Path) -> pa.Table:
+    is_file = path.read_bytes()[:6] == b"ARROW1"
     with pa.OSFile(str(path), "r") as file:
-        if file.read(6) == b"ARROW1":
-            return pa.ipc.open_file(file).read_all()
-        file.seek(0)
-        return pa.ipc.open_stream(file).read_all()
-
-
-def _tables() -> list[pa.Table]:
-    encoded = TABLE.set_column(1, "text", TABLE["text"].dictionary_encode())
-    large = TABLE.set_column(1, "text", TABLE["text"].cast(pa.large_string()))
-    return [TABLE, encoded, large]
+        return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_all()
 
 
 def _arrow_seeds(_: Path) -> list[bytes]:
-    tables = _tables()
-    packed = [_arrow_bytes(TABLE, compression=name) for name in ("lz4", "zstd")]
-    return [*map(_arrow_bytes, tables), _arrow_bytes(TABLE, is_file=True), *packed]
+    encoded = TABLE.set_column(1, "text", TABLE["text"].dictionary_encode())
+    large = TABLE.set_column(1, "text", TABLE["text"].cast(pa.large_string()))
+    packed = [write_arrow(TABLE, compression=name) for name in ("lz4", "zstd")]
+    plain = map(write_arrow, (TABLE, encoded, large))
+    return [*plain, write_arrow(TABLE, is_file=True), *packed]
 
 
 def _parquet_seeds(_: Path) -> list[bytes]:
     options: list[dict[str, Any]] = [
-        {},
-        {"compression": "zstd", "write_page_checksum": True},
+        {"write_page_checksum": False},
+        {"compression": "zstd"},
         {"use_dictionary": False, "data_page_version": "2.0"},
         {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
     ]
-    return [_parquet_bytes(TABLE, **each) for each in options]
+    return [write_parquet(TABLE, **each) for each in options]
 
 
 # Token ids ---------------------------------------------------------------------------------
 
 
-def _documents(tokens: Any, ends: Sequence[int]) -> Iterator[list[int]]:
-    first = 0
-    for last in ends:
-        yield [int(id_) for id_ in tokens[first:last]]
-        first = last
+def _documents(tokens: Any, ends: Sequence[int]) -> list[list[int]]:
+    return [tokens[first:last].tolist() for first, last in pairwise([0, *ends])]
 
 
 def _megatron_documents(data: bytes, index: bytes) -> list[list[int]]:
@@ -273,7 +227,7 @@ def _megatron_documents(data: bytes, index: bytes) -> list[list[int]]:
     lengths = struct.unpack_from(f"<{sequences}i", index, 34)
     assert len(index) in (34 + 12 * sequences + 8 * ends, 34 + 13 * sequences + 8 * ends)
     dtype = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}[code]
-    return [*_documents(np.frombuffer(data, dtype), np.cumsum(lengths, dtype=np.int64).tolist())]
+    return _documents(np.frombuffer(data, dtype), np.cumsum(lengths, dtype=np.int64).tolist())
 
 
 def _npy_documents(data: bytes, offsets: bytes) -> list[list[int]]:
@@ -282,13 +236,13 @@ def _npy_documents(data: bytes, offsets: bytes) -> list[list[int]]:
         tokens = np.load(io.BytesIO(data), allow_pickle=False)
     else:
         tokens = np.frombuffer(data, f"<u{len(data) // max(int(ends[-1]), 1) or 1}")
-    return [*_documents(tokens, ends[1:].tolist())]
+    return _documents(tokens, ends[1:].tolist())
 
 
 def _datatrove_documents(data: bytes, index: bytes) -> list[list[int]]:
     ends = np.frombuffer(index, "<u8").astype(np.int64).tolist()
     tokens = np.frombuffer(data, "<u2" if len(data) == 2 * ends[-1] else "<u4")
-    return [*_documents(tokens, ends)]
+    return _documents(tokens, ends)
 
 
 _TOKEN_FILES: list[tuple[str, str, Callable[[bytes, bytes], list[list[int]]]]] = [
@@ -443,13 +397,17 @@ _TEXT_WORDS = (b"\r\n", b"\n\n", b"\xef\xbb\xbf", b"\xc2\x85", b"\xe2\x80\xa8", 
 _CSV_SEEDS = [b'id,text\n1,a\n2,"b\nc"\n3,\xe6\x97\xa5\n', b'text\r\n"a""b"\r\n']
 _TEXT_SEEDS = [b"a\nb\n\nc\r\n", "\ufeffé\r\r日本".encode()]
 _WORDS_OF_JINJA = [word.encode() for word in _JINJA.split("|") if word]
+_GZIP, _ZSTD = gzip.compress(b"a\nbc\n", mtime=0), zstandard.compress(b"a\nbc\n")
+_UNSIZED = zstandard.ZstdCompressor(write_checksum=True, write_content_size=False)
+_GZIP_SEEDS = [_GZIP, _GZIP + _GZIP + bytes(64), gzip.compress(b"ab" * 5000, 9, mtime=0)]
+_ZSTD_SEEDS = [_ZSTD, _ZSTD + _ZSTD, _UNSIZED.compress(b"ab" * 5000)]
 INPUTS = {
     "json": Target(seeds=_json_seeds, check=_check_json, words=_JSON_WORDS),
     "csv": Target(seeds=lambda _: _CSV_SEEDS, check=_check_csv, words=_CSV_WORDS),
     "text": Target(seeds=lambda _: _TEXT_SEEDS, check=_check_text, words=_TEXT_WORDS),
-    "gzip": Target(seeds=_gzip_seeds, check=_check_packed("gz", _gunzipped)),
-    "zstd": Target(seeds=_zstd_seeds, check=_check_packed("zst", _unzstd)),
-    "parquet": Target(seeds=_parquet_seeds, check=_check_column("a.parquet", _read_parquet)),
+    "gzip": Target(seeds=lambda _: _GZIP_SEEDS, check=_check_packed("gz", gzip.decompress)),
+    "zstd": Target(seeds=lambda _: _ZSTD_SEEDS, check=_check_packed("zst", _unzstd)),
+    "parquet": Target(seeds=_parquet_seeds, check=_check_column("a.parquet", pq.read_table)),
     "arrow": Target(seeds=_arrow_seeds, check=_check_column("a.arrow", _read_arrow)),
     "tokens": Target(seeds=_token_seeds, check=_check_tokens),
     "messages": Target(seeds=_message_seeds, check=_check_messages, mutate=change_json),
