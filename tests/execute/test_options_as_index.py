@@ -20,6 +20,7 @@ from packprep.support.errors import ConfigError
 from tests.chat.test_turn_builds import SMALL, thoughtful
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.errors import refused
+from tests.helpers.trees import answer_rows
 
 FIELDS = {field.name: field for field in fields(Options)}
 
@@ -32,17 +33,12 @@ class Case(NamedTuple):
     before: dict[str, Any] | None = None
 
 
-def ids_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
+def ids_rows() -> list[dict[str, Any]]:
     """Token ids, which begin alike in four rows each, with a value for each row and token."""
-    rows = []
-    for row in range(count):
-        size = 3 + (row * 13 + seed) % 31
-        ids = [(row // 4 * 7 + place) % 300 + 3 for place in range(size)] + [row % 300 + 3]
-        mask = [int(place > 2) for place in range(size + 1)]
-        labels = [token if trained else -100 for token, trained in zip(ids, mask, strict=True)]
-        by_token = {"ids": ids, "mask": mask, "labels": labels, "weights": [0.5] * len(ids)}
-        rows.append(by_token | {"quality": row / 8, "set": row % 2, "prompt": row // 4})
-    return rows
+    return [
+        row | {"labels": [i if on else -100 for i, on in zip(row["ids"], row["mask"], strict=True)]}
+        for row in answer_rows(6)
+    ]
 
 
 def pair_rows(count: int) -> list[dict[str, Any]]:
@@ -54,11 +50,8 @@ def pair_rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def text_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    return [
-        {"text": text, "title": f"</s> title {row}", "set": row % 2, "quality": row}
-        for row, text in enumerate(texts(count, seed))
-    ]
+def text_rows(count: int) -> list[dict[str, Any]]:
+    return [{"text": text, "set": row % 2} for row, text in enumerate(texts(count))]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tokenizer(folder / "tokenizer", config=side)
     rows: dict[str, list[dict[str, Any]]] = {
         "text": text_rows(24),
-        "ids": ids_rows(24),
+        "ids": ids_rows(),
         "pairs": pair_rows(14),
         "chat": thoughtful(6),
         "bad": [*text_rows(12), {"text": None}],

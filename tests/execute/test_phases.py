@@ -20,44 +20,24 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest, parse_manifest
 from packprep.schemas.storage.writing import write_manifest
 from tests.helpers.command import run
-from tests.helpers.corpus import build_options, texts, write_jsonl
 from tests.helpers.errors import assert_says
 from tests.helpers.export_readers import READERS
-from tests.helpers.trees import answer_rows
 from tests.helpers.zoo import Zoo
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> dict[str, Any]:
-    """Options of three phases of packs of 32, 64 and 128 tokens, in several windows and shards."""
-    files = {name: texts(150, seed=ord(name[0])) for name in ("a.jsonl", "b.jsonl")}
-    sizes = {"unit_size": 3_000, "window": 8_000, "shard_size": 8_000}
-    phases = [
-        {"tokens": 1500, "weights": [3, 1], "max_length": 32},
-        {"tokens": 800, "weights": [1, 1], "max_length": 64},
-        {"tokens": 500, "weights": [1, 3], "max_length": 128},
-    ]
-    more = {"engine": "hf", "num_proc": 1, "keep_tokens": str(tmp_path / "store")}
-    return build_options(tmp_path, files, phases=phases, **sizes, **more)
+def options_of(zoo: Zoo, name: str, folder: Path) -> dict[str, Any]:
+    """Options of a member of the zoo, with three phases of texts or two of trees."""
+    made = vars(zoo.config(name)) | {"output": str(folder / "out"), "holdout": 0.0}
+    if name == "trees":
+        made["phases"] = [
+            {"tokens": "70%", "max_length": 64},
+            {"tokens": "30%", "max_length": 128},
+        ]
+    return made
 
 
-@pytest.fixture
-def trees(tmp_path: Path) -> dict[str, Any]:
-    """Options of two phases whose rows share prefixes."""
-    ids = {"input_ids_column": "ids", "loss_mask_column": "mask", "vocab_size": 400}
-    shared = {"share_prefixes": True, "min_shared": 4, "group_prefix": "prompt"}
-    phases = [{"tokens": 3000, "max_length": 64}, {"tokens": 1000, "max_length": 128}]
-    return {
-        "sources": (str(write_jsonl(tmp_path / "a.jsonl", answer_rows(60))),),
-        "output": str(tmp_path / "out"),
-        "phases": phases,
-        **ids,
-        **shared,
-    }
-
-
-def made(corpus: dict[str, Any], **options: Any) -> Manifest:
-    return build(BuildConfig(**corpus | options))
+def made(options: dict[str, Any], **more: Any) -> Manifest:
+    return build(BuildConfig(**options | more))
 
 
 def in_shares(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -65,9 +45,9 @@ def in_shares(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [phase | {"tokens": share} for phase, share in zip(phases, shares, strict=True)]
 
 
-def test_every_span_of_packs_has_the_shares_of_its_phase(corpus: dict[str, Any]) -> None:
-    made(corpus, window=10**9)
-    shards = PackedShards(corpus["output"])
+def test_every_span_of_packs_has_the_shares_of_its_phase(zoo: Zoo, tmp_path: Path) -> None:
+    made(options_of(zoo, "phases", tmp_path), window=10**9)
+    shards = PackedShards(tmp_path / "out")
     second = shards.manifest.data["sources"][1]["first_document"]
     first = 0
     for phase, asked in zip(shards.phases, [0.75, 0.5, 0.25], strict=True):
@@ -86,11 +66,11 @@ def test_every_span_of_packs_has_the_shares_of_its_phase(corpus: dict[str, Any])
         first += phase.packs
 
 
-@pytest.mark.parametrize("kind", ["corpus", "trees", "shares"])
+@pytest.mark.parametrize("kind", ["phases", "trees", "shares"])
 def test_earlier_phases_keep_their_bytes_when_the_last_one_changes(
-    kind: str, request: pytest.FixtureRequest
+    kind: str, zoo: Zoo, tmp_path: Path
 ) -> None:
-    options = request.getfixturevalue("corpus" if kind == "shares" else kind)
+    options = options_of(zoo, "phases" if kind == "shares" else kind, tmp_path)
     if kind == "shares":  # the tokens that a share gave, as numbers
         options["phases"] = in_shares(options["phases"])
     before = made(options)
@@ -177,10 +157,9 @@ def test_stats_the_closing_table_and_the_page_show_every_phase(zoo: Zoo, tmp_pat
     assert_says(run("merge", output, output, "-o", tmp_path / "m").err, str(output), "phases")
 
 
-def test_a_dry_run_predicts_the_tokens_of_every_phase(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    options = corpus | {"phases": in_shares(corpus["phases"])}
+def test_a_dry_run_predicts_the_tokens_of_every_phase(zoo: Zoo, tmp_path: Path) -> None:
+    options = options_of(zoo, "phases", tmp_path)
+    options["phases"] = in_shares(options["phases"])
     settings = tmp_path / "build.yaml"
     settings.write_text(to_yaml(BuildConfig(**options)))
     predicted = json.loads(run("build", "-c", settings, "--dry-run", "--json").out)["phases"]

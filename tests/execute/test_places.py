@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,16 +16,21 @@ from packprep.sources.formats import jsonl
 from packprep.sources.reading import TEXT_ROWS
 from packprep.sources.resolve import resolve
 from packprep.sources.units import Slice, Start, read_slices
+from packprep.tokens.store import TokenFile, start_after
 from tests.helpers.corpus import texts, write_jsonl
 from tests.helpers.documents import tokenizer
 from tests.helpers.files import config
 
 
-def job_of(tmp_path: Path, **options: object) -> Job:
+def job_of(tmp_path: Path, limit_of_first: int | None = None, **options: object) -> Job:
     for number in range(3):
         write_jsonl(tmp_path / f"{number}.jsonl", [*texts(50, seed=number), {"text": None}, ""])
     settings: BuildConfig = config(
-        sources=[str(tmp_path / f"{number}.jsonl") for number in range(3)],
+        sources=[
+            {"path": [str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl")]}
+            | ({"limit": limit_of_first} if limit_of_first else {}),
+            str(tmp_path / "2.jsonl"),
+        ],
         on_error="skip",
         **options,
     )
@@ -64,17 +70,25 @@ def test_measures_are_cut_as_reading_cuts(
     assert (job.staging / PLACES).exists()
 
 
-@pytest.mark.parametrize(("limit", "every"), [(None, 64 << 20), (None, 700), (None, 1), (130, 700)])
-def test_reading_can_begin_with_any_slice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, every: int
+@pytest.mark.parametrize(
+    ("limits", "every"),
+    [((None,), 64 << 20), ((None,), 700), ((None,), 1), ((None, 130), 700), ((45, 80), 700)],
+)
+def test_reading_can_begin_with_any_slice_found_or_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[int | None, ...], every: int
 ) -> None:
     monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
     monkeypatch.setattr(jsonl, "BLOCK_BYTES", 600)
     monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", every)
-    job = job_of(tmp_path, unit_size=4_000, limit=limit)
+    limit = limits[-1]
+    job = job_of(tmp_path, limits[0], unit_size=4_000, limit=limit)
     places, slices = find(job), read(job)
+    rest: Any = {"tokens": 0, "verified": 0, "cut": {}, "left_out": {}, "bytes": 0, "xxh3": ""}
+    files = [TokenFile(**vars(part.extent), parts=part.parts, **rest) for part in slices]
     for number in range(len(slices)):
         assert read(job, places.start(number)) == slices[number:]
+        start = start_after(files[:number], len(job.sources), job.config)
+        assert read(job, start) == slices[number:]
     near = [place for place in places.slices if place.byte]
     assert bool(near) == (limit is None and every < 64 << 20)
     assert all(0 < place.near <= place.row for place in near)

@@ -15,12 +15,9 @@ from packprep.output import directory as outputs
 from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.schemas.canonical import file_digest
-from packprep.sources import units
-from packprep.sources.resolve import resolve
-from packprep.sources.units import read_slices
 from packprep.support import hashing
 from packprep.support.errors import ConfigError, InputError, StoppedError
-from packprep.tokens import store, token_files
+from packprep.tokens import token_files
 from tests.helpers.corpus import RecordedProgress, build_options, disk_fails, texts, write_jsonl
 from tests.helpers.errors import refused
 
@@ -115,31 +112,6 @@ def test_a_build_stopped_in_any_stage_goes_on_to_the_same_bytes(
         assert re.search(r"\b(\d+) of \1 windows were written before", said)
     elif step[1] == "Windows":
         assert "windows were written before" not in said
-
-
-@pytest.mark.parametrize("unit_size", [1_000, 4_000, 1_000_000])
-@pytest.mark.parametrize(
-    "limits", [(None, {}), (70, {}), (None, {"limit": 70}), (80, {"limit": 45})], ids=str
-)
-def test_reading_may_begin_after_any_slice(
-    corpus: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    unit_size: int,
-    limits: Any,
-) -> None:
-    monkeypatch.setattr(units, "SLICE_BYTES", 1_500)
-    limit, of_source = limits
-    table = {"path": [str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl")]} | of_source
-    sizes = {"unit_size": unit_size, "limit": limit}
-    config = BuildConfig(**corpus | {"sources": (table, str(tmp_path / "2.jsonl"))} | sizes)
-    sources = resolve(config, tmp_path)
-    slices = list(read_slices(sources, config, tmp_path))
-    rest: Any = {"tokens": 0, "verified": 0, "cut": {}, "left_out": {}, "bytes": 0, "xxh3": ""}
-    files = [store.TokenFile(**vars(part.extent), parts=part.parts, **rest) for part in slices]
-    for done in range(0, len(slices) + 1, 5):
-        start = store.start_after(files[:done], len(sources), config)
-        assert list(read_slices(sources, config, tmp_path, start)) == slices[done:]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.windows import mix_draw
+from packprep.windows.interleave import interleaved
 from packprep.windows.mix_draw import BUCKETS, place
 from packprep.windows.mix_order import Stream, lay_out
 
@@ -86,3 +87,22 @@ def test_only_documents_that_may_fill_the_rest_of_a_draw_are_kept_in_memory(
     monkeypatch.setattr(mix_draw, "_CANDIDATES", 10)
     end = place(7 * 100 + 3, {0: (np.full(BUCKETS, 7), np.full(BUCKETS, 4))})
     assert (end.first, end.last, end.room) == (100, 103, 3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=80))
+def test_every_span_of_packs_of_two_sources_is_within_the_largest_pack_of_the_shares(
+    packs: list[tuple[int, int]],
+) -> None:
+    tokens = np.array(packs, np.int64).reshape(-1, 2)
+    order = interleaved(tokens)
+    assert sorted(order.tolist()) == list(range(len(packs)))
+    total = tokens.sum()
+    above = tokens * total - tokens.sum(axis=1)[:, None] * tokens.sum(axis=0)
+    ends = np.append(0, np.cumsum(above[order, 0]))
+    assert np.ptp(ends) <= 2 * abs(above[:, 0]).max(initial=0)
+
+
+def test_packs_of_one_source_keep_their_order() -> None:
+    tokens = np.array([[5, 0, 0], [0, 7, 0], [3, 0, 0], [0, 0, 2], [4, 0, 0]])
+    order = interleaved(tokens).tolist()
+    assert [pack for pack in order if pack in (0, 2, 4)] == [0, 2, 4]
