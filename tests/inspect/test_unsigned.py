@@ -30,6 +30,7 @@ def found(path: Path, **options: Any) -> list[str]:
     return [str(finding) for finding in verify(path, **options).findings]
 
 
+@pytest.mark.long
 def test_what_trl_packs_is_sound(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     rows = datasets.Dataset.from_dict(

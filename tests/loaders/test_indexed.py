@@ -23,6 +23,7 @@ def copied() -> list[int]:
     return out.tolist()
 
 
+@pytest.mark.long
 def test_another_process_uses_what_the_first_has_compiled(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     code = "from tests.loaders.test_indexed import copied; assert copied() == [2, 3, 4, 9]"
