@@ -97,14 +97,19 @@ def test_every_form_of_a_batch_gives_the_counts_of_its_documents(
     expected = [sum(lengths), len(lengths), sum(length * length for length in lengths)]
     hf: dict[str, Any] = to_hf(rows)
     labels = int((hf["labels"] != -100).sum())
+    singles = to_padded(rows, rows="segments", mask="padding")
+    # Rows without positions are a document each; padding is on either side.
+    bare = {name: singles[name] for name in ("input_ids", "attention_mask", "labels")}
     calls: list[Any] = [
         hf,
+        bare,
+        {name: values.flip(1) for name, values in bare.items()},
         {name: hf[name] for name in ("input_ids", "position_ids", "labels")},
         to_flattening(rows),
         to_padded(rows, mask="segments"),
         to_padded(rows, mask="segments", positions="continue"),
         to_padded(rows, attention_mask="segments", positions="continue"),
-        to_padded(rows, rows="segments", mask="padding"),
+        singles,
         batch_of(lengths),
         batch_of(lengths).torch(),
     ]
@@ -118,33 +123,14 @@ def test_every_form_of_a_batch_gives_the_counts_of_its_documents(
             assert isinstance(call, PackedBatch) or int(metrics._trained) == labels
 
 
-@pytest.mark.parametrize(
-    ("fields", "segments", "cost"),
-    [
-        # Rows without positions are a document each; padding is on either side.
-        ({"attention_mask": [[1, 1, 1, 0], [0, 0, 1, 1]]}, 2, 9 + 4),
-        # Positions of one row are those of all rows.
-        ({"position_ids": [[0, 1, 2, 0]]}, 4, 2 * (9 + 1)),
-    ],
-)
-def test_rows_are_counted_by_their_mask_or_positions(
-    fields: dict[str, Any], segments: int, cost: int
-) -> None:
-    metrics = PackMetrics(capacity=10, cost=(0, 1))
-    ids = torch.ones(2, 4, dtype=torch.int64)
-    tensors = {name: torch.tensor(values) for name, values in fields.items()}
-    metrics.update({"input_ids": ids, **tensors})
-    assert metrics._costs_of_steps().tolist() == [cost]
-    values = metrics.read()
-    assert values["segments_per_batch"] == segments
-    assert values["fill"] == (5 if "attention_mask" in fields else 8) / 10
-
-
 def test_costs_are_those_of_whole_steps_and_errors_say_what_is_wrong() -> None:
     metrics = PackMetrics(batches_per_step=2, cost=(1, 10))
     for length in (1, 2, 3):
         metrics.update(batch_of([length]))
     assert metrics._costs_of_steps().tolist() == [11 + 42, 93]
+    shared = {"input_ids": torch.ones(2, 4), "position_ids": torch.tensor([[0, 1, 2, 0]])}
+    metrics.update(shared)  # positions of one row are those of all rows
+    assert metrics._costs_of_steps().tolist() == [11 + 42, 93 + 8 + 10 * 2 * (9 + 1)]
     with pytest.raises(ValueError, match=r"^the batch has prompt; expected input_ids, or a Packed"):
         PackMetrics().update({"prompt": "a"})
     with pytest.raises(ValueError, match=r"^capacity is 0; expected a number of 1 or more$"):
