@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any, Protocol
 
 from packprep.output.staging import staging_path
@@ -217,35 +216,6 @@ def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
             os.kill(pid, signal.SIGKILL)
 
     return kill
-
-
-def kill_workers(
-    random: Random, seconds: float, most: int, killed: list[int]
-) -> Callable[[int], None]:
-    """Kill `most` worker processes of an isolated build, each some time after it was started."""
-
-    def kill(pid: int) -> None:
-        seen: set[int] = set()
-        while len(seen) < most and not _ended(pid):
-            for worker in _children(pid) - seen:
-                time.sleep(random.random() * seconds)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker, signal.SIGKILL)
-                    seen.add(worker)
-                    killed.append(worker)
-            time.sleep(0.01)
-
-    return kill
-
-
-def _children(pid: int) -> set[int]:
-    found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found.update(map(int, task.read_text().split()))
-        except OSError:  # the thread has ended
-            continue
-    return found
 
 
 def small_disk(folder: Path, size: int) -> None:

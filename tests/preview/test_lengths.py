@@ -13,7 +13,7 @@ from packprep.inspect.report_file import read_report
 from packprep.preview.lengths import read_lengths, write_rate
 from packprep.preview.stored_lengths import Lengths
 from packprep.preview.sweep import sweep_configs
-from packprep.support.errors import InputError, PackprepError
+from packprep.support.errors import PackprepError
 from packprep.support.progress import Silent
 from tests.helpers import files
 from tests.helpers.corpus import (
@@ -143,37 +143,27 @@ def test_an_array_of_lengths_is_one_window(tmp_path: Path) -> None:
         assert sorted(lengths_of(found)) == [0, 2, 3, 5, 6]
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (np.zeros((2, 2), np.int64), r"holds int64 of shape \(2, 2\); expected integers"),
-        (np.zeros(2), "holds float64 of shape"),
-        (np.array([3, -1]), "has -1 tokens in row 1; expected 0 to 2"),
-        (np.array([2**31]), "has 2147483648 tokens in row 0"),
-        (np.array([{}], dtype=object), "cannot be read as an array"),
-        (None, r"l\.npy cannot be read"),
-    ],
-)
-def test_what_are_no_lengths_is_refused(tmp_path: Path, values: Any, words: str) -> None:
+FIVE = np.array([5])
+REFUSALS: list[tuple[Any, dict[str, Any], float, str]] = [
+    (np.zeros((2, 2), np.int64), {}, 1, r"holds int64 of shape \(2, 2\); expected integers"),
+    (np.zeros(2), {}, 1, "holds float64 of shape"),
+    (np.array([3, -1]), {}, 1, "has -1 tokens in row 1; expected 0 to 2"),
+    (np.array([2**31]), {}, 1, "has 2147483648 tokens in row 0"),
+    (np.array([{}], dtype=object), {}, 1, "cannot be read as an array"),
+    (None, {}, 1, r"l\.npy cannot be read"),
+    (FIVE, {"group_column": "g"}, 1, "group_column needs a column"),
+    *((FIVE, {}, share, "expected a share of more than 0") for share in (0, -1, 1.5, NAN)),
+    (FIVE, {}, 1e-6, "larger --sample"),
+]
+
+
+@pytest.mark.parametrize(("values", "options", "share", "words"), REFUSALS, ids=str)
+def test_what_are_no_lengths_or_no_share_of_them_is_refused(
+    tmp_path: Path, values: Any, options: dict[str, Any], share: float, words: str
+) -> None:
     path = tmp_path / "l.npy"
     if values is not None:
         np.save(path, values, allow_pickle=True)
-    with pytest.raises(InputError, match=words), read({"sources": path}):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("options", "share", "words"),
-    [
-        ({"group_column": "g"}, 1.0, "group_column needs a column"),
-        *(({}, share, "expected a share of more than 0") for share in (0.0, -1.0, 1.5, NAN)),
-        ({}, 1e-6, "larger --sample"),
-    ],
-)
-def test_groups_need_a_column_and_a_share_is_one_of_some_documents(
-    tmp_path: Path, options: dict[str, Any], share: float, words: str
-) -> None:
-    path = save(tmp_path / "l.npy", np.array([5]))
     with pytest.raises(PackprepError, match=words), read({"sources": path} | options, share):
         pass
 
