@@ -2,7 +2,6 @@
 
 import re
 from contextlib import nullcontext
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -26,12 +25,6 @@ def test_an_executor_of_many_commands_has_shares_and_no_other_one() -> None:
     for name, executor in EXECUTORS.items():
         assert (RUNNERS[name].share is not None) == executor.many_commands
         assert executor.many_processes >= executor.many_commands
-
-
-def test_options_of_an_executor_are_fields_of_one_executor_each() -> None:
-    options = [key for executor in EXECUTORS.values() for key in executor.options]
-    assert len(set(options)) == len(options)
-    assert set(options) <= {spec.name for spec in fields(BuildConfig)}
 
 
 ASKED: dict[str, dict[str, Any]] = {

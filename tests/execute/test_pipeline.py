@@ -102,19 +102,6 @@ def test_build_yaml_builds_the_same_bytes_elsewhere_and_nothing_here(
     assert said.endswith("out is this build already: nothing to do\n")
 
 
-def test_build_yaml_says_what_no_file_can_hold(corpus: dict[str, Any]) -> None:
-    def planner(lengths: np.ndarray, max_length: int) -> PackPlan:
-        return pack_lengths(lengths, max_length, "greedy")
-
-    named = {"tokenizer": tiny_tokenizer(), "bos": "<s>", "eos": "</s>"}
-    manifest = build(BuildConfig(**corpus | named), planner=planner)
-    text = (Path(corpus["output"]) / "build.yaml").read_text()
-    digest = manifest.data["inputs"]["tokenizer"]["sha256"]
-    assert f"# The tokenizer was an object (sha256 {digest})" in text
-    assert "planner: only packprep.build(..., planner=) runs it." in text
-    assert "tokenizer" not in yaml.safe_load(text)
-
-
 def test_the_seed_decides_the_packs_and_shards_do_not_change_which_documents_meet(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -192,7 +179,13 @@ def test_a_planner_of_ones_own_packs_and_is_checked(corpus: dict[str, Any], tmp_
         plan = lonely(lengths, max_length)
         return PackPlan(lengths, max_length, plan.order[1:], plan.offsets[:-1])
 
-    build(BuildConfig(**corpus), planner=lonely)
+    corpus |= {"tokenizer": tiny_tokenizer(), "bos": "<s>", "eos": "</s>"}
+    manifest = build(BuildConfig(**corpus), planner=lonely)
+    text = (Path(corpus["output"]) / "build.yaml").read_text()  # says what no file can hold
+    digest = manifest.data["inputs"]["tokenizer"]["sha256"]
+    assert f"# The tokenizer was an object (sha256 {digest})" in text
+    assert ".lonely: only packprep.build(..., planner=) runs it." in text
+    assert "tokenizer" not in yaml.safe_load(text)
     assert all(len(pack.cu_seqlens) == 2 for pack in PackedShards(corpus["output"]))
     with pytest.raises(ConfigError, match=r"other settings.*planner"):
         build(BuildConfig(**corpus), planner=greedy)
