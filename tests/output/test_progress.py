@@ -13,6 +13,7 @@ from packprep.execute import stages, window_files
 from packprep.execute.array_tasks import member_path
 from packprep.execute.pipeline import build_share
 from packprep.output import directory as outputs
+from packprep.output.build_facts import build_facts, difference, resume_obstacle
 from packprep.output.progress import build_progress
 from packprep.output.staging import CLAIMS, staging_path
 from packprep.support.file_lock import locked
@@ -95,3 +96,43 @@ def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
         assert found(output)["state"] == "running"
     build(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="merge"))
     assert build_progress(output) is None
+
+
+INPUTS: dict[str, Any] = {
+    "options": {"max_length": 64, "on_error": "stop"},
+    "sources": [{"sha256": "a"}, {"sha256": "b"}],
+    "tokenizer": {"sha256": "t"},
+}
+FACTS = build_facts(INPUTS, names=["a.jsonl", "b.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"options": {"max_length": 32, "on_error": "stop"}}, "max_length was 64, now 32"),
+        ({"sources": [{"sha256": "a"}, {"sha256": "c"}]}, "b.jsonl changed"),
+        ({"sources": [{"sha256": "a"}]}, "2 source files before, 1 now"),
+        ({"tokenizer": {"sha256": "u"}}, "another tokenizer"),
+        ({"mix": []}, "other mix"),
+        ({"options": {"max_length": 64, "on_error": "skip"}}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_change_of_the_inputs_is_named_and_on_error_may_change(
+    changed: dict[str, Any], words: str
+) -> None:
+    new = build_facts(INPUTS | changed, names=["a.jsonl", "b.jsonl"])
+    assert resume_obstacle(FACTS, new) == words
+
+
+def test_a_build_of_another_version_is_not_resumed_unless_it_says_nothing_of_it() -> None:
+    streams = FACTS["random_streams"]
+    other = FACTS | {"random_streams": streams | {"holdout": "00" * 16}}
+    assert resume_obstacle(other, FACTS) == "packprep draws other random bits now: holdout"
+    fewer = {name: bits for name, bits in streams.items() if name != "holdout"}
+    assert resume_obstacle(FACTS | {"random_streams": fewer}, FACTS) == ""
+    older = {key: value for key, value in FACTS.items() if key != "random_streams"}
+    assert resume_obstacle(older | {"staging_version": 2}, FACTS).startswith(
+        "staging version was 2"
+    )
+    assert difference({"inputs": INPUTS}, FACTS) == ""  # a manifest names no versions

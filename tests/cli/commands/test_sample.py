@@ -9,7 +9,7 @@ import pytest
 
 from packprep.cli import sample_data
 from packprep.support.errors import InputError
-from tests.helpers.command import Result, run
+from tests.helpers.command import run
 from tests.helpers.errors import refused
 
 FILES = {"code.jsonl", "prose.jsonl", "chats.jsonl", "pairs.jsonl", "tokenizer"}
@@ -34,33 +34,24 @@ class Wrapper:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """The sample, and what the command printed."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample."""
     folder = tmp_path_factory.mktemp("sample") / "data"
-    return folder, run("sample", folder)
-
-
-@pytest.fixture(scope="module")
-def folder(written: tuple[Path, Result]) -> Path:
-    return written[0]
+    assert run("sample", folder).code == 0
+    return folder
 
 
 @pytest.mark.long
-def test_the_command_names_every_file_and_the_next_command(written: tuple[Path, Result]) -> None:
-    folder, result = written
+def test_the_same_python_writes_the_same_bytes_and_names_every_file(folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    result = run("sample", folder)
     *lines, advice = result.out.splitlines()
     assert (result.code, result.err) == (0, "")
+    assert {path.stat().st_mtime_ns for path in before} == set(before.values())
     assert {path.name for path in folder.iterdir()} == FILES
     assert {Path(line.split(":")[0]) for line in lines} == set(folder.iterdir())
     tokenizer = f"--tokenizer {folder}/tokenizer --max-length 2048"
     assert advice == f"try next: packprep build {folder}/code.jsonl -o packed {tokenizer}"
-
-
-@pytest.mark.long
-def test_the_same_python_writes_the_same_bytes_and_leaves_them_alone(folder: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    assert run("sample", folder).code == 0
-    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_file_that_differs_is_replaced_only_on_request(
