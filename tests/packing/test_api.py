@@ -4,6 +4,9 @@ Every strategy against its reference, every constraint, every order, every wrong
 """
 
 import hashlib
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -332,3 +335,24 @@ def test_a_wrong_argument_is_one_sentence(
     with pytest.raises(ConfigError, match=words) as error:
         pack_lengths(**{"lengths": lengths, "max_length": 8, **options})
     assert "\n" not in str(error.value)
+
+
+PEAK = """
+import sys
+import numpy as np
+from packprep.support.memory import peak
+from packprep.packing.api import pack_lengths
+lengths = np.random.default_rng(0).integers(1, 512, 4_000_000, np.int32)
+pack_lengths(lengths[:100_000], 2048, sys.argv[1])
+before = peak()
+plan = pack_lengths(lengths, 2048, sys.argv[1])
+print((peak() - before) / lengths.size)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "optimal", "stream", "greedy"])
+def test_packing_takes_at_most_forty_bytes_per_document(strategy: str) -> None:
+    command = [sys.executable, "-c", PEAK, strategy]  # a process has a peak of its own
+    assert 8 < float(subprocess.check_output(command, text=True)) <= 40
