@@ -74,7 +74,7 @@ class _Commands(click.Group):
                 from packprep.support.errors import nearest
 
                 if now := GONE_COMMANDS.get(name):
-                    raise click.UsageError(f"{name} is no command any more: {now}", context)
+                    raise click.UsageError(f"{name} is gone: {now}", context)
                 here = _ELSEWHERE.get(name)
                 end = f"; did you mean {here!r}?" if here else nearest(name, COMMANDS)
                 raise click.UsageError(f"No such command {name!r}{end}", context)

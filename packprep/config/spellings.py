@@ -146,13 +146,13 @@ def option_here(name: str) -> str | None:
 def gone(name: str) -> str | None:
     """Answer to an option of earlier versions, as key or as flag; None for other names."""
     instead = GONE.get(_key(name))
-    return None if instead is None else f"{name} is no option any more: {instead}"
+    return None if instead is None else f"{name} is gone: {instead}"
 
 
 def gone_format(name: str) -> str | None:
     """Answer to a format of earlier versions; None for other names."""
     instead = GONE_FORMATS.get(name)
-    return None if instead is None else f"{name} is no format any more: {instead}"
+    return None if instead is None else f"{name} is gone: {instead}"
 
 
 def _key(name: str) -> str:

@@ -146,13 +146,10 @@ def test_help_of_no_command_imports_what_takes_time() -> None:
         ("env --seq-len 4096", "no such option '--seq-len';"),
         (
             "env --bundle issue.zip packed",
-            "--bundle is no option any more: add env --json, and report.json and build.yaml of the "
+            "--bundle is gone: add env --json, and report.json and build.yaml of the "
             "output, to the issue;",
         ),
-        *(
-            (f"{name} packed", f"{name} is no command any more: {now};")
-            for name, now in GONE_COMMANDS.items()
-        ),
+        *((f"{name} packed", f"{name} is gone: {now};") for name, now in GONE_COMMANDS.items()),
         ("qqqqq", f"no such command 'qqqqq', expected one of {', '.join(COMMANDS)};"),
     ],
 )

@@ -42,11 +42,11 @@ def test_an_option_that_is_gone_is_answered_with_what_serves_instead(
     for command in ("build", "plan"):
         result = run(command, flag)
         assert result.code == 2
-        assert result.err.startswith(f"packprep: {flag} is no option any more: {GONE[option]}; see")
+        assert result.err.startswith(f"packprep: {flag} is gone: {GONE[option]}; see")
     wrong: dict[str, Any] = {option: 2}
-    with pytest.raises(ConfigError, match=f"^{option} is no option any more: "):
+    with pytest.raises(ConfigError, match=f"^{option} is gone: "):
         BuildConfig(**wrong)
-    with pytest.raises(ConfigError, match=f"build.yaml: {option} is no option any more: "):
+    with pytest.raises(ConfigError, match=f"build.yaml: {option} is gone: "):
         from_yaml(path)
     assert from_output(path) == {"seed": 3}  # an output of before can still be read
 

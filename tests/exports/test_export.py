@@ -318,7 +318,7 @@ def test_a_sealed_shard_with_a_wrong_id_is_an_error_that_names_it(tmp_path: Path
 
 @pytest.mark.parametrize("to", GONE_FORMATS)
 def test_a_format_of_earlier_versions_is_answered_with_what_serves_instead(to: str) -> None:
-    answer = f"{to} is no format any more: {GONE_FORMATS[to]}"
+    answer = f"{to} is gone: {GONE_FORMATS[to]}"
     assert answer in run("export", GOLDEN / "v1-example", "--to", to, "-o", "y").err
     with pytest.raises(ConfigError, match=answer):
         export(GOLDEN / "v1-example", "y", to)
