@@ -48,29 +48,8 @@ def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
 
 
 def _matches(expected: list[str], actual: list[str]) -> bool:
-    parts: list[list[str]] = [[]]
-    for line in expected:
-        if line == _ANY:
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    first, *rest = parts
-    if not rest:
-        return first == actual
-    *middle, last = rest
-    if actual[: len(first)] != first or len(actual) < len(first) + len(last):
-        return False
-    if actual[len(actual) - len(last) :] != last:
-        return False
-    between = actual[len(first) : len(actual) - len(last)]
-    for part in middle:
-        begin = next(
-            (at for at in range(len(between) + 1) if between[at : at + len(part)] == part), None
-        )
-        if begin is None:
-            return False
-        between = between[begin + len(part) :]
-    return True
+    lines = (r"(.*\n)*" if line == _ANY else re.escape(line) + r"\n" for line in expected)
+    return re.fullmatch("".join(lines), "".join(f"{line}\n" for line in actual)) is not None
 
 
 PAGES_DATA = "2b5f56a6e1f6452af9694a76efb3c85df0c6eb4d00fae6a5d9b918bc14eba73e"
