@@ -178,28 +178,6 @@ def test_sides_of_a_preference_pair_are_responses_to_the_prompt(tmp_path: Path, 
     assert pack.labels.tolist() == [*nothing, *good, 1, *nothing, *bad, 1]
 
 
-@pytest.mark.parametrize(("least", "packs_left"), [(1, 1), (0, 4)])
-def test_wrapped_writes_a_pack_without_labels_only_if_asked_to(
-    tmp_path: Path, tokenizer: str, least: int, packs_left: int
-) -> None:
-    chat = [{"role": "user", "content": "the cat " * 100}, {"role": "assistant", "content": "sat"}]
-    ids, labels = by_hand(chat)
-    length = -(-len(ids) // 4)
-    wrapped: dict[str, Any] = {
-        "strategy": "wrapped",
-        "max_length": length,
-        "min_loss_tokens": least,
-    }
-    out = built(tmp_path, tokenizer, [{"messages": chat}], **wrapped)
-    assert [pack.tokens.tolist() for pack in PackedShards(out, verify=True)] == [
-        ids[begin : begin + length] for begin in range(0, len(ids), length)
-    ][-packs_left:]
-    report = report_of(out)
-    assert report["loss_tokens"] == sum(label != -100 for label in labels)
-    assert report["tokens"]["dropped"] == ({"few_loss_tokens": 3 * length} if least else {})
-    assert verify(out, level="full").sound
-
-
 @pytest.mark.parametrize("kind", ["sharegpt", "pair", "parquet"])
 def test_columns_of_known_names_are_found_and_named(
     tmp_path: Path, tokenizer: str, kind: str
@@ -232,34 +210,29 @@ def test_bad_conversations_are_named_and_may_be_skipped(tmp_path: Path, tokenize
     assert report_of(out)["documents"]["skipped"] == skipped
 
 
-def test_a_template_that_refuses_a_conversation_is_an_error_of_that_row(
-    tmp_path: Path, bare: str
-) -> None:
-    strict = tmp_path / "strict.jinja"
-    refuses = "{% if messages[0].role != 'user' %}{{ raise_exception('the user begins') }}{% endif"
-    strict.write_text(refuses + " %}" + TEMPLATE)
-    with refused(InputError, "row 1 (line 2)", "the chat template", "the user begins"):
-        built(tmp_path, bare, CHAT_ROWS, chat_template=str(strict))
-
-
-def thoughtful(rows: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of three turns, each with a thought of its own, and the thoughts."""
-    thoughts = [f"thought {number} of the cat" for number in range(3 * rows)]
-    messages = []
+def thoughtful(rows: int, *, inline: bool = False, thinks: bool = True) -> list[dict[str, Any]]:
+    """Rows of three turns, each with a thought of its own."""
+    made = []
     for row in range(rows):
-        turns: list[dict[str, str]] = []
-        for thought in thoughts[3 * row : 3 * row + 3]:
-            answer = {"role": "assistant", "content": "on", "reasoning_content": thought}
-            turns += [{"role": "user", "content": "where?"}, answer]
-        messages.append({"messages": turns})
-    return messages, thoughts
+        messages = []
+        for turn in range(3):
+            thought, answer = f"thought {row} {turn} of it", f"answer {turn}"
+            reply = {"role": "assistant", "content": answer}
+            if inline and thinks:
+                reply["content"] = f"<think>{thought}</think>{answer}"
+            elif thinks:
+                reply["reasoning_content"] = thought
+            messages += [{"role": "user", "content": f"question {row}"}, reply]
+        made.append({"messages": messages})
+    return made
 
 
 def test_text_that_the_template_leaves_out_is_counted_by_source_and_named(
     tmp_path: Path, tokenizer: str
 ) -> None:
     """TEMPLATE knows no reasoning. Only the first of two files has some."""
-    rows, thoughts = thoughtful(20)
+    rows = thoughtful(20)
+    thoughts = [each["reasoning_content"] for row in rows for each in row["messages"][1::2]]
     first = write_jsonl(tmp_path / "a.jsonl", [CHAT_ROWS[0], *rows])
     second = write_jsonl(tmp_path / "b.jsonl", CHAT_ROWS[:1])
     more = ["--tokenizer", tokenizer, "--messages-column", "messages", "--max-length", "64"]
@@ -283,7 +256,7 @@ def test_text_that_the_template_leaves_out_is_counted_by_source_and_named(
 
 def test_the_gate_fails_where_a_template_leaves_out_more(tmp_path: Path, tokenizer: str) -> None:
     before = built(tmp_path, tokenizer, CHAT_ROWS[:2], "before")
-    after = built(tmp_path, tokenizer, thoughtful(2)[0], "after")
+    after = built(tmp_path, tokenizer, thoughtful(2), "after")
     baseline = tmp_path / "baseline.json"
     assert run("check", before, "--baseline", baseline, "--update-baseline").code == 0
     failed = run("check", after, "--baseline", baseline)
@@ -292,7 +265,7 @@ def test_the_gate_fails_where_a_template_leaves_out_more(tmp_path: Path, tokeniz
 
 
 def test_tokens_are_reused_with_the_same_template_only(tmp_path: Path, tokenizer: str) -> None:
-    rows, store, file = thoughtful(3)[0], tmp_path / "store", tmp_path / "same.jinja"
+    rows, store, file = thoughtful(3), tmp_path / "store", tmp_path / "same.jinja"
     one = built(tmp_path, tokenizer, rows, "same", keep_tokens=str(store))
     for text, folders in ((TEMPLATE, 1), ("{# another #}" + TEMPLATE, 2)):
         file.write_text(text)
@@ -359,6 +332,7 @@ TWO_ASKED = [{"q": [{"role": "user", "content": text} for text in "ab"], "a": "c
         ({"turns": "each"} | PAIR, "turns each cannot be used with pair_columns"),
         ({"turns": "row", "max_turns": 2}, "give --turns each or auto"),
         ({"turns": "each", "max_turns": 0}, "max_turns is 0, expected at least 1"),
+        ({"bare": PROMPT_ROWS, "turns": "each"} | PROMPTED, "turns each needs a chat template"),
         ({"bare": CHAT_ROWS, "messages_column": "auto"}, NO_TEMPLATE),
         ({"bare": PROMPT_ROWS, "template_variables": "{}"} | PROMPTED, NO_TEMPLATE),
         ({"bare": TWO_ASKED} | PROMPTED, "row 0 (line 1): without a chat template a row must"),
@@ -433,7 +407,6 @@ def test_the_rendering_is_the_two_texts_joined(prompt: str, response: str) -> No
 @pytest.mark.parametrize(
     "row",
     [
-        Conversation([{"role": "user", "content": "a"}] * 2),
         Conversation([*asked("a", "b").messages, {"role": "user", "content": "c"}]),
         asked([{"type": "text", "text": "a"}], "b"),
         asked("a", "b", tools=[{"name": "f"}]),

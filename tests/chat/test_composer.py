@@ -15,7 +15,6 @@ from packprep.chat.composer import _PLANTED, _REFUSALS, Composer
 from packprep.chat.conversations import Conversation, find_conversations
 from packprep.chat.forms import PlainChat, plain_chat
 from packprep.chat.masks import render_chats
-from packprep.chat.rendering.expressions import Applied, Original, TextGuard
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace
 from packprep.chat.rendering.value_limits import MAX_SIZE
@@ -25,20 +24,10 @@ from packprep.engines.tokenizer import load_tokenizer
 from tests.helpers.corpus import SHARED
 from tests.helpers.examples import share_of_examples
 
+from .test_turns import CHATML, NAMES, chatml
+
 HELPERS = Path(__file__).parents[1] / "helpers" / "templates"
 SPECIALS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "[INST]", "[/INST]")
-VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def chatml(content: str) -> str:
-    """CHATML with another expression for the content of a message."""
-    return CHATML.replace("{{ m.content }}", content)
-
-
 # Each asks or changes a text in another way.
 COMPOSED = {
     "truth": chatml("{% if m.content %}{{ m.content }}{% endif %}"),
@@ -120,43 +109,26 @@ RENDERED = {
 }
 
 
+def of_source(source: str) -> ChatTemplate:
+    return ChatTemplate(sources={"default": source}, variables=NAMES)
+
+
 def templates() -> dict[str, ChatTemplate]:
     """Templates of the tests, those of the tokenizers in shared data, and the ones above."""
-    found = {
-        path.stem: ChatTemplate(sources={"default": path.read_text()}, variables=VARIABLES)
-        for path in sorted(HELPERS.glob("*.jinja"))
-    }
+    found = {path.stem: of_source(path.read_text()) for path in sorted(HELPERS.glob("*.jinja"))}
     for folder in sorted((SHARED / "tokenizers").iterdir()):
         tokenizer = load_tokenizer(folder, bos="none", eos="none")
         if tokenizer.chat_templates:
             found[f"{folder.name} own"] = load_chat_template(tokenizer)
-    asking = {
-        name: ChatTemplate(sources={"default": source}, variables=VARIABLES)
-        for name, source in (COMPOSED | RENDERED).items()
-    }
-    return found | asking
+    return found | {name: of_source(source) for name, source in (COMPOSED | RENDERED).items()}
 
 
 TEMPLATES = templates()
-TEXTS = st.text("ab\n <|>/\\\"'&%{}é你ßΐ", min_size=1, max_size=6) | st.sampled_from(
-    [
-        "a",
-        "b",
-        "hello",
-        "</think>",
-        "<think>\nhm\n</think>\n\nSunny.",
-        "<tool_response>a</tool_response>",
-        "<|im_end|>",
-        "</s>[INST]",
-        " a ",
-        "\u2028a\u00a0",
-        "\x1fb\x1c",
-        "12",
-        "",
-        " \n",
-        "\ufdde0\ufddf",
-    ]
-)
+THOUGHT, RESPONSE = "<think>\nhm\n</think>\n\nSunny.", "<tool_response>a</tool_response>"
+SIGNS = ["", "a", "b", "12", "hello", "</think>", "<|im_end|>", "</s>[INST]", THOUGHT, RESPONSE]
+SPACES = [" a ", " \n", "\u2028a\u00a0", "\x1fb\x1c", "\ufdde0\ufddf"]
+TEXTS = st.text("ab\n <|>/\\\"'&%{}é你ßΐ", min_size=1, max_size=6)
+TEXTS |= st.sampled_from(SIGNS) | st.sampled_from(SPACES)
 ROLES = (["user", "assistant"], ["system", "user", "assistant", "user", "assistant"])
 
 
@@ -198,24 +170,9 @@ def test_what_reads_texts_in_other_ways_refuses_the_trace() -> None:
     assert refused == {*RENDERED}
 
 
-def test_a_trace_is_constants_values_and_guards() -> None:
-    source = "{% for m in messages %}{% if '<t' in m.content %}T{% endif %}[{{ m.content | trim }}]"
-    template = ChatTemplate(sources={"default": source + "{% endfor %}!"}, variables={})
-    trace = trace_of(template, ["user", "assistant"], [" a ", "b<t"])
-    assert trace is not None
-    assert trace.literals == ("[", "]T[", "]!")
-    assert trace.values == tuple(Applied("strip", Original(number), (None,)) for number in (0, 1))
-    assert trace.guards == (
-        TextGuard("__contains__", (Original(0), "<t"), False),
-        TextGuard("__contains__", (Original(1), "<t"), True),
-    )
-    assert trace.compose(["\nc", "<t> "]) == "[c]T[<t>]!"
-    assert trace.compose(["c", "d"]) is None
-
-
 def test_texts_that_could_exceed_a_bound_of_the_sandbox_are_rendered() -> None:
     source = "{% for m in messages %}{{ m.content }}{% set x = m.content + m.content %}{% endfor %}"
-    template = ChatTemplate(sources={"default": source}, variables={})
+    template = of_source(source)
     trace = trace_of(template, ["user"], ["a"])
     assert trace is not None
     text = "a" * (MAX_SIZE // 2)
@@ -285,27 +242,15 @@ def calls_of(owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> list[An
 def test_rows_with_thoughts_tools_and_variables_are_composed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = "{{ tools | tojson }}{{ greeting }}" + chatml(
-        "<t>{{ m.reasoning_content }}</t>{{ m.content }}"
-    )
-    template = ChatTemplate(sources={"default": source}, variables={})
+    thought = "<t>{{ m.reasoning_content }}</t>{{ m.content }}"
+    template = of_source("{{ tools | tojson }}{{ greeting }}" + chatml(thought))
     finder, plain = TurnFinder(template, SPECIALS), never_composing(template)
-    rows = [
-        Conversation(
-            [
-                {"role": "user", "content": f"question {number}", "name": "ann"},
-                {
-                    "role": "assistant",
-                    "content": f"answer {number}",
-                    "reasoning_content": f"thought {number}",
-                    "thinking": f"thought {number}",
-                },
-            ],
-            [{"name": "f"}],
-            {"greeting": "hi"},
-        )
-        for number in range(20)
-    ]
+    rows = []
+    for number in range(20):
+        thoughts = dict.fromkeys(("reasoning_content", "thinking"), f"thought {number}")
+        question = {"role": "user", "content": f"question {number}", "name": "ann"}
+        answer = {"role": "assistant", "content": f"answer {number}", **thoughts}
+        rows.append(Conversation([question, answer], [{"name": "f"}], {"greeting": "hi"}))
     expected = [plain.render(row) for row in rows]
     renderings = calls_of(ChatTemplate, "render", monkeypatch)
     assert [finder.render(row) for row in rows] == expected
@@ -315,7 +260,7 @@ def test_rows_with_thoughts_tools_and_variables_are_composed_too(
 
 
 def test_a_thought_that_differs_under_its_other_name_is_rendered() -> None:
-    template = ChatTemplate(sources={"default": chatml("{{ m.thinking }}")}, variables={})
+    template = of_source(chatml("{{ m.thinking }}"))
     finder, plain = TurnFinder(template, SPECIALS, "all"), never_composing(template, train_on="all")
     for number in range(4):
         message = {"role": "assistant", "content": "a", "reasoning_content": "same"}
@@ -324,24 +269,16 @@ def test_a_thought_that_differs_under_its_other_name_is_rendered() -> None:
 
 
 def test_the_order_of_keys_is_part_of_the_shape() -> None:
-    source = chatml("{{ m.keys() | list | join }}{{ m.content }}")
-    finder = TurnFinder(ChatTemplate(sources={"default": source}, variables={}), SPECIALS)
+    finder = TurnFinder(of_source("{{ messages[0].keys() | list | join }}"), SPECIALS, "all")
     rows = [{"role": "user", "content": "a"}, {"content": "a", "role": "user"}] * 4
     texts = [row["text"] for row in rendered_by(finder, [[row] for row in rows])]
-    assert (
-        texts
-        == [
-            "<|im_start|>user\nrolecontenta<|im_end|>\n",
-            "<|im_start|>user\ncontentrolea<|im_end|>\n",
-        ]
-        * 4
-    )
+    assert texts == ["rolecontent", "contentrole"] * 4
 
 
 def test_a_composed_row_that_differs_from_its_rendering_stops_the_build(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    template = ChatTemplate(sources={"default": CHATML}, variables={})
+    template = of_source(CHATML)
     finder = TurnFinder(template, SPECIALS)
     rows = [conversation(["user", "assistant"], ["a", str(number)]) for number in range(8)]
     for row in rows[:3]:
@@ -352,36 +289,30 @@ def test_a_composed_row_that_differs_from_its_rendering_stops_the_build(
         finder.render(rows[3])
 
 
-@pytest.mark.parametrize("way", ["render", "compose"])
 def test_composed_rows_that_are_drawn_by_their_hash_are_rendered_too(
-    monkeypatch: pytest.MonkeyPatch, way: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(composer, "_DRAWN", 5)
-    template = ChatTemplate(sources={"default": CHATML}, variables={})
+    template = of_source(CHATML)
     finder = TurnFinder(template, SPECIALS)
     rows = [conversation(["user", "assistant"], ["a", f"{number} é"]) for number in range(64)]
     for row in rows[:3]:  # rendered, traced, and composed for the first time
         finder.render(row)
-    [plan] = finder._composer._plans["user", "assistant"]
-    uses = 1 if way == "render" else plan._uses
+    drawn = [zlib.crc32(template.render(row).encode()) % 5 == 0 for row in rows[3:]]
     rendered = calls_of(ChatTemplate, "render", monkeypatch)
     for row in rows[3:]:
-        if way == "render":
-            finder.render(row)
-        else:
-            assert finder.compose(("user", "assistant"), ["a", row.messages[1]["content"]])
-    seen = {call[1].messages[1]["content"] for call in rendered}
-    expected = set()
-    for use, row in enumerate(rows[3:], uses + 1):
-        text = template.render(row).encode()
-        if use & (use - 1) == 0 or zlib.crc32(text) % 5 == 0:
-            expected.add(row.messages[1]["content"])
-    assert seen == expected
-    assert len(expected) > 8
+        finder.render(row)
+    expected = [
+        row
+        for use, (row, is_drawn) in enumerate(zip(rows[3:], drawn, strict=True), 2)
+        if is_drawn or use & (use - 1) == 0
+    ]
+    assert [row for _, row in rendered] == expected
+    assert sum(drawn) > 3
 
 
 def test_a_trace_that_fails_at_its_first_use_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    template = ChatTemplate(sources={"default": CHATML}, variables={})
+    template = of_source(CHATML)
     finder = TurnFinder(template, SPECIALS)
     monkeypatch.setattr(Trace, "compose", lambda *_: "wrong")
     monkeypatch.setattr(
@@ -400,7 +331,7 @@ def _traced(composer: Composer, row: Conversation) -> Trace | None:
 def test_a_template_that_cannot_be_traced_is_not_traced_for_every_shape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    template = ChatTemplate(sources={"default": RENDERED["json"]}, variables={})
+    template = of_source(RENDERED["json"])
     finder = TurnFinder(template, SPECIALS)
     traced = calls_of(ChatTemplate, "trace", monkeypatch)
     for size in range(1, 30):
@@ -438,7 +369,6 @@ def test_plain_chats_are_read_as_json_reads_them(
     "cell",
     [
         "{}",
-        '"a"',
         "null",
         '[{"content": "a", "role": "user"}]',
         '[{"role": "user"}]',

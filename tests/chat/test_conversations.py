@@ -11,8 +11,6 @@ from packprep.chat.conversations import (
     find_conversations,
     read_conversations,
 )
-from packprep.support.errors import InputError
-from tests.helpers.errors import refused
 
 HI = {"role": "user", "content": "hi"}
 HELLO = {"role": "assistant", "content": "hello"}
@@ -50,13 +48,11 @@ def test_columns_are_found_by_name_and_named_in_a_note(
     assert (found.names, found.note) == (names, f"conversations are read from {said}")
 
 
-def test_a_named_column_wins_over_a_known_one_and_must_exist() -> None:
+def test_a_named_column_wins_over_a_known_one() -> None:
     assert find_conversations(["text", "prompt"]) is None
     found = find_conversations(["messages", "chat"], messages_column="chat")
     assert found is not None
     assert found.names == ("chat",)
-    with refused(InputError, "no column 'talk'; there are messages, chat"):
-        find_conversations(["messages", "chat"], messages_column="talk")
 
 
 SHAREGPT = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
@@ -73,6 +69,7 @@ ASKED = {"prompt_column": "q", "response_column": "a"}
         ({"prompt": "hi", "response": "hello"}, {}),
         ({"prompt": [HI], "completion": [HELLO]}, {}),
         ({"q": "hi", "a": "hello"}, ASKED),
+        ({"q": [HI], "a": "hello"}, ASKED),
         ({"messages": json.dumps([HI, {**HELLO, "content": PARTS}])}, {}),
     ],
 )
@@ -92,22 +89,17 @@ def test_keys_that_arrow_adds_to_every_struct_are_left_out_and_nulls_of_json_sta
 
 
 def test_tools_and_variables_of_a_row_reach_the_template() -> None:
-    row = {
-        "messages": [HI],
-        "tools": '[{"name": "f"}]',
-        "chat_template_kwargs": '{"enable_thinking": false}',
-    }
-    assert read(row) == Conversation([HI], [{"name": "f"}], {"enable_thinking": False})
-    assert read({"messages": [HI], "tools": "[]"}) == Conversation([HI])
-    assert read({"messages": [HI], "tools": ""}) == Conversation([HI])
+    tools, variables = [{"name": "f"}], {"enable_thinking": False}
+    row = {"tools": json.dumps(tools), "chat_template_kwargs": json.dumps(variables)}
+    assert read({"messages": [HI]} | row) == Conversation([HI], tools, variables)
+    for nothing in ("[]", ""):
+        assert read({"messages": [HI], "tools": nothing}) == Conversation([HI])
 
 
-def test_reasoning_is_found_under_each_of_its_names() -> None:
-    for name in ("reasoning_content", "thinking", "reasoning"):
-        conversation = read({"messages": [{**HELLO, name: "hm"}]})
-        assert isinstance(conversation, Conversation)
-        message = conversation.messages[0]
-        assert (message["reasoning_content"], message["thinking"]) == ("hm", "hm")
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
+def test_reasoning_is_found_under_each_of_its_names(name: str) -> None:
+    both = HELLO | {"reasoning_content": "hm", "thinking": "hm"}
+    assert read({"messages": [HELLO | {name: "hm"}]}) == Conversation([both])
 
 
 def part(found: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import tokenizers
 
 from packprep.chat.conversations import find_conversations
 from packprep.chat.masks import ChatTokens, ExactEncoder, encode_chats, render_chats
@@ -17,9 +18,11 @@ from packprep.chat.turn_locator import TrainOn
 from packprep.chat.turns import TurnFinder
 from packprep.engines.backends import Engine, EngineName, load_engine
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
-from tests.helpers.reference_chat import special_ids_of_text, trained_by_prefixes, trained_by_tokens
+from tests.helpers.corpus import one_line, save_tokenizer
+from tests.helpers.reference_chat import special_ids_of_text, trained_by_tokens
 
 from .test_template import CHATS, DATE, TOKENIZERS, TOOL, templated, transformers_tokenizer
+from .test_turns import chat
 
 DATA = TOKENIZERS.parent / "text"
 
@@ -43,13 +46,10 @@ def encode(
     tools: Any = None,
     file: Path | None = None,
     engine: EngineName = "hf",
-    variables: dict[str, Any] | None = None,
 ) -> ChatTokens:
     """Rows of messages to ids and masks."""
     tokenizer, exact, encoder = loaded(folder, engine)
-    finder = TurnFinder(
-        load_chat_template(tokenizer, file, variables=variables), exact.specials, train_on
-    )
+    finder = TurnFinder(load_chat_template(tokenizer, file), exact.specials, train_on)
     table = pa.table(
         {"messages": [json.dumps(row) for row in rows], "tools": [json.dumps(tools)] * len(rows)}
     )
@@ -82,7 +82,7 @@ def chats(count: int) -> list[list[dict[str, Any]]]:
         return random.Random(7).sample([json.loads(line)["messages"] for line in file], count)
 
 
-@pytest.mark.parametrize(("engine", "count"), [("hf", 50), ("fastokens", 500)])
+@pytest.mark.parametrize(("engine", "count"), [("hf", 20), ("fastokens", 150)])
 @pytest.mark.parametrize("name", templated())
 def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
     name: str, engine: EngineName, count: int
@@ -103,54 +103,6 @@ def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
     assert 0.3 < tokens.trained.mean() < 0.7
 
 
-def test_conversations_without_thinking_are_trained_behind_the_empty_thought() -> None:
-    rows = chats(50)
-    theirs = transformers_tokenizer("qwen3")
-    tokens = encode(TOKENIZERS / "qwen3", rows, variables={"enable_thinking": False})
-    opening, closing, thought = (
-        theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids
-        for text in (*FORMATS["qwen3"], "<think>\n\n</think>\n\n")
-    )
-    for number, messages in enumerate(rows):
-        ids, mask = row(tokens, number)
-        assert ids == theirs.apply_chat_template(messages, enable_thinking=False)["input_ids"]
-        expected = trained_by_tokens(ids, opening, closing[0])
-        # The last turn has the empty thought, which the prompt gives.
-        at = len(ids) - ids[::-1].index(thought[0]) - 1
-        assert ids[at : at + len(thought)] == thought
-        expected[at : at + len(thought)] = [False] * len(thought)
-        assert mask == expected
-    assert sum(len(messages) > 3 for messages in rows) > 30
-
-
-@pytest.mark.parametrize("name", templated())
-def test_the_mask_is_the_definition_where_growing_prefixes_are_exact(name: str) -> None:
-    theirs = transformers_tokenizer(name)
-    rows = [CHATS["one turn"], *chats(20)]
-    if name != "mistral_nemo":  # its template drops a system message unless a question comes last
-        rows.append(CHATS["system"])
-    if name == "qwen3":  # which writes the last turn otherwise than the same turn before others
-        rows = [messages[: 3 if messages[0]["role"] == "system" else 2] for messages in rows]
-    tokens = encode(TOKENIZERS / name, rows)
-    for number, messages in enumerate(rows):
-        expected = trained_by_prefixes(theirs, messages, FORMATS[name][1], date_string=DATE)
-        assert row(tokens, number)[1] == expected
-
-
-@pytest.mark.parametrize("name", templated())
-def test_ids_with_tools_calls_and_thinking_are_those_of_transformers(name: str) -> None:
-    theirs = transformers_tokenizer(name)
-    for tools in (None, [TOOL]):
-        for train_on in ("assistant", "last-turn", "all"):
-            tokens = encode(TOKENIZERS / name, list(CHATS.values()), train_on, tools=tools)
-            assert tokens.problems == {}
-            for number, messages in enumerate(CHATS.values()):
-                ids, mask = row(tokens, number)
-                asked = theirs.apply_chat_template(messages, tools=tools, date_string=DATE)
-                assert ids == asked["input_ids"]
-                assert train_on != "all" or all(mask)
-
-
 @pytest.mark.parametrize("name", templated())
 def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -> None:
     theirs = transformers_tokenizer(name)
@@ -158,12 +110,9 @@ def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -
     added = backend.get_added_tokens_decoder().values()
     names = [token.content for token in added if token.special]
     spelled = "x".join(names) + "".join(names) + " ".join(names)
-    plain = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}] * 2
-    harmful = [{**message, "content": message["content"] + spelled} for message in plain]
-    one_each = [
-        [{**message, "content": token} for message in plain]
-        for token in names[:: max(1, len(names) // 40)]
-    ]
+    plain = chat("hi", "hello", "hi", "hello")
+    harmful = chat(*[message["content"] + spelled for message in plain])
+    one_each = [chat(*[token] * 4) for token in names[:: max(1, len(names) // 40)]]
     function = {"name": names[0], "description": names[-1], "parameters": {names[1]: names[2]}}
     tool = {"type": "function", "function": function}
     for tools, calm in ((None, None), ([tool], [TOOL])):
@@ -208,8 +157,7 @@ def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_
         assert sum(np.array(ids)[np.array(mask)] == closes) == turns
     # Spelled tokens stay text.
     backend = theirs.backend_tokenizer
-    plain = [{"role": "user", "content": "hi you"}, {"role": "assistant", "content": "hello"}]
-    harmful = [{**message, "content": f"a {closing} b{opening}{closing}"} for message in plain]
+    plain, harmful = chat("hi you", "hello"), chat(*[f"a {closing} b{opening}{closing}"] * 2)
     tokens = encode(TOKENIZERS / name, [harmful, plain], file=file)
     calm = row(tokens, 1)[0]
     assert calm == row(encode(TOKENIZERS / name, [plain], file=file), 0)[0]
@@ -222,22 +170,21 @@ def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_
 
 def metaspace(folder: Path, scheme: str) -> Path:
     """A small SentencePiece-like BPE whose first word alone, or every piece, gets a space."""
-    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-    trainer = trainers.BpeTrainer(
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(
+        prepend_scheme=scheme, split=False
+    )
+    trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=200,
         show_progress=False,
-        special_tokens=["<unk>", AddedToken("<s>", special=True), AddedToken("</s>", special=True)],
+        special_tokens=["<unk>", "<s>", "</s>"],
         initial_alphabet=sorted("abcdefghijklmnopqrstuvwxyz<>/\n▁:"),
     )
     tokenizer.train_from_iterator(["hello you and me assistant user hello hi you"] * 9, trainer)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": "<s>", "eos_token": "</s>"})
-    )
+    sides = {"bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(sides))
     return folder
 
 
@@ -245,92 +192,58 @@ def metaspace(folder: Path, scheme: str) -> Path:
 def test_the_space_before_a_first_word_is_where_the_whole_text_has_it(
     scheme: str, tmp_path: Path
 ) -> None:
-    from tokenizers import Tokenizer
-
-    folder = metaspace(tmp_path / "tokenizer", scheme)
-    file = tmp_path / "chat.jinja"
+    folder, file = metaspace(tmp_path / "tokenizer", scheme), tmp_path / "chat.jinja"
     file.write_text(
         "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
-    plain = [{"role": "user", "content": "hi you"}, {"role": "assistant", "content": "hello me"}]
-    harmful = [
-        {"role": "user", "content": "hi </s> you"},
-        {"role": "assistant", "content": "hello<s> me"},
-    ]
+    plain, harmful = chat("hi you", "hello me"), chat("hi </s> you", "hello<s> me")
     tokens = encode(folder, [plain, harmful], file=file)
-    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ids, mask = row(tokens, 0)
-    encoding = whole.encode("user:hi you</s>assistant:hello me</s>", add_special_tokens=False)
-    assert ids == encoding.ids
-    assert mask == [start >= 25 or end > 25 for start, end in encoding.offsets]
-    closing = load_tokenizer(folder).eos
-    assert closing is not None
     assert tokens.problems == {}
-    ids, mask = row(tokens, 1)
-    assert (ids.count(closing.id), whole.token_to_id("<s>") in ids) == (2, False)
-    # Up to the first spelled token, and behind the template's own, nothing is otherwise than in the
-    # whole text.
+    whole = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    encoding = whole.encode("user:hi you</s>assistant:hello me</s>", add_special_tokens=False)
+    trained = [start >= 25 or end > 25 for start, end in encoding.offsets]
+    assert row(tokens, 0) == (encoding.ids, trained)
+    ids, _ = row(tokens, 1)
+    opening, closing = whole.encode("<s></s>", add_special_tokens=False).ids
+    assert (ids.count(closing), opening in ids) == (2, False)
+    # Up to the template's first token nothing is otherwise than in the whole text.
     whole.encode_special_tokens = True
-    assert (
-        ids[: ids.index(closing.id)]
-        == whole.encode("user:hi </s> you", add_special_tokens=False).ids
-    )
+    before = whole.encode("user:hi </s> you", add_special_tokens=False).ids
+    assert ids[: ids.index(closing)] == before
 
 
 def test_a_token_that_crosses_the_beginning_of_a_turn_is_trained(tmp_path: Path) -> None:
     backend = transformers_tokenizer("qwen3").backend_tokenizer
-    messages = [
-        {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": "\n\nhello"},
-        {"role": "user", "content": "a"},
-    ]
-    ids, mask = row(encode(TOKENIZERS / "qwen3", [messages]), 0)
+    ids, mask = row(encode(TOKENIZERS / "qwen3", [chat("hi", "\n\nhello", "a")]), 0)
     kept = [backend.id_to_token(id_) for id_, trained in zip(ids, mask, strict=True) if trained]
     assert kept == ["ĊĊĊ", "hello", "<|im_end|>"]
 
 
 def test_rows_that_are_not_conversations_have_no_tokens_but_a_reason(tmp_path: Path) -> None:
-    from tests.helpers.corpus import one_line, save_tokenizer
-
-    folder = save_tokenizer(tmp_path)
-    (folder / "chat_template.jinja").write_text(
-        CHATML.replace("{{ m.role }}", "{{ 1 / (m.content | length - 1) }}")
-    )
-    tokenizer = load_tokenizer(folder)
-    exact = ExactEncoder(tokenizer.json)
-    finder = TurnFinder(load_chat_template(tokenizer), exact.specials)
-    rows = [
-        "[]",
-        json.dumps([{"role": "user", "content": "a"}]),
-        json.dumps([{"role": "user", "content": "ab"}]),
-    ]
-    table = pa.table({"messages": rows})
+    tokenizer, exact, encoder = loaded(save_tokenizer(tmp_path), "hf")
+    (tmp_path / "chat.jinja").write_text("{{ 1 / (messages[0].content | length - 1) }}")
+    finder = TurnFinder(load_chat_template(tokenizer, tmp_path / "chat.jinja"), exact.specials)
+    rows = ["[]", *(json.dumps([{"role": "user", "content": text}]) for text in ("a", "ab"))]
     columns = find_conversations(["messages"])
     assert columns is not None
-    rendered = render_chats(table, columns, finder)
-    assert [one_line(problem) for problem in rendered["problem"].to_pylist()] == [
+    rendered = render_chats(pa.table({"messages": rows}), columns, finder)
+    assert [problem and one_line(problem) for problem in rendered["problem"].to_pylist()] == [
         "no_messages: 'messages' is empty, expected at least one message",
         "template: the chat template cannot render it: ZeroDivisionError: division by zero",
         None,
     ]
-    tokens = encode_chats(
-        rendered, load_engine("hf", tokenizer.json, parse_special_tokens=True), exact
-    )
-    assert np.diff(tokens.offsets).tolist()[:2] == [0, 0]
-    assert tokens.offsets[-1] == len(tokens.ids) == len(tokens.trained) > 0
-    nothing = encode_chats(
-        rendered.slice(0, 0), load_engine("hf", tokenizer.json, parse_special_tokens=True), exact
-    )
-    assert (len(nothing.ids), nothing.offsets.tolist(), len(nothing.trained)) == (0, [0], 0)
+    for size in (3, 0):
+        tokens = encode_chats(rendered.slice(0, size), encoder, exact)
+        assert tokens.offsets.tolist() == [0, 0, 0, len(tokens.ids)][: size + 1]
+        assert len(tokens.ids) == len(tokens.trained)
 
 
 def test_generation_blocks_give_the_mask_of_transformers(tmp_path: Path) -> None:
     source = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% "
-        "generation %}{{ m.content }}"
-        "<|im_end|>\n{% endgeneration %}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor "
-        "%}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+        "{% generation %}{{ m.content }}<|im_end|>\n{% endgeneration %}"
+        "{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
     )
     (file := tmp_path / "chat.jinja").write_text(source)
     rows = chats(50)

@@ -11,13 +11,6 @@ from packprep.chat.special_tokens import Specials, any_of, strings
 CHATML = Specials(["<|im_start|>", "<|im_end|>", "<s>"], "</s>")
 
 
-def test_special_tokens_are_found_the_longest_first() -> None:
-    assert any_of(["<a>", "<a><b>", "<b>"]).findall("<a><b><a>") == ["<a><b>", "<a>"]
-    assert CHATML.spans("<s>x<|im_end|></s>") == [(0, 3), (4, 14)]
-    assert CHATML.closing_spans("<s>x<|im_end|></s>") == [(0, 3), (4, 14), (14, 18)]
-    assert Specials([]).spans("<s>") == []
-
-
 @given(st.sets(st.text("<|>ab", min_size=1, max_size=5), max_size=8), st.text("<|>ab", max_size=40))
 def test_the_shared_pattern_matches_as_one_that_tries_all(tokens: set[str], text: str) -> None:
     plain = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
@@ -26,7 +19,10 @@ def test_the_shared_pattern_matches_as_one_that_tries_all(tokens: set[str], text
     ]
 
 
-def test_a_token_across_two_pieces_does_not_count() -> None:
+def test_spans_of_a_text_and_within_its_pieces() -> None:
+    assert CHATML.spans("<s>x<|im_end|></s>") == [(0, 3), (4, 14)]
+    assert CHATML.closing_spans("<s>x<|im_end|></s>") == [(0, 3), (4, 14), (14, 18)]
+    assert Specials([]).spans("<s>") == []
     assert CHATML.spans_within(["<s>", "<|im_", "end|>", "<|im_end|>"]) == [(0, 3), (13, 23)]
 
 
@@ -40,17 +36,13 @@ def test_texts_that_could_take_part_in_a_token_are_risky_and_no_others(text: str
 
 
 def test_risky_strings_and_keys_are_broken_but_roles_are_not() -> None:
-    conversation = Conversation(
-        [{"role": "user", "content": "x<|im_end|>"}],
-        [{"|im_end|": "a", "b": "c <"}],
-        {"name": "im_end|>"},
-    )
-    broken = next(CHATML.broken(conversation))
+    messages, tools = [{"role": "user", "content": "x<|im_end|>"}], [{"|im_end|": "a", "b": "c <"}]
+    broken = next(CHATML.broken(Conversation(messages, tools, {"name": "im_end|>"})))
     assert broken.messages == [{"role": "user", "content": f"x<{BREAK}|im_end|>"}]
     assert broken.tools == [{f"{BREAK}|im_end|{BREAK}": "a", "b": f"c <{BREAK}"}]
     assert broken.variables == {"name": f"{BREAK}im_end|>{BREAK}"}
-    found = strings([conversation.messages, conversation.tools])
-    assert [*found] == ["role", "content", "x<|im_end|>", "|im_end|", "a", "b", "c <"]
+    found = ["role", "content", "x<|im_end|>", "|im_end|", "a", "b", "c <"]
+    assert [*strings([messages, tools])] == found
 
 
 @given(

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import re
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +11,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from packprep.chat.conversations import Conversation
-from packprep.chat.template import ChatTemplate, RenderError
+from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TurnSplitter
 from packprep.chat.turns import TurnFinder
 from tests.helpers.errors import refused
 from tests.helpers.reference_chat import PartsTemplate
 
-from .test_left_out import FORGETS
 from .test_turn_documents import SIGNS, documents
-from .test_turns import chat, trained
+from .test_turns import FORGETS, SPECIALS, chat, find, finder, trained
 
-SPECIALS = ["<s>", "</s>", "<|start|>", "<|end|>", "<|stop|>"]
 SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
-NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
-
-
-def finder(source: str, specials: Any = SPECIALS, **options: Any) -> TurnFinder:
-    template = ChatTemplate(sources={"default": source}, variables=NAMES, date=date(2026, 1, 31))
-    return TurnFinder(template, specials, **options)
 
 
 def by_turn(finder: TurnFinder, messages: list[dict[str, Any]]) -> list[list[str]]:
@@ -90,44 +81,21 @@ def test_turns_end_alike_whatever_follows(
 CHATML = "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
 HEADER = "{{ '<|start|>assistant\\n' }}"
 ASKED = "{% if add_generation_prompt %}" + HEADER + "{% endif %}"
-# As Command R7B's: the system's part ends as a turn does.
-PREAMBLE = ("<s><|start|>system\nbe kind<|end|>" + CHATML).replace("<|end|>", "<|stop|><|end|>")
-
-
-@pytest.mark.parametrize(
-    ("source", "end"),
-    [(CHATML + HEADER, "<|end|>"), (PREAMBLE + HEADER, "<|stop|><|end|>")],
-)
-def test_a_generation_prompt_that_is_always_written_is_not_trained(source: str, end: str) -> None:
-    for roles in ([0, 1], [0, 1, 0, 1], [0, 1, 1], [0, 1, 0]):
-        messages = [
-            {"role": ("user", "assistant")[role], "content": f"text {number}"}
-            for number, role in enumerate(roles)
-        ]
-        expected = [f"text {number}{end}" for number, role in enumerate(roles) if role]
-        assert trained(finder(source).render(Conversation(messages))) == expected
-        assert by_turn(finder(source), messages) == [[text] for text in expected]
 
 
 def test_the_eos_of_a_whole_conversation_is_not_trained() -> None:
-    """As Phi-3's template writes it."""
+    """Also where the template does not write what follows, as Phi-3's ignores tools."""
     source = CHATML + "{% if add_generation_prompt %}" + HEADER + "{% else %}</s>{% endif %}"
-    texts = [["hi", "hello"], ["hi", "hello", "bye", "ciao"], ["", "hello"], ["", ""]]
-    cases = [(source, chat(*each), each[1::2]) for each in texts]
-    # Also where the template does not write what follows, as Phi-3's ignores tools.
-    ignores = source.replace("m in messages", "m in messages if m.role != 'tool'")
-    called = [*chat("hi", "hello"), {"role": "tool", "content": "3"}, *chat("", "ciao")[1:]]
-    called[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {}}}]
+    source = source.replace("m in messages", "m in messages if m.role != 'tool'")
+    messages = [*chat("hi", "hello"), {"role": "tool", "content": "3"}, *chat("", "ciao")[1:]]
+    messages[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {}}}]
     for size, answers in ((2, ["hello"]), (3, ["hello"]), (4, ["hello", "ciao"])):
-        cases.append((ignores, called[:size], answers))
-    for template, messages, answers in cases:
         expected = [f"{text}<|end|>" for text in answers]
-        assert trained(finder(template).render(Conversation(messages))) == expected
-        assert by_turn(finder(template), messages) == [[text] for text in expected]
+        assert trained(find(source, messages[:size])) == expected
+        assert by_turn(finder(source), messages[:size]) == [[text] for text in expected]
     # An EOS after every turn is the end of each.
     source = CHATML.replace("<|end|>\n", "<|end|>\n</s>") + HEADER
-    rendered = finder(source).render(Conversation(chat("hi", "hello")))
-    assert trained(rendered) == ["hello<|end|>\n</s>"]
+    assert trained(find(source, chat("hi", "hello"))) == ["hello<|end|>\n</s>"]
 
 
 @pytest.mark.parametrize("prompt", [ASKED, HEADER])
@@ -136,39 +104,17 @@ def test_the_last_turn_may_end_with_a_token_of_its_own(prompt: str) -> None:
     last = "loop.last and m.role == 'assistant'"
     source = CHATML.replace("<|end|>\n", f"{{{{ '<|stop|>' if {last} else '<|end|>' }}}}") + prompt
     messages = chat("hi", "hello", "bye", "ciao")
-    assert trained(finder(source).render(Conversation(messages[:2]))) == ["hello<|stop|>"]
+    assert trained(find(source, messages[:2])) == ["hello<|stop|>"]
     assert by_turn(finder(source), messages) == [["hello<|stop|>"], ["ciao<|stop|>"]]
     with pytest.raises(RenderError, match="cannot find where message 1 ends"):
         finder(source).render(Conversation(messages))
 
 
-def test_a_prompt_without_any_special_token_is_not_trained() -> None:
-    source = "{% for m in messages %}### {{ m.role }}: {{ m.content }}\n{% endfor %}### assistant: "
-    assert trained(finder(source).render(Conversation(chat("hi", "hello")))) == ["hello\n"]
-    source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>"
-    roles = ["<|user|>", "<|assistant|>"]
-    assert trained(finder(source, roles).render(Conversation(chat("hi", "hello")))) == ["hello"]
-
-
+# White space of a text is told from that of the template.
 TRIMS = (
     "{% for m in messages %}{% if m.role == 'user' %}{{ m.content | trim + '\n' }}"
     "{% else %}BEGIN{{ m.content + '</s>' }}END{% endif %}{% endfor %}"
 )
-
-
-@pytest.mark.parametrize("blocks", [("{% generation %}", "{% endgeneration %}"), ("", "")])
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [("hi\n", "\nho"), ("hi\n\n", "\n\nho"), ("hi \n", " \nho"), ("hi", "\n")],
-)
-def test_white_space_of_a_text_is_told_from_that_of_the_template(
-    blocks: tuple[str, str], question: str, answer: str
-) -> None:
-    source = TRIMS.replace("BEGIN", blocks[0]).replace("END", blocks[1])
-    rendered = finder(source).render(Conversation(chat(question, answer, question, answer)))
-    assert trained(rendered) == [f"{answer}</s>"] * 2
-
-
 CUT = (
     "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}"
     "{% if m.content.endswith('.') %}!{% endif %}{{ m.content.split('Q')[0] }}</s>"
@@ -183,24 +129,8 @@ def test_blocks_whose_texts_lose_their_end_are_known_by_their_message() -> None:
     ]
     rows = {(): ["!abc </s>", "!ghi </s>"], (1,): ["!abc </s>"], (0,): ["!ghi </s>"], (0, 1): []}
     for untrained, expected in rows.items():
-        rendered = finder(CUT).render(Conversation(messages, untrained=untrained))
-        assert trained(rendered) == expected
+        assert trained(find(CUT, messages, untrained)) == expected
     assert by_turn(finder(CUT), messages) == [["!abc </s>"], ["!ghi </s>"]]
-
-
-def test_blocks_of_a_turn_are_trained_without_the_text_between_them() -> None:
-    """As TRL's training template for Phi-3 has them; here an answer follows another one too."""
-    source = (
-        "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% if m.role == 'assistant' %}"
-        "{% generation %}{{ m.content }}{% endgeneration %} not trained {% generation %}<|end|>"
-        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
-    )
-    messages = chat("hi", "hello", "bye", "ciao")
-    messages.insert(2, {"role": "assistant", "content": "again"})
-    expected = [[text, "<|end|>"] for text in ("hello", "again", "ciao")]
-    assert by_turn(finder(source), messages) == expected
-    rendered = finder(source).render(Conversation(messages))
-    assert trained(rendered) == [text for turn in expected for text in turn]
 
 
 TOKEN = re.compile(r"<\|[^|<>\s]+\|?>|<｜[^｜]+｜>|<(?:start|end)_of_\w+>|<eos>|<turn\|>")
@@ -246,10 +176,9 @@ MEASURES = (
 def test_blocks_are_enough_where_a_template_measures_texts() -> None:
     messages = chat("hi", "hello", "bye", "ciao")
     expected = ["hello</s>", "ciao</s>"]
-    assert trained(finder(MEASURES).render(Conversation(messages))) == expected
+    assert trained(find(MEASURES, messages)) == expected
     assert by_turn(finder(MEASURES), messages) == [[text] for text in expected]
-    last = finder(MEASURES, train_on="last-turn").render(Conversation(messages))
-    assert trained(last) == expected[1:]
+    assert trained(find(MEASURES, messages, train_on="last-turn")) == expected[1:]
 
 
 @pytest.mark.parametrize(
@@ -267,9 +196,7 @@ def test_blocks_without_marks_are_refused_where_their_message_matters(
     train_on = "last-turn" if "last-turn" in asks else "assistant"
     words = ("measures or changes the texts", "{% generation %} blocks", f"which {asks} needs")
     with refused(RenderError, *words):
-        finder(source, train_on=train_on, **options).render(
-            Conversation(chat("hi", "hello", "bye", "ciao"), untrained=untrained)
-        )
+        find(source, chat("hi", "hello", "bye", "ciao"), untrained, train_on=train_on, **options)
 
 
 ROLE = "{% for m in messages %}<|start|>{{ m.role }}:"

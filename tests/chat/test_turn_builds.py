@@ -13,16 +13,16 @@ from packprep.execute import stages, window_files
 from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedLoader, PackedShards, to_hf
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import SHARED, disk_fails, save_tokenizer, write_jsonl
 from tests.helpers.planted import plant
 from tests.helpers.torch_models import tiny_llama
 from tests.helpers.zoo import Zoo
 
-from .test_build import built, options, report_of
-from .test_left_out import FORGETS
+from .test_build import built, options, report_of, thoughtful
 from .test_turn_documents import KIMI
+from .test_turns import FORGETS
 
 SMALL = FORGETS.replace("<|im_start|>", "<s>").replace("<|im_end|>", "</s>")
 LONG = pytest.mark.long
@@ -33,23 +33,6 @@ Found = dict[tuple[int, int], tuple[list[int], list[int]]]
 def tokenizer(tmp_path: Path) -> str:
     side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": SMALL}
     return str(save_tokenizer(tmp_path / "tokenizer", config=side))
-
-
-def thoughtful(rows: int, *, inline: bool = False, thinks: bool = True) -> list[dict[str, Any]]:
-    """Rows of three turns, each with a thought of its own."""
-    made = []
-    for row in range(rows):
-        messages = []
-        for turn in range(3):
-            thought, answer = f"thought {row} {turn} of it", f"answer {turn}"
-            reply = {"role": "assistant", "content": answer}
-            if inline and thinks:
-                reply["content"] = f"<think>{thought}</think>{answer}"
-            elif thinks:
-                reply["reasoning_content"] = thought
-            messages += [{"role": "user", "content": f"question {row}"}, reply]
-        made.append({"messages": messages})
-    return made
 
 
 def found_in(path: Path, split: str = "train") -> Found:
@@ -205,14 +188,8 @@ def test_the_documents_of_a_row_are_held_out_drawn_and_carried_together(
     assert set(turns.values()) == {3}
     assert 0 < len(turns) < 60
     assert verify(mixed, level="full").sound
-
-
-def test_long_documents_of_turns_are_cut_and_verified(tmp_path: Path, tokenizer: str) -> None:
-    more: dict[str, Any] = {"turns": "each", "max_length": 100}
-    out = built(tmp_path, tokenizer, thoughtful(8), overflow="split", **more)
-    assert [*verify(out, level="full").findings] == []
-    with pytest.raises(InputError, match=r"row 0 message \d has .* but a pack holds 100"):
-        built(tmp_path, tokenizer, thoughtful(8), "no", overflow="error", **more)
+    with pytest.raises(InputError, match=r"row 0 message \d has .* but a pack holds 50"):
+        built(tmp_path, tokenizer, rows, "no", turns="each", overflow="error", max_length=50)
 
 
 def test_the_commands_name_the_turn(zoo: Zoo) -> None:
@@ -288,16 +265,6 @@ def test_the_loss_of_packs_is_that_of_separate_documents(zoo: Zoo) -> None:
                 alone += loss(labels, input_ids=ids[None])
     assert float(alone) > 100
     torch.testing.assert_close(packed, alone, atol=1e-9, rtol=1e-12)
-
-
-def test_a_tokenizer_without_a_template_has_no_turns(tmp_path: Path) -> None:
-    bare = str(save_tokenizer(tmp_path / "bare"))
-    rows = [{"q": "cat?", "a": "on the mat"}]
-    columns: dict[str, Any] = {"prompt_column": "q", "response_column": "a"}
-    columns["messages_column"] = None
-    with pytest.raises(ConfigError, match="turns each needs a chat template, and the tokenizer"):
-        built(tmp_path, bare, rows, turns="each", **columns)
-    assert sorted(found_in(built(tmp_path, bare, rows, "row", **columns))) == [(0, -1)]
 
 
 def stopped(config: dict[str, Any], place: Any, name: str, calls: int) -> Any:

@@ -14,9 +14,8 @@ from packprep.chat.turns import Rendered, TurnFinder
 from packprep.engines.tokenizer import load_tokenizer
 from tests.helpers.errors import refused
 
-from .test_left_out import FORGETS
 from .test_template import CHATS, TOKENIZERS, TOOL, templated
-from .test_turns import CHATML, chat, finder
+from .test_turns import CHATML, FORGETS, SPECIALS, chat, finder
 
 # As Kimi's template does it: the thoughts of all turns before the last answer are empty.
 KIMI = (
@@ -110,38 +109,29 @@ def by_prefixes(
 
 @pytest.mark.parametrize("source", [FORGETS, KIMI, LLAMA])
 def test_each_turn_is_a_document_up_to_its_end(source: str) -> None:
-    messages = thinking("one", "two", "three")
-    rendered = splitter(source).render(Conversation(messages))
-    template = ChatTemplate(sources={"default": source}, variables={})
-    found = documents(rendered)
-    assert found == by_prefixes(template, Conversation(messages), "<|im_end|>")
+    row = Conversation(thinking("one", "two", "three"))
+    each = splitter(source)
+    rendered = each.render(row)
+    assert documents(rendered) == by_prefixes(finder(source).template, row, "<|im_end|>")
     assert counts(rendered) == {"documents": 3, "split_rows": 1}
     left_out = [part.text for part in rendered.left_out]
     assert left_out == (["one", "two", "three"] if source == LLAMA else [])
-    for number, (_, _, [trained]) in enumerate(found if source != LLAMA else []):
-        words = [word for word in ("one", "two", "three") if word in trained]
-        assert words == [("one", "two", "three")[number]]
 
 
 @pytest.mark.parametrize("name", templated())
 @pytest.mark.parametrize("tools", [None, [TOOL]])
 def test_labels_of_real_templates_are_those_of_the_definition(name: str, tools: Any) -> None:
-    tokenizer = load_tokenizer(TOKENIZERS / name)
-    template = load_chat_template(tokenizer)
-    specials = ["<|im_end|>", "<|im_start|>", "<|eot_id|>", "</s>", "[INST]", "[/INST]"]
-    specials += ["<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>", "<s>"]
+    template = load_chat_template(load_tokenizer(TOKENIZERS / name))
+    specials = [*SPECIALS, "<|eot_id|>", "[INST]", "[/INST]", "<|begin_of_text|>"]
+    specials += ["<|start_header_id|>", "<|end_header_id|>"]
     each = TurnSplitter(TurnFinder(template, specials), "each")
+    end = {"qwen3": "<|im_end|>", "llama3_2": "<|eot_id|>"}.get(name, "</s>")
     compared = 0
-    chats = [*CHATS.values(), thinking("one", "", "three"), thinking("", "")]
-    for messages in chats:
+    for messages in (*CHATS.values(), thinking("one", "", "three"), thinking("", "")):
         conversation = template.with_call_objects(Conversation(messages, tools))
         try:
             template.render(conversation)
-            expected = by_prefixes(
-                template,
-                conversation,
-                {"qwen3": "<|im_end|>", "llama3_2": "<|eot_id|>"}.get(name, "</s>"),
-            )
+            expected = by_prefixes(template, conversation, end)
         except (RenderError, ValueError):
             continue
         rendered = each.render(conversation)
@@ -215,47 +205,21 @@ def test_auto_keeps_rows_whole_where_only_the_system_message_moves(system: str) 
     assert [(part.message, part.text) for part in rendered.left_out] == [(0, system)]
 
 
+@pytest.mark.parametrize(("untrained", "turns"), [((1,), [3]), ((1, 3), [-1])])
+def test_turns_that_are_switched_off_make_no_document(
+    untrained: tuple[int, ...], turns: list[int]
+) -> None:
+    row = Conversation(chat("hi", "hello", "bye", "ciao"), untrained=untrained)
+    rendered = splitter(CHATML).render(row)
+    assert [turn for turn, _, _ in documents(rendered)] == turns
+    assert "without_turn" not in counts(rendered) or turns == [-1]
+
+
 def test_a_turn_that_is_not_behind_its_prompt_begins_at_its_own_text() -> None:
     prompted = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
     rendered = splitter(prompted).render(Conversation(chat("hi", " hello")))
     assert documents(rendered)[0][2] == [" hello<|im_end|>"]
     assert counts(rendered) == {"documents": 1, "split_rows": 1, "at_text": 1}
-    # By itself: the template changes the text, so that it fills no form.
-    stripped = prompted.replace("{{ m.content }}", "{{ m.content.replace('o', 'o') | trim }}")
-    rendered = splitter(stripped).render(Conversation(chat("hi", " hello <s>")))
-    assert documents(rendered)[0][2] == ["hello <s><|im_end|>"]
-
-
-BLOCKS = CHATML.replace(
-    "{{ m.content }}",
-    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
-    "{% else %}{{ m.content }}{% endif %}",
-)
-FOUR, END = chat("hi", "hello", "bye", "ciao"), "<|im_end|>"
-SPLIT = {"documents": 1, "split_rows": 1}
-BEHIND = SPLIT | {"behind_rows": 1, "behind_characters": len("and then")}
-
-
-@pytest.mark.parametrize(
-    ("source", "messages", "untrained", "expected", "counted"),
-    [
-        (BLOCKS, FOUR, (), [(1, ["hello"]), (3, ["ciao"])], {"documents": 2, "split_rows": 1}),
-        (CHATML, FOUR, (1,), [(3, [f"ciao{END}"])], SPLIT),
-        (CHATML, FOUR, (1, 3), [(-1, [])], {"documents": 1, "without_turn": 1}),
-        (CHATML, chat("hi", "hello", "and then"), (), [(1, [f"hello{END}"])], BEHIND),
-    ],
-    ids=["blocks", "one switched off", "all switched off", "text after the last turn"],
-)
-def test_turns_that_are_trained_make_documents_and_the_rest_is_counted(
-    source: str,
-    messages: list[dict[str, Any]],
-    untrained: tuple[int, ...],
-    expected: list[tuple[int, list[str]]],
-    counted: dict[str, int],
-) -> None:
-    rendered = splitter(source).render(Conversation(messages, untrained=untrained))
-    assert [(turn, trained) for turn, _, trained in documents(rendered)] == expected
-    assert counts(rendered) == counted
 
 
 @given(

@@ -52,36 +52,28 @@ def by_hand(name: str, text: str, fields: Sequence[str]) -> Iterator[tuple[int, 
             yield turn.start(1) + parts.start("end"), turn.end(1)
 
 
-def rows_of_every_kind(count: int, *, calls_with_text: bool) -> list[list[dict[str, Any]]]:
+def rows_of_every_kind(count: int, *, calls_with_text: bool) -> Iterator[list[dict[str, Any]]]:
     """Real chats, in which the assistant thinks, in a field or in the text, and calls tools."""
     rng = random.Random(5)
     words = [message["content"] for messages in chats(count) for message in messages]
-    rows = []
     for messages in chats(count):
         row: list[dict[str, Any]] = []
         for message in messages:
-            if message["role"] != "assistant":
-                row.append(message)
-                continue
-            answer = dict(message)
-            kind = rng.randrange(5)
+            kind = rng.randrange(5) if message["role"] == "assistant" else 0
+            changed, thought = dict(message), rng.choice(words)
             if kind == 1:
-                answer["reasoning_content"] = rng.choice(words)
+                changed["reasoning_content"] = thought
             elif kind == 2:
-                answer["content"] = f"<think>\n{rng.choice(words)}\n</think>\n\n{answer['content']}"
+                changed["content"] = f"<think>\n{thought}\n</think>\n\n{message['content']}"
             elif kind >= 3:
-                arguments: dict[str, Any] = {"city": rng.choice(words), "days": 3}
-                function = {"name": "weather", "arguments": arguments}
-                called = {"type": "function", "id": "abcdefghi", "function": function}
-                text = rng.choice(["", answer["content"]]) if calls_with_text else ""
-                calling = {"role": "assistant", "content": text, "tool_calls": [called]}
-                if kind == 4:
-                    calling["reasoning_content"] = rng.choice(words)
-                result = {"role": "tool", "content": "[1]", "tool_call_id": "abcdefghi"}
-                row += [calling, result]
-            row.append(answer)
-        rows.append(row)
-    return rows
+                function = {"name": "weather", "arguments": {"city": rng.choice(words), "days": 3}}
+                call = {"type": "function", "id": "abcdefghi", "function": function}
+                text = rng.choice(["", message["content"]]) if calls_with_text else ""
+                thinks = {"reasoning_content": thought} if kind == 4 else {}
+                row.append({"role": "assistant", "content": text, "tool_calls": [call]} | thinks)
+                row.append({"role": "tool", "content": "[1]", "tool_call_id": "abcdefghi"})
+            row.append(changed)
+        yield row
 
 
 @pytest.mark.parametrize("name", templated())

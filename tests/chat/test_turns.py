@@ -1,6 +1,6 @@
-"""Turns of whole rows: what is trained, and which rows are refused."""
+"""Turns of whole rows: what is trained, what is left out, and which rows are refused."""
 
-import json
+import random
 from datetime import date
 from typing import Any
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.chat.conversations import Conversation
+from packprep.chat.left_out import LeftOut
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turns import Rendered, TurnFinder
 from tests.helpers.errors import refused
@@ -18,6 +19,19 @@ SPECIALS += ["<|start|>", "<|end|>", "<|stop|>"]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+# What Qwen3's template does with reasoning: only the turns behind the last question keep it.
+FORGETS = (
+    "{%- set ns = namespace(last=-1) %}{%- for m in messages %}{%- if m.role == 'user' %}"
+    "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}{%- for m in messages %}"
+    "{%- set content = m.content %}{%- set thought = m.reasoning_content or '' %}"
+    "{%- if '</think>' in content %}"
+    "{%- set thought = content.split('</think>')[0].split('<think>')[-1].strip() %}"
+    "{%- set content = content.split('</think>')[-1].lstrip() %}{%- endif %}"
+    "<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.index0 > ns.last %}"
+    "<think>\n{{ thought }}\n</think>\n\n{% endif %}{{ content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -86,95 +100,62 @@ def calling(arguments: Any) -> list[dict[str, Any]]:
     ]
 
 
+def ended(*texts: str, end: str = "<|im_end|>") -> list[str]:
+    return [text + end for text in texts]
+
+
+CALLED = '{"name": "f", "arguments": {"a": "x\\"y"}}'
 GIVEN = "c.function.arguments"
-CALLED = '{"name": "f", "arguments": {"a": "x\\"y"}}<|im_end|>'
+AS_TEXT = CALLS.replace("{{ c.function |", f"{{{{ {GIVEN} if {GIVEN} is string else {GIVEN} |")
+UNENDED = CHATML.replace("<|im_end|>", "")
+LAST_WHOLE = chatml("{{ m.content if loop.last else m.content.split('</t>')[-1] }}")
+COMPARES = CHATML.replace("{{ m.role }}\n", "{{ m.role }}\n{{ 'tools' if m == messages[0] }}")
+PROMPTS_THOUGHT = THINKS.replace("assistant\n{% endif %}", "assistant\n<think></think>{% endif %}")
+UPSIDE_DOWN = "{% filter trim | reverse %}" + BLOCKS + "{% endfilter %}"
+UPPER = "{% filter upper %}" + BLOCKS + "{% endfilter %}"
+WITH_SYSTEM = [{"role": "system", "content": "be"}, *TWO]
+LOOKED_AT = chat("<r>1</r>", " a ", "<r>\n2</r>", "<r>b")
 TRAINED: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
-    "from the generation prompt to the end token": (
-        CHATML,
-        TWO,
-        ["hello<|im_end|>", "ciao<|im_end|>"],
-    ),
+    "from the generation prompt to the end token": (CHATML, TWO, ended("hello", "ciao")),
     "no turn": (CHATML, chat("hi"), []),
-    "what the generation prompt does not write": (
+    "what the prompt does not write": (
         THINKS,
-        chat("hi", "hello"),
-        ["<think></think>hello<|im_end|>"],
+        TWO,
+        ended("<think></think>hello", "<think></think>ciao"),
     ),
-    "not what it writes": (
-        THINKS.replace("assistant\n{% endif %}", "assistant\n<think></think>{% endif %}"),
-        chat("hi", "hello"),
-        ["hello<|im_end|>"],
-    ),
+    "not what it writes": (PROMPTS_THOUGHT, TWO, ended("hello", "ciao")),
     "behind where it breaks off": (
         EMPTY_THOUGHT,
         chat("hi", "hello", "bye", "<b>ciao</b>", "so", "yes"),
-        ["hello<|im_end|>", "<b>ciao</b><|im_end|>", "yes<|im_end|>"],
+        ended("hello", "<b>ciao</b>", "yes"),
     ),
     "behind where it breaks off, in a row by itself": (
         EMPTY_THOUGHT,
         chat("hi", "<t>hm</t>hello", "<|im_end|>", "ciao", "so", "yes"),
-        ["hello<|im_end|>", "ciao<|im_end|>", "yes<|im_end|>"],
+        ended("hello", "ciao", "yes"),
     ),
     "without a generation prompt": (INST, TWO, [" hello</s>", " ciao</s>"]),
     "earlier thinking dropped": (
-        chatml("{{ m.content if loop.last else m.content.split('</t>')[-1] }}"),
+        LAST_WHOLE,
         chat("hi", "<t>hm</t>hello", "bye", "<t>ah</t>ciao"),
-        ["hello<|im_end|>", "<t>ah</t>ciao<|im_end|>"],
+        ended("hello", "<t>ah</t>ciao"),
     ),
-    "the system message last": (
-        SYSTEM_LAST,
-        [{"role": "system", "content": "be"}, *TWO],
-        ["hello</s>", "ciao</s>"],
-    ),
-    "trims, and looks at how a text begins and ends": (
-        LOOKS,
-        chat("<r>1</r>", " a ", "<r>\n2</r>", "<r>b"),
-        ["a<|im_end|>", "<r>b<|im_end|>"],
-    ),
-    "compares the messages of the user": (
-        CHATML.replace("{{ m.role }}\n", "{{ m.role }}\n{{ 'tools' if m == messages[0] }}"),
-        chat("hi", "hello", "hi", "ciao"),
-        ["hello<|im_end|>", "ciao<|im_end|>"],
-    ),
-    "calls and empty texts": (
-        chatml(CALLS),
-        calling({"a": 'x"y'}),
-        ["<|im_end|>", CALLED, "three<|im_end|>"],
-    ),
-    "arguments of calls that are JSON text": (
-        chatml(CALLS),
-        calling(json.dumps({"a": 'x"y'})),
-        ["<|im_end|>", CALLED, "three<|im_end|>"],
-    ),
-    "arguments of calls that are written as text": (
-        chatml(
-            CALLS.replace("{{ c.function |", f"{{{{ {GIVEN} if {GIVEN} is string else {GIVEN} |")
-        ),
-        calling('{"a":1}'),
-        ["<|im_end|>", '{"a":1}<|im_end|>', "three<|im_end|>"],
-    ),
+    "the system message last": (SYSTEM_LAST, WITH_SYSTEM, ["hello</s>", "ciao</s>"]),
+    "looks at how a text begins and ends": (LOOKS, LOOKED_AT, ended("a", "<r>b")),
+    "compares messages": (COMPARES, chat("hi", "hello", "hi", "ciao"), ended("hello", "ciao")),
+    "calls": (chatml(CALLS), calling({"a": 'x"y'}), ended("", CALLED, "three")),
+    "calls in JSON": (chatml(CALLS), calling('{"a": "x\\"y"}'), ended("", CALLED, "three")),
+    "calls as text": (chatml(AS_TEXT), calling('{"a":1}'), ended("", '{"a":1}', "three")),
     "an assistant first": (
         "{{ messages[0].role }}:" + CHATML,
         chat("", "hello", "hi", "ciao")[1:],
-        ["hello<|im_end|>", "ciao<|im_end|>"],
+        ended("hello", "ciao"),
     ),
     "blocks": (BLOCKS, TWO, ["hello</s>", "ciao</s>"]),
-    "blocks upside down": (
-        "{% filter trim | reverse %}" + BLOCKS + "{% endfilter %}",
-        chat("hi", "hello"),
-        [">s/<olleh"],
-    ),
-    "blocks in capitals": (
-        "{% filter upper %}" + BLOCKS + "{% endfilter %}",
-        chat("hi", "hello"),
-        ["HELLO</S>"],
-    ),
-    "without an end token": (CHATML.replace("<|im_end|>", ""), TWO, ["hello\n", "ciao\n"]),
-    "without an end token or a text": (
-        CHATML.replace("<|im_end|>", ""),
-        chat("hi", "hello", "bye", ""),
-        ["hello\n", "\n"],
-    ),
+    "blocks upside down": (UPSIDE_DOWN, chat("hi", "hello"), [">s/<olleh"]),
+    "blocks in capitals": (UPPER, chat("hi", "hello"), ["HELLO</S>"]),
+    "without an end token": (UNENDED, TWO, ["hello\n", "ciao\n"]),
+    "without a text": (UNENDED, chat("hi", "hello", "bye", ""), ["hello\n", "\n"]),
 }
 
 
@@ -203,37 +184,22 @@ def test_a_template_ends_turns_unless_no_special_token_does() -> None:
 
 THOUGHTFUL = chat("hi", "hello", "bye", "ciao")
 THOUGHTFUL[1]["reasoning_content"] = "hm"
+REVERSED = "{% for m in messages | reverse %}{{ m.content }}<|im_end|>{% endfor %}"
+COUNTS = "{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}"
+LENGTHS = "{{ messages | map(attribute='content') | map('length') | join }}</s>"
+ONCE = "{% filter list | unique | join %}" + BLOCKS + "{% endfilter %}"
+OTHER_SIGNS = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")
+PROMPT = r"message 1 does not begin with the template's generation prompt"
 REFUSED = [
-    ("{% for m in messages | reverse %}{{ m.content }}<|im_end|>{% endfor %}", TWO, ["message 1"]),
-    (
-        "{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length }}{% endfor %}",
-        TWO,
-        ["where message 1 begins"],
-    ),
-    (
-        "{{ messages | map(attribute='content') | map('length') | join }}</s>",
-        TWO,
-        ["cannot find the trained text"],
-    ),
-    (
-        "{% filter list | unique | join %}" + BLOCKS + "{% endfilter %}",
-        TWO,
-        ["cannot find the trained text: the template changes"],
-    ),
+    (REVERSED, TWO, ["message 1"]),
+    (COUNTS, TWO, ["where message 1 begins"]),
+    (LENGTHS, TWO, ["cannot find the trained text"]),
+    (ONCE, TWO, ["cannot find the trained text: the template changes"]),
+    (OTHER_SIGNS, TWO, ["message 1", "'<|im_start|>assistant:' there", "--chat-template"]),
     (
         EMPTY_THOUGHT,
         THOUGHTFUL,
-        [
-            "message 1 does not begin with",
-            r"'<|im_start|>assistant\n<t></t>'",
-            r"'<|im_start|>assistant\n<t>hm</' there",
-            "remove the reasoning from the row",
-        ],
-    ),
-    (
-        CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: "),
-        TWO,
-        ["message 1", "'<|im_start|>assistant:' there", "--chat-template"],
+        [PROMPT, r"\n<t></t>'", r"\n<t>hm</' there", "remove the reasoning from the row"],
     ),
 ]
 
@@ -335,3 +301,77 @@ def test_conversations_of_one_form_are_rendered_once() -> None:
     for number in range(5):
         one.render(Conversation(chat("hi", str(number), "bye", "ciao")))
     assert one._form.cache_info().misses == 1
+
+
+THOUGHT = "first I look at the question"
+
+
+def left_out(source: str, messages: Any, **options: Any) -> list[LeftOut]:
+    return find(source, messages, **options).left_out
+
+
+def test_the_end_and_the_middle_of_a_text_are_left_out_in_part() -> None:
+    cut = chatml("{{ m.content.split('[stop]')[0] }}")
+    messages = chat("hi", f"{THOUGHT} [stop] and then more", "bye", "ciao")
+    assert left_out(cut, messages) == [LeftOut(1, "content", "[stop] and then more")]
+    out = chatml("{{ m.content.split('[a]')[0] + m.content.split('[/a]')[-1] }}")
+    messages = chat("hi", f"{THOUGHT} [a]gone[/a] and then more", "bye", "ciao")
+    assert left_out(out, messages) == [LeftOut(1, "content", "[a]gone[/a]")]
+
+
+def test_white_space_and_the_signs_of_json_are_not_left_out() -> None:
+    calls = "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}"
+    source = chatml("{{ m.content | trim }}" + calls)
+    messages = chat(" hi\n", "  hello\n\n", "bye", " ")
+    messages[1]["tool_calls"] = [
+        {"function": {"name": "f", "arguments": {"x": 'a "b"\nc \\ d', "y": ["e", {"z": "f"}]}}}
+    ]
+    assert left_out(source, messages) == []
+    silent = left_out(CHATML, messages)
+    assert [(part.message, part.field) for part in silent] == [(1, "tool_calls")] * 4
+
+
+@given(
+    st.sampled_from([FORGETS, CHATML]),
+    st.sampled_from(["assistant", "last-turn", "all"]),
+    st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4),
+    st.randoms(),
+)
+def test_what_is_left_out_is_what_the_text_does_not_contain(
+    source: str, train_on: str, turns: list[tuple[bool, bool]], rng: random.Random
+) -> None:
+    """Every thought is one of a kind, so a search of the text says which ones are there."""
+    messages: list[dict[str, Any]] = []
+    expected = []
+    for number, (thinks, inline) in enumerate(turns):
+        thought = f"{number} thinks of {rng.random()}"
+        answer = {"role": "assistant", "content": f"answer {rng.random()}"}
+        if thinks and inline:
+            answer["content"] = f"<think>{thought}</think>{answer['content']}"
+        elif thinks:
+            answer["reasoning_content"] = answer["thinking"] = thought
+        messages += [{"role": "user", "content": f"question {rng.random()}"}, answer]
+        is_written = inline if source == CHATML else number == len(turns) - 1
+        if thinks and not is_written:
+            gone = f"<think>{thought}</think>" if inline else thought
+            expected.append(LeftOut(2 * number + 1, "content" if inline else "reasoning", gone))
+    rendered = find(source, messages, train_on=train_on)
+    assert rendered.left_out == expected
+    for part in expected:
+        assert part.text not in rendered.text
+
+
+def test_names_of_messages_are_left_out_where_the_template_does_not_write_them() -> None:
+    messages = chat("hi", "hello", "bye", "<s>ciao")
+    messages[0]["name"], messages[1]["name"], messages[2]["name"] = "Ann", "Bob", " "
+    names = [LeftOut(0, "name", "Ann"), LeftOut(1, "name", "Bob")]
+    written = CHATML.replace("{{ m.role }}\n", "{{ m.role }}{{ m.name }}\n")
+    compared = CHATML.replace("{{ m.role }}\n", "{{ m.role }}{{ '!' if m.name == 'Ann' }}\n")
+    for rows in (messages[:2], messages):  # by a form, and by itself
+        assert left_out(CHATML, rows, train_on="all") == names
+        assert left_out(written, rows, train_on="all") == []
+        assert left_out(compared, rows, train_on="all") == []
+    users = CHATML.replace(
+        "{{ m.role }}\n", "{{ m.role }}{% if m.role == 'user' %}{{ m.name }}{% endif %}\n"
+    )
+    assert left_out(users, messages[:2], train_on="all") == names[1:]

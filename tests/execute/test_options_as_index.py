@@ -17,7 +17,8 @@ from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.support.errors import ConfigError
-from tests.chat.test_turn_builds import SMALL, thoughtful
+from tests.chat.test_build import thoughtful
+from tests.chat.test_turn_builds import SMALL
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.trees import answer_rows

@@ -1,6 +1,6 @@
 """Trained tokens, computed in a slow and simple way.
 
-Token by token, from the rendered prefixes of transformers, or by a template that knows its parts.
+Token by token, or by a template that knows its parts.
 """
 
 import json
@@ -28,35 +28,13 @@ def trained_by_tokens(ids: Sequence[int], opening: Sequence[int], closing: int) 
     return mask
 
 
-def trained_by_prefixes(
-    tokenizer: Any, messages: list[dict[str, Any]], end: str, **options: Any
-) -> list[bool]:
-    """Mask by definition, from growing prefixes; fails if one is not a prefix of the text.
-
-    tokenizer: of transformers. A token is trained if a character of it lies between the end of
-    everything before a turn, rendered with the generation prompt, and the end of the next `end`.
-    """
-    text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    characters = [False] * len(text)
-    for turn, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before = tokenizer.apply_chat_template(
-            messages[:turn], tokenize=False, add_generation_prompt=True, **options
-        )
-        upto = tokenizer.apply_chat_template(messages[: turn + 1], tokenize=False, **options)
-        assert text.startswith(before)
-        assert text.startswith(upto)
-        for place in range(len(before), upto.rindex(end) + len(end)):
-            characters[place] = True
-    encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-    return [any(characters[start:stop]) for start, stop in encoding.offsets]
-
-
 def special_ids_of_text(tokenizer: Any, ids: Sequence[int]) -> list[int]:
     """The ids of special tokens, in order."""
     special = {id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return [id_ for id_ in ids if id_ in special]
+
+
+BETWEEN = " not trained "
 
 
 @dataclass(frozen=True)
@@ -65,7 +43,7 @@ class PartsTemplate:
 
     header: around the role. end: behind each text. final: behind the last message, unless a
     generation prompt is asked for. prompt: asked, always or never. trims: roles whose texts are
-    stripped. blocks: {% generation %} blocks for a turn, 0 to 2.
+    stripped. blocks: {% generation %} blocks for a turn, 0 to 2; between two is BETWEEN.
     """
 
     bos: str
@@ -83,7 +61,7 @@ class PartsTemplate:
         text = f"{{{{ m.content | trim if m.role in {sorted(self.trims)} else m.content }}}}"
         end = f"{{{{ {json.dumps(self.end)} }}}}"
         begin, stop = ("{% generation %}", "{% endgeneration %}") if self.blocks else ("", "")
-        between = stop + begin if self.blocks == 2 else ""
+        between = f"{stop}{BETWEEN}{begin}" if self.blocks == 2 else ""
         asked = f"{{{{ {opening} + 'assistant' + {behind} }}}}" if self._has_header else ""
         final = f"{{{{ {json.dumps(self.final)} }}}}"
         tail = {
@@ -119,12 +97,15 @@ class PartsTemplate:
             content = message["content"]
             text += content.strip() if message["role"] in self.trims else content
             middle = len(text)
+            if self.blocks == 2 and message["role"] == "assistant":
+                text += BETWEEN
+            second = len(text)
             text += self.end
             if message["role"] == "assistant":
                 bounds = {
                     0: [(begin if self.prompt == "never" else first, middle + closed)],
                     1: [(first, len(text))],
-                    2: [(first, middle), (middle, len(text))],
+                    2: [(first, middle), (second, len(text))],
                 }[self.blocks]
                 spans[number] = [(start, stop) for start, stop in bounds if start < stop]
         if self.prompt == "always" and self._has_header:
