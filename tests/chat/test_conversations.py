@@ -98,8 +98,9 @@ def test_tools_and_variables_of_a_row_reach_the_template() -> None:
 
 @pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
 def test_reasoning_is_found_under_each_of_its_names(name: str) -> None:
-    both = HELLO | {"reasoning_content": "hm", "thinking": "hm"}
-    assert read({"messages": [HELLO | {name: "hm"}]}) == Conversation([both])
+    named = HELLO | {name: "hm"}
+    both = named | {"reasoning_content": "hm", "thinking": "hm"}
+    assert read({"messages": [named]}) == Conversation([both])
 
 
 def part(found: str) -> str:
