@@ -157,17 +157,3 @@ def test_a_file_that_is_not_a_template_is_refused_at_once(tmp_path: Path) -> Non
     (tmp_path / "latin.jinja").write_bytes(b"\xe9")
     with pytest.raises(ConfigError, match="is not UTF-8"):
         load_chat_template(tokenizer, tmp_path / "latin.jinja")
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("{{ raise_exception('no system role') }}", "no system role"),
-        ("{{ messages.__class__ }}", "the template reads the attribute '__class__'"),
-    ],
-)
-def test_the_reason_of_a_failing_template_is_in_the_error(
-    tmp_path: Path, source: str, reason: str
-) -> None:
-    with refused(RenderError, "the chat template cannot render it: " + reason):
-        template(tmp_path, source).render(Conversation([SYSTEM]))

@@ -239,6 +239,8 @@ def test_rows_that_no_template_can_render_are_refused() -> None:
         find(CHATML, TWO, (1,), train_on="all")
     with refused(RenderError, "U+FDD1, which is not a character; remove it"):
         find(CHATML, chat("\ufdd1", "a"))
+    with refused(RenderError, "cannot render it: the template reads the attribute '__class__'"):
+        find("{{ messages.__class__ }}", TWO)
 
 
 NAMED = (
