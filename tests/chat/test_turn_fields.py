@@ -211,6 +211,7 @@ def test_the_text_of_chosen_fields_is_trained(
     ("source", "messages", "words"),
     [
         (OTHERWISE, HELLO, ["the reasoning of message 1 ends", "its content begins"]),
+        (SPLITS, chat("hi", "so <think>hm</think>hello"), ["the reasoning of message 1 ends"]),
         (THINKING, NUMBERS, ["where the content of message 1 ends and its tool_calls"]),
     ],
 )

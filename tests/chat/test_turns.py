@@ -234,11 +234,13 @@ def test_reasoning_in_the_last_turn_is_refused_with_advice_where_thinking_is_off
         finder(source).render(Conversation(messages, None, {"enable_thinking": False}))
 
 
-def test_rows_that_no_template_can_render_are_refused() -> None:
+def test_rows_that_a_template_cannot_render_or_train_are_refused() -> None:
     with refused(RenderError, "takes message 1 out of what is trained, but --train-on"):
         find(CHATML, TWO, (1,), train_on="all")
     with refused(RenderError, "U+FDD1, which is not a character; remove it"):
         find(CHATML, chat("\ufdd1", "a"))
+    with refused(RenderError, "a block of the template has message 1", "together with others"):
+        find("{% generation %}" + CHATML + "{% endgeneration %}", TWO, (1,))
     with refused(RenderError, "cannot render it: the template reads the attribute '__class__'"):
         find("{{ messages.__class__ }}", TWO)
 
