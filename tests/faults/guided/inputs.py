@@ -177,6 +177,10 @@ def _check_column(name: str, read: Callable[[Path], pa.Table]) -> Callable[[byte
     return check
 
 
+def _read_text_of_parquet(path: Path) -> pa.Table:
+    return pq.read_table(path, columns=["text"])  # another column may be damaged
+
+
 def _strings(array: Any) -> Iterator[str | None]:
     """Texts of an array; None for null and for bytes that are not UTF-8."""
     if isinstance(array, pa.DictionaryArray):
@@ -407,7 +411,9 @@ INPUTS = {
     "text": Target(seeds=lambda _: _TEXT_SEEDS, check=_check_text, words=_TEXT_WORDS),
     "gzip": Target(seeds=lambda _: _GZIP_SEEDS, check=_check_packed("gz", gzip.decompress)),
     "zstd": Target(seeds=lambda _: _ZSTD_SEEDS, check=_check_packed("zst", _unzstd)),
-    "parquet": Target(seeds=_parquet_seeds, check=_check_column("a.parquet", pq.read_table)),
+    "parquet": Target(
+        seeds=_parquet_seeds, check=_check_column("a.parquet", _read_text_of_parquet)
+    ),
     "arrow": Target(seeds=_arrow_seeds, check=_check_column("a.arrow", _read_arrow)),
     "tokens": Target(seeds=_token_seeds, check=_check_tokens),
     "messages": Target(seeds=_message_seeds, check=_check_messages, mutate=change_json),
