@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch.nn.functional import logsigmoid  # noqa: E402
 
-from packprep.loaders import pair_log_probs, to_hf  # noqa: E402
+from packprep.loaders import pair_log_probs, selective_log_probs, to_hf  # noqa: E402
 
 COLUMNS = ("pair_ids", "pair_sides")
 PER_SIDE = ("document_ids", "document_starts", "segment_lengths", *COLUMNS)
@@ -167,6 +167,39 @@ def test_tokens_trained_are_counted_for_means(shards: PackedShards) -> None:
     assert pair_log_probs(half, batch).chosen.dtype == torch.float32
     filler = batch_from_rows([row_of_sides([], room=8)])  # type: ignore[list-item, unused-ignore]
     assert [field.tolist() for field in pair_log_probs(torch.zeros(8), filler)] == [[]] * 5
+
+
+def test_log_probabilities_in_chunks_give_what_logits_give(shards: PackedShards) -> None:
+    (batch,) = batches_of(shards)
+    model = tiny_llama()
+    hidden = model.model(**to_hf(batch, sides="both")).last_hidden_state[0]
+    labels = torch.from_numpy(batch.labels_as("shifted"))
+    values = selective_log_probs(hidden, model.lm_head.weight, labels, chunk=16)
+    for ours, wanted in zip(pair_log_probs(values, batch), packed(model, batch), strict=True):
+        torch.testing.assert_close(ours, wanted)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # of the libraries' own making
+def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None:
+    """TRL's own collator and log-probabilities, on the same prompts and answers as rows."""
+    trainer = pytest.importorskip("trl.trainer.dpo_trainer")
+    from trl.trainer.utils import add_fused_lm_head
+
+    sides = {side[:2]: side for pack in PACKS for side in pack}
+    rows = []
+    for pair in PAIRS:
+        chosen, rejected, prompt = (*(ids_of(sides[pair, n]) for n in (0, 1)), sides[pair, 0][2])
+        answers = {"chosen_ids": chosen[prompt:], "rejected_ids": rejected[prompt:]}
+        rows.append({"prompt_ids": chosen[:prompt], **answers})
+    inputs = trainer.DataCollatorForPreference(pad_token_id=0)(rows)
+    labels = inputs["input_ids"].masked_fill(inputs.pop("completion_mask") == 0, -100)
+    model = tiny_llama()
+    ours = packed(model, batches_of(shards)[0])
+    add_fused_lm_head(model)
+    theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs
+    both = torch.cat([ours.chosen, ours.rejected])
+    torch.testing.assert_close(both, theirs.sum(dim=1), atol=1e-4, rtol=1e-5)
 
 
 @st.composite

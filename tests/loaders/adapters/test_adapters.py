@@ -240,7 +240,26 @@ def test_megatron_is_given_total_tokens_unless_it_is_too_old_to_take_it(
         _takes_total_tokens.cache_clear()
 
 
+def titan_0_3(positions: Any) -> list[int]:
+    """Boundaries that torchtitan 0.3.0 reads from positions [b, s]."""
+    rows, length = positions.shape
+    starts = [row * length + int(at) for row, at in (positions == 0).nonzero()]
+    return [*starts, rows * length]
+
+
+def titan_main(positions: Any) -> list[int]:
+    """Boundaries that its main reads from positions [T]; of [1, T] wrong ones, with no error."""
+    return [*map(int, (positions == 0).nonzero(as_tuple=True)[0]), positions.shape[0]]
+
+
+@pytest.mark.parametrize(("version", "read"), [("0.3", titan_0_3), ("main", titan_main)])
+def test_torchtitan_reads_the_boundaries_back_from_positions(version: Any, read: Any) -> None:
+    pack = {"input_ids": [7] * 9, "seq_lengths": [3, 2, 4]}
+    assert read(to_torchtitan([pack], version=version)[0]["positions"]) == [0, 3, 5, 9]
+
+
 def test_the_version_of_torchtitan_must_be_named() -> None:
+    assert titan_main(to_torchtitan(example(), version="0.3")[0]["positions"]) == [0, 0, 0, 1]
     with pytest.raises(TypeError, match="version"):
         to_torchtitan(example())  # type: ignore[call-arg]
     with pytest.raises(ValueError, match=r"version is '0\.2'; expected '0\.3', .* or 'main'"):

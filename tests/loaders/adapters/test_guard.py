@@ -282,6 +282,16 @@ def test_a_wrapped_model_is_guarded_before_and_after_it_is_wrapped(
             wrapped(**to_hf([PACK]) | changes)
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # of torch.compile's own making
+def test_a_compiled_model_has_one_graph_with_the_guard_and_without() -> None:
+    breaks = []
+    for model in (tiny_llama().train(), guard(tiny_llama().train())):
+        torch._dynamo.reset()
+        breaks.append(torch._dynamo.explain(model)(**to_hf([PACK])).graph_break_count)
+    assert breaks[1] == breaks[0]
+
+
 def test_a_sound_call_reads_no_value_of_a_tensor() -> None:
     """So it never waits for a GPU: a tensor on the meta device has no values to read."""
     model = guard(tiny_llama().train().to("meta"))

@@ -175,8 +175,18 @@ def test_the_page_of_families_shows_what_is_measured_now(family: str) -> None:
     assert measured == in_the_page(family)
 
 
-def test_the_page_has_every_family_of_the_script() -> None:
-    assert all(in_the_page(family) for family in family_sizes.FAMILIES)
+# SUPPORTED_MULTIPACK_MODEL_TYPES, without gemmoe, which is not in transformers.
+PACKED_BY_AXOLOTL = """
+afmoe apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 falcon gemma gemma2 gemma3 gemma3_text
+glm glm4 gpt_oss granite granitemoe granitemoehybrid granitemoeshared hunyuan_v1_dense
+hunyuan_v1_moe lfm2 lfm2_moe llama llama4 ministral ministral3 mistral mixtral mllama_text_model
+olmo olmo2 olmo3 phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3 starcoder2
+"""
+
+
+def test_the_page_has_every_family_of_the_script_and_every_type_that_axolotl_packs() -> None:
+    families_of_both = {*family_sizes.FAMILIES, *PACKED_BY_AXOLOTL.split()}
+    assert all(in_the_page(family) for family in families_of_both)
 
 
 def test_models_that_read_seq_idx_are_told_what_they_lack(batch: PackedBatch) -> None:
@@ -207,6 +217,23 @@ def test_sound_models_pass_and_leaking_ones_do_not_in_any_dtype(
     assert found.tolerance == (1e-4 if dtype == torch.float32 else 0.05)
     cached = verify_isolation(model, batch, inputs=lambda b: to_hf(b) | {"use_cache": True})
     assert not cached.isolated
+
+
+def test_a_float32_model_under_autocast_is_compared_like_one_in_bfloat16(
+    batch: PackedBatch,
+) -> None:
+    model = tiny_llama()
+    forward = model.forward
+
+    def autocast(**arguments: Any) -> Any:
+        """As accelerate runs it: logits are float32 again."""
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(**arguments).logits.float()
+
+    model.forward = autocast
+    found = verify_isolation(model, batch)
+    assert (found.isolated, found.tolerance) == (True, 0.05)
+    assert found.largest > 1e-4
 
 
 # What a trainer's dataloader may give: the batch as the model gets it.

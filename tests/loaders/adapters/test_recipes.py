@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from packprep.loaders import check_trl, guard, to_trl
-from tests.helpers.torch_models import skip_without
+from packprep.loaders import check_trl, guard, to_hf, to_trl, verify_isolation
+from tests.helpers.torch_models import skip_without, tiny_llama
 
 skip_without("torch", "transformers", "trl", "accelerate")
 
-from transformers import TrainingArguments  # noqa: E402
+import torch  # noqa: E402
+from transformers import Trainer, TrainingArguments  # noqa: E402
 
 from tests.helpers.recipes import (  # noqa: E402
     LEAK,
@@ -85,7 +86,7 @@ def step_of(trainer: Any, rows: Any, folder: Path, **settings: Any) -> None:
 
 
 def test_the_guard_lets_flattened_rows_of_one_document_pass(tmp_path: Path) -> None:
-    from transformers import DataCollatorWithFlattening, Trainer
+    from transformers import DataCollatorWithFlattening
 
     class Ours(DataCollatorWithFlattening):  # type: ignore[misc, unused-ignore]
         """Reads boundaries by itself."""
@@ -131,6 +132,58 @@ def test_trl_may_pack_rows_that_are_said_to_be_unpacked(tmp_path: Path) -> None:
         else:
             with pytest.raises(ValueError, match="the SFTConfig has packing=True: TRL packs the"):
                 trainer.train()
+
+
+class InOrder:
+    """The override of docs/phases.md, before the class of a trainer."""
+
+    train_dataset: Any
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+@pytest.mark.parametrize(
+    "way", ["setting", "sampler", pytest.param("setting of TRL", marks=LONG), "default"]
+)
+def test_rows_of_phases_are_trained_in_their_order(way: str, tmp_path: Path) -> None:
+    lengths = [[number, 3] for number in range(4, 44)]
+    settings: dict[str, Any] = {**SETTINGS, "per_device_train_batch_size": 2}
+    if way.startswith("setting"):
+        settings["train_sampling_strategy"] = "sequential"
+    if way == "setting of TRL":
+        trl = pytest.importorskip("trl")
+        own = {"bf16": False, "padding_free": True, "max_length": None}
+        kind, args = trl.SFTTrainer, trl.SFTConfig(str(tmp_path), **settings, **own)
+        options: dict[str, Any] = {"processing_class": tokenizer()}
+    else:
+        kind = type("Ordered", (InOrder, Trainer), {}) if way == "sampler" else Trainer
+        args = TrainingArguments(str(tmp_path), remove_unused_columns=False, **settings)
+        options = {"data_collator": to_hf}
+    batches = kind(llama(), args, train_dataset=rows_of(lengths), **options).get_train_dataloader()
+    sizes = [batch["input_ids"].shape[1] for batch in batches]
+    in_order = [sum(map(sum, lengths[first : first + 2])) for first in range(0, len(lengths), 2)]
+    assert (sizes == in_order) == (way != "default")
+
+
+def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(
+    shards: Path, tmp_path: Path
+) -> None:
+    from datasets import load_from_disk
+
+    def with_mask(rows: Any) -> dict[str, Any]:
+        fields = to_hf(rows)
+        return fields | {"attention_mask": torch.ones_like(fields["input_ids"])}
+
+    args = TrainingArguments(str(tmp_path), remove_unused_columns=False, **SETTINGS)
+    rows, found = load_from_disk(shards), []
+    for collate in (to_hf, with_mask):
+        trainer = Trainer(tiny_llama(), args, train_dataset=rows, data_collator=collate)
+        batch = next(iter(trainer.get_train_dataloader()))
+        assert type(batch) is dict
+        found.append(verify_isolation(trainer.model, batch))
+    assert found[0].isolated, str(found[0])
+    assert "the call has an attention_mask" in str(found[1])
 
 
 def test_every_script_that_trains_a_model_of_transformers_shows_the_guard() -> None:

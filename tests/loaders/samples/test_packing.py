@@ -4,6 +4,7 @@ They come back from them unchanged.
 """
 
 import sys
+from itertools import count, product
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,16 @@ def test_no_pack_is_over_the_budget_and_none_is_needless(lengths: Any, budget: i
     # Two packs that fit into one would show that there are too many.
     apart = sorted(fills(pack_of, lengths, packs))
     assert packs == 1 or apart[0] + apart[1] > budget
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=6).map(np.array), st.integers(12, 20))
+def test_few_samples_are_in_the_fewest_packs_or_one_more(lengths: Any, budget: int) -> None:
+    def fit(packs: int) -> bool:
+        choices = product(range(packs), repeat=len(lengths))
+        return any(max(fills([*choice], lengths, packs)) <= budget for choice in choices)
+
+    fewest = next(filter(fit, count(1)))
+    assert fewest <= fewest_packs(lengths, budget)[1] <= fewest + 1
 
 
 @given(st.lists(LENGTHS, min_size=1, max_size=4), st.integers(30, 80), st.integers(0, 3))
