@@ -283,8 +283,11 @@ def test_buffers_are_used_again_when_batches_are_let_go(
 
 
 def test_the_prefetch_thread_ends_with_the_iteration(shards: PackedShards) -> None:
+    others = set(threading.enumerate())  # of tests before, whose iterators were not closed
+
     def prefetching() -> bool:
-        return "packprep-prefetch" in {thread.name for thread in threading.enumerate()}
+        names = {thread.name for thread in set(threading.enumerate()) - others}
+        return "packprep-prefetch" in names
 
     loader = PackedLoader(shards, 1, prefetch=2)
     iterator: Any = iter(loader)
