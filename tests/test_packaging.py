@@ -40,7 +40,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(folder: Path, *arguments: object, **variables: str) -> str:
-    """What Python prints with these arguments in a folder."""
+    """Standard output of Python with these arguments, run in a folder."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,

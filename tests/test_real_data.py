@@ -16,19 +16,10 @@ from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
 
 from .helpers import stand_ins
-from .helpers.corpus import SHARED, expected_ids, write_jsonl
+from .helpers.corpus import REAL_TOKENIZERS, SHARED, expected_ids, write_jsonl
 from .helpers.files import config
 
-TOKENIZERS = {
-    "gpt2": ("<|endoftext|>", "<|endoftext|>"),
-    "llama3_2": ("<|begin_of_text|>", "<|eot_id|>"),
-    "qwen3": (None, "<|im_end|>"),
-    "mistral_nemo": ("<s>", "</s>"),
-    "gemma2": ("<bos>", "<eos>"),
-    "t5_small": (None, "</s>"),
-    "bert_base_uncased": ("[CLS]", "[SEP]"),
-}
-FOLDERS = {name: SHARED / "tokenizers" / name for name in TOKENIZERS} | {
+FOLDERS = {name: SHARED / "tokenizers" / name for name in REAL_TOKENIZERS} | {
     f"{name}, made here": stand_ins.data() / "tokenizers" / name for name in stand_ins.TOKENIZERS
 }
 SHORT = ("llama3_2, ", "t5_small, ")
@@ -80,7 +71,7 @@ def test_packs_of_every_kind_of_tokenizer_decode_to_its_ids_document_by_document
     options |= {"stride": stride} if stride else {}
     build(config(sources=source, output=out, tokenizer=folder, **options))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    names = TOKENIZERS.get(folder.name) or stand_ins.ENDS[folder.name]
+    names = REAL_TOKENIZERS.get(folder.name) or stand_ins.ENDS[folder.name]
     ends = [None if token is None else tokenizer.token_to_id(token) for token in names]
     expected = dict(enumerate(expected_ids(["", *texts, ""], tokenizer, *ends)))
     assert max(map(len, expected.values())) > 512

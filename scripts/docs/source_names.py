@@ -10,7 +10,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("packprep", "loaders", "schemas")
 
-# A string with one of these words is a sentence of a fault, whoever reports it.
+# A string with one of these words is the sentence of a fault.
 FAULT_WORDS = re.compile(r"\bexpected\b|\bsays\b|\bcannot be\b|; restore |; build again")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 

@@ -59,7 +59,7 @@ def error_of(line: str) -> str:
 
 
 def interpreter(code: str, *arguments: str, **variables: str) -> str:
-    """Standard output of this code in a new interpreter, with these variables set anew."""
+    """Standard output of this code in a new interpreter that has these variables."""
     unset = ("MALLOC_ARENA_MAX", "ARROW_DEFAULT_MEMORY_POOL")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     done = subprocess.run(

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from packprep.engines.tokenizer import Special, Tokenizer, load_tokenizer
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import SHARED, save_tokenizer, tiny_tokenizer
+from tests.helpers.corpus import REAL_TOKENIZERS, SHARED, save_tokenizer, tiny_tokenizer
 from tests.helpers.examples import long_but
 
 BOS, EOS = Special("<s>", 0), Special("</s>", 1)
@@ -208,20 +208,9 @@ def test_a_hub_that_does_not_answer_is_an_error_and_no_file_is_taken_for_absent(
     assert ends(load_tokenizer("user/name")) == (BOS, EOS)
 
 
-REAL = {
-    "gpt2": ("<|endoftext|>", "<|endoftext|>"),
-    "llama3_2": ("<|begin_of_text|>", "<|eot_id|>"),
-    "qwen3": (None, "<|im_end|>"),
-    "mistral_nemo": ("<s>", "</s>"),
-    "gemma2": ("<bos>", "<eos>"),
-    "t5_small": (None, "</s>"),
-    "bert_base_uncased": ("[CLS]", "[SEP]"),
-}
-
-
-@pytest.mark.parametrize("name", long_but(["gpt2", "t5_small"], REAL))
+@pytest.mark.parametrize("name", long_but(["gpt2", "t5_small"], REAL_TOKENIZERS))
 def test_every_kind_of_tokenizer_needs_no_more_than_its_files(name: str) -> None:
-    bos, eos = REAL[name]
+    bos, eos = REAL_TOKENIZERS[name]
     folder = SHARED / "tokenizers" / name
     found = load_tokenizer(folder)
     reference = FastTokenizer.from_file(str(folder / "tokenizer.json"))

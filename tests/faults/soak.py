@@ -33,7 +33,7 @@ KINDS = dict(zip("oOwsri", KIND_NAMES, strict=True))
 
 
 class Failures:
-    """What did not go as it must, printed and counted."""
+    """Failures, printed and counted."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.failures = random.Random(seed), 0

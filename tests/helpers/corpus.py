@@ -24,6 +24,16 @@ from . import stand_ins
 ROOT = Path(__file__).parents[2]
 _SHARED = Path(os.environ.get("PACKPREP_TEST_DATA", ROOT.parent / "shared" / "data"))
 SHARED = _SHARED if _SHARED.exists() else stand_ins.data()
+REAL_TOKENIZERS = {
+    "gpt2": ("<|endoftext|>", "<|endoftext|>"),
+    "llama3_2": ("<|begin_of_text|>", "<|eot_id|>"),
+    "qwen3": (None, "<|im_end|>"),
+    "mistral_nemo": ("<s>", "</s>"),
+    "gemma2": ("<bos>", "<eos>"),
+    "t5_small": (None, "</s>"),
+    "bert_base_uncased": ("[CLS]", "[SEP]"),
+}
+"""Folders of real tokenizers below SHARED, with their BOS and EOS."""
 """Real text and tokenizers where a checkout has them beside it; else some that are made here."""
 
 _LINES = [

@@ -1,4 +1,4 @@
-"""How far a build is: stopped, running, waiting for tasks, or with nothing left."""
+"""Progress of a build that is stopped, running, waiting for tasks, or finished."""
 
 import json
 import os

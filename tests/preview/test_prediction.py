@@ -1,4 +1,4 @@
-"""What --dry-run and `packprep plan` say of an input they read completely is what is built."""
+"""Previews that read the whole input, `--dry-run` and `packprep plan`, give the build's figures."""
 
 import math
 import tempfile
@@ -140,7 +140,7 @@ OTHERS: list[dict[str, Any]] = [
 def test_previews_of_any_sources_windows_and_strategies_are_what_is_built(
     sizes: list[int], options: dict[str, Any], others: dict[str, Any]
 ) -> None:
-    """What cannot be foreseen cannot be built. Only the build refuses a split without packs."""
+    """A build refuses what its preview refuses, and a split without packs, too."""
     with tempfile.TemporaryDirectory() as name:
         for number, size in enumerate(sizes):
             write_jsonl(Path(name) / f"ids-{number}.jsonl", id_rows(size, number))

@@ -1,4 +1,4 @@
-"""What `verify_isolation` finds: each known leak with its cause, and none where there is none."""
+"""`verify_isolation` finds each known leak with its cause, and nothing in isolated models."""
 
 import re
 import sys
