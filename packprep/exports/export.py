@@ -17,7 +17,7 @@ from typing import Any
 from packprep.config.spellings import gone_format
 from packprep.exports.folder import PROGRESS, ExportFolder
 from packprep.exports.packs import read_packs
-from packprep.exports.registry import EXPORT_FORMATS, Opener
+from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
 from packprep.output.remote_lock import check_proven, store_locked
 from packprep.output.staging import SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
@@ -157,7 +157,7 @@ def _same_export(
 
 
 def _write(
-    folder: ExportFolder, source: CheckedOutput, open_split: Opener, progress: Progress
+    folder: ExportFolder, source: CheckedOutput, format_: ExportFormat, progress: Progress
 ) -> None:
     """Write all splits, from the first shard that is not finished."""
     manifest, skipped, done = source.manifest, folder.shards, 0
@@ -168,7 +168,7 @@ def _write(
             skipped -= len(entries)
             done += sum(entry.tokens or 0 for entry in entries)
             continue
-        writer = open_split(folder, manifest, split)
+        writer = format_.open(folder, manifest, split)
         finished, skipped = min(skipped, len(entries)), max(0, skipped - len(entries))
         done += sum(entry.tokens or 0 for entry in entries[:finished])
         for number, (entry, reading) in enumerate(source.shards(entries[finished:]), finished):

@@ -1,60 +1,69 @@
-"""The formats that an output can be exported to."""
+"""The formats that an output can be exported to: a new one is a module and a row here.
 
+`packprep export --help` reads this table, so the modules of the formats, which load Arrow, are
+imported when they are used.
+"""
+
+import importlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from packprep.exports.flat import MegatronWriter, NpyWriter
-from packprep.exports.folder import ExportFolder
-from packprep.exports.mds import MdsWriter
-from packprep.exports.packs import PackBatch
-from packprep.exports.tables import (
-    ArrowWriter,
-    Fields,
-    ParquetWriter,
-    all_fields,
-    axolotl_fields,
-    bridge_fields,
-    llama_factory_fields,
-    trl_fields,
-)
-from packprep.schemas.manifest import Manifest
+if TYPE_CHECKING:
+    from packprep.exports.folder import ExportFolder
+    from packprep.exports.packs import PackBatch
+    from packprep.schemas.manifest import Manifest
 
 
 class Writer(Protocol):
     """Protocol of what writes one split in a format."""
 
-    def write_shard(self, number: int, batches: Iterable[PackBatch]) -> None:
+    def write_shard(self, number: int, batches: "Iterable[PackBatch]") -> None:
         """Write the packs of one shard of the source."""
 
     def finish(self) -> None:
         """Write what needs all of them, such as an index."""
 
 
-Opener = Callable[[ExportFolder, Manifest, str], Writer]
+Opener = Callable[["ExportFolder", "Manifest", str], Writer]
 """Makes the writer of a split."""
 
 
-def _table(kind: type[ArrowWriter], fields: Fields) -> Opener:
-    return lambda folder, manifest, split: kind(folder, manifest, split, fields)
+class ExportFormat(NamedTuple):
+    """A format of another trainer.
+
+    opener: its `Opener`, as the name of a module of this folder and a name in it.
+    words: what it writes, for `packprep export --help`.
+    """
+
+    opener: str
+    words: str
+
+    def open(self, folder: "ExportFolder", manifest: "Manifest", split: str) -> Writer:
+        """Return the writer of a split."""
+        module, _, name = self.opener.partition(".")
+        found = getattr(importlib.import_module(f"packprep.exports.{module}"), name)
+        return cast("Opener", found)(folder, manifest, split)
 
 
-def _llama_factory(folder: ExportFolder, manifest: Manifest, split: str) -> Writer:
-    fields = partial(llama_factory_fields, max_length=manifest.max_length)
-    return ArrowWriter(folder, manifest, split, fields)
-
-
-EXPORT_FORMATS: Mapping[str, Opener] = MappingProxyType(
+EXPORT_FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
     {
-        "megatron": MegatronWriter,
-        "megatron-bridge": _table(ParquetWriter, bridge_fields),
-        "npy": NpyWriter,
-        "mds": MdsWriter,
-        "trl": _table(ArrowWriter, trl_fields),
-        "axolotl": _table(ArrowWriter, axolotl_fields),
-        "llama-factory": _llama_factory,
-        "parquet": _table(ParquetWriter, all_fields),
+        "megatron": ExportFormat(
+            "flat.MegatronWriter", ".bin and .idx: segments are sequences, packs documents"
+        ),
+        "megatron-bridge": ExportFormat(
+            "tables.megatron_bridge", "packed Parquet: input_ids, loss_mask, seq_start_id"
+        ),
+        "npy": ExportFormat(
+            "flat.NpyWriter", "flat ids, documents and offsets: OLMo-core, nanoGPT"
+        ),
+        "mds": ExportFormat("mds.MdsWriter", "shards of MosaicML streaming"),
+        "trl": ExportFormat("tables.trl", "rows for SFTTrainer: input_ids, labels, seq_lengths"),
+        "axolotl": ExportFormat("tables.axolotl", "pre-tokenized rows for Axolotl"),
+        "llama-factory": ExportFormat("tables.llama_factory", "a tokenized_path of LLaMA-Factory"),
+        "parquet": ExportFormat(
+            "tables.parquet", "all columns, Zstandard: archives, the hub's viewer"
+        ),
     }
 )
-"""Formats of other trainers."""
+"""Formats by the name that `--to` takes, in the order of `--help`."""

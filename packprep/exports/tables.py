@@ -10,6 +10,7 @@ megatron-bridge  input_ids, loss_mask, seq_start_id: packed Parquet. A mask's va
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,3 +159,15 @@ class _ParquetStream(pq.ParquetWriter):
 
     def write_batch(self, batch: pa.RecordBatch, row_group_size: int | None = _ROW_GROUP) -> None:
         super().write_batch(batch, row_group_size)
+
+
+megatron_bridge = partial(ParquetWriter, fields=bridge_fields)
+trl = partial(ArrowWriter, fields=trl_fields)
+axolotl = partial(ArrowWriter, fields=axolotl_fields)
+parquet = partial(ParquetWriter, fields=all_fields)
+
+
+def llama_factory(folder: ExportFolder, manifest: Manifest, split: str) -> ArrowWriter:
+    """Open the writer of a split for LLaMA-Factory, whose rows all have one length."""
+    fields = partial(llama_factory_fields, max_length=manifest.max_length)
+    return ArrowWriter(folder, manifest, split, fields)

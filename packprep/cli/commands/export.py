@@ -9,20 +9,26 @@ from packprep.cli.completion import of_paths
 from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
 from packprep.cli.printing import print_table
 from packprep.config.spellings import gone_format
+from packprep.exports.registry import EXPORT_FORMATS
 
 if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
 
-_FORMATS = (
-    "megatron",
-    "megatron-bridge",
-    "npy",
-    "mds",
-    "trl",
-    "axolotl",
-    "llama-factory",
-    "parquet",
-)  # a test compares them with exports.registry, which takes a second to import
+_WIDTH = max(map(len, EXPORT_FORMATS))
+_LINES = "\n".join(f"{name:{_WIDTH}}  {format_.words}" for name, format_ in EXPORT_FORMATS.items())
+_HELP = f"""Write the packs of OUT, in the same order, as files that another trainer reads.
+
+\b
+{_LINES}
+
+The export is absent or complete, and the same command resumes it. Equal outputs give equal
+bytes. export.json lists every file with its digest. An output of --share-prefixes needs
+--unshared: other trainers know no trees.
+
+\b
+Example:
+  packprep export packed --to megatron -o packed-megatron
+"""
 
 
 class _Format(click.Choice[str]):
@@ -34,14 +40,14 @@ class _Format(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-@click.command("export", short_help="Write an output in the format of another trainer.")
+@click.command("export", short_help="Write an output in the format of another trainer.", help=_HELP)
 @click.argument("source", metavar="OUT", type=OutputType())
 @click.option(
     "--to",
     required=True,
     metavar="FORMAT",
-    type=_Format(_FORMATS),
-    help=f"One of {', '.join(_FORMATS)}.",
+    type=_Format(EXPORT_FORMATS),
+    help=f"One of {', '.join(EXPORT_FORMATS)}.",
 )
 @click.option(
     "-o",
@@ -88,26 +94,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Write the packs of OUT, in the same order, as files that another trainer reads.
-
-    \b
-    megatron         .bin and .idx: segments are sequences, packs documents
-    megatron-bridge  packed Parquet: input_ids, loss_mask, seq_start_id
-    npy              flat ids, documents and offsets: OLMo-core, nanoGPT
-    mds              shards of MosaicML streaming
-    trl              rows for SFTTrainer: input_ids, labels, seq_lengths
-    axolotl          pre-tokenized rows for Axolotl
-    llama-factory    a tokenized_path of LLaMA-Factory
-    parquet          all columns, Zstandard: archives, the hub's viewer
-
-    The export is absent or complete, and the same command resumes it. Equal outputs give equal
-    bytes. export.json lists every file with its digest. An output of --share-prefixes needs
-    --unshared: other trainers know no trees.
-
-    \b
-    Example:
-      packprep export packed --to megatron -o packed-megatron
-    """
+    """Write the packs of OUT in another format."""
     from packprep.exports.export import export
     from packprep.support.progress import open_progress
 
