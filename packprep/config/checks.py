@@ -4,6 +4,7 @@ The first wrong option raises ConfigError.
 """
 
 import re
+from dataclasses import fields
 
 from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.option import TRAIN_FIELDS
@@ -46,37 +47,10 @@ def check(config: Options) -> None:
 
 
 def _check_ranges(config: Options) -> None:
-    least = {
-        "max_length": 2,
-        "stride": 0,
-        "min_document_tokens": 0,
-        "max_document_tokens": 0,
-        "limit": 1,
-        "max_tokens": 1,
-        "num_proc": 1,
-        "max_memory": 1,
-        "max_row_size": 1,
-        "num_tasks": 1,
-        "max_turns": 1,
-        "min_shared": 1,
-        "min_loss_tokens": 0,
-        "min_pack_tokens": 0,
-        "vocab_size": 1,
-        "shard_size": 1,
-        "unit_size": 1,
-        "window": 1,
-        "max_segments_per_pack": 1,
-        "pad_segment_to_multiple": 1,
-        "packs_multiple_of": 1,
-        "epochs": 1,
-        "balance_ranks": 1,
-        "num_packs": 1,
-        "seed": 0,
-    }
-    for key, bound in least.items():
-        value = getattr(config, key)
-        if value is not None and value < bound:
-            raise ConfigError(f"{key} is {value:,}, expected at least {bound}")
+    for spec in fields(config):
+        value, least = getattr(config, spec.name), spec.metadata["least"]
+        if None not in (value, least) and value < least:
+            raise ConfigError(f"{spec.name} is {value:,}, expected at least {least}")
     for key in ("max_length", "max_row_size"):
         if getattr(config, key) >= 2**31:
             raise ConfigError(f"{key} is {getattr(config, key):,}, expected less than 2^31")

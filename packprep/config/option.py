@@ -40,9 +40,9 @@ STRATEGY_NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 
 def option(
-    default: Any,
-    stage: Stage,
     group: str,
+    stage: Stage,
+    default: Any,
     text: str,
     metavar: str = "N",
     *,
@@ -50,13 +50,19 @@ def option(
     added: Any = None,
     per_source: bool = False,
     size: bool = False,
+    least: int | None = None,
 ) -> Any:
     """Define a field with its help text.
 
-    metavar: the name of the value on the help page. identity: False if the value does not decide
-    the bytes of the output, or a digest of the thing it names does. added: a build with this
-    value does not record it, so that its identity is that of builds before there was the option.
-    per_source: a table in `sources` may set it. size: the value is in bytes.
+    group: the heading on the help page.
+    metavar: the name of the value there.
+    identity: False if the value does not decide the bytes of the output, or a digest of the thing
+    it names does.
+    added: a build with this value does not record it, so that its identity is that of builds before
+    there was the option.
+    per_source: a table in `sources` may set it.
+    size: the value is in bytes.
+    least: the smallest number that it may be.
     """
     return field(
         default=default,
@@ -69,5 +75,6 @@ def option(
             "added": added,
             "per_source": per_source,
             "size": size,
+            "least": least,
         },
     )
