@@ -125,18 +125,9 @@ def open_rows(
         groups=tuple(name for name in group_columns(config) if name not in texts),
         begin=begin,
     )
-    if source.format.open is not None:
-        rows = source.format.open(source, path, wanted).with_format("arrow")
-        yield from rows.iter(batch_size=ROWS_PER_TABLE)
-        return
-    if source.format.local_tables is not None:
-        yield from source.format.local_tables(source, path, wanted)
-        return
-    assert source.format.tables is not None
-    with source.plain() as file:
-        for table in source.format.tables(file, source, wanted):
-            rows = len(table) if chats is None else ROWS_PER_TABLE
-            yield from (table.slice(first, rows) for first in range(0, len(table), rows or 1))
+    for table in source.format.tables(source, path, wanted):
+        rows = len(table) if chats is None else ROWS_PER_TABLE
+        yield from (table.slice(first, rows) for first in range(0, len(table), rows or 1))
 
 
 def _reason(error: Exception, source: Source) -> str:

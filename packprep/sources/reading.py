@@ -29,6 +29,7 @@ from packprep.sources.opening import open_rows, readable, unpacked
 from packprep.sources.row_text import as_rows, columns_read, text_columns
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
+from packprep.support.problems import reader_problems
 
 if TYPE_CHECKING:
     from packprep.chat.conversations import ConversationColumns
@@ -194,7 +195,8 @@ def _check_columns(
     beside = (chats.tools, chats.variables) if chats is not None else ()
     wanted = [name for name in columns_read(config, chats) if name not in beside]
     if source.format.has_own_columns and (
-        all(table[name].null_count < len(table) for name in wanted) or table["problem"][0].is_valid
+        all(table[name].null_count < len(table) for name in wanted)
+        or reader_problems(table)[0].is_valid
     ):
         return
     names = source.format.columns(source, path)

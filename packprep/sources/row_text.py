@@ -21,7 +21,7 @@ from packprep.schemas.names import array
 from packprep.sources.carried import RowProblems, RowShape, number_columns, read_numbers
 from packprep.sources.formats.arrow_columns import group_text, one_array, sound, text_column
 from packprep.support.errors import ConfigError
-from packprep.support.problems import BadRow, Problem, no_problems, too_large, with_problem
+from packprep.support.problems import BadRow, Problem, reader_problems, too_large, with_problem
 
 if TYPE_CHECKING:
     from packprep.chat.conversations import ConversationColumns
@@ -87,7 +87,11 @@ def as_rows(
         rows = _conversations(table, config, shape, chats)
     else:
         names = text_columns(config)
-        rows = as_text(table, names, config, is_utf8=is_utf8) if names else _without_text(table)
+        rows = (
+            as_text(table, names, config, is_utf8=is_utf8)
+            if names
+            else pa.table({"problem": reader_problems(table)})
+        )
     groups = {}
     for name in group_columns(config):
         groups[name], problem = group_text(table[name], name, one_array(rows["problem"]))
@@ -140,11 +144,7 @@ def _conversations(
         chats
     ]
     rows, *others = (render_chats(table, side, shape.finder) for side in sides)
-    problem = (
-        table["problem"].combine_chunks()
-        if "problem" in table.column_names
-        else rows["problem"].combine_chunks()
-    )
+    problem = reader_problems(table)
     for side in (rows, *others):
         problem = pc.coalesce(problem, side["problem"].combine_chunks())
         problem = _without_large(side["text"].combine_chunks(), problem, config)
@@ -159,17 +159,6 @@ def _conversations(
     return _with_problems(rows, problem)
 
 
-def _without_text(table: pa.Table) -> pa.Table:
-    """`problem` alone."""
-    return pa.table(
-        {
-            "problem": table["problem"]
-            if "problem" in table.column_names
-            else no_problems(len(table))
-        }
-    )
-
-
 def as_text(
     table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False
 ) -> pa.Table:
@@ -177,10 +166,7 @@ def as_text(
 
     is_utf8: see `as_rows`.
     """
-    count = len(table)
-    problem = (
-        table["problem"].combine_chunks() if "problem" in table.column_names else no_problems(count)
-    )
+    problem = reader_problems(table)
     columns = {}
     for name in names:
         columns[name], problem = text_column(table[name], name, problem, is_utf8)
@@ -202,7 +188,7 @@ def as_text(
         problem = _without_large(side, problem, config)
     missing = Problem(BadRow.NULL, f"the row has no {' and '.join(map(repr, names))}")
     problem = with_problem(problem, pc.is_null(text), missing)
-    if problem.null_count < count:
+    if problem.null_count < len(table):
         text = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
     arrays = {"text": text, "problem": problem}
     if config.pair_columns:

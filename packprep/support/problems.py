@@ -1,7 +1,8 @@
 """Problems of rows that cannot be used: a word to count them by, and a sentence.
 
 Tables of rows have a column `problem` of type PROBLEM, a struct of both. It is null if nothing is
-wrong with the row.
+wrong with the row. In tables of a source it is READER_PROBLEM: a source may have a column
+`problem` too.
 """
 
 from collections.abc import Iterable
@@ -57,11 +58,20 @@ def too_large(subject: str, limit: int) -> Problem:
 
 
 PROBLEM = pa.struct([("reason", pa.string()), ("detail", pa.string())])
+READER_PROBLEM = "\0problem"
+"""Column that a reader adds to those of a source. No command line can name such a column."""
 
 
 def no_problems(rows: int) -> pa.StructArray:
     """A column `problem` of rows without problems."""
     return pa.nulls(rows, PROBLEM)
+
+
+def reader_problems(table: pa.Table) -> "pa.Array[Any]":
+    """Problems that the reader found in the rows of a source."""
+    if READER_PROBLEM not in table.column_names:
+        return no_problems(len(table))
+    return table[READER_PROBLEM].combine_chunks()
 
 
 def problem_array(problems: Iterable[Problem | None]) -> pa.StructArray:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,8 +16,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from packprep.config.build_config import BuildConfig
 from packprep.sources.formats.format import Wanted
+from packprep.sources.formats.raw_files import suffixes
 from packprep.sources.formats.registry import format_of
 from packprep.sources.source import Source
+from packprep.support.problems import READER_PROBLEM
 from packprep.support.progress import Silent
 
 from . import stand_ins
@@ -112,15 +115,18 @@ def tables_of(file: Any, name: str, **options: Any) -> Iterator[pa.Table]:
     """Tables with column text, read from a file with this name and these uncompressed bytes."""
     kind = format_of(name)
     assert kind is not None
-    assert kind.tables is not None
     wanted = Wanted(config=BuildConfig(**options), columns=("text",))
-    source = Source(name, kind.name, name, 0, "")
-    return kind.tables(io.BufferedReader(file), source, wanted)
+    source = mock.Mock(spec=Source(name, kind.name, name, 0, ""))
+    source.name, source.suffix = name, suffixes(name)[0]
+    source.plain.return_value = io.BufferedReader(file)
+    return kind.tables(source, None, wanted)
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """The rows of a reader, with reason and detail of a problem in one line."""
-    return [row | {"problem": one_line(row["problem"])} for row in table.to_pylist()]
+    names = ["problem" if name == READER_PROBLEM else name for name in table.column_names]
+    rows = table.rename_columns(names).to_pylist()
+    return [row | {"problem": one_line(row["problem"])} for row in rows]
 
 
 def one_line(problem: Mapping[str, str] | None) -> str | None:

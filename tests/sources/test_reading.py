@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import BuildConfig
+from packprep.config.checks import RESERVED
 from packprep.sources import reading
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
@@ -101,6 +102,16 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str, suffix: str
     assert rows(tmp_path / f"{name}{suffix}") == [
         {"text": text, "problem": None} for text in ("a", "b\nc", "日本")
     ]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_column_may_have_any_name_that_packprep_uses_itself(tmp_path: Path, name: str) -> None:
+    table = pa.table({each: [f"{each} 1", f"{each} 2"] for each in sorted(RESERVED)})
+    WRITERS[name](tmp_path / name, table)
+    for each in table.column_names:
+        texts = [f"{each} 1", f"{each} 2"]
+        found = rows(tmp_path / name, text_column=each, group_column=each)
+        assert found == [{"text": text, "problem": None, "group": text} for text in texts]
 
 
 def test_a_saved_dataset_is_read_as_it_is(tmp_path: Path) -> None:

@@ -8,30 +8,24 @@ follows them, are an error before anything does.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
 from packprep.sources.formats.arrow_columns import sound
-from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
-from packprep.support.problems import no_problems
+from packprep.sources.formats.format import ROWS_PER_TABLE, Format, Input, LocalPath, Wanted
+from packprep.support.problems import READER_PROBLEM, no_problems
 
 
-def _tables(path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
-    """Tables of those of the wanted columns that there are, as they are, and no problem yet."""
+def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
+    """Tables of those of the wanted columns that there are, as they are."""
     with _opened(str(path)) as (schema, batches):
         places = [schema.names.index(name) for name in wanted.columns if name in schema.names]
         for batch in batches:
             columns = [sound(batch.column(place)) for place in places]
-            names = [*(schema.names[place] for place in places), "problem"]
-            yield pa.table([*columns, no_problems(len(batch))], names=names)
-
-
-def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
-    from packprep.sources.formats.builder import streamed
-
-    return streamed(partial(_tables, path, wanted), wanted.scratch)
+            names = [*(schema.names[place] for place in places), READER_PROBLEM]
+            table = pa.table([*columns, no_problems(len(batch))], names=names)
+            for first in range(0, len(table), ROWS_PER_TABLE):
+                yield table.slice(first, ROWS_PER_TABLE)
 
 
 def _columns(source: Input, path: LocalPath) -> list[str]:
@@ -52,4 +46,4 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
             yield stream.schema, iter(stream)
 
 
-ARROW = Format(name="arrow", endings=("arrow",), columns=_columns, open=_open)
+ARROW = Format(name="arrow", endings=("arrow",), columns=_columns, tables=_tables)

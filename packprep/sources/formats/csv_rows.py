@@ -7,7 +7,7 @@ that does not fit the header is reported.
 `pyarrow.csv` (26) reports less: it accepts an open quote, and text after a closing one, counts rows
 instead of lines, and stops at a row that is not UTF-8, where we only skip that row.
 
-Each table has the asked columns as strings and `problem` (see problems.py).
+Each table has the asked columns as strings and READER_PROBLEM (see problems.py).
 """
 
 import csv
@@ -21,14 +21,14 @@ import pyarrow as pa
 from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
 from packprep.sources.formats.raw_files import NUL, escaped_bytes
 from packprep.support.errors import InputError
-from packprep.support.problems import BadRow, Problem, problem_array
+from packprep.support.problems import READER_PROBLEM, BadRow, Problem, problem_array
 
 _ROWS = 1000
 csv.field_size_limit(2**31 - 1)  # for the whole process, so the reader below has its own limit
 
 
-def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
-    with _decoded(file) as text:
+def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
+    with _decoded(source.plain()) as text:
         reader = CsvReader(text, _delimiter(source), wanted.config.max_row_size, source.name)
         header = reader.header()
         while rows := list(itertools.islice(reader.rows(header), _ROWS)):
@@ -129,7 +129,7 @@ def _table(
                 values[number] = None
                 problems[number] = problems[number] or Problem(BadRow.BAD_UTF8, f"{name!r} {wrong}")
         arrays.append(pa.array(values, pa.string()))
-    return pa.table([*arrays, problem_array(problems)], names=[*columns, "problem"])
+    return pa.table([*arrays, problem_array(problems)], names=[*columns, READER_PROBLEM])
 
 
 CSV = Format(
@@ -137,6 +137,7 @@ CSV = Format(
     endings=("csv", "tsv"),
     columns=_columns,
     tables=_tables,
+    is_streamed=True,
     numbers_are_text=True,
     finds_bad_utf8=True,
 )

@@ -1,10 +1,13 @@
 """Rows of datasets in files of `datasets` itself: written by `save_to_disk`, or from the hub."""
 
+from collections.abc import Iterator
 from typing import Any
+
+import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
 from packprep.schemas.storage.stores import is_url
-from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
+from packprep.sources.formats.format import Format, Input, LocalPath, Wanted, tables_in
 from packprep.support.errors import InputError
 from packprep.support.hub import asking
 
@@ -26,14 +29,14 @@ def open_hub(name: str, config: BuildConfig) -> Any:
         ) from None
 
 
-def _open_hub(source: Input, path: LocalPath, wanted: Wanted) -> Any:
-    return open_hub(source.name, wanted.config)
+def _hub_tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
+    return tables_in(open_hub(source.name, wanted.config))
 
 
-def _open_saved(source: Input, path: LocalPath, wanted: Wanted) -> Any:
+def _saved_tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
     import datasets
 
-    return datasets.load_from_disk(str(path))
+    return tables_in(datasets.load_from_disk(str(path)))
 
 
 def _columns(source: Input, path: LocalPath) -> None:
@@ -53,7 +56,7 @@ def _count_saved(source: Input, config: BuildConfig) -> int | None:
 SAVED = Format(
     name="saved",
     columns=_columns,
-    open=_open_saved,
+    tables=_saved_tables,
     count=_count_saved,
     is_folder=True,
     options=frozenset({"split"}),
@@ -61,7 +64,7 @@ SAVED = Format(
 HUB = Format(
     name="hub",
     columns=_columns,
-    open=_open_hub,
+    tables=_hub_tables,
     count=_count_hub,
     options=frozenset({"name", "revision", "split"}),
 )

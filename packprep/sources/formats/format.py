@@ -58,11 +58,10 @@ class Format:
     endings: of names of its files, without compression and dot; empty if it is not a single file.
     columns: names of the columns, without reading the rows; None if each table has all of them.
 
-    One of three reads rows. tables: of a format that is read front to back, from its plain bytes to
-    tables of the wanted columns and `problem`, in row order. open: of one that needs random access
-    to a local file, to a `datasets` object of its rows. local_tables: of files of token ids, to
-    tables as from `tables`.
-
+    tables: the rows, in order, as tables of the wanted columns, or of all; and READER_PROBLEM, if
+    the reader itself finds problems.
+    is_streamed: True if it reads the plain bytes of the source from front to back, so that the
+    source may be compressed or in a store; False if it needs random access to a local file.
     has_own_columns: True if each row names its columns, so that a later row may have others.
     first_types: Arrow types of columns by the first rows, if the reader must know them; null
     where none of these rows has a value.
@@ -84,9 +83,8 @@ class Format:
     name: str
     endings: tuple[str, ...] = ()
     columns: Callable[[Input, LocalPath], Sequence[str] | None]
-    tables: Callable[[io.BufferedReader, Input, Wanted], Iterator[pa.Table]] | None = None
-    open: Callable[[Input, LocalPath, Wanted], Any] | None = None
-    local_tables: Callable[[Input, LocalPath, Wanted], Iterator[pa.Table]] | None = None
+    tables: Callable[[Input, LocalPath, Wanted], Iterator[pa.Table]]
+    is_streamed: bool = False
     has_own_columns: bool = False
     first_types: Callable[[Input, Sequence[str]], dict[str, pa.DataType]] | None = None
     numbers_are_text: bool = False
@@ -100,7 +98,8 @@ class Format:
     is_folder: bool = False
     options: frozenset[str] = frozenset()
 
-    @property
-    def is_streamed(self) -> bool:
-        """True if it is read in place, also compressed or in a store."""
-        return self.tables is not None
+
+def tables_in(rows: Any) -> Iterator[pa.Table]:
+    """The rows of a `datasets` object as tables."""
+    tables: Iterator[pa.Table] = rows.with_format("arrow").iter(batch_size=ROWS_PER_TABLE)
+    return tables

@@ -4,12 +4,11 @@ The JSON builder of `datasets` fixes the type of every column by the first 10 MB
 row with one more key stops it, and a number in the text column becomes text. Here other columns may
 differ from row to row, a value that is not text is reported, and so is the number of its row.
 
-Each table has the wanted columns and `problem` (see problems.py). A column is strings, numbers of a
-given type, or JSON text where values are nested; null where a row has no value. A column of groups
-is always text.
+Each table has the wanted columns and READER_PROBLEM (see problems.py). A column is strings, numbers
+of a given type, or JSON text where values are nested; null where a row has no value. A column of
+groups is always text.
 """
 
-import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -32,7 +31,14 @@ from packprep.sources.formats.json_values import (
 from packprep.sources.formats.raw_files import numbered_lines
 from packprep.support.errors import InputError
 from packprep.support.json_words import json_kind
-from packprep.support.problems import BadRow, Problem, no_problems, problem_array, too_large
+from packprep.support.problems import (
+    READER_PROBLEM,
+    BadRow,
+    Problem,
+    no_problems,
+    problem_array,
+    too_large,
+)
 
 BLOCK_BYTES = 4 << 20
 _PIECE = 1 << 18
@@ -40,14 +46,15 @@ _PIECE = 1 << 18
 _GROUP_TYPES: tuple[pa.DataType, ...] = (GROUP, pa.int64(), pa.bool_())
 
 
-def _read(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
+def _read(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
     """Rows of JSON lines, of an array of objects, or of a single object."""
-    if wanted.begin:
-        file.seek(wanted.begin)
     types = read_types(wanted.numbers) | dict.fromkeys(wanted.nested, JSON_TEXT)
     types = dict.fromkeys(wanted.groups, GROUP) | types
     columns = {name: types.get(name, pa.string()) for name in wanted.columns}
-    return _tables(file, columns, wanted.config.max_row_size, source.name)
+    with source.plain() as file:
+        if wanted.begin:
+            file.seek(wanted.begin)
+        yield from _tables(file, columns, wanted.config.max_row_size, source.name)
 
 
 def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str, pa.DataType]:
@@ -133,7 +140,7 @@ def _tables(
             arrays = [pa.array([None], kind) for kind in columns.values()]
             yield pa.table(
                 [*arrays, problem_array([too_large("the line", limit)])],
-                names=[*columns, "problem"],
+                names=[*columns, READER_PROBLEM],
             )
             while rest and not rest.endswith(
                 b"\n"
@@ -170,7 +177,7 @@ def _parse(block: bytes, columns: Columns) -> pa.Table | None:
         if not _one_a_line(block.lstrip(b"\n"), len(table)):
             return None
         table = table.cast(pa.schema(list(columns.items())))
-        return table.append_column("problem", no_problems(len(table)))
+        return table.append_column(READER_PROBLEM, no_problems(len(table)))
     return None
 
 
@@ -247,7 +254,7 @@ def _from_values(rows: Iterable[Any], columns: Columns, limit: int = 0) -> pa.Ta
             values[name].append(value)
         problems.append(problem)
     arrays = [pa.array(values[name], kind) for name, kind in columns.items()]
-    return pa.table([*arrays, problem_array(problems)], names=[*columns, "problem"])
+    return pa.table([*arrays, problem_array(problems)], names=[*columns, READER_PROBLEM])
 
 
 def _loads(row: bytes, columns: Columns, limit: int) -> tuple[Any, Problem | None]:
@@ -303,6 +310,7 @@ JSON = Format(
     endings=("jsonl", "json"),
     columns=_columns,
     tables=_read,
+    is_streamed=True,
     has_own_columns=True,
     first_types=_first_types,
     finds_bad_utf8=True,

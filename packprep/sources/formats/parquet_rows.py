@@ -2,17 +2,23 @@
 
 import contextlib
 import glob
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packprep.config.build_config import BuildConfig
-from packprep.sources.formats.format import ROWS_PER_TABLE, Format, Input, LocalPath, Wanted
+from packprep.sources.formats.format import (
+    ROWS_PER_TABLE,
+    Format,
+    Input,
+    LocalPath,
+    Wanted,
+    tables_in,
+)
 
 
-def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
+def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
     import datasets
     import pyarrow.dataset as pds  # brings pandas along, a fifth of a second
 
@@ -22,7 +28,7 @@ def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
     checked = pds.ParquetFragmentScanOptions(
         page_checksum_verification=True, pre_buffer=False, use_buffered_stream=True
     )
-    return datasets.load_dataset(
+    rows = datasets.load_dataset(
         "parquet",
         split="train",
         streaming=True,
@@ -32,6 +38,7 @@ def _open(source: Input, path: LocalPath, wanted: Wanted) -> Any:
         columns=names or None,
         fragment_scan_options=checked,
     )
+    return tables_in(rows)
 
 
 def _columns(source: Input, path: LocalPath) -> Sequence[str]:
@@ -53,7 +60,7 @@ PARQUET = Format(
     name="parquet",
     endings=("parquet",),
     columns=_columns,
-    open=_open,
+    tables=_tables,
     count=_count,
     text_per_byte=3.0,  # two to four
 )

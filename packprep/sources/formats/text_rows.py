@@ -5,7 +5,7 @@ names neither file nor line of a byte that is not UTF-8. Here only one row is in
 row is reported with its number.
 
 Line ends \\r\\n and \\r are read as \\n; a byte order mark is not part of the text. Each table has
-`text` and `problem` (see problems.py).
+`text` and READER_PROBLEM (see problems.py).
 """
 
 import io
@@ -16,17 +16,17 @@ import pyarrow as pa
 
 from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
 from packprep.sources.formats.raw_files import NUL, escaped_bytes
-from packprep.support.problems import BadRow, Problem, problem_array, too_large
+from packprep.support.problems import READER_PROBLEM, BadRow, Problem, problem_array, too_large
 
 BLOCK = 1 << 20
 
 
-def _tables(file: io.BufferedReader, source: Input, wanted: Wanted) -> Iterator[pa.Table]:
+def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
     by, limit = wanted.config.sample_by, wanted.config.max_row_size
     rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[by]
     taken: list[tuple[str | None, Problem | None]] = []
     size = 0
-    with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape") as text:
+    with io.TextIOWrapper(source.plain(), "utf-8-sig", "surrogateescape") as text:
         for value, line in rows(text, limit):
             taken.append(_checked(value, line, by, limit))
             size += len(value or "")
@@ -91,11 +91,18 @@ def _checked(
 
 def _table(rows: list[tuple[str | None, Problem | None]]) -> pa.Table:
     texts, problems = zip(*rows, strict=True)
-    return pa.table({"text": pa.array(texts, pa.string()), "problem": problem_array(problems)})
+    return pa.table({"text": pa.array(texts, pa.string()), READER_PROBLEM: problem_array(problems)})
 
 
 def _columns(source: Input, path: LocalPath) -> list[str]:
     return ["text"]
 
 
-TEXT = Format(name="text", endings=("txt",), columns=_columns, tables=_tables, finds_bad_utf8=True)
+TEXT = Format(
+    name="text",
+    endings=("txt",),
+    columns=_columns,
+    tables=_tables,
+    is_streamed=True,
+    finds_bad_utf8=True,
+)

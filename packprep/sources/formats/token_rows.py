@@ -26,7 +26,6 @@ from packprep.sources.token_files.names import (
     beside_megatron,
     beside_npy,
 )
-from packprep.support.problems import no_problems
 
 _Layout = Callable[[Path, str, Findings], TokenLayout | None]
 
@@ -67,7 +66,7 @@ def _token_format(
         name=name,
         endings=endings,
         columns=_columns,
-        local_tables=tables,
+        tables=tables,
         beside=beside,
         row_begins=row_begins,
         count=count,
@@ -80,7 +79,7 @@ def _columns(source: Input, path: LocalPath) -> None:
 
 
 def _tables(layout: TokenLayout, wanted: Wanted) -> Iterator[pa.Table]:
-    """Runs of documents from row `begin` on, as tables of lists and no problem."""
+    """Runs of documents from row `begin` on, as tables of lists."""
     ids = wanted.config.input_ids_column
     assert ids is not None  # a build of text refuses these files
     mask = wanted.config.loss_mask_column if layout.mask is not None else None
@@ -89,7 +88,7 @@ def _tables(layout: TokenLayout, wanted: Wanted) -> Iterator[pa.Table]:
         columns: dict[str, Any] = {ids: _lists(offsets, layout.tokens(first, last))}
         if mask is not None:
             columns[mask] = _lists(offsets, layout.mask_values(first, last))
-        yield pa.table(columns | {"problem": no_problems(last - first)})
+        yield pa.table(columns)
 
 
 def _lists(offsets: pa.Array[Any], values: Any) -> pa.Array[Any]:
