@@ -88,6 +88,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         print("\nA test changed the zoo, use zoo.copy:", *changed, sep="\n  ", file=sys.stderr)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def environment_of_a_module() -> Iterator[None]:
+    """Take back what a module's tests, or libraries that they import, set in the environment.
+
+    Later tests in the same process pass it on to commands, which would behave otherwise.
+    """
+    with mock.patch.dict(os.environ):
+        yield
+
+
 @pytest.fixture(scope="session")
 def zoo() -> "Zoo":
     """The finished outputs of tests/helpers/zoo.py, which tests only read."""

@@ -330,7 +330,7 @@ class Tree:
         started = time.monotonic()
         while process.poll() is None:
             time.sleep(0.2)
-            if _used(process.pid) > seconds or time.monotonic() - started > seconds + 30:
+            if _used(process.pid) > seconds or time.monotonic() - started > 5 * seconds + 60:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
