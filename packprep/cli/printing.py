@@ -44,7 +44,7 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
     A warning for text that a chat template leaves out goes to standard error, `quiet` or not.
     """
     from packprep.inspect.report_file import read_report
-    from packprep.output.report import left_out_sentence, table
+    from packprep.reports.closing import left_out_sentence, table
     from packprep.schemas.manifest import read_manifest
 
     manifest = read_manifest(output)

@@ -1,4 +1,4 @@
-"""Account of a build: report.json for machines, a table for people.
+"""Account of a build, as report.json has it.
 
 Every token is counted exactly once. The keys of report.json are stable; `packprep.schemas` has
 their JSON Schema.
@@ -13,7 +13,7 @@ import numpy as np
 
 from packprep.chat.turn_counts import TurnCounts
 from packprep.config.build_config import BuildConfig
-from packprep.packing.account import Dropped, Sums
+from packprep.packing.account import Sums
 from packprep.schemas.report import (
     DocumentCounts,
     DocumentsPerPack,
@@ -21,7 +21,6 @@ from packprep.schemas.report import (
     LeftOutText,
     MixedSource,
     PhaseSource,
-    Report,
     ReportEpoch,
     ReportLeftOut,
     ReportMix,
@@ -31,7 +30,6 @@ from packprep.schemas.report import (
     ReportWindow,
     SourceAccount,
 )
-from packprep.support.clock import START
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
@@ -393,224 +391,3 @@ def _splits(windows: Sequence[ReportWindow]) -> dict[str, ReportSplit]:
         counts["segments"] += window["segments"]
         counts["tokens"] += window["tokens"]
     return splits
-
-
-def table(report: Report) -> list[tuple[str, str]]:
-    """Rows of the closing table: a name, and the figure as text."""
-    documents, tokens, seconds = report["documents"], report["tokens"], report["seconds"]
-    rows = [
-        (
-            "documents",
-            f"{documents['in']:,}" + _parts({"empty": documents["empty"]} | documents["skipped"]),
-        )
-    ]
-    rows += _turn_rows(report) if "turns" in report else []
-    rows.append(
-        (
-            "tokens in",
-            f"{tokens['tokens_in']:,}"
-            + _parts({"BOS": tokens["bos_added"], "EOS": tokens["eos_added"]}),
-        )
-    )
-    if mix := report.get("mix"):
-        repeated = {
-            key: sum(source["repeated"][key] for source in mix["sources"])
-            for key in ("documents", "tokens")
-        }
-        rows.append(
-            (
-                "repeated",
-                f"{repeated['tokens']:,} of these, in {repeated['documents']:,} copies of "
-                "documents",
-            )
-        )
-    rows.append(("tokens packed", f"{tokens['tokens_packed']:,}"))
-    if shared := tokens.get("shared", 0):
-        written = tokens["tokens_packed"] - tokens["filler"]
-        rows.append(
-            (
-                "shared",
-                f"{shared:,} tokens of rows not written again; "
-                f"{(written + shared) / written:.2f} tokens of rows per token",
-            )
-        )
-    if (apart := report.get("groups_apart")) and apart["groups"]:
-        rows.append(
-            (
-                "groups apart",
-                f"{apart['groups']:,}, whose {apart['rows']:,} rows are in several windows",
-            )
-        )
-    counted = {
-        "overlap": tokens["overlap"],
-        "continuation BOS": tokens["continuation_bos"],
-        "filler": tokens["filler"],
-        "truncated": tokens["truncated"],
-    }
-    rows += [(name, f"{count:,}") for name, count in counted.items() if count]
-    for reason, count in tokens["dropped"].items():
-        dropped = documents["dropped"].get(reason)
-        rows.append(
-            (
-                f"dropped, {reason}",
-                f"{count:,}" + (f" in {dropped:,} documents" if dropped else ""),
-            )
-        )
-    if documents["cut"]:
-        rows.append(
-            (
-                "text cut",
-                f"{documents['cut_characters']:,} characters of {documents['cut']:,} documents",
-            )
-        )
-    if (left_out := report.get("left_out")) and left_out["documents"]:
-        rows.append(
-            (
-                "left out",
-                f"{left_out['characters']:,} characters ({left_out['tokens']:,} tokens) by the "
-                f"template, in {left_out['documents']:,} documents",
-            )
-        )
-    rows.append(("tokens lost", f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"))
-    if tokens["dropped"].get(Dropped.NOT_DRAWN):
-        drawn = Sums.of_ledger(tokens).drawn
-        rows[-1] = (
-            "tokens lost",
-            f"{drawn.tokens_lost:,} ({drawn.tokens_lost_share:.3%}) of those drawn",
-        )
-    rows += [_mixed(source) for source in mix["sources"]] if mix else []
-    for number, phase in enumerate(report.get("phases", []), 1):
-        rows += _phase_rows(number, phase)
-    splits = (
-        {name: counts["packs"] for name, counts in report["splits"].items()}
-        if len(report["splits"]) > 1
-        else {}
-    )
-    rows.append(("packs", f"{report['packs']:,}" + _parts(splits)))
-    rows.append(("utilization", f"{report['utilization']:.3%}"))
-    if epochs := report.get("epochs"):
-        least, most = (
-            {key: choose(epoch[key] for epoch in epochs) for key in ("utilization", "bias")}
-            for choose in (min, max)
-        )
-        rows.append(
-            (
-                "epochs",
-                f"{len(epochs)}, added up above; each has all documents, utilization "
-                f"{least['utilization']:.3%} to {most['utilization']:.3%}, bias "
-                f"{least['bias']:.2f} to {most['bias']:.2f}",
-            )
-        )
-    if "loss_tokens" in report and "loss_utilization" in report:
-        rows.append(
-            (
-                "tokens trained",
-                f"{report['loss_tokens']:,} ({report['loss_utilization']:.3%} of all packs)",
-            )
-        )
-    rows.append(
-        (
-            "lower bound",
-            f"{report['bound']:,} packs; gap {report['gap']:,} ({report['gap_share']:.3%})",
-        )
-    )
-    rows.append(
-        ("bias", f"{report['bias']:.2f} (1: equal lengths, 0: random, below 0: long with short)")
-    )
-    rows.append(("straggler", f"{report['straggler']:.2f}x at {report['straggler_ranks']} ranks"))
-    spread = report["documents_per_pack"]
-    rows.append(
-        (
-            "documents per pack",
-            f"p50 {spread['p50']:,}, p95 {spread['p95']:,}, max {spread['max']:,}",
-        )
-    )
-    rows.append(("bytes", f"{report['bytes']:,} in {report['shards']:,} shards"))
-    work = {name: spent for name, spent in seconds.items() if name not in (START, "total")}
-    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in work.items())
-    rows.append(("seconds", f"{seconds['total']:.1f} ({parts})"))
-    started = f" after a start of {seconds[START]:.1f} s" if START in seconds else ""
-    memory = f"peak memory {report['peak_memory_bytes'] / 1e6:,.0f} MB"
-    rows.append(("tokens/s", f"{report['tokens_per_second']:,.0f}{started}; {memory}"))
-    rows.append(("sha256", report["sha256"]))
-    return rows
-
-
-def _turn_rows(report: Report) -> list[tuple[str, str]]:
-    """Rows of the closing table about documents of turns."""
-    turns, skipped = report["turns"], sum(report["documents"]["skipped"].values())
-    whole = turns["rows"] - turns["split_rows"] - skipped
-    kinds = {
-        "with a document per turn" if "left_out" in report else "with several documents": turns[
-            "split_rows"
-        ],
-        "whole": whole,
-    }
-    rows = [("rows", f"{turns['rows']:,}" + _parts(kinds))]
-    notes = {
-        "whole rows in which only text of no message changes": turns["same_text_rows"],
-        "rows without a turn of the assistant": turns["without_turn"],
-        "turns trained from their own text on": turns["at_text"],
-        "earlier turns left out by --max-turns": turns["earlier"],
-    }
-    rows += [("", f"{count:,} {words}") for words, count in notes.items() if count]
-    if turns["behind_rows"]:
-        rows.append(
-            (
-                "behind last turn",
-                f"{turns['behind_characters']:,} characters in {turns['behind_rows']:,} rows",
-            )
-        )
-    return rows
-
-
-def left_out_sentence(report: Report) -> str | None:
-    """Warning for text that the chat template does not write; None where it writes all."""
-    left_out = report.get("left_out")
-    if left_out is None or not left_out["documents"]:
-        return None
-    fields = " and ".join(field.replace("_", " ") for field in left_out["fields"])
-    return (
-        f"the chat template leaves out {left_out['characters']:,} characters of {fields} in "
-        f"{left_out['documents']:,} documents, first at {report['left_out_example']}: a model is "
-        f"not trained on it; to train it, {_left_out_advice(report)}"
-    )
-
-
-def _left_out_advice(report: Report) -> str:
-    another = "choose a template that writes it (--chat-template)"
-    if "turns" not in report:
-        return f"build with --turns auto, or {another}"
-    return f"raise --max-turns, or {another}" if report["turns"]["earlier"] else another
-
-
-def _mixed(source: MixedSource) -> tuple[str, str]:
-    """Row of the closing table for one source of a mix."""
-    shares = f"{source['share']:.3%} of tokens, asked {source['asked_share']:.3%}"
-    return (
-        f"mix, {source['name']}",
-        f"{shares}; {source['trained_tokens']:,} tokens, {source['epochs']:.3f} epochs",
-    )
-
-
-def _phase_rows(number: int, phase: ReportPhase) -> list[tuple[str, str]]:
-    """Rows of the closing table for one phase."""
-    tokens = phase["tokens"]["tokens_packed"]
-    rows = [
-        (
-            f"phase {number}",
-            f"{tokens:,} tokens in {phase['packs']:,} packs of {phase['max_length']:,}, "
-            f"{phase['utilization']:.3%} full",
-        )
-    ]
-    if len(phase["sources"]) > 1:
-        rows += [
-            ("", f"{source['share']:.3%} {source['name']}, asked {source['asked_share']:.3%}")
-            for source in phase["sources"]
-        ]
-    return rows
-
-
-def _parts(counts: Mapping[str, int]) -> str:
-    parts = [f"{count:,} {name}" for name, count in counts.items() if count]
-    return f" ({', '.join(parts)})" if parts else ""

@@ -10,10 +10,10 @@ from packprep.inspect.histograms import COST_UNIT, Measured, measure_output
 from packprep.inspect.report_file import read_report
 from packprep.output.report import shown_names
 from packprep.packing.account import Dropped, Sums
-from packprep.preview.replan import replan
 from packprep.preview.sweep import Row
 from packprep.reports.charts import Histogram, amounts, histogram, percents
 from packprep.reports.flows import Link
+from packprep.reports.replan import replan
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.report import Ledger, Report
 from packprep.support.progress import Progress

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from packprep.inspect.reencode import recorded_config
-from packprep.output.report import left_out_sentence
 from packprep.packing.account import Sums
+from packprep.reports.closing import left_out_sentence
 from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent
 from packprep.reports.utilization import causes, fewest_tokens, small_packs
 from packprep.schemas.report import Ledger

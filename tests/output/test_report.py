@@ -5,8 +5,9 @@ from typing import Any, cast
 
 from packprep import BuildConfig, build
 from packprep.inspect.report_file import read_report
-from packprep.output.report import percentiles, table
+from packprep.output.report import percentiles
 from packprep.reports.card import dataset_card
+from packprep.reports.closing import table
 from packprep.reports.facts import gather
 from packprep.schemas.report import Report, report_fault
 from tests.helpers.command import run

@@ -168,7 +168,7 @@ def _measured(output: "Output", global_batch_size: int | None, world_size: int) 
 
 def _print_stats(result: _Stats) -> None:
     from packprep.inspect.stats import histograms, source_rows, training_rows
-    from packprep.output.report import table
+    from packprep.reports.closing import table
 
     appended = [("builds", f"{result.builds:,}")] if result.builds > 1 else []
     print_table(result.name, [*table(result.report), *appended])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packprep.inspect.report_file import read_report
-from packprep.output.report import table
+from packprep.reports.closing import table
 from packprep.reports.compare import compare_reports
 from tests.helpers.command import run
 from tests.helpers.tiny_shards import GOLDEN

@@ -25,8 +25,8 @@ from packprep.inspect.stats import source_rows
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.output.progress import build_progress
-from packprep.output.report import table
 from packprep.reports.card import dataset_card
+from packprep.reports.closing import table
 from packprep.reports.compare import compare_reports
 from packprep.reports.facts import Facts, gather
 from packprep.reports.page import render

@@ -7,7 +7,7 @@ import pytest
 from packprep import BuildConfig, build
 from packprep.config.options import STRATEGY_NAMES
 from packprep.inspect.report_file import read_report
-from packprep.preview.replan import replan
+from packprep.reports.replan import replan
 from tests.helpers.corpus import build_options, texts, write_jsonl
 
 
@@ -54,7 +54,7 @@ def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(
     outcomes = replan(tmp_path / "out")
     assert outcomes == replan(tmp_path / "even")
     assert [outcome.strategy for outcome in outcomes] == list(STRATEGY_NAMES)
-    monkeypatch.setattr("packprep.preview.replan._MOST_EVENED", 100)
+    monkeypatch.setattr("packprep.reports.replan._MOST_EVENED", 100)
     assert {*outcomes} - {*replan(tmp_path / "out")} == {outcomes[STRATEGY_NAMES.index("balanced")]}
     assert replan(tmp_path / "even") == outcomes
 
