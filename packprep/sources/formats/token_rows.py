@@ -14,7 +14,6 @@ from typing import Any, cast
 import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas.findings import Findings, StopAtFirst
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
 from packprep.sources.token_files.datatrove import datatrove_layout
@@ -27,7 +26,7 @@ from packprep.sources.token_files.names import (
     beside_npy,
 )
 
-_Layout = Callable[[Path, str, Findings], TokenLayout | None]
+_Layout = Callable[[Path, str], TokenLayout]
 
 
 def _token_format(
@@ -40,9 +39,7 @@ def _token_format(
 
     def layout(source: Input, path: LocalPath) -> TokenLayout:
         assert path is not None
-        found = find(Path(path), source.name, StopAtFirst())
-        assert found is not None  # a fault was raised
-        return found
+        return find(Path(path), source.name)
 
     def tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
         return _tables(layout(source, path), wanted)

@@ -10,59 +10,42 @@ from pathlib import Path
 
 import numpy as np
 
-from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.errors import FormatError
 from packprep.sources.token_files.layout import UNSIGNED, TokenLayout, check_rising, width_of
 
 
-def datatrove_layout(data: Path, where: str, findings: Findings) -> TokenLayout | None:
-    """Layout of a .ds; None after a fault that leaves documents unknown.
+def datatrove_layout(data: Path, where: str) -> TokenLayout:
+    """Layout of a .ds. Raises FormatError for a fault.
 
     where: name of the .ds, for messages.
     """
     index, metadata, loss = (
         data.with_name(data.name + ending) for ending in (".index", ".metadata", ".loss")
     )
-
-    def fault(file: str, kind: str, what: str) -> None:
-        findings.add(Finding(kind=kind, file=where + file, what=what))
-
     size = index.stat().st_size
     if size % 8 or not size:
-        fault(".index", "size", f"it has {size:,} bytes; expected 8 for each document")
-        return None
-    ends = np.fromfile(index, "<u8").astype(np.int64)
-    offsets = np.append(0, ends)
-    if not check_rising(offsets, f"{where}.index", findings):
-        return None
+        raise FormatError(f"{where}.index: it has {size:,} bytes; expected 8 for each document")
+    offsets = np.append(0, np.fromfile(index, "<u8").astype(np.int64))
+    check_rising(offsets, f"{where}.index")
     tokens, bytes_ = int(offsets[-1]), data.stat().st_size
     width = width_of(bytes_, tokens)
     if width not in (2, 4):
-        fault(
-            "",
-            "size",
-            f"it has {bytes_:,} bytes, and the documents in {where}.index end at token "
-            f"{tokens:,}; expected 2 or 4 bytes for each token",
+        raise FormatError(
+            f"{where}: it has {bytes_:,} bytes, and the documents in {where}.index end at token "
+            f"{tokens:,}; expected 2 or 4 bytes for each token"
         )
-        return None
     if metadata.exists() and (recorded := _metadata_of(metadata)) != f"{width} {tokens}":
-        fault(
-            ".metadata",
-            "metadata",
-            f"it records the bytes of a token and the number of tokens as {recorded}; expected "
-            f"{width} {tokens}",
+        raise FormatError(
+            f"{where}.metadata: it records the bytes of a token and the number of tokens as "
+            f"{recorded}; expected {width} {tokens}"
         )
-        return None
-    if loss.exists() and loss.stat().st_size != tokens:
-        fault(
-            ".loss", "size", f"it has {loss.stat().st_size:,} bytes; expected {tokens:,}, one each"
-        )
-        return None
+    if loss.exists() and (size := loss.stat().st_size) != tokens:
+        raise FormatError(f"{where}.loss: it has {size:,} bytes; expected {tokens:,}, one each")
     return TokenLayout(
         data=data,
         dtype=UNSIGNED[width],
         offsets=offsets,
         mask=loss if loss.exists() else None,
-        packs=len(ends),
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.schemas.errors import FormatError
-from packprep.schemas.findings import Finding, Findings
 
 # Tokens read at once: one read is long enough for a disk, and short enough for the caches.
 _TOKENS = 1 << 20
@@ -24,8 +23,7 @@ class TokenLayout:
     """One file of tokens.
 
     first_byte: of the first token. offsets: tokens before each document, and of all, int64
-    [documents + 1]. mask: a file with a byte for each token, 1 where there is a loss. packs: number
-    of packs of documents that an index marks, else of documents.
+    [documents + 1]. mask: a file with a byte for each token, 1 where there is a loss.
     """
 
     data: Path
@@ -34,7 +32,6 @@ class TokenLayout:
     first_byte: int = 0
     mask: Path | None = None
     mask_first_byte: int = 0
-    packs: int = 0
 
     @property
     def documents(self) -> int:
@@ -73,21 +70,13 @@ def _values(path: Path, dtype: np.dtype[Any], at: int, count: int) -> NDArray[An
     return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
 
-def check_rising(offsets: NDArray[np.int64], where: str, findings: Findings) -> bool:
-    """Report documents that end before they begin. True if there are none."""
-    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
-    findings.many(
-        "offset",
-        falls,
-        lambda row: Finding(
-            kind="offset",
-            file=where,
-            segment=row,
-            what=f"it begins at token {offsets[row]:,} and ends at {offsets[row + 1]:,}, before "
-            "its beginning",
-        ),
-    )
-    return not len(falls)
+def check_rising(offsets: NDArray[np.int64], where: str) -> None:
+    """Raise FormatError for a document that ends before it begins."""
+    for row in np.flatnonzero(offsets[1:] < offsets[:-1]):
+        raise FormatError(
+            f"{where} segment {row}: it begins at token {offsets[row]:,} and ends at "
+            f"{offsets[row + 1]:,}, before its beginning"
+        )
 
 
 def width_of(size: int, tokens: int) -> int | None:
