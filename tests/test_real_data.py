@@ -12,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from packprep import build
+from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
 
@@ -56,13 +57,13 @@ WAYS = list(itertools.product(["split", "drop", "truncate"], sorted({*STRATEGIES
     ("name", "overflow", "strategy"),
     [
         pytest.param(name, *way, marks=[] if name.startswith(SHORT) else [pytest.mark.long])
-        for name, way in zip(FOLDERS, itertools.cycle(WAYS), strict=False)
+        for name, way in zip(itertools.cycle(FOLDERS), WAYS, strict=False)
     ],
 )
 def test_packs_of_every_kind_of_tokenizer_decode_to_its_ids_document_by_document(
     name: str, overflow: str, strategy: str, tmp_path: Path
 ) -> None:
-    """Each tokenizer with another strategy and overflow mode."""
+    """Every strategy and overflow mode, each with the next tokenizer."""
     texts = [row["text"] for corpus in CORPORA for row in rows(corpus, every=60)]
     source = write_jsonl(tmp_path / "sample.jsonl", ["", *texts, ""])
     folder, out = FOLDERS[name], tmp_path / "out"
@@ -81,3 +82,19 @@ def test_packs_of_every_kind_of_tokenizer_decode_to_its_ids_document_by_document
         expected = {document: ids for document, ids in expected.items() if len(ids) <= 512}
     expected = {document: ids for document, ids in expected.items() if ids}
     assert flat_documents(out, stride) == expected
+
+
+@pytest.mark.long
+def test_half_a_third_and_a_fifth_of_real_text_are_within_a_thousandth(tmp_path: Path) -> None:
+    weights = {"peps": 50, "gsm8k": 30, "pydocs_*": 20}
+    text, output = SHARED / "text", tmp_path / "out"
+    sources = [
+        {"path": text / f"{name}.jsonl.gz", "label": name, "weight": weight}
+        for name, weight in weights.items()
+    ]
+    sizes: Any = {"unit_size": "2MB", "window": "4MB", "max_length": 2048, "max_epochs": 2}
+    build(config(sources=sources, output=output, tokenizer=SHARED / "tokenizers" / "gpt2", **sizes))
+    report = read_report(output)
+    assert len(report["windows"]) > 2
+    for source in report["mix"]["sources"]:
+        assert abs(source["share"] - weights[source["name"]] / 100) < 0.001

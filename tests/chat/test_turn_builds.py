@@ -12,12 +12,11 @@ from packprep import BuildConfig, build
 from packprep.execute import stages, window_files
 from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
-from packprep.loaders import PackedLoader, PackedShards, to_hf
+from packprep.loaders import PackedLoader, PackedShards
 from packprep.support.errors import InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import SHARED, disk_fails, save_tokenizer, write_jsonl
 from tests.helpers.planted import plant
-from tests.helpers.torch_models import tiny_llama
 from tests.helpers.zoo import Zoo
 
 from .test_build import built, options, report_of, thoughtful
@@ -90,22 +89,6 @@ def test_every_thought_is_trained_once_in_the_ids_of_transformers(
         trained_texts.append(theirs.decode([label for label in labels if label != -100]))
     thoughts = Counter("\n".join(trained_texts).split("thought ")[1:])
     assert (len(thoughts), sum(thoughts.values())) == (3 * count, 3 * count)
-
-
-def test_auto_writes_the_documents_of_each_where_text_is_lost(
-    tmp_path: Path, tokenizer: str
-) -> None:
-    rows = [*thoughtful(5), *thoughtful(5, thinks=False)]
-    whole, auto, each = (
-        built(tmp_path, tokenizer, rows, turns, turns=turns) for turns in ("row", "auto", "each")
-    )
-    split = {place: document for place, document in found_in(each).items() if place[0] < 5}
-    kept = {place: document for place, document in found_in(whole).items() if place[0] >= 5}
-    assert found_in(auto) == split | kept
-    turns = report_of(auto)["turns"]
-    assert (turns["rows"], turns["split_rows"], turns["same_text_rows"]) == (10, 5, 5)
-    lost = [report_of(out)["left_out"]["documents"] for out in (whole, auto, each)]
-    assert lost == [5, 0, 0]
 
 
 def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: str) -> None:
@@ -239,32 +222,6 @@ def test_a_row_of_turns_counts_as_documents_in_weights_of_losses(zoo: Zoo) -> No
     loader = PackedLoader(packs, 1, shuffle=False, loss_weights="document")
     total = sum(float(batch.loss_weights.sum()) for batch in loader)
     assert total == pytest.approx(documents), "turns, not rows"
-
-
-def test_the_loss_of_packs_is_that_of_separate_documents(zoo: Zoo) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    model = tiny_llama(vocab_size=320).double()
-
-    def loss(labels: Any, **fields: Any) -> Any:
-        logits = model(**fields).logits[0, :-1]
-        return torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum")
-
-    packed, alone = 0.0, 0.0
-    with torch.no_grad():
-        for batch in PackedLoader(PackedShards(zoo["turns"], split="validation"), 1, shuffle=False):
-            fields = to_hf(batch)
-            packed += loss(fields.pop("labels")[0], **fields)
-        for pack in PackedShards(zoo["turns"], split="validation"):
-            assert pack.labels is not None
-            for start, stop in zip(pack.cu_seqlens[:-1], pack.cu_seqlens[1:], strict=True):
-                ids, labels = (
-                    torch.as_tensor(values[start:stop].astype("int64"))
-                    for values in (pack.tokens, pack.labels)
-                )
-                alone += loss(labels, input_ids=ids[None])
-    assert float(alone) > 100
-    torch.testing.assert_close(packed, alone, atol=1e-9, rtol=1e-12)
 
 
 def stopped(config: dict[str, Any], place: Any, name: str, calls: int) -> Any:

@@ -205,16 +205,6 @@ def test_auto_keeps_rows_whole_where_only_the_system_message_moves(system: str) 
     assert [(part.message, part.text) for part in rendered.left_out] == [(0, system)]
 
 
-@pytest.mark.parametrize(("untrained", "turns"), [((1,), [3]), ((1, 3), [-1])])
-def test_turns_that_are_switched_off_make_no_document(
-    untrained: tuple[int, ...], turns: list[int]
-) -> None:
-    row = Conversation(chat("hi", "hello", "bye", "ciao"), untrained=untrained)
-    rendered = splitter(CHATML).render(row)
-    assert [turn for turn, _, _ in documents(rendered)] == turns
-    assert ("without_turn" in counts(rendered)) == (turns == [-1])
-
-
 def test_a_turn_that_is_not_behind_its_prompt_begins_at_its_own_text() -> None:
     prompted = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
     rendered = splitter(prompted).render(Conversation(chat("hi", " hello")))

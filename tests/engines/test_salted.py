@@ -7,13 +7,11 @@ compared, and code points that no sweep tries. Of ideographs it holds every 17th
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-import packprep
 from packprep.engines import sweep
 from packprep.engines.backends import HfEngine, load_engine
 from packprep.engines.compare import unequal
@@ -21,8 +19,7 @@ from packprep.engines.guard import Guard
 from packprep.engines.known_guards import guard_for, known_guards
 from packprep.engines.parity import choose_engine
 from tests.helpers import stand_ins
-from tests.helpers.corpus import SHARED, write_jsonl
-from tests.helpers.files import config
+from tests.helpers.corpus import SHARED
 
 pytestmark = pytest.mark.long
 FAST: tuple[Any, ...] = ("fastokens", "gigatoken")
@@ -83,22 +80,3 @@ def test_without_its_guard_an_engine_gives_other_ids_for_this_text(name: Any) ->
     assert guard is not None
     assert bool(len(bad)) == bool(guard)
     assert set(bad) <= set(guard.with_(sweep.unswept()).rows(texts))
-
-
-def test_a_build_of_text_with_guarded_characters_has_the_same_bytes_with_every_engine(
-    tmp_path: Path,
-) -> None:
-    """Of plain text, of which engines are sampled, with salted text behind it."""
-    folder = stand_ins.data() / "tokenizers" / "o200k"
-    points = guarded_points((folder / "tokenizer.json").read_bytes())
-    plain = ["the quick brown fox isn't here, it's there. " * 40] * 40
-    path = write_jsonl(tmp_path / "salted.jsonl", [*plain, *salted_texts(points)])
-    options: Any = {"sources": path, "tokenizer": folder, "max_length": 256}
-    built = {}
-    for engine in ("hf", *FAST):
-        if engine in FAST:
-            pytest.importorskip(engine, reason=f"{engine} is not installed")
-        output = tmp_path / engine
-        built[engine] = packprep.build(config(output=output, engine=engine, **options))
-        assert built[engine].run["engine"]["engine"] == engine
-        assert built[engine].data == built["hf"].data  # with the sha256 of every shard

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,6 @@ def with_processor(folder: Path, single: str) -> Path:
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
-
-
-def test_a_file_and_its_directory_are_the_same_tokenizer(tmp_path: Path) -> None:
-    folder = save_tokenizer(tmp_path / "t")
-    whole = load_tokenizer(str(folder))
-    assert load_tokenizer(folder / "tokenizer.json") == whole
-    assert ends(whole) == (BOS, EOS)
-    assert whole.json == (folder / "tokenizer.json").read_bytes()
-    assert whole.vocab_size == tiny_tokenizer().get_vocab_size()
-    assert whole.notes == ()
 
 
 def test_tokenizer_config_is_asked_before_special_tokens_map_and_that_before_the_post_processor(
@@ -218,11 +207,3 @@ def test_every_kind_of_tokenizer_needs_no_more_than_its_files(name: str) -> None
         assert token == (None if text is None else Special(text, reference.get_vocab()[text]))
     assert found.vocab_size == 1 + max(reference.get_vocab(with_added_tokens=True).values())
     assert len(found.notes) == [bos, eos].count(None)
-
-
-def test_facts_are_json_and_change_with_the_policy(tmp_path: Path) -> None:
-    folder = save_tokenizer(tmp_path / "t")
-    facts = load_tokenizer(folder).as_dict()
-    assert json.loads(json.dumps(facts)) == facts
-    assert facts["bos"] == {"token": "<s>", "id": 0}
-    assert load_tokenizer(folder, bos="none").as_dict() == {**facts, "bos": None}

@@ -1,3 +1,4 @@
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,23 @@ def built(tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
 
 
 def mapped(dataset: Any, batch_size: int | None) -> Any:
-    function = TokenizeAndPack(tiny_tokenizer(), **OPTIONS)
+    # As a worker process gets it.
+    function = pickle.loads(pickle.dumps(TokenizeAndPack(tiny_tokenizer(), **OPTIONS)))
     settings = {"batched": True, "batch_size": batch_size, "with_indices": True}
     return dataset.map(function, remove_columns=dataset.column_names, **settings)
 
 
-@pytest.mark.parametrize("strategy", ["best_fit", "greedy", "wrapped"])
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [("best_fit", "int32"), ("greedy", "uint16"), ("wrapped", "int32")]
+)
 def test_pack_dataset_gives_what_build_writes(
-    dataset: datasets.Dataset, tmp_path: Path, strategy: str
+    dataset: datasets.Dataset, tmp_path: Path, strategy: str, kind: str
 ) -> None:
-    packed = pack_dataset(dataset, tiny_tokenizer(), strategy=strategy, **OPTIONS)
+    more: dict[str, Any] = {"strategy": strategy, "token_type": kind}
+    packed = pack_dataset(dataset, tiny_tokenizer(), **OPTIONS, **more)
     assert packed.column_names == COLUMNS
-    assert packed.to_list() == built(tmp_path, strategy=strategy)
+    assert {packed.features[name].feature.dtype for name in COLUMNS[:2]} == {kind}
+    assert packed.to_list() == built(tmp_path, **more)
 
 
 @small_batch

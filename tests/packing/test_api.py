@@ -119,16 +119,6 @@ def test_no_strategy_needs_more_packs_than_the_packer_that_it_improves(
     assert len(limited) <= len(reference.best_fit(*instance, slots))
 
 
-@pytest.mark.parametrize(("strategy", "packs"), [("optimal", 900), ("best_fit", 1100)])
-def test_johnsons_instance_where_decreasing_strategies_need_eleven_ninths(
-    strategy: str, packs: int
-) -> None:
-    half, quarter = 2048, 1024
-    block = [half + 16] * 6 + [quarter + 32] * 6 + [quarter + 16] * 6 + [quarter - 32] * 12
-    plan = pack_lengths(np.random.default_rng(0).permutation(block * 100), 4096, strategy)
-    assert (plan.num_packs, plan.bound) == (packs, 900)
-
-
 @st.composite
 def constraints(draw: st.DrawFn) -> tuple[list[int], int, dict[str, Any]]:
     """Lengths, a capacity and options that can be together: atoms of up to three documents, ..."""

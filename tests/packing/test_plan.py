@@ -1,24 +1,20 @@
 """Plans: figures, bounds and orders against plain ones, new strategies, other neighbours."""
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import BuildConfig, build
-from packprep.loaders import PackedShards
 from packprep.packing.api import pack_lengths
 from packprep.packing.bounds import feasible_bound, lower_bound
 from packprep.packing.order import emptiest, permuted, sequence
 from packprep.packing.plan import PackPlan
 from packprep.packing.repack import exchanged
-from packprep.packing.strategies import NO_LIMIT, STRATEGIES, Items, PackedItems
+from packprep.packing.strategies import NO_LIMIT, STRATEGIES, Items
 from packprep.support.errors import ConfigError
 from tests.helpers import reference
-from tests.helpers.corpus import build_options
 from tests.packing.test_api import instances
 
 
@@ -196,28 +192,6 @@ def test_emptiest_returns_the_packs_to_drop() -> None:
     assert emptiest(fills, 0).tolist() == []
     assert emptiest(fills, 1).tolist() == [3]
     assert emptiest(fills, 3).tolist() == [1, 3, 4]
-
-
-def alone(items: Items) -> PackedItems:
-    """A pack for each document, the last document first."""
-    documents = items.lengths.size
-    return np.arange(documents)[::-1].copy(), np.arange(documents + 1)
-
-
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STRATEGIES, "alone", alone)
-    field = BuildConfig.__dataclass_fields__["strategy"]
-    monkeypatch.setattr(field, "type", Literal["best_fit", "alone"])
-
-
-@pytest.mark.usefixtures("registered")
-def test_a_registered_strategy_builds_an_output(tmp_path: Path) -> None:
-    rows = [{"text": text} for text in ("one", "two", "three")]
-    options: dict[str, Any] = build_options(tmp_path, {"a.jsonl": rows})
-    build(BuildConfig(**options, strategy="alone"))  # type: ignore[arg-type]
-    packs = PackedShards(tmp_path / "out")
-    assert [np.asarray(pack.document_ids).tolist() for pack in packs] == [[2], [1], [0]]
 
 
 # As many documents of a length as in short texts: many of 100 tokens, one of 900.

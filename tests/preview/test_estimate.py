@@ -123,13 +123,3 @@ def test_a_document_too_long_is_foreseen(tmp_path: Path) -> None:
         InputError, match=r"a\.jsonl has a document of .* tokens but a pack holds 256"
     ):
         predicted(tmp_path, path, overflow="error")
-
-
-def test_the_options_are_shown_resolved(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["a cat"])
-    assert predicted(tmp_path, path)["text_bytes"] == 5
-    options = estimate.estimate(config(tmp_path, path, window="1MB"))["options"]
-    assert options["window"] == 1_000_000
-    assert options["strategy"] == "best_fit"
-    assert options["tokenizer"] == str(tmp_path / "tokenizer")
-    assert "limit" not in options

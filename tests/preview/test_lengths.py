@@ -10,7 +10,7 @@ import pytest
 
 from packprep import build
 from packprep.inspect.report_file import read_report
-from packprep.preview.lengths import read_lengths, write_rate
+from packprep.preview.lengths import read_lengths
 from packprep.preview.stored_lengths import Lengths
 from packprep.preview.sweep import sweep_configs
 from packprep.support.errors import PackprepError
@@ -190,9 +190,3 @@ def test_a_sample_of_lengths_is_scaled_by_tokens(tmp_path: Path) -> None:
     with read({"sources": save(tmp_path / "l.npy", lengths)}, 0.2) as found:
         assert found.documents == pytest.approx(1000, rel=0.2)
         assert found.scale == lengths.sum() / sum(lengths_of(found))
-
-
-def test_the_rate_of_writing_is_measured_on_a_real_shard(tmp_path: Path) -> None:
-    path = save(tmp_path / "l.npy", np.random.default_rng(0).integers(1, 500, 2000))
-    with read({"sources": path, "max_length": 512}) as found:
-        assert 1e5 < write_rate(found, files.config(sources=path, max_length=512)) < 1e11

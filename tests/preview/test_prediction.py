@@ -16,6 +16,7 @@ from packprep.inspect.report_file import read_report
 from packprep.preview.estimate import estimate
 from packprep.preview.lengths import read_lengths
 from packprep.preview.sweep import sweep_configs
+from packprep.reports.replan import replan
 from packprep.support.errors import ConfigError, InputError, PackprepError
 from packprep.support.progress import Silent
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
@@ -100,6 +101,11 @@ def check_previews(config: BuildConfig) -> None:
         planned = {name: getattr(row, name) for name in FIGURES.split()}
         assert planned == {name: report[name] for name in FIGURES.split()}
         assert row.bytes == predicted["bytes"]
+    others = config.share_prefixes or config.group_column or config.pair_columns
+    if config.columns and not (others or report["tokens_lost"]) and config.epochs == 1:
+        [again] = replan(Path(config.output), (config.strategy,))
+        for name in ("packs", "bound", "gap", "utilization", "bias", "straggler"):
+            assert getattr(again, name) == pytest.approx(report[name], rel=1e-12), name
 
 
 FILL = {"packs_multiple_of": 8, "remainder": "fill"}
@@ -136,7 +142,7 @@ OTHERS: list[dict[str, Any]] = [
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=3), SETTINGS, st.sampled_from(OTHERS))
 @example([150, 150], {"strategy": "first_fit", "unit_size": 2_000, "window": 10_000}, {})
 @example([60, 60], {"unit_size": 2_000, "max_tokens": 1_500, "order": "input"}, {})
-@settings(max_examples=share_of_examples(10))
+@settings(max_examples=share_of_examples(20))
 def test_previews_of_any_sources_windows_and_strategies_are_what_is_built(
     sizes: list[int], options: dict[str, Any], others: dict[str, Any]
 ) -> None:

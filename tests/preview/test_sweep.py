@@ -29,16 +29,6 @@ def random_lengths(count: int, seed: int = 0) -> WindowDocuments:
     return of_lengths("train", 0, lengths)
 
 
-def test_the_figures_of_one_plan() -> None:
-    row = planned(5, 6, 2, 3, 0, max_length=8, columns=())
-    assert (row.packs, row.bound, row.gap, row.utilization) == (2, 2, 0, 1.0)
-    assert (row.tokens_in, row.tokens_lost, row.cut) == (16, 0, 0)
-    columns = 16 * 4 + (4 + 2) * 4 + 2 * 2 * 4  # tokens, boundaries, and two offsets a pack
-    frames = row.bytes - columns  # of a stream with one record batch, as Arrow writes it
-    assert 0 < frames < 1_000
-    assert row.utilization_error == row.loss_error == 0
-
-
 @pytest.mark.parametrize(
     ("lengths", "overflow", "strategy", "lost", "cut", "packs"),
     [

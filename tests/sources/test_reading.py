@@ -9,16 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packprep import BuildConfig
+from packprep import BuildConfig, build
 from packprep.config.checks import RESERVED
+from packprep.loaders import PackedShards
 from packprep.sources import reading
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.row_text import as_rows as rows_as_they_are
 from packprep.sources.row_text import as_text, text_columns
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import rows_of, write_jsonl
+from tests.helpers.corpus import rows_of, save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
+from tests.helpers.examples import long_but
 from tests.helpers.files import PACK, config
 
 TABLE = pa.table({"id": [1, 2, 3], "text": ["a", "b\nc", "日本"]})
@@ -181,6 +183,20 @@ def test_text_of_any_arrow_kind_is_text_and_another_type_a_problem_of_every_row(
     assert [(row["text"], row["problem"]) for row in found] == list(
         zip(texts, problems, strict=True)
     )
+
+
+@pytest.mark.parametrize("name", long_but(["a.jsonl"], WRITERS))
+def test_text_that_spells_a_special_token_stays_text_unless_asked(
+    tmp_path: Path, name: str
+) -> None:
+    WRITERS[name](tmp_path / name, pa.table({"text": ["a</s>b"]}))
+    options: dict[str, Any] = {"tokenizer": save_tokenizer(tmp_path / "tokenizer")}
+    for parsed in (False, True):
+        output = tmp_path / f"parsed {parsed}"
+        options |= {"output": output, "parse_special_tokens": parsed}
+        build(config(sources=tmp_path / name, **options))
+        [pack] = PackedShards(output)
+        assert pack.tokens.tolist().count(1) == 1 + parsed
 
 
 # Values of a group column of one type, and the groups that they are in every format.

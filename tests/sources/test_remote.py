@@ -95,7 +95,6 @@ def same_bytes(url: str, name: str, **options: Any) -> bool:
         pytest.param("data", marks=LONG),
         "data/*.jsonl*",
         pytest.param("data/**/*.jsonl", marks=LONG),
-        pytest.param("data/d.parquet", marks=LONG),
         "data/[d-f].*",
     ],
 )

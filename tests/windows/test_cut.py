@@ -4,7 +4,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -13,7 +12,7 @@ from packprep.packing.account import Dropped
 from packprep.packing.kernels.gather import Pointers
 from packprep.windows.cut import cut_segments, wrap_documents
 from packprep.windows.labels import Labels, proportional
-from packprep.windows.segments import DocumentAccount, Segments, TooLongError
+from packprep.windows.segments import DocumentAccount, Segments
 from tests.helpers import reference
 from tests.windows.reference import cut_document, infer_seqlen, labelled
 
@@ -28,12 +27,6 @@ def cut(
 def pieces(segments: Segments) -> list[tuple[int, int, int]]:
     columns = (segments.document, segments.start, segments.count)
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def test_error_names_the_first_document_over_max_length() -> None:
-    with pytest.raises(TooLongError) as caught:
-        cut([4, 7, 9], overflow="error")
-    assert (caught.value.document, caught.value.tokens) == (1, 7)
 
 
 @st.composite

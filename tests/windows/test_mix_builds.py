@@ -13,11 +13,9 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.schemas import check_ledger, read_manifest
-from packprep.schemas.storage.writing import write_manifest
-from packprep.support.errors import ConfigError, PackprepError
+from packprep.support.errors import PackprepError
 from tests.helpers.command import run
 from tests.helpers.corpus import (
-    RecordedProgress,
     save_tokenizer,
     texts,
     write_jsonl,
@@ -63,16 +61,6 @@ def test_a_mix_has_its_shares_and_every_source_balances(zoo: Zoo) -> None:
     assert report["tokens"]["dropped"]["not_drawn"] > 0
 
 
-def test_verify_counts_the_copies(zoo: Zoo, tmp_path: Path) -> None:
-    output = zoo.copy("mix", tmp_path)
-    manifest = read_manifest(output)
-    repeated = manifest.data["repeated"]
-    less = {"documents": repeated["documents"] - 1, "tokens": repeated["tokens"]}
-    write_manifest(output, manifest.data | {"repeated": less}, manifest.run)
-    [finding] = verify(output).findings
-    assert_says(finding.what, "repeated documents", less["documents"], repeated["documents"])
-
-
 def test_verify_counts_the_copies_of_documents_cut_on_the_left(zoo: Zoo, tmp_path: Path) -> None:
     output, cut = tmp_path / "out", {"overflow": "truncate", "truncation_side": "left"}
     build(mixed(zoo, output, {"epochs": 2}, {"epochs": 2}, {"epochs": 3}, **cut))
@@ -82,30 +70,6 @@ def test_verify_counts_the_copies_of_documents_cut_on_the_left(zoo: Zoo, tmp_pat
     plant(output, lambda packs: packs.append(packs[number]))
     said = "\n".join(str(finding) for finding in verify(output, level="full").findings)
     assert_says(said, "repeated documents, the shards hold", repeated, repeated + 1)
-
-
-def test_other_weights_reuse_the_token_store_and_give_another_output(
-    zoo: Zoo, tmp_path: Path
-) -> None:
-    out, store = tmp_path / "out", {"keep_tokens": tmp_path / "store"}
-    first = build(mixed(zoo, out, {"weight": 50}, {"weight": 30}, {"weight": 20}, **store))
-    other: list[tuple[dict[str, Any], ...]] = [
-        ({"epochs": 2}, {}, {"max_tokens": 100}),
-        ({"weight": 50}, {"weight": 30}, {"weight": 20}),
-    ]
-    for number, amounts in enumerate(other):
-        change: dict[str, Any] = {"max_epochs": 3, "holdout": 0.1} if number else {}
-        progress = RecordedProgress()
-        again = mixed(zoo, tmp_path / str(number), *amounts, **store | change)
-        assert build(again, progress=progress).identity != first.identity
-        assert any("no text was read" in line for line in progress.lines), change
-    assert len(list((tmp_path / "store").iterdir())) == 1
-    with refused(ConfigError, "was built with other settings"):
-        build(mixed(zoo, out, *other[0], **store))
-    progress = RecordedProgress()
-    same_shares = mixed(zoo, out, {"weight": 5}, {"weight": 3}, {"weight": 2}, **store)
-    build(same_shares, progress=progress)
-    assert any("nothing to do" in line for line in progress.lines)
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(130, 10), (120, 0)])
