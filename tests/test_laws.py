@@ -215,14 +215,6 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     assert counts.loss_tokens == labels_seen
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(2, 12))
-def test_wrapped_fills_every_pack_but_the_last(texts: list[int], max_length: int) -> None:
-    _, packs, _, _, _ = packed(
-        BuildConfig(max_length=max_length, strategy="wrapped", order="input"), texts
-    )
-    assert packs.lengths[:-1].tolist() == [max_length] * (len(packs) - 1)
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=12),
     st.sampled_from(["best_fit", "stream"]),

@@ -164,17 +164,6 @@ def test_prompt_and_response_follow_each_other_and_the_response_is_trained(
     assert verify(out, level="full").sound
 
 
-def test_sides_of_a_preference_pair_are_responses_to_the_prompt(tmp_path: Path, bare: str) -> None:
-    rows = [{"q": "The cat ", "good": "sat", "bad": "<s>"}]
-    sides = {"response_column": None, "pair_columns": ("good", "bad"), "overflow": "truncate"}
-    (pack,) = PackedShards(built(tmp_path, bare, rows, **PROMPTED | sides))
-    prompt, good, bad = map(text_ids, ("The cat ", "sat", "<s>"))
-    assert pack.tokens.tolist() == [0, *prompt, *good, 1, 0, *prompt, *bad, 1]
-    nothing = [-100] * (1 + len(prompt))
-    assert pack.labels is not None
-    assert pack.labels.tolist() == [*nothing, *good, 1, *nothing, *bad, 1]
-
-
 def test_bad_conversations_are_named_and_may_be_skipped(tmp_path: Path, tokenizer: str) -> None:
     bad = [[{"content": "a"}], None, "plain", [{"role": "user", "content": "\ud800"}]]
     rows = [CHAT_ROWS[0], *({"messages": messages} for messages in bad), CHAT_ROWS[1]]

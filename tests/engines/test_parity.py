@@ -19,7 +19,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from packprep.engines import sweep
 from packprep.engines.backends import Engine, HfEngine, Ids, Offsets, added_tokens, load_engine
@@ -30,7 +29,7 @@ from packprep.support.errors import ConfigError, InputError, PackprepError
 from tests.helpers.corpus import SHARED
 from tests.helpers.examples import long_but
 
-from .test_backends import ENGINES, REAL_TOKENIZERS
+from .test_backends import BYTE_LEVEL, ENGINES, REAL_TOKENIZERS
 
 FAST = ENGINES[1:]
 
@@ -45,20 +44,6 @@ PROBES = [*"\u088f\U0001e6c0\u3000\0\u212b１", "<|end|>", "漢字", "\n\n\n", "
 PROBES += ["👩🏽\u200d🚀"]
 
 
-def small_tokenizer() -> bytes:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(["the quick brown fox isn't here, it's there\n" * 3], trainer)
-    return str(tokenizer.to_str()).encode()
-
-
-SMALL = small_tokenizer()
-
-
 class Wrong(HfEngine):
     """The reference with one id changed in every document that `spoils` picks.
 
@@ -67,7 +52,7 @@ class Wrong(HfEngine):
 
     name = "fastokens"
 
-    def __init__(self, spoils: Callable[[str], bool], tokenizer_json: bytes = SMALL) -> None:
+    def __init__(self, spoils: Callable[[str], bool], tokenizer_json: bytes = BYTE_LEVEL) -> None:
         super().__init__(tokenizer_json)
         self.version = "0.0"
         self.spoils = spoils
@@ -164,26 +149,26 @@ def test_an_engine_is_taken_if_its_ids_are_those_of_the_reference_but_for_a_few_
 ) -> None:
     is_text = wrong is None or isinstance(wrong, str)
     planted(Wrong(lambda text: wrong is not None and wrong in text) if is_text else wrong)
-    choice = choose_engine("auto", SMALL, sample=sample)
+    choice = choose_engine("auto", BYTE_LEVEL, sample=sample)
     assert (choice.engine.name, choice.gate["verdict"]) == (name, verdict)
     assert len(choice.notes) == bool(words)
     assert all(words in note and "\n" not in note for note in choice.notes)
     if name == "hf":
         assert choice.engine is choice.reference()
         with pytest.raises(PackprepError, match=r"use --engine hf or auto|limit exceeded|install"):
-            choose_engine("fastokens", SMALL, sample=sample)
+            choose_engine("fastokens", BYTE_LEVEL, sample=sample)
         return
     gate = {"engine": "fastokens", "version": "0.0", "sample_documents": len(sample)}
-    gate |= {"probes": len(probes(added_tokens(SMALL)))}
+    gate |= {"probes": len(probes(added_tokens(BYTE_LEVEL)))}
     gate |= {"guard": f"{ord(wrong):X}"} if verdict == "guarded" else {}
     assert {key: choice.gate[key] for key in gate} == gate
     # Another process loads the chosen engine with its guard.
     chosen = json.loads(json.dumps(choice.as_dict()))
-    again = trusted_engine(chosen, SMALL)
+    again = trusted_engine(chosen, BYTE_LEVEL)
     assert again.as_dict() == choice.as_dict() == chosen
     place = wrong if wrong != "xyzzy" else "a"
     texts = ["the fox", f"a{place}b isn't", "", f"'{place}", "the fox", f"{place}"]
-    array, reference = pa.array(texts), HfEngine(SMALL)
+    array, reference = pa.array(texts), HfEngine(BYTE_LEVEL)
     for each in (choice, again):
         ids, offsets = each.engine.encode(array)
         assert unequal(ids, offsets, *reference.encode(array)).tolist() == []
@@ -192,39 +177,39 @@ def test_an_engine_is_taken_if_its_ids_are_those_of_the_reference_but_for_a_few_
 
 
 def test_the_reference_is_trusted_without_a_guard() -> None:
-    assert trusted_engine({"engine": "hf", "guard": ""}, SMALL).engine.name == "hf"
+    assert trusted_engine({"engine": "hf", "guard": ""}, BYTE_LEVEL).engine.name == "hf"
 
 
 def test_a_guard_is_found_once_and_then_read_from_the_cache(
     planted: Callable[[Engine], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     planted(Wrong(lambda text: "\u017f" in text))
-    assert choose_engine("auto", SMALL).gate["guard"] == "17F"
+    assert choose_engine("auto", BYTE_LEVEL).gate["guard"] == "17F"
     (cached,) = (tmp_path / "packprep" / "guards").iterdir()
     assert cached.read_text() == "17F\n"
     sweeps: list[Engine] = []
     monkeypatch.setattr(sweep, "find_guard", lambda fast, reference: sweeps.append(fast))
-    assert choose_engine("auto", SMALL).gate["guard"] == "17F"
+    assert choose_engine("auto", BYTE_LEVEL).gate["guard"] == "17F"
     assert sweeps == []
     cached.write_text("17F")  # cut short
-    choose_engine("auto", SMALL)
+    choose_engine("auto", BYTE_LEVEL)
     assert len(sweeps) == 1
 
 
 def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(
     loads: list[str],
 ) -> None:
-    choice = choose_engine("auto", SMALL)
+    choice = choose_engine("auto", BYTE_LEVEL)
     with ThreadPoolExecutor(4) as pool:
         assert len({*map(id, pool.map(lambda _: choice.reference(), range(16)))}) == 1
     assert loads.count("hf") == 1
-    assert choose_engine("hf", SMALL).gate["verdict"] == "reference"
+    assert choose_engine("hf", BYTE_LEVEL).gate["verdict"] == "reference"
     assert loads.count("hf") == 2
 
 
 def test_the_difference_shown_is_the_shortest_text_found() -> None:
     wrong = Wrong(lambda text: "ix" in text)
-    reference = HfEngine(SMALL)
+    reference = HfEngine(BYTE_LEVEL)
     texts = ["fine", "a" * 500 + "the matrix is here" + "b" * 700]
     found = first_difference(wrong, reference, texts)
     assert found is not None
@@ -288,7 +273,7 @@ def encode_rows(engine: Engine, texts: list[str]) -> tuple[Ids, Offsets, pa.Arra
 
 
 def test_one_wrong_id_in_one_document_of_ten_thousand_is_found_and_the_document_named() -> None:
-    reference = HfEngine(SMALL)
+    reference = HfEngine(BYTE_LEVEL)
     texts = [f"document {number} about the fox" for number in range(10_000)]
     wrong = Wrong(lambda text: text.startswith("document 7041 "))
     first = 500_000  # the batch stands somewhere in the middle of a build
@@ -304,7 +289,7 @@ def test_one_wrong_id_in_one_document_of_ten_thousand_is_found_and_the_document_
 
 
 def test_a_document_cut_short_and_a_document_missing_are_found() -> None:
-    reference = HfEngine(SMALL)
+    reference = HfEngine(BYTE_LEVEL)
     engine = Wrong(lambda text: False)
     ids, offsets, texts = encode_rows(engine, ["the fox", "is here"])
     numbers = np.array([3, 9])
@@ -323,7 +308,9 @@ def test_the_reference_is_not_even_loaded_where_no_document_is_chosen() -> None:
     engine = Wrong(lambda text: False)
     ids, offsets, texts = encode_rows(engine, ["the fox", "is here"])
     assert verify_batch(engine, ids, offsets, texts, np.arange(2), never, share=0.0) == 0
-    assert verify_batch(HfEngine(SMALL), ids, offsets, texts, np.arange(2), never, share=1.0) == 0
+    assert (
+        verify_batch(HfEngine(BYTE_LEVEL), ids, offsets, texts, np.arange(2), never, share=1.0) == 0
+    )
 
 
 # The real tokenizers and real text.

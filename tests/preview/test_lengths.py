@@ -19,9 +19,7 @@ from tests.helpers import files
 from tests.helpers.corpus import (
     RecordedProgress,
     build_options,
-    expected_ids,
     texts,
-    tiny_tokenizer,
 )
 from tests.helpers.zoo import Zoo
 
@@ -66,19 +64,6 @@ def test_the_inputs_of_finished_outputs_are_planned_with_their_figures(zoo: Zoo,
     assert figures(options) == built(options)
     if name in ("text", "split"):
         assert figures(options, sources=str(zoo[name]), holdout=0.0) == built(options)
-
-
-def test_text_is_tokenized_and_nothing_is_left_behind(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    with read(corpus) as found:
-        expected = expected_ids(texts(150) + texts(50, 1), tiny_tokenizer(), 0, 1)
-        assert sorted(lengths_of(found)) == sorted(map(len, expected))
-        assert found.tokenize_seconds is not None
-        assert found.tokenize_seconds > 0
-        assert len(found.windows) > 1
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_token_store_is_filled_by_a_plan_used_by_a_build_and_planned_by_itself(

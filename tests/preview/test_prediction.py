@@ -96,8 +96,10 @@ def check_previews(config: BuildConfig) -> None:
     exact = [name for name in predicted if name != "bytes"]
     assert {name: predicted[name] for name in exact} == {name: report[name] for name in exact}
     if config.epochs == 1:  # plan is of the first
+        before = sorted(Path(config.output).parent.rglob("*"))
         with read_lengths(config, 1.0, Silent()) as found:
             [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
+        assert sorted(Path(config.output).parent.rglob("*")) == before
         planned = {name: getattr(row, name) for name in FIGURES.split()}
         assert planned == {name: report[name] for name in FIGURES.split()}
         assert row.bytes == predicted["bytes"]

@@ -57,17 +57,6 @@ def test_an_entry_says_what_it_holds(tmp_path: Path) -> None:
     assert list(entry.faults()) == []
 
 
-def test_a_new_strategy_uses_the_same_entry_again(tmp_path: Path, entry: StoreEntry) -> None:
-    before = entry.last_used
-    built(tmp_path, "two", 1, strategy="greedy")
-    [again] = entries(tmp_path)
-    assert again.last_used >= before
-    built(tmp_path, "three", 1, eos="none")
-    assert len(entries(tmp_path)) == 2
-    built(tmp_path, "four", 1, keep_tokens=None)
-    assert len(entries(tmp_path)) == 2
-
-
 FIRST, SECOND = "unit-000000-000", "unit-000001-000"
 
 

@@ -21,16 +21,18 @@ from tests.helpers.documents import make_documents, tokenizer
 from tests.helpers.errors import refused
 
 
-def token_file(unit: int, *, text_bytes: int = 10, first: int = 0, documents: int = 1) -> TokenFile:
+def token_file(unit: int, *, first: int = 0, parts: tuple[int, ...] = (1,)) -> TokenFile:
+    """A receipt. parts: documents of each source."""
+    documents = sum(parts)
     return TokenFile(
         unit=unit,
         slice=0,
         first_document=first,
         documents=documents,
-        text_bytes=text_bytes,
+        text_bytes=10 * documents,
         tokens=0,
         verified=0,
-        parts=(Part(0, documents, {}),),
+        parts=tuple(Part(source, count, {}) for source, count in enumerate(parts) if count),
         cut={},
         left_out={},
         bytes=0,

@@ -16,7 +16,6 @@ from packprep import BuildConfig, build
 from packprep.loaders import PackedShards
 from packprep.packing.account import Sums
 from packprep.schemas import check_ledger
-from packprep.sources.units import Part
 from packprep.support.errors import InputError
 from packprep.tokens.store import TokenFile
 from packprep.windows.documents import read_documents
@@ -26,6 +25,8 @@ from tests.helpers import documents as made
 from tests.helpers.corpus import build_options
 from tests.helpers.files import config
 from tests.test_laws import configs
+
+from .test_documents import token_file, write_tokens
 
 POLICY = made.tokenizer()
 
@@ -40,30 +41,11 @@ def token_files(folder: Path, units: Sequence[Sequence[tuple[int, int]]]) -> lis
         tokens = pa.array(
             [list(range(10, 10 + length)) for _, length in rows], pa.list_(pa.int32())
         )
-        parts = tuple(
-            Part(source, count, {})
-            for source, count in sorted(Counter(source for source, _ in rows).items())
-        )
-        total = sum(length for _, length in rows)
-        file = TokenFile(
-            unit=number,
-            slice=0,
-            first_document=first,
-            documents=len(rows),
-            text_bytes=4 * total,
-            tokens=total,
-            verified=0,
-            parts=parts,
-            cut={},
-            left_out={},
-            bytes=0,
-            xxh3="",
-        )
-        with (
-            pa.OSFile(str(folder / file.name), "wb") as sink,
-            pa.ipc.new_stream(sink, pa.schema({"tokens": tokens.type})) as out,
-        ):
-            out.write_table(pa.table({"tokens": tokens}))
+        sources, total = [source for source, _ in rows], sum(length for _, length in rows)
+        parts = tuple(sources.count(source) for source in range(max(sources) + 1))
+        file = token_file(number, first=first, parts=parts)
+        file = replace(file, text_bytes=4 * total, tokens=total)
+        write_tokens(folder / file.name, pa.table({"tokens": tokens}))
         files.append(file)
         first += len(rows)
     return files

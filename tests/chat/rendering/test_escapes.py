@@ -33,49 +33,36 @@ ESCAPES = [
     # CVE-2016-10745: str.format reads attributes.
     "{{ '{0.__class__}'.format(xs) }}",
     "{{ '{0[0].__class__.__mro__}'.format(xs) }}",
-    "{% set f = '{0.__class__}'.format %}{{ f(xs) }}",
     # CVE-2019-10906: so does str.format_map.
     "{{ '{a.__class__}'.format_map({'a': xs}) }}",
     # CVE-2024-56326: a reference to format, called by something else.
     "{% set ns = namespace(f='{0.__class__}'.format) %}{{ ns.f(xs) }}",
-    "{{ dict(f='{0.__class__}'.format)['f'](xs) }}",
-    "{{ cycler('{0.__class__}'.format).next()(xs) }}",
     "{{ (['{0.__class__}'] | map(attribute='format') | first)(xs) }}",
     "{% macro f(g) %}{{ g(xs) }}{% endmacro %}{{ f('{0.__class__}'.format) }}",
     # CVE-2025-27516: |attr gives str.format unwrapped.
     "{{ ('{0.__class__}' | attr('format'))(xs) }}",
-    "{{ ('{a.__class__}' | attr('format_map'))({'a': xs}) }}",
     "{{ (joiner('{0.__class__}').sep | attr('format'))(xs) }}",
     "{{ ('{0.__class__}' | safe).format(xs) }}",
     # Attributes of Python, by every way to name them.
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "{{ xs | attr('__class__') }}",
-    "{{ xs | attr('_' '_class_' '_') }}",
     "{{ xs['__cla' ~ 'ss__'] }}",
     "{{ [xs] | map(attribute='__class__') | list }}",
     "{{ [xs] | map('attr', '__class__') | list }}",
-    "{{ [xs] | groupby('__class__') }}",
-    "{{ [xs] | sum(attribute='__class__') }}",
     "{{ [xs] | sort(attribute='__class__.__name__') }}",
-    "{{ [xs] | selectattr('__class__') | list }}",
-    "{{ [xs] | unique(attribute='__class__') | list }}",
     "{% filter attr('__class__') %}a{% endfilter %}",
     "{{ missing.__class__ }}",
-    "{{ table.__class__ }}",
     # Functions, and what Jinja2 itself puts into a template.
     "{{ cycler.__init__.__globals__.os }}",
     "{{ raise_exception.__code__ }}",
-    "{{ self.__init__.__globals__ }}",
     "{{ self._TemplateReference__context }}",
     "{% macro m() %}{% endmacro %}{{ m.__init__ }}",
     "{% for x in xs %}{{ loop._iterator }}{% endfor %}",
     "{{ (xs | map('string')).gi_frame }}",
-    "{{ ''.encode().decode.__self__ }}",
     "{{ xs.__reduce_ex__(4) }}",
     # Values of the build that a template would change for the next row.
     "{{ xs.append(2) }}",
     "{{ table.update({'a': 2}) }}",
-    "{{ table.setdefault('b', 2) }}",
 ]
 
 
