@@ -24,7 +24,7 @@ import pytest
 from tests.helpers import warm
 
 from .blocks import Block, Command, PageError, check_page
-from .outputs import PAGES_DATA, Digests, data_digest, difference
+from .outputs import PAGES_DATA, data_digest, difference
 
 _LONGEST = 600  # seconds after which a page is stopped: a guard against blocks that never end
 
@@ -142,7 +142,6 @@ class Session:
     _started: dict[str, _Process] = field(default_factory=dict)
     _status: int = 0
     _printed: list[str] = field(default_factory=list)
-    _digests: Digests = field(default_factory=Digests)
 
     def kill(self) -> None:
         for process in self._started.values():
@@ -239,9 +238,9 @@ class Session:
             raise AssertionError(f"{where}\nprints something else than the page shows:\n{wrong}")
 
     def _difference(self, shown: Sequence[str], printed: Sequence[str]) -> str:
-        """The outputs and their digests; "" if both are as the page shows them."""
-        fixed = self.fixed and data_digest(self.sample / "data") == PAGES_DATA
-        return difference(shown, printed) or self._digests.difference(shown, printed, fixed=fixed)
+        """Digests are compared too where the data are those of the pages."""
+        exact = self.fixed and data_digest(self.sample / "data") == PAGES_DATA
+        return difference(shown, printed, exact=exact)
 
 
 def _installs(command: Command, where: str) -> bool:
