@@ -65,6 +65,35 @@ def test_windows_in_input_order_are_written_before_all_is_tokenized(
     assert build(BuildConfig(**corpus | more)).data == plain
 
 
+@pytest.mark.long
+def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
+    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = in_one_thread(corpus)
+    with monkeypatch.context() as patch:
+        waiting(patch, 2)
+        sealing = vars(stages)["seal"]
+
+        def stopped(*arguments: Any) -> None:
+            sealing(*arguments)
+            raise OSError(5, "Input/output error")
+
+        patch.setattr(stages, "seal", stopped)
+        with pytest.raises(OSError, match="Input/output"):
+            build(BuildConfig(**corpus))
+    planned: list[int] = []
+    real = Windows._plan
+
+    def plan(windows: Windows, split: str, number: int) -> Any:
+        planned.append(number)
+        return real(windows, split, number)
+
+    monkeypatch.setattr(Windows, "_plan", plan)
+    assert build(BuildConfig(**corpus)).data == plain
+    assert not {0, 1} & {*planned}
+    assert 3 in planned
+
+
 def begun(
     corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ Every strategy against its reference, every constraint, every order, every wrong
 import hashlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -178,6 +179,20 @@ def test_any_integers_are_lengths_and_a_million_tokens_a_pack(strategy: str) -> 
     plan = pack_lengths(np.random.default_rng(0).integers(1, 200_000, 3000), 1 << 20, strategy)
     plan.check()
     assert plan.utilization > 0.85
+
+
+@every_strategy
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_plan_is_the_same_again_in_any_thread(strategy: str, order: str) -> None:
+    lengths = np.random.default_rng(1).integers(1, 100, 5000)
+
+    def planned(_: int) -> tuple[list[int], list[int]]:
+        plan = pack_lengths(lengths, 256, strategy, 7, order=order)
+        return plan.order.tolist(), plan.offsets.tolist()
+
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(planned, range(4))
+    assert others == [first] * 3
 
 
 DIGESTS = {
