@@ -102,25 +102,6 @@ def test_columns_that_do_not_fit_go_below(
     assert "\x1b[32mbest_fit" in terminal.getvalue() or not title
 
 
-def test_a_long_value_begins_further_left_and_a_longer_one_goes_on_below_itself(
-    terminal: Terminal,
-) -> None:
-    rows = [
-        ("documents per pack", "p50 1"),
-        ("sha256", "a1" * 16),
-        ("seconds", "11.0 (hash 0.0, plan 8.6, sign off 0.0)"),
-    ]
-    with redirect_stdout(terminal):
-        print_table("packed", rows)
-    assert plain(terminal.getvalue()) == [
-        "packed",
-        "documents per pack  p50 1",
-        f"sha256  {'a1' * 16}",
-        "seconds             11.0 (hash 0.0, plan",
-        "                    8.6, sign off 0.0)",
-    ]
-
-
 WIDTHS = st.lists(st.integers(1, 30), min_size=2, max_size=12)
 
 

@@ -1,8 +1,6 @@
 """The two tables of executors, what options they take and how they run, have the same rows."""
 
-import re
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -12,8 +10,6 @@ from packprep.config.executors import EXECUTORS
 from packprep.execute.pipeline import RUNNERS, build_share
 from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused
-
-PACKAGE = Path(__file__).parents[2] / "packprep"
 
 
 def test_an_executor_has_a_row_in_both_tables_and_is_a_value_of_the_option() -> None:
@@ -50,10 +46,3 @@ def test_no_row_refuses_what_is_not_tested_here() -> None:
 def test_a_share_of_an_executor_without_tasks_is_refused() -> None:
     with refused(ConfigError, "executor local has no tasks; call packprep.build"):
         build_share(BuildConfig(sources=("a.jsonl",), output="out"))
-
-
-def test_no_module_compares_the_executor_with_a_name() -> None:
-    """A name in an `if` would be a row that is missing from the tables."""
-    compared = re.compile(r"""\.executor\s*(==|!=|in|not in)\s*["'({\[]""")
-    found = [path for path in PACKAGE.rglob("*.py") if compared.search(path.read_text())]
-    assert found == []

@@ -185,11 +185,3 @@ def test_packs_have_the_format_of_the_dataset(
         assert first["tokens"].tolist() == same["tokens"].tolist()
     else:
         assert first == same
-
-
-def test_a_transform_of_rows_is_none_of_packs(dataset: datasets.Dataset) -> None:
-    shouted = dataset.with_transform(
-        lambda batch: {"text": [text.upper() for text in batch["text"]]}
-    )
-    packed = pack_dataset(shouted, tiny_tokenizer(), **OPTIONS)
-    assert packed.to_list() == pack_dataset(dataset, tiny_tokenizer(), **OPTIONS).to_list()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.derive.merge import merge
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
@@ -143,24 +142,12 @@ def test_shards_and_an_index_grow_for_the_same_epochs_and_stay_equal(
             check_ledger(figures["tokens"])
             packs = sum(entry.packs or 0 for entry in manifest.shards("train", epoch))
             assert figures["packs"] == packs
-        to = tmp_path / f"{name}-rows"
-        assert run("export", tmp_path / name, "--to", "trl", "--epoch", 1, "-o", to).code == 0
-    cut = merge([tmp_path / "shards"], tmp_path / "cut", shard_size=5_000)
-    assert (verify(tmp_path / "cut").sound, cut.epochs) == (True, 3)
-    assert len(cut.shards("train")) > len(read_manifest(tmp_path / "shards").shards("train"))
     for epoch in range(3):
         plain, gathered = (
             [pack.tokens.tolist() for pack in PackedShards(tmp_path / name, epoch=epoch)]
             for name in ("shards", "index")
         )
         assert plain == gathered
-        assert documents(tmp_path / "cut", epoch) == documents(tmp_path / "shards", epoch)
-        assert whole_documents(tmp_path / "cut", epoch) == whole_documents(tmp_path / "cut", 0)
-    rows = [
-        datasets.load_from_disk(str(tmp_path / f"{name}-rows"))["train"]["input_ids"][:]
-        for name in ("shards", "index")
-    ]
-    assert rows[0] == rows[1]
 
 
 def test_an_export_is_of_one_epoch(zoo: Zoo, tmp_path: Path) -> None:

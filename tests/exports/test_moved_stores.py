@@ -96,3 +96,12 @@ def test_a_store_that_is_nowhere_is_named_where_it_was_looked_for(
         pytest.raises(FormatError, match=rf"{place}/\w+/unit-\S+ is missing; .*--store DIR"),
     ):
         PackedShards("ab", store=store)
+
+
+def test_a_file_of_a_store_that_was_cut_off_is_named_with_its_size() -> None:
+    name = read_manifest("a").index_table.files[0].path
+    content = Path("one", name).read_bytes()
+    Path("one", name).write_bytes(content[:-8])
+    with pytest.raises(FormatError, match=rf"{name} has \d+ bytes; expected \d+; restore it"):
+        PackedShards("a")
+    Path("one", name).write_bytes(content)

@@ -18,12 +18,7 @@ import pytest
 
 from packprep import build
 from packprep.derive.merge import merge
-from packprep.inspect.shard_files import (
-    Checked,
-    opener,
-    read_file,
-    read_shard,
-)
+from packprep.inspect.shard_files import Checked, opener, read_file
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
 from packprep.schemas.canonical import file_digest
@@ -102,6 +97,24 @@ def test_flipped_bits_over_all_files_are_found_and_the_file_is_named(out: Path) 
             for path, content in contents.items():
                 path.write_bytes(content)
     assert verify(out).sound
+
+
+def test_what_follows_the_end_of_a_shard_is_named_and_in_the_digest(out: Path) -> None:
+    shard = out / shard_paths(out)[0]
+    more = shard.read_bytes() + b"more"
+    shard.write_bytes(more)
+    said = found(out)
+    assert f"{shard.name}: 4 bytes follow the end of the Arrow stream; expected none" in said
+    assert has(said, f"{shard.name}: it has sha256 {hashlib.sha256(more).hexdigest()}; expected")
+
+
+def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
+    checked = Checked()
+    read_file(opener(tmp_path), tmp_path.name, checked, lambda _: None)
+    assert list(map(str, checked.findings)) == [
+        f"{tmp_path.name}: it cannot be read: Is a directory"
+    ]
+    assert not checked.complete
 
 
 def test_swapped_duplicated_missing_and_surplus_shards_are_named(out: Path) -> None:
@@ -386,55 +399,3 @@ def test_the_command_says_sound_or_prints_findings_by_kind_and_exits_1(out: Path
     assert (as_json.code, loaded["sound"], loaded["counts"]) == (1, False, {"doubled BOS": 1})
     assert loaded["findings"][0]["kind"] == "doubled BOS"
     assert {"file", "pack", "segment", "what"} <= set(loaded["findings"][0])
-
-
-BATCH = pa.record_batch({"a": list(range(1000))})
-
-
-@pytest.fixture
-def shard(tmp_path: Path) -> Path:
-    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), BATCH.schema) as writer:
-        for _ in range(3):
-            writer.write_batch(BATCH)
-    return tmp_path / "a.arrow"
-
-
-def read(path: Path) -> tuple[Checked, list[pa.RecordBatch], int]:
-    checked, batches, read_bytes = Checked(), list[pa.RecordBatch](), list[int]()
-    read_shard(
-        opener(path), path.name, checked, read_bytes.append, lambda schema: None, batches.append
-    )
-    return checked, batches, sum(read_bytes)
-
-
-def findings(checked: Checked) -> list[str]:
-    return [str(finding) for finding in checked.findings]
-
-
-@pytest.mark.parametrize(
-    ("kept", "words"),
-    [
-        (-8, "it ends after 3000 packs without the end marker"),
-        *((kept, "it is not a valid Arrow stream after ") for kept in (-100, 0, 5000)),
-        (None, "4 bytes follow the end of the Arrow stream"),
-    ],
-)
-def test_the_digest_is_that_of_the_whole_file_wherever_reading_stops(
-    shard: Path, kept: int | None, words: str
-) -> None:
-    content = shard.read_bytes()
-    changed = content[:kept] if kept is not None else content + b"more"
-    shard.write_bytes(changed)
-    checked, _, read_bytes = read(shard)
-    assert checked.digest == hashlib.sha256(changed).hexdigest()
-    assert checked.bytes == read_bytes == len(changed)
-    (said,) = findings(checked)
-    assert words in said
-
-
-def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
-    as_file = Checked()
-    read_file(opener(tmp_path), tmp_path.name, as_file, lambda _: None)
-    for checked in (as_file, read(tmp_path)[0]):
-        assert findings(checked) == [f"{tmp_path.name}: it cannot be read: Is a directory"]
-        assert not checked.complete

@@ -119,7 +119,6 @@ def test_a_build_in_a_store_has_the_bytes_of_one_in_a_directory(
     work.check()
 
 
-@pytest.mark.long
 @long
 def test_an_index_in_s3_reads_through_a_cache_of_any_size_or_from_a_folder(
     tmp_path: Path, bucket: str, zoo: Zoo
@@ -325,7 +324,6 @@ def test_a_working_directory_is_of_one_output(
     work.refuses(words, output=f"{bucket}/packed")
 
 
-@pytest.mark.long
 @long
 @pytest.mark.usefixtures("new_clients")
 def test_a_network_that_goes_away_ends_a_build_that_goes_on_later(
@@ -439,7 +437,6 @@ def test_verify_reads_every_byte_in_the_bucket_and_keeps_none(
     assert command.run("verify", f"{output[0]}/nothing").code == 2
 
 
-@pytest.mark.long
 @long
 def test_builds_that_are_killed_while_they_send_and_publish_go_on_to_the_same_bytes() -> None:
     """Few of the many that `python -m tests.faults.remote` does."""

@@ -53,17 +53,6 @@ def test_a_batch_holds_the_columns_of_the_format() -> None:
     ]
 
 
-def test_a_shard_is_an_arrow_stream_whose_receipt_is_true(tmp_path: Path) -> None:
-    packs, layout = packed([5, 6, 2, 3])
-    receipt = write_shard(LocalShards(tmp_path), "a.arrow", "train", packs, 0, 2, layout)
-    content = (tmp_path / "a.arrow").read_bytes()
-    assert receipt.sha256 == hashlib.sha256(content).hexdigest()
-    counts = (receipt.bytes, receipt.packs, receipt.segments, receipt.tokens)
-    assert counts == (len(content), 2, 4, 16)
-    assert pa.ipc.open_stream(content).read_all().num_rows == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["a.arrow"]
-
-
 def test_record_batches_never_change_what_a_shard_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,21 +60,22 @@ def test_the_axis_of_lengths_begins_near_the_shortest_and_doubles_only_where_it_
     assert (doubling.scale, texts(doubling)) == (", log scale", "64 256 1,024 4,096 16,384 65,536")
 
 
-def test_percents_use_the_range_they_have() -> None:
-    full = percents(counts([990, 994, 997, 1000, 1000]), 1000)
-    assert (full.labels[0], full.labels[-1]) == ("99.0% to 99.1%", "99.9% to 100.0%")
-    assert texts(full) == "99.0% 99.2% 99.4% 99.6% 99.8% 100.0%"
-    found = shown(full, [990, 994, 997, 1000, 1000])
-    assert [each.count for each in found.bins] == [1, 0, 0, 0, 1, 0, 0, 1, 0, 2]
-    assert texts(percents(counts(range(1001)), 1000)) == "0% 20% 40% 60% 80% 100%"
+SPREADS: dict[str, tuple[Sequence[int], list[int], str]] = {
+    "full packs": ([990, 994, 997, 1000, 1000], [1, 0, 0, 0, 1, 0, 0, 1, 0, 2], "99.0% 99.2%"),
+    "one far below": ([300, *range(990, 1001)], [1, *[1] * 9, 2], "<99.0% 99.5% 100.0%"),
+    "all shares": (range(1001), [50] * 19 + [51], "0% 20% 40% 60% 80% 100%"),
+}
 
 
-def test_one_pack_far_below_the_others_does_not_widen_the_range() -> None:
-    values = [300, *range(990, 1001)]
+@pytest.mark.parametrize("name", SPREADS)
+def test_percents_use_the_range_they_have_and_one_pack_far_below_does_not_widen_it(
+    name: str,
+) -> None:
+    values, bins, ticks = SPREADS[name]
     found = shown(percents(counts(values), 1000), values)
-    assert found.bins[0] == Bin("below 99.0%", 1, rest=True)
-    assert [each.count for each in found.bins[1:]] == [1] * 9 + [2]
-    assert [text for _, text in found.ticks] == ["<99.0%", "99.5%", "100.0%"]
+    assert [each.count for each in found.bins] == bins
+    assert " ".join(text for _, text in found.ticks).startswith(ticks)
+    assert found.bins[0].rest == (name == "one far below")
 
 
 def test_a_pack_is_marked_where_documents_are_longer() -> None:

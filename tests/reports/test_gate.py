@@ -1,4 +1,5 @@
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -306,15 +307,8 @@ def test_markdown_begins_with_what_failed() -> None:
     assert lines[4:6] == [f"- :x: {VERDICTS[0].sentence}", f"- :x: {VERDICTS[2].sentence}"]
     assert "| :white_check_mark: | `max_length` | 64 | 64 | 0 | it may not change |" in lines
     assert "all 1 numbers passed" in markdown("out", VERDICTS[1:2])
-
-
-def test_a_bar_in_the_name_of_a_source_does_not_break_the_table() -> None:
-    of_source = NumberVerdict(
-        name="bos_rate", baseline=1.0, value=0.0, allowed="a|b", passed=False, sources=("x|y 0%",)
-    )
-    text = markdown("out", [of_source])
-    assert "a\\|b" in text
-    assert "x\\|y 0%" in text
+    bars = replace(VERDICTS[0], allowed="a|b", sources=("x|y 0%",))
+    assert all(words in markdown("out", [bars]) for words in ("a\\|b", "x\\|y 0%"))
 
 
 def test_the_github_summary_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

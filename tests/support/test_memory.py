@@ -5,25 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packprep import BuildConfig, build
-from packprep.support.errors import StoppedError
+from packprep import BuildConfig
 from packprep.support.linux import resident
 from packprep.support.memory import MappedFiles
 from packprep.tokens.token_files import slices_ahead
-from tests.helpers.corpus import build_options
-from tests.helpers.errors import refused
 
 
 def test_short_memory_means_fewer_units_at_a_time() -> None:
     for memory, units in [(64_000_000_000, 4), (800_000_000, 2), (700_000_000, 0)]:
         assert slices_ahead(BuildConfig(num_proc=4, max_memory=memory)) == units
-
-
-def test_a_window_too_large_for_memory_is_said_before_it_is_planned(tmp_path: Path) -> None:
-    options = build_options(tmp_path, {"a.jsonl": ["x"] * 100}, max_memory=600_000_000)
-    with refused(StoppedError, "a window has 100 documents", "600 MB"):
-        build(BuildConfig(**options))
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(resident() is None, reason="the system does not say what a process holds")

@@ -8,7 +8,6 @@ import pytest
 
 from packprep.inspect.report_file import read_report
 from packprep.reports.closing import table
-from packprep.reports.compare import compare_reports
 from tests.helpers.command import run
 from tests.helpers.tiny_shards import GOLDEN
 from tests.helpers.zoo import Zoo
@@ -84,24 +83,6 @@ def test_options_and_numbers_that_differ_are_shown_with_better_or_worse(zoo: Zoo
     assert "max_length" not in lines
     assert "more numbers are equal; --all shows them" in result.out
     assert len(words_of(run("stats", a, b, "--all").out)) > len(lines)
-
-
-def test_three_outputs_are_compared_with_the_first(zoo: Zoo) -> None:
-    outputs = [zoo[name] for name in ("text", "uint16", "epochs")]
-    found = json.loads(run("stats", *outputs, "--json").out)
-    assert found["outputs"] == list(map(str, outputs))
-    assert found["options"]["epochs"] == ["1", "1", "2"]
-    figures = compare_reports(*map(read_report, outputs))
-    assert [(each["name"], each["output"], each["judgement"]) for each in found["figures"]] == [
-        (name, str(output), each.judgement)
-        for name, row in figures.items()
-        for output, each in zip(outputs[1:], row, strict=True)
-    ]
-    shown = run("stats", *outputs).out
-    assert re.search(r"\n +A +B +change +B is +C +change +C is\n", shown)
-    (_, was, *second) = words_of(shown)["packs"]
-    assert (was, second[:2]) == (second[0], [was, "0"])
-    assert second[-1] == "differs"
 
 
 def test_equal_outputs_are_reported_as_equal() -> None:
