@@ -9,7 +9,6 @@ from . import harness
 from .crash_states import BLOCK, MODELS, crash_states
 from .recording import (
     ROOT,
-    Cut,
     Entry,
     Naming,
     Node,
@@ -82,50 +81,12 @@ def test_only_ext4_in_ordered_mode_writes_a_file_before_it_replaces_another() ->
         assert {b"", bytes(len(NEW)), NEW[:BLOCK], NEW} <= contents(model, "a", *REPLACE)
 
 
-def test_a_new_file_may_be_there_without_its_bytes_in_every_model() -> None:
-    for model in CUTS:
-        renamed = (CREATE, WRITE, rename("b", 2, "c"))
-        assert {None, b"", NEW[:BLOCK], NEW} <= contents(model, "c", *renamed)
-
-
 def test_a_size_never_runs_ahead_of_the_bytes_in_ordered_mode_alone() -> None:
     steps = (CREATE, WRITE)
     prefixes = {None, b"", NEW[:BLOCK], NEW[: 2 * BLOCK], NEW}
     assert contents("ordered", "b", *steps) == prefixes
     torn = NEW[:BLOCK] + bytes(BLOCK) + NEW[2 * BLOCK :]
     assert torn in contents("xfs", "b", *steps)
-
-
-def test_blocks_of_old_files_come_up_in_writeback_mode_and_never_in_xfs() -> None:
-    steps = (CREATE, WRITE)
-    assert any(content and OLD[:99] in content for content in contents("writeback", "b", *steps))
-    blocks = {NEW[at : at + BLOCK] for at in range(0, len(NEW), BLOCK)}
-    for content in contents("xfs", "b", *steps):
-        whole = content or b""
-        for block in (whole[at : at + BLOCK] for at in range(0, len(whole), BLOCK)):
-            assert block in blocks or block == bytes(len(block))
-
-
-def test_only_the_unordered_model_has_a_later_name_without_an_earlier_one() -> None:
-    steps = (CREATE, create("c", 3))
-    for model in CUTS:
-        later_alone = any("c" in files and "b" not in files for files in states(model, *steps))
-        assert later_alone == (model == "unordered")
-
-
-@pytest.mark.parametrize("model", CUTS)
-def test_two_names_are_exchanged_at_once_and_one_name_changes_in_order(model: str) -> None:
-    swapped = Naming((Entry(ROOT, "a", 1, 2), Entry(ROOT, "b", 2, 1)))
-    steps = (CREATE, Sync(ROOT, "."), swapped, rename("b", 1, "old"))
-    names = {tuple(files) for files in states(model, *steps, over=True)}
-    assert names == {("a", "b"), ("a", "old")}
-
-
-def test_a_lost_cut_takes_the_later_bytes_of_its_file_with_it() -> None:
-    for model in CUTS:
-        found = contents(model, "a", Cut(1, 0), Write(1, 0, NEW[:BLOCK]))
-        assert {OLD, b"", NEW[:BLOCK]} <= found
-        assert all(content in (OLD, b"") or len(content or b"") == BLOCK for content in found)
 
 
 @pytest.mark.long

@@ -250,46 +250,6 @@ def test_a_surplus_file_is_no_reason_not_to_read_but_a_finding(out: Path) -> Non
         PackedShards(out, verify=True)
 
 
-def flipped(content: bytes, bit: int) -> bytes:
-    changed = bytearray(content)
-    changed[bit // 8] ^= 1 << bit % 8
-    return bytes(changed)
-
-
-def test_verify_finds_a_flipped_bit_in_any_file(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "v1-example", tmp_path / "out")
-    for path in sorted((tmp_path / "out").iterdir()):
-        content = path.read_bytes()
-        for bit in range(0, 8 * len(content), 97):  # prime: every bit of a byte, all over the file
-            path.write_bytes(flipped(content, bit))
-            with pytest.raises(FormatError):
-                PackedShards(tmp_path / "out", verify=True)
-        path.write_bytes(content)
-    assert len(PackedShards(tmp_path / "out", verify=True)) == 2
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-def test_reading_a_damaged_shard_unverified_gives_packs_or_a_format_error(
-    tmp_path: Path, mmap: bool
-) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(GOLDEN / "v1-example", out)
-    shard = out / shard_name(0, 1)
-    content = shard.read_bytes()
-    outcomes = {"read": 0, "refused": 0}
-    for bit in range(0, 8 * len(content), 7):
-        shard.unlink()  # a new file: the old one may still be mapped
-        shard.write_bytes(flipped(content, bit))
-        try:
-            for pack in PackedShards(out, mmap=mmap):
-                assert len(pack.position_ids) == len(pack.tokens)
-                assert sum(len(segment.tokens) for segment in pack.segments()) == len(pack.tokens)
-            outcomes["read"] += 1
-        except FormatError:
-            outcomes["refused"] += 1
-    assert min(outcomes.values()) > 100
-
-
 def test_follow_answers_with_the_way_that_serves_now(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="out is finished, and leave follow out"):
         PackedShards(tmp_path / "out", follow=True)  # type: ignore[arg-type]

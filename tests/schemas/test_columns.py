@@ -93,12 +93,6 @@ def test_only_tokens_and_positions_may_be_uint16(name: str) -> None:
         check_columns(columns.values())
 
 
-def test_compact_columns_of_another_kind_are_refused() -> None:
-    wrong = Column(name="tokens", kind="segment", dtype="uint16")
-    with pytest.raises(FormatError, match="tokens is a segment column of uint16; the format fixes"):
-        check_columns([wrong, STANDARD_COLUMNS["cu_seqlens"]])
-
-
 def test_a_duplicate_name_and_a_missing_required_column_are_refused() -> None:
     columns = [*STANDARD_COLUMNS.values()]
     with pytest.raises(FormatError, match="lists tokens twice"):

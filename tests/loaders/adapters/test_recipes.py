@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from packprep.loaders import check_trl, guard, to_hf, to_trl, verify_isolation
-from tests.helpers.torch_models import skip_without, tiny_llama
+from packprep.loaders import check_trl, guard, to_hf, to_trl
+from tests.helpers.torch_models import skip_without
 
 skip_without("torch", "transformers", "trl", "accelerate")
 
@@ -164,26 +164,6 @@ def test_rows_of_phases_are_trained_in_their_order(way: str, tmp_path: Path) -> 
     sizes = [batch["input_ids"].shape[1] for batch in batches]
     in_order = [sum(map(sum, lengths[first : first + 2])) for first in range(0, len(lengths), 2)]
     assert (sizes == in_order) == (way != "default")
-
-
-def test_isolation_is_verified_on_the_batches_of_a_trainers_own_dataloader(
-    shards: Path, tmp_path: Path
-) -> None:
-    from datasets import load_from_disk
-
-    def with_mask(rows: Any) -> dict[str, Any]:
-        fields = to_hf(rows)
-        return fields | {"attention_mask": torch.ones_like(fields["input_ids"])}
-
-    args = TrainingArguments(str(tmp_path), remove_unused_columns=False, **SETTINGS)
-    rows, found = load_from_disk(shards), []
-    for collate in (to_hf, with_mask):
-        trainer = Trainer(tiny_llama(), args, train_dataset=rows, data_collator=collate)
-        batch = next(iter(trainer.get_train_dataloader()))
-        assert type(batch) is dict
-        found.append(verify_isolation(trainer.model, batch))
-    assert found[0].isolated, str(found[0])
-    assert "the call has an attention_mask" in str(found[1])
 
 
 def test_every_script_that_trains_a_model_of_transformers_shows_the_guard() -> None:
