@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol
 
 from packprep.output.staging import staging_path
@@ -214,6 +215,25 @@ def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
         time.sleep(delay)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+    return kill
+
+
+def kill_workers(random: Random, most: int, killed: list[int]) -> Callable[[int], None]:
+    """Kills `most` worker processes of an isolated build, each up to 3 s after it was started."""
+
+    def kill(pid: int) -> None:
+        seen: set[int] = set()
+        while len(seen) < most and not _ended(pid):
+            children = Path(f"/proc/{pid}/task").glob("*/children")
+            with contextlib.suppress(OSError):  # a thread has ended
+                for worker in {int(word) for path in children for word in path.read_text().split()}:
+                    if worker not in seen:
+                        time.sleep(random.random() * 3)
+                        os.kill(worker, signal.SIGKILL)
+                        seen.add(worker)
+                        killed.append(worker)
+            time.sleep(0.01)
 
     return kill
 

@@ -62,16 +62,12 @@ class RemoteSoak(Failures):
         work = ["--work-dir", str(self.folder / "work"), "--num-proc", workers]
         return forked([*self.arguments, "-o", url, *work], self.folder / "log", kill=pids.append)
 
-    def measured(self) -> tuple[int, int]:
-        """Of an undisturbed build, the first piece of a shard, and the last piece."""
+    def measured(self, word: str) -> list[int]:
+        """Of an undisturbed build, first pieces of the requests from one that sends this on."""
         ended = self.build(self.new())
         assert ended.code == 0, ended.err
-        sends = [
-            piece
-            for piece, line in self.tap.requests
-            if ".arrow" in line and line.startswith(("PUT", "POST"))
-        ]
-        return sends[0], self.tap.pieces
+        sends = [word in line and line.startswith(("PUT", "POST")) for _, line in self.tap.requests]
+        return [piece for piece, _ in self.tap.requests][sends.index(True) :]
 
     def new(self) -> str:
         self.number += 1
@@ -79,12 +75,17 @@ class RemoteSoak(Failures):
 
     def kills(self, number: int) -> str:
         """SIGKILL at random pieces from the first shard that is sent on."""
-        first, last = self.measured()
+        first, last = self.measured(".arrow")[0], self.tap.pieces
         landed = 0
         for _ in range(number * 5):
             if landed < number:
                 landed += self.kill_at(self.random.randint(first, last))
         return f"{landed} SIGKILLs"
+
+    def publishing(self) -> str:
+        """SIGKILL at every request from the first one that publishes on."""
+        landed = sum(map(self.kill_at, self.measured("publication.json")))
+        return f"{landed} SIGKILLs at requests that publish"
 
     def kill_at(self, piece: int) -> bool:
         """True if the build was not done before, as two threads may send in another order."""
@@ -160,8 +161,9 @@ _option = partial(click.option, show_default=True)
 @_option("--seed", default=0)
 @_option("--kills", default=20, help="SIGKILLs at random points of many small shards.")
 @_option("--parts", default=20, help="The same of shards that are sent in parts.")
+@_option("--publishing", is_flag=True, help="SIGKILLs at every request that publishes.")
 @_option("--store", default="moto", type=click.Choice(list(SERVERS)))
-def main(seed: int, kills: int, parts: int, store: str) -> None:
+def main(seed: int, kills: int, parts: int, publishing: bool, store: str) -> None:
     harness.warm()
     server = SERVERS[store]
 
@@ -179,6 +181,8 @@ def main(seed: int, kills: int, parts: int, store: str) -> None:
                 arguments = large(folder) if kind == "large" else harness.corpus(folder)
                 soak = RemoteSoak(folder, seed, server, tap, arguments)
                 print(f"{kind} shards: {soak.kills(number)}", flush=True)
+                if publishing and kind == "small":
+                    print(f"{kind} shards: {soak.publishing()}", flush=True)
                 failures += soak.failures
         tap.close()
     print(f"seed {seed}: {failures} failures in {time.monotonic() - start:,.0f} s")

@@ -163,10 +163,24 @@ class Soak(Failures):
         hit = ", ".join(f"{count} in {stage}" for stage, count in stages.items())
         return f"{sizes} full disks, each reported in one line, exit code 3, and resumed: {hit}"
 
+    def killed_workers(self, number: int) -> str:
+        """SIGKILL of worker processes while they start or tokenize: the build goes on."""
+        killed: list[int] = []
+        while len(killed) < number:
+            harness.clear(self.output)
+            kill = harness.kill_workers(self.random, 2, killed)
+            ended = self.build("--isolate", "--num-proc", "2", kill=kill)
+            if ended.code != 0:
+                self.fail(f"killed workers: exit code {ended.code}: {ended.err[-300:]}")
+            self.check_resume("killed workers")
+        return f"{len(killed)} SIGKILLs of workers"
+
 
 def _parts(soak: Soak, given: SimpleNamespace) -> Iterator[str]:
     if given.kills:
         yield soak.kills(given.kills)
+    if given.workers:
+        yield soak.killed_workers(given.workers)
     if given.mounts and given.disks:
         yield soak.full_disks(given.disks)
     if given.shim:
@@ -230,6 +244,7 @@ _option = partial(click.option, show_default=True)
 @_option("--calls", type=int, help="So many failing calls of each kind; default: every one.")
 @_option("--kinds", default="oOwsri", help="o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n).")
 @_option("--disks", default=10, help="Sizes of a disk that fills up.")
+@_option("--workers", default=20, help="SIGKILLs of worker processes.")
 @_option("--index", is_flag=True, help="Build index outputs, with their tokens in OUT.")
 @_option(
     "--crash-states", default=0, help="Check so many states that kills and power cuts leave, only."

@@ -43,7 +43,7 @@ def files(draw: st.DrawFn) -> File:
     """
     suffix = draw(st.sampled_from([*FORMATS]))
     kinds = st.integers(0, len(FORMATS[suffix].rows) - 1)
-    rows = draw(st.lists(TEXT | TEXT | TEXT | kinds, min_size=1, max_size=12))
+    rows = draw(st.lists(TEXT | TEXT | TEXT | kinds, min_size=1, max_size=8))
     first = FORMATS[suffix].rows[rows[0]].row or b"" if isinstance(rows[0], int) else b""
     if first.startswith((codecs.BOM_UTF8, b"[")):
         # At the start of a file the mark is in its place, and a bracket begins an array.
@@ -176,7 +176,7 @@ def _row(suffix: str, text: str) -> bytes:
 
 
 @given(st.lists(files(), min_size=1, max_size=4), options())
-@settings(max_examples=share_of_examples(8))
+@settings(max_examples=share_of_examples(16))
 def test_every_token_of_random_corpora_is_on_disk_or_in_the_ledger(
     corpus: list[File], chosen: dict[str, Any]
 ) -> None:

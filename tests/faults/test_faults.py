@@ -9,10 +9,11 @@ from . import harness
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
-COUNTS = {"kills": 5, "disks": 2, "calls": 1}
+COUNTS = {"kills": 5, "workers": 2, "disks": 2, "calls": 1}
 SHIM, MOUNTS = bool(harness.may_compile()), harness.may_mount()
 # A regular expression, and how many lines of `scripts/soak` it is of, where they can be made.
 LINES = {
+    r"\d+ SIGKILLs of workers": 1,
     rf"\d+ SIGKILLs: .*{'.*'.join(f'(?=.*in {stage})' for stage in harness.STAGES)}": 1,
     r"\w+ with \w+: \d+ of \d+ calls failed, ": 5 * SHIM,
     "2 full disks, each reported in one line": MOUNTS,
