@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.torch_models import batch_of, documents, skip_without, tiny_llama
+from packprep.loaders import PackedLoader, PackedShards
+from packprep.schemas import STANDARD_COLUMNS
+from tests.helpers.tiny_shards import PLAIN, write_output
+from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
 
 skip_without("torch")
 
@@ -62,18 +65,38 @@ def test_weights_and_segment_means_equal_the_loop(lengths: list[int], data: st.D
         torch.testing.assert_close(of_document.sum(), torch.tensor(1.0))
 
 
+# By document: every so many-th token is trained; 0: none of them is.
+@pytest.mark.parametrize("every", [(1, 1, 1, 1, 1), (2, 1, 3, 0, 7)])
 @pytest.mark.parametrize("mode", ["token", "segment", "document"])
-def test_training_on_a_pack_equals_training_on_its_documents(tmp_path: Path, mode: Any) -> None:
+def test_training_on_a_pack_equals_training_on_its_documents(
+    tmp_path: Path, mode: Any, every: tuple[int, ...]
+) -> None:
     """Loss and gradients to 1e-6.
 
     Each document alone through the model, against the pack with weights.
     """
-    batch = batch_of(tmp_path / "out", LENGTHS, labels="shifted", loss_weights=mode).torch()
+    texts = documents(LENGTHS)
+    trained = [
+        [step > 0 and place % step == 0 for place in range(len(text))]
+        for text, step in zip(texts, every, strict=True)
+    ]
+    masks = [kept for each in trained for kept in each]
+    row = pack_of(0, texts)
+    row["labels"] = [
+        token if kept else -100 for token, kept in zip(row["tokens"], masks, strict=True)
+    ]
+    columns = (*PLAIN, STANDARD_COLUMNS["labels"])
+    splits = {"train": [[row]]}
+    write_output(tmp_path / "out", splits, columns, max_length=512, vocab_size=VOCABULARY)
+    shards = PackedShards(tmp_path / "out")
+    batch = PackedLoader(shards, 1, labels="shifted", loss_weights=mode)[0].torch()
     model = tiny_llama().double()
     losses = []
-    for text in (torch.tensor(each) for each in documents(LENGTHS) if len(each) > 1):
-        logits = model(input_ids=text[None]).logits[0, :-1]
-        losses.append(cross_entropy(logits, text[1:], reduction="none"))
+    for text, kept in zip(map(torch.tensor, texts), trained, strict=True):
+        if any(kept[1:]):
+            logits = model(input_ids=text[None]).logits[0, :-1]
+            each = cross_entropy(logits, text[1:], reduction="none")
+            losses.append(each[torch.tensor(kept[1:])])
     means = torch.stack([each.mean() for each in losses])
     apart = torch.cat(losses).mean() if mode == "token" else means.mean()
     expected = torch.autograd.grad(apart, [*model.parameters()])
