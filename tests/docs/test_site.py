@@ -102,8 +102,7 @@ COPIED = """
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
 @pytest.mark.parametrize("page", ["reference/cli", "reference/options", "reference/glossary"])
 def test_a_page_fits_its_window_and_loads_nothing_from_elsewhere(
     site: Path, chromium: Chromium, page: str, width: int, dark: bool

@@ -109,7 +109,6 @@ def expected(made: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
         pytest.param(
             {"order": "input", "packs_multiple_of": 8, "remainder": "fill"}, marks=pytest.mark.long
         ),
-        pytest.param({"columns": ()}, marks=pytest.mark.long),
     ],
 )
 def test_files_that_are_new_become_windows_as_if_built_alone_and_merged(
