@@ -311,6 +311,15 @@ def left_out(source: str, messages: Any, **options: Any) -> list[LeftOut]:
     return find(source, messages, **options).left_out
 
 
+def test_the_end_and_the_middle_of_a_text_are_left_out_in_part() -> None:
+    cut = chatml("{{ m.content.split('[stop]')[0] }}")
+    messages = chat("hi", "first I look [stop] and then more", "bye", "ciao")
+    assert left_out(cut, messages) == [LeftOut(1, "content", "[stop] and then more")]
+    out = chatml("{{ m.content.split('[a]')[0] + m.content.split('[/a]')[-1] }}")
+    messages = chat("hi", "first I look [a]gone[/a] and then more", "bye", "ciao")
+    assert left_out(out, messages) == [LeftOut(1, "content", "[a]gone[/a]")]
+
+
 def test_white_space_and_the_signs_of_json_are_not_left_out() -> None:
     calls = "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}"
     source = chatml("{{ m.content | trim }}" + calls)
