@@ -72,20 +72,6 @@ def test_a_saved_dataset_without_a_manifest_is_read(out: Path) -> None:
     assert (len(read), read.max_length, read.fingerprint) == (40, 8, mapped.fingerprint)
 
 
-@pytest.mark.parametrize("workers", [None, 0, 2])
-def test_batches_are_those_of_mapped_shards(out: Path, workers: int | None) -> None:
-    pytest.importorskip("torch")
-    mapped, read = (
-        PackedLoader(PackedShards(out, mmap=mmap), 3, seed=1, shuffle_window=2)
-        for mmap in (True, False)
-    )
-    again = pickle.loads(pickle.dumps(read))
-    batches = again if workers is None else again.dataloader(num_workers=workers)
-    for one, two in zip(mapped, batches, strict=True):
-        for name in ("tokens", "cu_seqlens", "position_ids", "labels"):
-            assert getattr(one, name).tolist() == getattr(two, name).tolist()
-
-
 def test_memory_stays_within_the_cache_size_and_must_hold_two_windows(out: Path) -> None:
     size = 4 * max(file.stat().st_size for file in PackedShards(out).files)
     shards = PackedShards(out, mmap=False, cache_size=size)

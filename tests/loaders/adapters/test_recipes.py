@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from packprep.loaders import check_trl, guard, to_hf, to_trl
+from packprep.loaders import check_trl, to_hf, to_trl
 from tests.helpers.torch_models import skip_without
 
 skip_without("torch", "transformers", "trl", "accelerate")
@@ -116,22 +116,6 @@ def test_the_guard_refuses_packs_that_trl_packs_again_with_and_without_caches(
         REFUSED["trl SFTTrainer with packing=True on names of hf, guarded"](shards, tmp_path)
     finally:
         (datasets.enable_caching if was else datasets.disable_caching)()
-
-
-@LONG
-def test_trl_may_pack_rows_that_are_said_to_be_unpacked(tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl")
-    rows = rows_of([[6], [9]]).remove_columns(["position_ids", "seq_lengths"])
-    arguments = {**SETTINGS, "num_train_epochs": 1, "per_device_train_batch_size": 1}
-    args = trl.SFTConfig(str(tmp_path), packing=True, max_length=16, bf16=False, **arguments)
-    for allow in (False, True):
-        model = guard(llama(), allow_unpacked=allow)
-        trainer = trl.SFTTrainer(model, args, train_dataset=rows, processing_class=tokenizer())
-        if allow:
-            trainer.train()
-        else:
-            with pytest.raises(ValueError, match="the SFTConfig has packing=True: TRL packs the"):
-                trainer.train()
 
 
 class InOrder:
