@@ -186,19 +186,13 @@ class _Checked:
         self._is_refused = False
 
     def passes(self, text: str, render: Callable[[], str | None]) -> bool:
-        """True if a composed text can be used."""
-        return self._passes(self._asks(text.encode(errors="surrogatepass")), text, render)
-
-    def _asks(self, text: bytes | memoryview) -> bool:
-        """True if this use is compared with a rendering. text: of the row, in UTF-8."""
-        self._uses += 1
-        return self._uses & (self._uses - 1) == 0 or zlib.crc32(text) % _DRAWN == 0
-
-    def _passes(self, asks: bool, text: str, render: Callable[[], str | None]) -> bool:
         """True if a composed text can be used.
 
         A trace that fails at its first use, where it has written nothing yet, is not used at all.
         """
+        self._uses += 1
+        is_power = self._uses & (self._uses - 1) == 0
+        asks = is_power or zlib.crc32(text.encode(errors="surrogatepass")) % _DRAWN == 0
         if asks and not self._is_refused and render() != text:
             if self._uses > 1:
                 raise RuntimeError(

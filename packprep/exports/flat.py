@@ -33,48 +33,20 @@ _ROWS = 1 << 20  # rows of an index that are in memory at a time
 _CELLS = 1 << 16  # tokens that are converted at a time: they fit a core's cache
 
 
-class _Tokens:
-    """The tokens of a split without padding, in a narrow type."""
+class _FlatWriter:
+    """Common part of the formats of this module: tokens, and indexes that grow beside them.
 
-    def __init__(self, folder: ExportFolder, name: str, dtype: str) -> None:
-        self._file = folder.grow(name)
+    Tokens are in the file `name`, without padding, in the narrow type `dtype`.
+    """
+
+    def __init__(self, folder: ExportFolder, split: str, name: str, dtype: str) -> None:
+        self.folder, self.split, self.dtype = folder, split, dtype
+        self._tokens = folder.grow(name)
         self._narrow = np.empty(_CELLS, dtype)
-
-    def add(self, batch: PackBatch, kept: Bools | None) -> None:
-        tokens = batch.tokens if kept is None else batch.tokens[kept]
-        if tokens.dtype.itemsize == self._narrow.dtype.itemsize:
-            self._file.write(tokens)
-            return
-        # Ids are checked against the vocabulary, so they fit.
-        for first in range(0, len(tokens), _CELLS):
-            part = tokens[first : first + _CELLS]
-            np.copyto(self._narrow[: len(part)], part, casting="unsafe")
-            self._file.write(self._narrow[: len(part)])
-
-
-class FlatWriter:
-    """Common part of the formats of this module: tokens, and indexes that grow beside them."""
-
-    def __init__(self, folder: ExportFolder, manifest: Manifest, split: str, dtype: str) -> None:
-        self.folder, self.manifest, self.split, self.dtype = folder, manifest, split, dtype
-        self._tokens = _Tokens(folder, self._tokens_name, dtype)
         self._lengths = folder.grow(f"{split}.lengths")  # int32, tokens of each segment
         self._packs = folder.grow(f"{split}.packs")  # int32, segments of each pack
 
-    @property
-    def _tokens_name(self) -> str:
-        raise NotImplementedError
-
-    def write_shard(self, number: int, batches: Iterable[PackBatch]) -> None:
-        """Append the packs of a shard to the files of the split."""
-        for batch in batches:
-            self.add(batch)
-
-    def add(self, batch: PackBatch) -> None:
-        """Append packs."""
-        self._append(batch)
-
-    def _append(self, batch: PackBatch) -> Bools | None:
+    def _add(self, batch: PackBatch) -> Bools | None:
         """Append packs. Returns which tokens were written, or None for all."""
         lengths, kept = batch.real_lengths, None
         counts = np.diff(batch.segments)
@@ -82,10 +54,20 @@ class FlatWriter:
             kept = batch.real_tokens
             counts = np.add.reduceat(lengths > 0, batch.segments[:-1])
             lengths, counts = lengths[lengths > 0], counts[counts > 0]
-        self._tokens.add(batch, kept)
+        self._add_tokens(batch.tokens if kept is None else batch.tokens[kept])
         self._lengths.write(lengths.astype(np.int32))
         self._packs.write(counts.astype(np.int32))
         return kept
+
+    def _add_tokens(self, tokens: Any) -> None:
+        if tokens.dtype.itemsize == self._narrow.dtype.itemsize:
+            self._tokens.write(tokens)
+            return
+        # Ids are checked against the vocabulary, so they fit.
+        for first in range(0, len(tokens), _CELLS):
+            part = tokens[first : first + _CELLS]
+            np.copyto(self._narrow[: len(part)], part, casting="unsafe")
+            self._tokens.write(self._narrow[: len(part)])
 
     def _side(self, name: str) -> np.ndarray[Any, np.dtype[np.int32]]:
         """A growing index, mapped."""
@@ -99,24 +81,22 @@ class FlatWriter:
         self.folder.drop(f"{self.split}.packs")
 
 
-class MegatronWriter(FlatWriter):
+class MegatronWriter(_FlatWriter):
     """`.bin` and `.idx` of Megatron-LM."""
 
     def __init__(self, folder: ExportFolder, manifest: Manifest, split: str) -> None:
         dtype = "uint16" if manifest.vocab_size < _MEGATRON_UINT16 else "int32"
-        super().__init__(folder, manifest, split, dtype)
+        super().__init__(folder, split, f"{split}.bin", dtype)
 
-    @property
-    def _tokens_name(self) -> str:
-        return f"{self.split}.bin"
-
-    def add(self, batch: PackBatch) -> None:
-        if batch.has_untrained:
-            raise ConfigError(
-                "the output has tokens without loss, and .bin/.idx has no place for labels; choose "
-                "another format, such as npy, which has a mask, or parquet"
-            )
-        self._append(batch)
+    def write_shard(self, number: int, batches: Iterable[PackBatch]) -> None:
+        """Append the packs of a shard to the files of the split."""
+        for batch in batches:
+            if batch.has_untrained:
+                raise ConfigError(
+                    "the output has tokens without loss, and .bin/.idx has no place for labels; "
+                    "choose another format, such as npy, which has a mask, or parquet"
+                )
+            self._add(batch)
 
     def finish(self) -> None:
         """Write the index."""
@@ -131,35 +111,28 @@ class MegatronWriter(FlatWriter):
         self._drop_sides()
 
 
-class NpyWriter(FlatWriter):
+class NpyWriter(_FlatWriter):
     """Flat ids, documents of dolma, offsets of packs."""
 
     def __init__(self, folder: ExportFolder, manifest: Manifest, split: str) -> None:
-        super().__init__(
-            folder, manifest, split, "uint16" if manifest.vocab_size <= 1 << 16 else "uint32"
-        )
+        dtype = "uint16" if manifest.vocab_size <= 1 << 16 else "uint32"
+        super().__init__(folder, split, f"{split}.npy", dtype)
         self._mask = None
         if any(column.name == "labels" for column in manifest.columns):
-            self._mask = folder.grow(self._mask_name)
+            self._mask = folder.grow(f"{split}.label_mask.npy")
 
-    @property
-    def _tokens_name(self) -> str:
-        return f"{self.split}.npy"
-
-    @property
-    def _mask_name(self) -> str:
-        return f"{self.split}.label_mask.npy"
-
-    def add(self, batch: PackBatch) -> None:
-        kept = self._append(batch)
-        if self._mask is not None:
+    def write_shard(self, number: int, batches: Iterable[PackBatch]) -> None:
+        """Append the packs of a shard to the files of the split."""
+        for batch in batches:
+            kept = self._add(batch)
+            if self._mask is None:
+                continue
             if batch.has_other_targets:
                 raise ConfigError(
                     "the output has labels that are other ids than the tokens, and npy has only a "
                     "mask for them; choose another format, such as parquet"
                 )
-            trained = batch.trained
-            self._mask.write(trained if kept is None else trained[kept])
+            self._mask.write(batch.trained if kept is None else batch.trained[kept])
 
     def finish(self) -> None:
         """Write the documents and the offsets of packs."""

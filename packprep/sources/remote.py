@@ -7,7 +7,6 @@ ETag) is. A build stops if one of its objects is replaced.
 """
 
 import glob
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas.files import check_path
 from packprep.schemas.storage.stores import Store, Stored
 from packprep.sources.digests import (
     digest_of_stream,
@@ -24,9 +22,9 @@ from packprep.sources.digests import (
     remember,
     together,
 )
-from packprep.sources.formats.datasets_rows import SAVED
-from packprep.sources.formats.raw_files import opened, suffixes
-from packprep.sources.formats.registry import format_of, known_endings
+from packprep.sources.formats.datasets_rows import SAVED, chosen_split, data_files
+from packprep.sources.formats.raw_files import opened
+from packprep.sources.formats.registry import format_of, known_endings, known_format
 from packprep.sources.source import Source
 from packprep.sources.token_files.names import token_sources, tokens_name
 from packprep.support.errors import InputError, asked
@@ -129,16 +127,13 @@ def _sources(files: Mapping[str, Stored | None], find: _Find) -> list[Source]:
 
 
 def _source(url: str, stored: Stored | None, find: _Find) -> Source:
-    if (format_ := format_of(url)) is None:
-        raise InputError(f"{url} has no known format; expected {known_endings()}")
+    format_ = known_format(url)
     if stored is None:
         raise InputError(f"{url} does not exist, and its index does; copy both")
     if stored.bytes == 0:
         raise InputError(f"{url} is empty; expected at least one document")
     objects = {url: stored}
     if format_.beside is not None:
-        if suffixes(url)[1]:
-            raise InputError(f"{url} is compressed; unpack it, with the files beside it")
         for name in format_.beside(url, lambda name: find(name) is not None):
             if (other := find(name)) is not None:
                 objects[name] = other
@@ -166,49 +161,30 @@ def _digest(url: str, stored: Stored) -> str:
 
 def _saved(store: Store, listing: Mapping[str, Stored], config: BuildConfig) -> Source:
     """A folder that `save_to_disk` has written, or one split of it."""
-    prefix = ""
+    prefix, asked = "", config.split
     if "dataset_dict.json" in listing:
-        splits = sorted(
+        splits = [
             name.partition("/")[0] for name in listing if re.fullmatch("[^/]+/state.json", name)
-        )
-        split = config.split or (splits[0] if len(splits) == 1 else None)
-        if split not in splits:
-            asked_for = f"no split {config.split!r}" if config.split else "several splits"
-            raise InputError(
-                f"{store.url} has {asked_for}; choose --split from {', '.join(splits)}"
-            )
-        prefix = f"{split}/"
-    files = _data_files(store, prefix, listing)
-    if not prefix and config.split not in (
-        None,
-        (split := json.loads(store.read("state.json")).get("_split")),
-    ):
-        raise InputError(f"{store.url} is one dataset, of split {split}; leave --split out")
-    digests = [_digest(store.where(name), listing[name]) for name in files]
-    version = "\n".join(listing[name].version for name in files)
-    size = sum(listing[name].bytes for name in files)
+        ]
+        prefix, asked = chosen_split(store.url, sorted(splits), asked) + "/", None
+    files = _data_files(store, prefix, listing, asked)
     return Source(
         redacted(store.url),
         SAVED.name,
         store.where(prefix.rstrip("/")),
-        size,
-        together(digests),
-        version=version,
+        sum(listing[name].bytes for name in files),
+        together([_digest(store.where(name), listing[name]) for name in files]),
+        version="\n".join(listing[name].version for name in files),
     )
 
 
-def _data_files(store: Store, prefix: str, listing: Mapping[str, Stored]) -> list[str]:
-    where = store.where(f"{prefix}state.json")
-    try:
-        listed = [
-            entry["filename"]
-            for entry in json.loads(store.read(f"{prefix}state.json"))["_data_files"]
-        ]
-        files = [prefix + str(check_path(name, where)) for name in listed]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(
-            f"{where} lists no data files; expected what save_to_disk writes"
-        ) from None
+def _data_files(
+    store: Store, prefix: str, listing: Mapping[str, Stored], asked: str | None = None
+) -> list[str]:
+    """Names of the data files of a saved dataset. asked: see `data_files`."""
+    state = f"{prefix}state.json"
+    names = data_files(store.read(state), store.where(state), store.url, asked)
+    files = [prefix + name for name in names]
     if missing := [name for name in files if name not in listing]:
         raise InputError(f"{store.url} is incomplete: {missing[0]} is missing")
     return files

@@ -18,17 +18,15 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.config.options import PER_SOURCE
 from packprep.config.token_sources import IDS_COLUMN
-from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.storage.export_manifest import EXPORT
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import digest_of_files, hash_in_threads, reporting_to
-from packprep.sources.formats.datasets_rows import HUB, SAVED, open_hub
+from packprep.sources.formats.datasets_rows import HUB, SAVED, chosen_split, data_files, open_hub
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.jsonl import JSON
-from packprep.sources.formats.raw_files import suffixes
-from packprep.sources.formats.registry import FORMATS, format_of, known_endings
+from packprep.sources.formats.registry import FORMATS, format_of, known_endings, known_format
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source, file_state
 from packprep.sources.token_files.names import is_file, token_sources, tokens_name
@@ -257,15 +255,11 @@ def _check_file(path: Path) -> tuple[Format, int]:
 
     InputError if it cannot be a source.
     """
-    format_ = format_of(path.name)
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise InputError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
-    if format_ is None:
-        raise InputError(f"{path} has no known format; expected {known_endings()}")
-    if format_.beside is not None and suffixes(path.name)[1]:
-        raise InputError(f"{path} is compressed; unpack it, with the files beside it")
+    format_ = known_format(str(path))
     if path.is_symlink() and not path.exists():
         raise _dangling(path)
     facts = path.stat()
@@ -326,27 +320,14 @@ def _alone(files: Sequence[Path], *, lone: bool) -> list[Path]:
 
 def _saved(path: Path, config: BuildConfig) -> Source:
     """A directory written by `save_to_disk`: its data files are its content."""
-    folder = path
+    folder, asked = path, config.split
     if (path / "dataset_dict.json").exists():
         splits = sorted(child.name for child in path.iterdir() if (child / "state.json").exists())
-        split = config.split or (splits[0] if len(splits) == 1 else None)
-        if split not in splits:
-            asked = f"no split {config.split!r}" if config.split else "several splits"
-            raise InputError(f"{path} has {asked}; choose --split from {', '.join(splits)}")
-        try:
-            folder = inside(path, split, str(path))
-        except FormatError as error:
-            raise InputError(str(error)) from None
+        folder, asked = path / chosen_split(str(path), splits, asked), None
+    state = folder / "state.json"
     try:
-        state = parse_json((folder / "state.json").read_bytes())
-        if folder == path and config.split not in (None, state.get("_split")):
-            raise InputError(
-                f"{path} is one dataset, of split {state.get('_split')}; leave --split out"
-            )
-        files = [
-            inside(folder, entry["filename"], str(folder / "state.json"))
-            for entry in state["_data_files"]
-        ]
+        names = data_files(state.read_bytes(), str(state), str(path), asked)
+        files = [inside(folder, name, str(state)) for name in names]
         size = sum(file.stat().st_size for file in files)
         described_by = [folder / name for name in _DESCRIBE if (folder / name).exists()]
         return _digested(redacted(str(path)), SAVED, folder, size, files, described_by)
@@ -354,14 +335,8 @@ def _saved(path: Path, config: BuildConfig) -> Source:
         raise InputError(
             f"{path} is incomplete: {error.filename} cannot be read: {error.strerror}"
         ) from None
-    except InputError:
-        raise
     except FormatError as error:
         raise InputError(str(error)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise InputError(
-            f"{folder / 'state.json'} lists no data files; expected what save_to_disk writes"
-        ) from None
 
 
 def _hub(name: str, config: BuildConfig) -> Source:

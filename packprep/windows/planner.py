@@ -25,7 +25,6 @@ from packprep.support.hashing import Purpose, stream
 from packprep.support.memory import MappedFiles
 from packprep.windows.cut import cut_segments, wrap_documents
 from packprep.windows.documents import Documents
-from packprep.windows.interleave import interleaved
 from packprep.windows.pairs import SPLIT, cut_pairs
 from packprep.windows.placement import Packs
 from packprep.windows.segments import DocumentAccount, Segments
@@ -269,7 +268,7 @@ def _interleaved(plan: PackPlan, entries: Int64, count: int) -> PackPlan:
         weights=plan.lengths[plan.order],
         minlength=plan.num_packs * count,
     ).astype(np.int64)
-    order = interleaved(tokens.reshape(plan.num_packs, count))
+    order = orders.interleaved(tokens.reshape(plan.num_packs, count))
     moved = orders.permuted(plan.order, plan.offsets, order)
     return PackPlan(plan.lengths, plan.max_length, *moved)
 

@@ -6,8 +6,7 @@ import pytest
 
 from packprep.config.build_config import BuildConfig
 from packprep.preview import sweep as module
-from packprep.preview.goals import best, ties
-from packprep.preview.sweep import Row, combinations, sweep_configs
+from packprep.preview.sweep import Row, best, combinations, sweep_configs, ties
 from packprep.preview.window_plan import WindowDocuments, of_lengths
 from packprep.support.errors import ConfigError
 from tests.helpers import documents

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packprep.packing.order import interleaved
 from packprep.windows import mix_draw
-from packprep.windows.interleave import interleaved
+from packprep.windows.mix import Stream, lay_out
 from packprep.windows.mix_draw import BUCKETS, place
-from packprep.windows.mix_order import Stream, lay_out
 
 
 def stream(files: list[list[int]], copies: int, windows: int) -> Stream:

@@ -266,7 +266,7 @@ def _padding(measured: "Lengths", lengths: Iterable[int], batch: int, seed: int)
 def _as_json(
     measured: "Lengths", rows: Sequence["Row"], rate: float, notes: Sequence[str], batch: int | None
 ) -> dict[str, Any]:
-    from packprep.preview.goals import best
+    from packprep.preview.sweep import best
 
     planned = [
         dataclasses.asdict(row)
@@ -288,7 +288,7 @@ def _print(
     measured: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]
 ) -> None:
     from packprep.execute.disk_space import size_text
-    from packprep.preview.goals import best, ties
+    from packprep.preview.sweep import best, ties
 
     goals: dict[int, list[str]] = {}
     equal = ties(rows)

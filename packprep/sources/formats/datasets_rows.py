@@ -1,11 +1,14 @@
 """Rows of datasets in files of `datasets` itself: written by `save_to_disk`, or from the hub."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
+from packprep.schemas.canonical import parse_json
+from packprep.schemas.errors import FormatError
+from packprep.schemas.files import check_path
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.formats.format import Format, Input, LocalPath, Wanted, tables_in
 from packprep.support.errors import InputError
@@ -27,6 +30,36 @@ def open_hub(name: str, config: BuildConfig) -> Any:
         raise InputError(
             f"{name} is no local path and no dataset came from the hub: {reason}"
         ) from None
+
+
+def chosen_split(where: str, splits: Sequence[str], asked: str | None) -> str:
+    """The split to read of a saved DatasetDict. Raises InputError if it is not known which one."""
+    split = asked or (splits[0] if len(splits) == 1 else None)
+    if split is None or split not in splits:
+        has = f"no split {asked!r}" if asked else "several splits"
+        raise InputError(f"{where} has {has}; choose --split from {', '.join(splits)}")
+    return split
+
+
+def data_files(state: bytes, where: str, dataset: str, asked: str | None = None) -> list[str]:
+    """Names of the data files of a saved dataset.
+
+    state: content of its state.json. where, dataset: names of both, for messages. asked: the split
+    that the user asks for, of a dataset that is no DatasetDict. Raises InputError.
+    """
+    try:
+        parsed = parse_json(state)
+        names = [str(check_path(entry["filename"], where)) for entry in parsed["_data_files"]]
+        split = parsed.get("_split")
+    except FormatError as error:
+        raise InputError(str(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(
+            f"{where} lists no data files; expected what save_to_disk writes"
+        ) from None
+    if asked not in (None, split):
+        raise InputError(f"{dataset} is one dataset, of split {split}; leave --split out")
+    return names
 
 
 def _hub_tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:

@@ -9,6 +9,7 @@ from packprep.sources.formats.parquet_rows import PARQUET
 from packprep.sources.formats.raw_files import COMPRESSED, suffixes
 from packprep.sources.formats.text_rows import TEXT
 from packprep.sources.formats.token_rows import DATATROVE, MEGATRON, NPY
+from packprep.support.errors import InputError
 
 _ALL = (JSON, CSV, TEXT, PARQUET, ARROW, MEGATRON, NPY, DATATROVE, SAVED, HUB)
 FORMATS = {one.name: one for one in _ALL}
@@ -18,6 +19,15 @@ def format_of(name: str) -> Format | None:
     """The format of a file with this name; None where it is not known."""
     ending = suffixes(name)[0]
     return next((one for one in FORMATS.values() if ending in one.endings), None)
+
+
+def known_format(name: str) -> Format:
+    """The format of a file. Raises InputError if it is not known, or not as it is compressed."""
+    if (found := format_of(name)) is None:
+        raise InputError(f"{name} has no known format; expected {known_endings()}")
+    if found.beside is not None and suffixes(name)[1]:
+        raise InputError(f"{name} is compressed; unpack it, with the files beside it")
+    return found
 
 
 def known_endings() -> str:
