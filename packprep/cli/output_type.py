@@ -58,15 +58,6 @@ class DirectoryType(click.ParamType):  # type: ignore[type-arg]
         return of_paths("dir")(context, param, incomplete)
 
 
-STORE_OPTION = click.option(
-    "--store",
-    metavar="DIR",
-    multiple=True,
-    shell_complete=of_paths("dir"),
-    help="Token store of an index, if it has moved; repeat it for several stores.",
-)
-
-
 def with_store(output: "Output", store: Sequence[str]) -> "Output":
     """The output, with token stores at other places if some are given."""
     if not store:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from packprep.cli.completion import of_names, of_paths
+from packprep.cli.options import value_option
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_report, print_table, stopped
 from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
@@ -23,11 +24,6 @@ from packprep.support.errors import ConfigError
 
 _SHORT = {"output": "-o"}
 _HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")
-_PATHS = {
-    "DIR": "dir",
-    "FILE": "file",
-    "PATH|NAME": "file",
-}  # metavars of options that complete as paths
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of BuildConfig
 
 
@@ -100,8 +96,8 @@ def _make_option(field: "dataclasses.Field[Any]") -> _Option:
         settings["multiple"] = True
     if field.name == "columns":
         settings["shell_complete"] = of_names(COLUMN_CHOICE, several=True)
-    if metavar in _PATHS:
-        settings["shell_complete"] = of_paths(_PATHS[metavar])
+    if metavar in ("DIR", "FILE", "PATH|NAME"):
+        settings["shell_complete"] = of_paths("dir" if metavar == "DIR" else "file")
     if field.type is not bool:
         settings["metavar"] = metavar
     return _Option(
@@ -150,11 +146,10 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
     "command to resume; 130 after Ctrl-C.",
 )
 @click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=of_paths())
-@click.option(
+@value_option(
+    "FILE",
     "-c",
     "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
     help="YAML file with these options and `sources` as keys; options typed here win.  "
     f"[default: {DEFAULT_FILE}, if no SOURCE is given]",
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.amount_types import ShareType
+from packprep.cli.options import json_option, value_option
 from packprep.cli.output_type import OutputType
 from packprep.cli.printing import print_grid, print_sentence
 from packprep.support.errors import ConfigError
@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     epilog="Exit codes: 0 all checks passed, 1 a check failed, 2 wrong usage or bad input.",
 )
 @click.argument("output", metavar="OUT|REPORT", type=OutputType("file"))
-@click.option(
-    "--baseline",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Baseline written by --update-baseline, or a report.json.",
-)
+@value_option("FILE", "--baseline", help="Baseline written by --update-baseline, or a report.json.")
 @click.option(
     "--tolerance",
     "tolerances",
@@ -36,30 +31,19 @@ if TYPE_CHECKING:
     "of report.json, nested keys with dots: utilization=-0.002, tokens.dropped=+100, "
     "tokens_per_second=-20%. May be repeated.",
 )
-@click.option(
-    "--min-utilization",
-    type=ShareType(),
-    metavar="SHARE",
-    help="Lowest utilization that passes, such as 0.98 or 98%.",
+@value_option(
+    "SHARE", "--min-utilization", help="Lowest utilization that passes, such as 0.98 or 98%."
 )
-@click.option(
-    "--max-loss",
-    type=ShareType(),
-    metavar="SHARE",
-    help="Highest share of lost tokens that passes, such as 0.01 or 1%.",
+@value_option(
+    "SHARE", "--max-loss", help="Highest share of lost tokens that passes, such as 0.01 or 1%."
 )
 @click.option(
     "--update-baseline",
     is_flag=True,
     help="Write the numbers to the --baseline FILE instead of comparing.",
 )
-@click.option(
-    "--summary",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the result as Markdown.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@value_option("FILE", "--summary", help="Write the result as Markdown.")
+@json_option("the result as JSON")
 def command(
     output: "Output",
     baseline: Path | None,

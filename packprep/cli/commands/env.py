@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
+from packprep.cli.options import json_option
 from packprep.cli.printing import print_table
 
 
 @click.command("env", short_help="Print versions and settings for a bug report.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def command(as_json: bool) -> None:
     """Print versions of packprep and its libraries, the machine, and settings that change a build.
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.completion import of_paths
-from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
+from packprep.cli.options import QUIET_OPTION, STORE_OPTION, json_option, value_option
+from packprep.cli.output_type import OutputType, with_store
 from packprep.cli.printing import print_table
 from packprep.config.spellings import gone_format
 from packprep.exports.registry import EXPORT_FORMATS
@@ -49,12 +49,11 @@ class _Format(click.Choice[str]):
     type=_Format(EXPORT_FORMATS),
     help=f"One of {', '.join(EXPORT_FORMATS)}.",
 )
-@click.option(
+@value_option(
+    "DIR|URL",
     "-o",
     "--output",
     required=True,
-    metavar="DIR|URL",
-    shell_complete=of_paths("dir"),
     help="Directory to write, or a folder of a store such as s3://bucket/exported.",
 )
 @click.option(
@@ -68,10 +67,9 @@ class _Format(click.Choice[str]):
     is_flag=True,
     help="Write the rows of trees, each with its whole prefix, packed again.",
 )
-@click.option(
+@value_option(
+    "DIR",
     "--work-dir",
-    metavar="DIR",
-    shell_complete=of_paths("dir"),
     help="Directory in which an export to a store is made before it is sent.  [default: here]",
 )
 @click.option(
@@ -80,8 +78,8 @@ class _Format(click.Choice[str]):
     help="Write to a store that the tests of packprep have not run with.",
 )
 @STORE_OPTION
-@click.option("--json", "as_json", is_flag=True, help="Print export.json.")
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
+@json_option("export.json")
+@QUIET_OPTION
 def command(
     source: "Output",
     to: str,

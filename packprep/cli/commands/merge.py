@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.output_type import STORE_OPTION, DirectoryType, OutputType, with_stores
+from packprep.cli.options import QUIET_OPTION, STORE_OPTION, json_option
+from packprep.cli.output_type import DirectoryType, OutputType, with_stores
 
 if TYPE_CHECKING:
     from packprep.derive.forms import Materialize
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     help="Replace the output at DIR, which may be IN itself, in one step.",
 )
 @STORE_OPTION
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
+@json_option("the report as JSON")
+@QUIET_OPTION
 def command(
     outputs: "tuple[Output, ...]",
     output: Path,

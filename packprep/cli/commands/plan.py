@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from packprep.cli.amount_types import CountType, ShareType
+from packprep.cli.amount_types import ShareType
 from packprep.cli.commands.build import Grouped, build_options, merged_options
 from packprep.cli.completion import of_names, of_paths
+from packprep.cli.options import value_option
 from packprep.cli.printing import print_grid, print_sentence
 from packprep.config.amounts import count_of
 from packprep.config.build_config import BuildConfig, default_overflow
@@ -61,18 +62,15 @@ def _known(key: str) -> tuple[str, ...]:
     help="split, truncate, drop or error, separated by commas, or all.  [default: split; for pairs "
     "truncate]",
 )
-@click.option(
+@value_option(
+    "SHARE",
     "--sample",
     type=ShareType(checked=False),
     default=1.0,
-    metavar="SHARE",
     help="Share of the documents to tokenize, such as 0.05 or 5%.  [default: 1.0]",
 )
-@click.option(
-    "--global-batch-size",
-    type=CountType(1),
-    metavar="N",
-    help="Packs per optimizer step; adds a column of steps per epoch.",
+@value_option(
+    "N", "--global-batch-size", help="Packs per optimizer step; adds a column of steps per epoch."
 )
 @click.option(
     "--padding-of-batch",
@@ -80,13 +78,7 @@ def _known(key: str) -> tuple[str, ...]:
     metavar="N",
     help="Say how much of batches of N documents is padding, if they are not packed.",
 )
-@click.option(
-    "-c",
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="YAML file with the options of a build.",
-)
+@value_option("FILE", "-c", "--config", help="YAML file with the options of a build.")
 @click.option("--json", is_flag=True, default=None, help="Print the plans as JSON.")
 @click.option("-q", "--quiet", is_flag=True, default=None, help="Print no progress.")
 def command(

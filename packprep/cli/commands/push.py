@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from packprep.cli.options import json_option
 from packprep.cli.output_type import OutputType
 from packprep.support.errors import ConfigError
 
@@ -21,7 +22,7 @@ from packprep.support.errors import ConfigError
 @click.option(
     "--dry-run", is_flag=True, help="Check OUT, show its size and print the card; send nothing."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 def command(
     output: object,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
+from packprep.cli.options import STORE_OPTION
+from packprep.cli.output_type import OutputType, with_store
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:

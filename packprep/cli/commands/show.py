@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packprep.cli.amount_types import CountType
-from packprep.cli.completion import of_paths
-from packprep.cli.output_type import STORE_OPTION, OutputType, with_store
+from packprep.cli.options import STORE_OPTION, json_option, value_option
+from packprep.cli.output_type import OutputType, with_store
 from packprep.cli.printing import print_columns
 from packprep.support.errors import ConfigError
 
@@ -46,19 +45,12 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 @click.option("--find", metavar="ROW", help="List the packs that hold a row, which --doc shows.")
 @click.option("--rows", is_flag=True, help="List the rows of the sources; print no text.")
 @click.option("--raw", is_flag=True, help="Print token ids instead of text; needs no tokenizer.")
-@click.option(
-    "--head", type=CountType(1), metavar="N", help="Only the first N tokens of each segment."
-)
+@value_option("N", "--head", help="Only the first N tokens of each segment.")
 @click.option("--split", metavar="NAME", help="Split that holds the pack.  [default: the first]")
 @click.option("--shard", metavar="FILE", help="Number packs within this shard, as verify does.")
-@click.option(
-    "--tokenizer",
-    metavar="PATH|NAME",
-    shell_complete=of_paths(),
-    help="The tokenizer, if it has moved since the build.",
-)
+@value_option("PATH|NAME", "--tokenizer", help="The tokenizer, if it has moved since the build.")
 @STORE_OPTION
-@click.option("--json", "as_json", is_flag=True, help="Print segments, ids and text as JSON.")
+@json_option("segments, ids and text as JSON")
 def command(
     output: "Output",
     pack: int | None,

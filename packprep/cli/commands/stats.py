@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packprep.cli.amount_types import CountType
 from packprep.cli.completion import of_paths
-from packprep.cli.output_type import STORE_OPTION, output_at, with_store
+from packprep.cli.options import STORE_OPTION, json_option, value_option
+from packprep.cli.output_type import output_at, with_store
 from packprep.cli.printing import print_grid, print_sentence, print_table
 from packprep.cli.side_by_side import print_side_by_side
 from packprep.support.errors import ConfigError
@@ -34,32 +34,18 @@ _SOURCE_HEADS = (
 
 @click.command("stats", short_help="Show the contents of outputs, or the progress of a build.")
 @click.argument("outputs", metavar="OUT...", nargs=-1, required=True, shell_complete=of_paths())
-@click.option(
-    "--global-batch-size",
-    type=CountType(1),
-    metavar="N",
-    help="Packs per optimizer step, over all ranks.",
-)
-@click.option(
-    "--world-size",
-    type=CountType(1),
-    default=1,
-    metavar="N",
-    help="Number of ranks.  [default: 1]",
-)
+@value_option("N", "--global-batch-size", help="Packs per optimizer step, over all ranks.")
+@value_option("N", "--world-size", default=1, help="Number of ranks.  [default: 1]")
 @STORE_OPTION
-@click.option(
+@value_option(
+    "DIR",
     "--work-dir",
-    metavar="DIR",
-    shell_complete=of_paths("dir"),
     help="--work-dir of the unfinished build of an output in a store.  [default: here]",
 )
 @click.option(
     "--all", "everything", is_flag=True, help="Of several OUT, also show numbers that are equal."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print everything as JSON, with exact counts."
-)
+@json_option("everything as JSON, with exact counts")
 def command(
     outputs: tuple[str, ...],
     global_batch_size: int | None,

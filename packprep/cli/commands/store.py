@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packprep.cli.completion import of_paths
+from packprep.cli.options import json_option
 
 if TYPE_CHECKING:
     from packprep.tokens.store_entries import StoreEntry
@@ -27,7 +28,7 @@ _SHORT = 12  # characters of a name
     "unfinished entries only.",
 )
 @click.option("--yes", is_flag=True, help="gc: do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_context
 def command(
     context: click.Context,

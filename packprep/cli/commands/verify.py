@@ -8,7 +8,7 @@ import click
 
 from packprep.cli.amount_types import CountType
 from packprep.cli.completion import of_paths
-from packprep.cli.output_type import STORE_OPTION
+from packprep.cli.options import STORE_OPTION, json_option, value_option
 from packprep.cli.printing import print_table
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     help="fast: check every byte of OUT. full: also tokenize some documents again from their "
     "sources.  [default: fast]",
 )
-@click.option(
+@value_option(
+    "N",
     "--sample",
     default=1000,
-    metavar="N",
     type=CountType(),
     help="full: number of documents to tokenize.  [default: 1000]",
 )
@@ -42,25 +42,16 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     help="full: seed that chooses the documents.  [default: 0]",
 )
-@click.option(
-    "--root",
-    metavar="DIR",
-    shell_complete=of_paths("dir"),
-    help="full: directory that relative source paths start from.  [default: here]",
+@value_option(
+    "DIR", "--root", help="full: directory that relative source paths start from.  [default: here]"
 )
-@click.option(
+@value_option(
+    "PATH|NAME",
     "--tokenizer",
-    metavar="PATH|NAME",
-    shell_complete=of_paths(),
     help="full: the tokenizer, if it has moved since the build. For OUT without a manifest: ids "
     "must be in its vocabulary.",
 )
-@click.option(
-    "--vocab-size",
-    type=CountType(1),
-    metavar="N",
-    help="Token ids must be below this; for OUT without a manifest.",
-)
+@value_option("N", "--vocab-size", help="Token ids must be below this; for OUT without a manifest.")
 @STORE_OPTION
 @click.option(
     "--max-findings",
@@ -69,7 +60,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     help="Findings to show of each kind; all are counted.  [default: 20]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option("the result as JSON")
 @click.option(
     "-q", "--quiet", is_flag=True, help="Print no progress, and no table if OUT is sound."
 )
