@@ -31,11 +31,9 @@ class Ragged(Protocol):
     @property
     def lengths(self) -> _Int64:
         """Values of each sample, int64 [samples]."""
-        ...
 
     def take(self, samples: _Int64) -> NDArray[Any]:
         """The values of these samples, concatenated."""
-        ...
 
 
 class Pieces:

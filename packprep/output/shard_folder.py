@@ -30,15 +30,12 @@ class ShardFolder(Protocol):
 
         size: lower bound of its bytes.
         """
-        ...
 
     def version(self, name: str) -> str:
         """Version of a shard, which its receipt keeps beside the digest; "" if there are none."""
-        ...
 
     def intact(self, name: str, size: int, sha256: str, version: str) -> bool:
         """True if a shard exists and matches its receipt."""
-        ...
 
 
 def link_file(source: Path, path: Path) -> None:
