@@ -1,1 +1,1 @@
-"""Conversations in; text, ids and loss masks out."""
+"""Turns conversations into text, token ids and loss masks."""

@@ -1,1 +1,1 @@
-"""Arguments in; text on the terminal and an exit code out."""
+"""Parses arguments, prints text on the terminal, and returns an exit code."""

@@ -1,1 +1,1 @@
-"""Command line, YAML or Python in; one checked BuildConfig out."""
+"""Checks options from the command line, YAML or Python, and makes one BuildConfig of them."""

@@ -1,1 +1,1 @@
-"""A config in; a finished build out, by processes, job arrays or Ray."""
+"""Runs a build to its end, by processes, job arrays or Ray."""

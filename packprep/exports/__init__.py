@@ -1,1 +1,1 @@
-"""A finished output in; the same packs in a format that another trainer reads out."""
+"""Writes the packs of a finished output in formats that other trainers read."""

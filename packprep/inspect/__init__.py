@@ -1,1 +1,1 @@
-"""An output in; its contents out, and whether it is sound."""
+"""Shows the contents of an output, and checks that it is sound."""

@@ -1,1 +1,1 @@
-"""Packs in; shards, the account and a signed output out, on a disk or in a store."""
+"""Writes shards, their account and the signed output, on a disk or in a store."""

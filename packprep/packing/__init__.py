@@ -1,1 +1,1 @@
-"""Lengths in; a PackPlan out, and nothing here knows of text."""
+"""Decides which documents share a pack, from their lengths alone."""

@@ -1,1 +1,1 @@
-"""A config in; the figures of a build out, before it is made."""
+"""Computes the figures of a build before it is made."""

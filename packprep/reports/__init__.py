@@ -1,1 +1,1 @@
-"""An output in; page, numbers, comparison and CI gate out."""
+"""Shows an output as a page, as numbers and beside others, and checks its numbers in CI."""

@@ -1,1 +1,1 @@
-"""Names in; files with digests, their rows, and units of them out."""
+"""Finds the files that names mean, computes their digests, and cuts their rows into units."""

@@ -1,1 +1,1 @@
-"""Plain values in; errors, progress, memory, threads, hashing and locks for all rooms out."""
+"""Errors, progress, memory, threads, hashing and locks that all rooms use."""

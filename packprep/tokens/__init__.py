@@ -1,1 +1,1 @@
-"""Slices of text in; token files and the token store out."""
+"""Encodes slices of text into token files, and keeps these in the token store."""

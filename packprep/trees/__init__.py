@@ -1,1 +1,1 @@
-"""Rows whose tokens begin alike in; trees that hold each shared prefix once out."""
+"""Merges rows whose tokens begin alike into trees that hold each shared prefix once."""

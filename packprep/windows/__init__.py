@@ -1,1 +1,1 @@
-"""Token files in; documents, segments, mixes and the packs of one window out."""
+"""Draws the documents of each window, cuts them into segments and plans the packs."""

@@ -1,1 +1,1 @@
-"""A chat template and what it sees in; text, and what it asked about each text, out."""
+"""Renders chat templates in a sandbox, and records what they ask about each text."""

@@ -1,1 +1,1 @@
-"""Arrays and ints in, arrays out: the compiled loops of packing."""
+"""Holds the compiled loops of packing, on arrays and numbers."""

@@ -1,1 +1,1 @@
-"""One open file in; its rows out, one module per format."""
+"""Reads the rows of an open file, one module per format."""

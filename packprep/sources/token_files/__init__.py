@@ -1,1 +1,1 @@
-"""A file of token ids by another tool in; where its documents begin and end out."""
+"""Finds where documents begin and end in files of token ids by other tools."""
