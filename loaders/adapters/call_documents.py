@@ -12,7 +12,9 @@ from ..batch import PackedBatch
 class CallDocuments(NamedTuple):
     """The segments of a batch, its rows end to end.
 
-    tokens: [B * T]. width: T. bounds: 0, then the end of each segment; no segment is empty.
+    tokens: [B * T].
+    width: T.
+    bounds: 0, then the end of each segment; no segment is empty.
     compared: a bool for each segment, False for filler.
     """
 

@@ -27,11 +27,13 @@ _TOLERANCE, _TOLERANCE_OF_SHORT_FLOATS = 1e-4, 0.05
 class Isolation:
     """Result of verify_isolation.
 
-    largest: the largest difference of a logit; inf if a logit is NaN. leaking: the same in a call
-    without boundaries. tolerance: the share of `leaking` that counts as equal. segment: the segment
-    with the largest difference, None if all logits are equal. cause: the likely reason in a
-    sentence, None if all differences are within tolerance. hazards: arguments of the call that lose
-    boundaries, or time, with some attention or model, even if not with this one.
+    largest: the largest difference of a logit; inf if a logit is NaN.
+    leaking: the same in a call without boundaries.
+    tolerance: the share of `leaking` that counts as equal.
+    segment: the segment with the largest difference, None if all logits are equal.
+    cause: the likely reason in a sentence, None if all differences are within tolerance.
+    hazards: arguments of the call that lose boundaries, or time, with some attention or model, even
+    if not with this one.
     """
 
     largest: float

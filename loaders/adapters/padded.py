@@ -149,8 +149,9 @@ def _check(
 class _Places(NamedTuple):
     """Places of tokens in rows.
 
-    token, row, column: int64 [tokens], of each token that is kept. numbers: int64 [T], of each
-    token's segment in its row from 1, 0 for filler. lengths, segments: int64 [B], of each row.
+    token, row, column: int64 [tokens], of each token that is kept.
+    numbers: int64 [T], of each token's segment in its row from 1, 0 for filler.
+    lengths, segments: int64 [B], of each row.
     """
 
     token: Tensor

@@ -14,7 +14,8 @@ from ..batch import PackedBatch
 class RowDifference(NamedTuple):
     """Largest difference of a logit between a row alone and its path in the pack.
 
-    leaking: the same in a call without boundaries. segment: with the largest difference, or None.
+    leaking: the same in a call without boundaries.
+    segment: with the largest difference, or None.
     """
 
     largest: float

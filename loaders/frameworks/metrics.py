@@ -140,7 +140,8 @@ class PackMetrics:
 class _Counts(NamedTuple):
     """Of one batch: numbers, or tensors of no dimension where it is; trained: nan if unknown.
 
-    places: tokens and padding, always an int. squares: sum of squared segment lengths.
+    places: tokens and padding, always an int.
+    squares: sum of squared segment lengths.
     """
 
     tokens: Any

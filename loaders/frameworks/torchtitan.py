@@ -20,8 +20,9 @@ class TorchtitanSource:
     Packs are not packed again: a batch of torchtitan's is one pack and its padding, so build with
     --max-length of a batch's tokens. A longer pack is refused by torchtitan's collator.
 
-    path: an output of `packprep build`, or its URL. split: its split. For torchtitan's main branch
-    since 73aed7f6c; follows and was run with the code of b5bcd76c.
+    path: an output of `packprep build`, or its URL.
+    split: its split. For torchtitan's main branch since 73aed7f6c; follows and was run with the
+    code of b5bcd76c.
     """
 
     path: str

@@ -22,8 +22,9 @@ _Int64 = NDArray[np.int64]
 class Shape:
     """Padding that a pack needs.
 
-    each: the tokens of every sample are a multiple of this. whole: those of the pack are. filler:
-    tokens of a pack without any.
+    each: the tokens of every sample are a multiple of this.
+    whole: those of the pack are.
+    filler: tokens of a pack without any.
     """
 
     each: int

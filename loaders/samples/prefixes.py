@@ -75,8 +75,10 @@ def check_sharing(labels: str, cp_size: int, lengths_of_all: Any) -> None:
 class SampleTrees:
     """Samples in depth-first order of their trees; empty ones are trees of their own, at the end.
 
-    order: numbers of the samples. shared: tokens that each has in common with the one before it; 0
-    begins a tree. Both int64 [samples]. sizes: int64 [trees], their tokens.
+    order: numbers of the samples.
+    shared: tokens that each has in common with the one before it; 0 begins a tree. Both int64
+    [samples].
+    sizes: int64 [trees], their tokens.
     """
 
     order: _Int64

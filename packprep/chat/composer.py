@@ -41,7 +41,7 @@ _FIRST = 2  # row of a shape that is traced; many shapes have one row only
 _TRACES = 4  # of a shape, each for other answers
 _REFUSALS = 8  # in a row, after which a template is not traced any more
 _DRAWN = 1000  # of so many composed rows, one is drawn by its hash and rendered too
-_PLANTED = " <planted> &amp; \"'\\{0}% \u00e9"  # behind a text: none of it may be lost or changed
+_PLANTED = " <planted> &amp; \"'\\{0}% \u00e9"  # after a text: none of it may be lost or changed
 
 
 class Composed(NamedTuple):
@@ -65,7 +65,7 @@ class Composer:
         self._refusals = 0
 
     def text(self, key: Hashable, conversation: Conversation, texts: Sequence[Text]) -> str | None:
-        """The rendering of a row; None where no trace fits.
+        """The rendering of a row; None if no trace fits.
 
         key: of `compose_key`. texts: of the conversation.
         """
@@ -80,7 +80,7 @@ class Composer:
         return None
 
     def plain(self, roles: tuple[str, ...], texts: list[str]) -> Composed | None:
-        """A row of messages that are role and content alone; None where no trace fits.
+        """A row of messages that are role and content alone; None if no trace fits.
 
         texts: contents, none of them blank.
         """
@@ -145,7 +145,7 @@ class Composer:
         return self._render(Conversation(messages))
 
     def _render(self, conversation: Conversation) -> str | None:
-        """The rendering; None where the template fails."""
+        """The rendering; None if the template fails."""
         try:
             return self._template.render(conversation)
         except RenderError:
@@ -153,7 +153,7 @@ class Composer:
 
 
 def compose_key(key: FormKey, conversation: Conversation) -> Hashable | None:
-    """Everything that a rendering depends on beside the texts; None where texts may hide some.
+    """Everything that a rendering depends on beside the texts; None if texts may hide some.
 
     key: of the conversation's form. A thought may differ from the text under its other name, and
     the order of keys matters to a template that writes a message as JSON.
@@ -263,7 +263,7 @@ class Plan(_Checked):
     def fill(self, texts: list[str]) -> Composed | None:
         """The row with these texts.
 
-        None where the template could take another path, where the bounds of turns are not those of
+        None if the template could take another path, where the bounds of turns are not those of
         the form, or where a text might spell a special token.
         """
         for function, number, arguments, answer in self._quick:

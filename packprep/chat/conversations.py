@@ -76,9 +76,9 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 class Conversation:
     """One row for a template.
 
-    messages: each with a `role`, and `content` if it has any; no value is None. untrained: numbers
-    of the assistant's messages that the row itself takes out of what is trained. is_turn: only the
-    last message is trained, see turn_documents.py.
+    messages: each with a `role`, and `content` if it has any; no value is None.
+    untrained: numbers of the assistant's messages that the row itself takes out of what is trained.
+    is_turn: only the last message is trained, see turn_documents.py.
     """
 
     messages: list[Message]
@@ -124,7 +124,7 @@ def find_conversations(
     prompt_column: str | None = None,
     response_column: str | None = None,
 ) -> ConversationColumns | None:
-    """Columns of a table that hold its conversations; None where it has none.
+    """Columns of a table that hold its conversations; None if it has none.
 
     A column that is named must exist. Where none is named: `messages`, `conversations`, or a known
     pair of columns. Name either messages_column or both of the others.

@@ -37,7 +37,7 @@ class Form:
     names: list[LeftOut]
 
     def fill(self, text: str, texts: Sequence[str]) -> list[int] | None:
-        """Characters of texts in a row's rendering before each mark, and behind the last one.
+        """Characters of texts in a row's rendering before each mark, and after the last one.
 
         texts: of the row. Returns None if `text` is not this form filled with them.
         """
@@ -148,7 +148,8 @@ def plain_shape(conversation: Conversation) -> tuple[Hashable, list[Text]] | Non
 class PlainChat(NamedTuple):
     """A conversation of messages that are role and content alone.
 
-    roles: any texts. contents: none is blank.
+    roles: any texts.
+    contents: none is blank.
     """
 
     roles: tuple[str, ...]
@@ -156,7 +157,7 @@ class PlainChat(NamedTuple):
 
 
 def plain_chat(cell: bytes) -> PlainChat | None:
-    """The chat of a row's JSON text; None where it is no such chat.
+    """The chat of a row's JSON text; None if it is no such chat.
 
     Lists are read whole, not message by message, which takes a fraction of the time.
     """

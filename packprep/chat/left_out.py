@@ -83,7 +83,7 @@ def unwritten_parts(
 
     texts: of a conversation, each with its mark at `place(text)`. rendering: of that conversation.
     """
-    pieces: dict[int, list[tuple[str, str]]] = {}  # text before and behind each mark of a text
+    pieces: dict[int, list[tuple[str, str]]] = {}  # text before and after each mark of a text
     for (start, _), (position, number), (stop, _) in _neighbours(rendering):
         beside = rendering.text[start:position], rendering.text[position:stop]
         pieces.setdefault(number, []).append(beside)
@@ -186,7 +186,7 @@ def unwritten_names(
 
 
 def _neighbours(rendering: Unmarked) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Each mark, between the one before it and the one behind it."""
+    """Each mark, between the one before it and the one after it."""
     marks = [*rendering.marks, (len(rendering.text), -1)]
     return zip(marks, marks[1:], marks[2:], strict=False)
 
@@ -213,7 +213,7 @@ def _without_beginning(text: str, written: str) -> str:
 
 
 def _behind_cut(text: str, written: str) -> str:
-    """The text behind the longest beginning that is written; all of it where none is."""
+    """The text after the longest beginning that is written; all of it where none is."""
     wanted, solid = _solid(text), _solid(written)
     size = _longest(len(wanted), lambda size: wanted[:size] in solid)
     return _between(text, size if _LEAST <= size < len(wanted) else 0, len(wanted))

@@ -50,10 +50,12 @@ class Text(NamedTuple):
 class Unmarked:
     """A marked rendering without its marks.
 
-    pieces: the text between two neighbouring marks of any kind; joined, they are `text`. marks:
-    (position, number of the text it belongs to), in order; the first is (0, -1), the beginning.
-    generated: (marks before, position) of every GENERATED. rests: characters of its text behind
-    each mark, None where other text follows; empty where all marks are at the ends of their texts.
+    pieces: the text between two neighbouring marks of any kind; joined, they are `text`.
+    marks: (position, number of the text it belongs to), in order; the first is (0, -1), the
+    beginning.
+    generated: (marks before, position) of every GENERATED.
+    rests: characters of its text after each mark, None if other text follows; empty where all marks
+    are at the ends of their texts.
     """
 
     text: str
@@ -85,7 +87,7 @@ class Unmarked:
         return spots
 
     def ends(self) -> list[tuple[int, int]]:
-        """End of the text behind each mark, which is the next mark: (position, its number)."""
+        """End of the text after each mark, which is the next mark: (position, its number)."""
         return [*self.marks[1:], (len(self.text), -1)]
 
 

@@ -66,8 +66,10 @@ RENDERED = pa.schema(
 class ChatTokens:
     """Ids of a batch of conversations.
 
-    ids: int32 [tokens]. offsets: int64 [rows + 1]. trained: bool [tokens]. problems: by
-    row, of rows that cannot be encoded; these have no tokens.
+    ids: int32 [tokens].
+    offsets: int64 [rows + 1].
+    trained: bool [tokens].
+    problems: by row, of rows that cannot be encoded; these have no tokens.
     """
 
     ids: Ids

@@ -60,8 +60,9 @@ class PlainFinder:
 class Prompted:
     """Prompts and responses of rows, as tokens.
 
-    tokens: of the rows. pieces, ids, offsets: input and output of the engine, for comparing it with
-    the reference; prompts and responses in turn, empty where the reference encoded the row.
+    tokens: of the rows.
+    pieces, ids, offsets: input and output of the engine, for comparing it with the reference;
+    prompts and responses in turn, empty where the reference encoded the row.
     """
 
     tokens: ChatTokens

@@ -79,7 +79,7 @@ class Specials:
         return self._openings.search(text) is not None or any(self._open_ends(text))
 
     def _open_ends(self, text: str) -> tuple[bool, bool]:
-        """Pair of bools: a token could be completed by text before it, and by text behind it."""
+        """Pair of bools: a token could be completed by text before it, and by text after it."""
         if len(text) < self._longest and _SIGN.search(text) and text in self._all:
             return True, True
         sizes = range(1, min(self._longest, len(text) + 1))
@@ -148,7 +148,7 @@ def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conver
 def _countable(tokens: Iterable[str]) -> list[str]:
     """First two characters of all tokens, if counting them counts tokens; else none.
 
-    No token may begin another: text behind the shorter one could complete the longer one. And "[["
+    No token may begin another: text after the shorter one could complete the longer one. And "[["
     is once in "[[[", but a token could begin at two places in it.
     """
     named = sorted(tokens)

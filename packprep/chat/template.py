@@ -51,8 +51,8 @@ class RenderError(InputError):
 class ChatTemplate:
     """A chat template ready to render.
 
-    variables: what it sees beside the messages, special tokens included. notes: sentences for the
-    user.
+    variables: what it sees beside the messages, special tokens included.
+    notes: sentences for the user.
     """
 
     sources: Mapping[str, str] = field(repr=False)  # "default" and perhaps "tool_use"
@@ -102,7 +102,7 @@ class ChatTemplate:
             raise RenderError(f"the chat template cannot render it: {error}") from None
 
     def trace(self, conversation: Conversation, recording: Recording) -> Trace | None:
-        """The trace of the rendering of a conversation; None where it cannot be traced.
+        """The trace of the rendering of a conversation; None if it cannot be traced.
 
         conversation: with texts of `recording`.
         """

@@ -1,12 +1,12 @@
 """Bounds of turns in marked renderings.
 
-The rendering of the first messages ends with some text behind its last mark. The same text follows
+The rendering of the first messages ends with some text after its last mark. The same text follows
 the same mark in the rendering of all messages, and a turn begins (or ends) there.
 
 A turn ends with what its template also writes when another message follows. What stands at the end
 of a conversation alone is not part of the last turn: the EOS of the whole conversation, as in
 Phi-3's template, or a generation prompt that is written whether it is asked for or not. Where the
-two renderings have no special token in common behind the turn, as with gpt-oss, the last turn ends
+two renderings have no special token in common after the turn, as with gpt-oss, the last turn ends
 with the token of its own.
 """
 
@@ -65,18 +65,19 @@ def end_in(rendering: Unmarked, beginning: Unmarked, bound: str) -> Place:
 def _tail_and_spots(
     beginning: Unmarked, rendering: Unmarked
 ) -> tuple[str, list[tuple[int, int, str]]]:
-    """The text behind the last mark of `beginning`, and the places of that mark in `rendering`."""
+    """The text after the last mark of `beginning`, and the places of that mark in `rendering`."""
     start, number = beginning.marks[-1]
     return beginning.text[start:], rendering.behind(number) if number != NO_TEXT else []
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Text of the template behind the last text of a turn.
+    """Text of the template after the last text of a turn.
 
-    place: where it begins in the rendering of all messages. last: where the turn ends the
-    conversation. followed: where another message follows, up to the next text; None if no such
-    rendering is known.
+    place: where it begins in the rendering of all messages.
+    last: where the turn ends the conversation.
+    followed: where another message follows, up to the next text; None if no such rendering is
+    known.
     """
 
     place: Place
@@ -92,7 +93,7 @@ class Ending:
 
 
 def ending(rendering: Unmarked, until: Unmarked, followed: Unmarked | None) -> Ending | None:
-    """The ending of a turn; None where it cannot be found.
+    """The ending of a turn; None if it cannot be found.
 
     rendering: of all messages; it is `until` or `followed`. until: ends with the turn. followed:
     another message follows; None if no such rendering is known.
@@ -107,7 +108,7 @@ def ending(rendering: Unmarked, until: Unmarked, followed: Unmarked | None) -> E
                 before, position, behind = spots[0]
                 if rendering is until:
                     before, position = len(short.marks), short.marks[-1][0]
-                rest = ends.marks[-1][0] - short.marks[-1][0]  # of the text behind its mark
+                rest = ends.marks[-1][0] - short.marks[-1][0]  # of the text after its mark
                 return Ending((before, position + rest), tail[rest:], behind[rest:])
     if rendering is not until:
         return None
@@ -130,7 +131,7 @@ class EndFinder:
 
         It is the last special token there; without one, all that both renderings have is the
         turn's. rendering: of all messages. first: position where the turn begins. is_last: no
-        message follows. Returns None where one does, and the token is of last turns alone.
+        message follows. Returns None if one does, and the token is of last turns alone.
         """
         last, followed = end.last, end.followed
         if followed is None or followed.startswith(last):
@@ -168,7 +169,7 @@ class EndFinder:
     def _without_header(self, common: str, followed: str, opening: str) -> str:
         """The text without the beginning of the next message's header at its end.
 
-        opening: of the conversation, which begins with such a header too, perhaps behind its BOS:
+        opening: of the conversation, which begins with such a header too, perhaps after its BOS:
         a first token that is in no header.
         """
         first, last = next(iter(self._specials.closing_spans(opening)), (0, 0))

@@ -10,13 +10,16 @@ from dataclasses import dataclass, fields
 class TurnCounts:
     """Counts of rows and their turns.
 
-    documents: made of all rows, skipped ones included. split_rows: rows with a document per turn.
+    documents: made of all rows, skipped ones included.
+    split_rows: rows with a document per turn.
     same_text_rows: rows that stay whole although a later rendering differs, since it keeps the text
-    of all messages. without_turn: rows without a turn of the assistant; they stay whole.
+    of all messages.
+    without_turn: rows without a turn of the assistant; they stay whole.
     at_text: turns that do not begin with their generation prompt and are trained from their own
-    text on. earlier: turns without a document, because of max_turns. behind_rows,
-    behind_characters: rows with text behind their last turn, which is in no document, and that
-    text.
+    text on.
+    earlier: turns without a document, because of max_turns.
+    behind_rows, behind_characters: rows with text after their last turn, which is in no document,
+    and that text.
     """
 
     documents: int = 0

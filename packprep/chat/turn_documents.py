@@ -10,7 +10,7 @@ trained. A template that changes earlier turns then writes each turn once as a m
 
 The documents of a row travel as one row: `text` is their texts one after the other, and the column
 `turns` says where each one ends. `split_turns` makes them rows of their own, right before they are
-encoded, so only the stages behind that have more documents than rows.
+encoded, so only the stages after that have more documents than rows.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The text that the template itself writes belongs to a field too:
 
 - What is around reasoning, such as `<think>` and `</think>`, belongs to it, as does an empty
   thought.
-- What introduces tool calls, behind the answer or the reasoning, belongs to the calls.
+- What introduces tool calls, after the answer or the reasoning, belongs to the calls.
 - The rest, the end-of-turn token included, belongs to the last field that the turn writes.
 
 Between reasoning and tool calls without an answer, the text that the template also writes between
@@ -34,9 +34,10 @@ _OPEN, _CLOSE = "<think>", "</think>"
 class MarkedTexts(NamedTuple):
     """A conversation with marks in its texts, and where the template writes them.
 
-    texts: of the conversation. rendering: with each mark at the end of its text. starts: position
-    of the beginning of texts, by number; None where texts are marks alone. read: reads another
-    rendering with marks in the same way.
+    texts: of the conversation.
+    rendering: with each mark at the end of its text.
+    starts: position of the beginning of texts, by number; None if texts are marks alone.
+    read: reads another rendering with marks in the same way.
     """
 
     conversation: Conversation
@@ -47,7 +48,7 @@ class MarkedTexts(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Neighbouring texts of one field. start: None where it is not known."""
+    """Neighbouring texts of one field. start: None if it is not known."""
 
     field: str
     start: Place | None
@@ -165,7 +166,7 @@ class FieldSelector:
     def _empty_thought(
         self, turn: Turn, index: int, run: _Run, marked: MarkedTexts
     ) -> Place | None:
-        """End of an empty thought at the beginning of a turn; None where the turn has none."""
+        """End of an empty thought at the beginning of a turn; None if the turn has none."""
         text, (_, begin) = marked.rendering.text, turn.first
         stop = run.start if run.field == "content" else run.end
         if stop is not None and not text[begin : stop[1]].strip():
@@ -192,7 +193,7 @@ class FieldSelector:
         return None
 
     def _between(self, index: int, before: _Run, after: _Run, marked: MarkedTexts) -> Place | None:
-        """Place between reasoning and the tool calls behind it; None where it is not known."""
+        """Place between reasoning and the tool calls after it; None if it is not known."""
         around = self._around_thought(index, marked)
         if around is None or before.field != "reasoning":
             return None
@@ -213,9 +214,9 @@ class FieldSelector:
         )
 
     def _around_thought(self, index: int, marked: MarkedTexts) -> _Around | None:
-        """The template's text around the reasoning of message `index`, with an answer behind it.
+        """The template's text around the reasoning of message `index`, with an answer after it.
 
-        None where the template does not write reasoning right before an answer.
+        None if the template does not write reasoning right before an answer.
         """
         thought, answer = len(marked.texts), len(marked.texts) + 1
         *earlier, message = marked.conversation.messages[: index + 1]
@@ -295,7 +296,7 @@ def with_thoughts_apart(
 
 
 def _apart(message: Message) -> Message | None:
-    """The message with its thought apart; None where its content begins with none."""
+    """The message with its thought apart; None if its content begins with none."""
     content = message.get("content")
     if (
         message["role"] not in ASSISTANT_ROLES

@@ -1,13 +1,13 @@
 """Trained turns of a marked conversation: where each begins and ends in the rendering.
 
 A turn begins where the earlier messages, rendered with add_generation_prompt=True, end. It ends
-behind its end-of-turn token. Templates with {% generation %} blocks mark their turns themselves.
+after its end-of-turn token. Templates with {% generation %} blocks mark their turns themselves.
 
 Elsewhere marks in the texts of the messages locate the turns, see `turn_bounds`.
 
 A document of one turn (`Conversation.is_turn`) begins with the rendering of the earlier messages
 and the generation prompt, and its turn is the rest. Where it begins with something else, its turn
-begins behind the prompt that the marks show, or else at its own text.
+begins after the prompt that the marks show, or else at its own text.
 
 A template may leave the end of the generation prompt, such as an empty thought, out of earlier
 turns. Then the turn begins where the prompt breaks off, if the message's own text begins there.
@@ -47,7 +47,7 @@ _SHOWN = 80  # characters of a prompt in an error
 
 
 Read = Callable[[str], Unmarked]
-"""A marked rendering without its marks, and the text behind each."""
+"""A marked rendering without its marks, and the text after each."""
 
 
 class TurnLocator:
@@ -200,7 +200,7 @@ class TurnLocator:
 
     @cached_property
     def _plain_end(self) -> str:
-        """The text behind an answer that ends a conversation.
+        """The text after an answer that ends a conversation.
 
         Empty unless it has a special token and is also there when a question follows. A rendering
         that ends with it need not be compared with one in which another message follows.
@@ -221,7 +221,7 @@ class TurnLocator:
         return end.last if self._ends.is_closed(end.last) else ""
 
     def _followed(self, marked: Conversation, texts: int, read: Read) -> Unmarked | None:
-        """The rendering in which another message follows; None where the template writes none.
+        """The rendering in which another message follows; None if the template writes none.
 
         texts: the number of texts, which is the number of the mark of that message.
         """
@@ -258,7 +258,7 @@ class TurnLocator:
         index: int,
         read: Read,
     ) -> Place | None:
-        """The end of the generation prompt of message `index`; None where another text is there."""
+        """The end of the generation prompt of message `index`; None if another text is there."""
         earlier = replace(marked, messages=marked.messages[:index])
         try:
             prompt = read(self._render(earlier, prompt=True))
@@ -279,7 +279,7 @@ class TurnLocator:
         index: int,
         read: Read,
     ) -> Place:
-        """Beginning of a turn: behind all earlier messages and the generation prompt."""
+        """Beginning of a turn: after all earlier messages and the generation prompt."""
         bound = f"where message {index} begins"
         earlier = replace(marked, messages=marked.messages[:index])
         try:
@@ -351,7 +351,7 @@ class TurnLocator:
     ) -> RenderError | None:
         """The error for a message that does not begin as the generation prompt ends.
 
-        None where the end of the earlier messages cannot be found either.
+        None if the end of the earlier messages cannot be found either.
         """
         without = self._render(replace(marked, messages=marked.messages[:index]))
         prompt = unmark(prompted).text.removeprefix(unmark(without).text)
@@ -381,7 +381,7 @@ class TurnLocator:
     def _first_beginning(self, marked: Conversation, rendering: Unmarked, bound: str) -> Place:
         """Beginning of message 0, for a template that cannot render zero messages.
 
-        It is behind the generation prompt, which must occur before the message's own text.
+        It is after the generation prompt, which must occur before the message's own text.
         """
         first = replace(marked, messages=marked.messages[:1])
         without, prompted = self._render(first), self._render(first, prompt=True)
@@ -401,7 +401,7 @@ class TurnLocator:
         return 1, start + len(prompt)
 
     def _generated(self, rendering: Unmarked, owners: Sequence[int], after: int) -> list[Turn]:
-        """Spans of {% generation %} blocks, from behind message `after`."""
+        """Spans of {% generation %} blocks, from after message `after`."""
         least = 0
         if after >= 0 and self.train_on == "last-turn":
             marks_of_it = [

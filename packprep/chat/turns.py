@@ -47,11 +47,13 @@ _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number o
 class Rendered:
     """Text of a conversation.
 
-    trained: character spans, rising; None when everything is trained. specials: spans of the
-    special tokens that the template wrote, where messages spell others; None where all special
-    tokens of the text are the template's. left_out: text of messages that is not in `text`. form:
-    the form that `text` fills, if there is one. at_text: see `Turn`. turns: the documents in
-    `text`, see turn_documents.py.
+    trained: character spans, rising; None when everything is trained.
+    specials: spans of the special tokens that the template wrote, where messages spell others; None
+    if all special tokens of the text are the template's.
+    left_out: text of messages that is not in `text`.
+    form: the form that `text` fills, if there is one.
+    at_text: see `Turn`.
+    turns: the documents in `text`, see turn_documents.py.
     """
 
     text: str
@@ -79,7 +81,9 @@ class _Found(NamedTuple):
 class _Marked(NamedTuple):
     """A conversation with marks in its texts, and its rendering.
 
-    texts: as they were. place: of the mark in a text. roles: of the messages with marks; None: all.
+    texts: as they were.
+    place: of the mark in a text.
+    roles: of the messages with marks; None: all.
     """
 
     conversation: Conversation
@@ -110,8 +114,9 @@ class Finder(Protocol):
 class TurnFinder:
     """Renders conversations and finds what is trained in them.
 
-    Several threads may use it at once. specials: every special token of the tokenizer. fields: of
-    the assistant's messages, see `turn_fields`.
+    Several threads may use it at once.
+    specials: every special token of the tokenizer.
+    fields: of the assistant's messages, see `turn_fields`.
     """
 
     def __init__(
@@ -170,7 +175,7 @@ class TurnFinder:
     def compose(self, roles: tuple[str, ...], texts: list[str]) -> Composed | None:
         """A row of messages that are role and content alone, without its template.
 
-        texts: the contents, none of them blank. Returns None where `render` must render the row.
+        texts: the contents, none of them blank. Returns None if `render` must render the row.
         """
         composed = self._composer.plain(roles, texts) if self._fields.takes_all else None
         if composed is None or (not composed.text.isascii() and MARKS.search(composed.text)):
@@ -196,7 +201,7 @@ class TurnFinder:
         )
 
     def _by_form(self, shaped: _Shaped, text: str) -> _Found | None:
-        """Parts by the conversation's form; None where the conversation does not fit its form."""
+        """Parts by the conversation's form; None if the conversation does not fit its form."""
         key, texts = shaped
         form = self._form(key)
         before = form.fill(text, [each.text for each in texts]) if form is not None else None
@@ -212,7 +217,7 @@ class TurnFinder:
     def _shaped(self, conversation: Conversation) -> _Shaped | None:
         """Form key and texts of a conversation.
 
-        None where every such row has its own form, or where something beside the texts could take
+        None if every such row has its own form, or where something beside the texts could take
         part in a special token.
         """
         if any("tool_calls" in message for message in conversation.messages):
@@ -250,7 +255,7 @@ class TurnFinder:
     def _make_form(self, key: FormKey) -> Form | None:
         """The form of a conversation.
 
-        None where the template cannot render it or its turns cannot be found.
+        None if the template cannot render it or its turns cannot be found.
         """
         blank, texts = with_texts(key.conversation, as_mark)
         try:
@@ -273,9 +278,9 @@ class TurnFinder:
         return Form(rendering, turns, specials, names)
 
     def _marked(self, conversation: Conversation, text: str) -> _Marked | None:
-        """The conversation with marks in its texts; None where marks change its rendering.
+        """The conversation with marks in its texts; None if marks change its rendering.
 
-        Marks go behind each text; then into its middle, because a template may inspect how a text
+        Marks go after each text; then into its middle, because a template may inspect how a text
         begins or ends; then into no text of the user, because a template may compare those.
         """
         for roles, place in product(
@@ -326,7 +331,7 @@ class TurnFinder:
     def _starts(self, conversation: Conversation, text: str, marked: _Marked) -> dict[int, int]:
         """Positions where the rendering has the beginning of each content of the assistant.
 
-        Marks are put before it, or behind white space that the template removes. A template that
+        Marks are put before it, or after white space that the template removes. A template that
         inspects how a content begins gives none.
         """
         roles = [message["role"] for message in conversation.messages]

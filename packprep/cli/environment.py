@@ -57,7 +57,7 @@ _SETTINGS = (
 def environment() -> dict[str, Any]:
     """Versions by package, the machine, and settings of the environment.
 
-    A version is None where the package is not installed. guards: numbers of characters that go to
+    A version is None if the package is not installed. guards: numbers of characters that go to
     `tokenizers`, by models, for the installed engines.
     """
     cores, memory = usable_cores(), usable_memory()
@@ -107,7 +107,7 @@ def _guards() -> dict[str, str]:
 def _sha256_in_hardware() -> bool | None:
     """True if the processor has instructions for SHA-256, which is three times as fast.
 
-    None where that is unknown.
+    None if that is unknown.
     """
     features = processor()
     return None if features is None else "sha_ni" in features or "sha2" in features

@@ -42,8 +42,10 @@ _TOOLS = {"idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo"}  # nobody
 class Function(NamedTuple):
     """A documented public function.
 
-    name: with module and class. signature: as a call. summary, details: of its docstring. line:
-    where it is defined, as "path, line n: def ...".
+    name: with module and class.
+    signature: as a call.
+    summary, details: of its docstring.
+    line: where it is defined, as "path, line n: def ...".
     """
 
     module: str

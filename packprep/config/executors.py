@@ -11,10 +11,12 @@ MERGE: Final = "merge"  # the task of an array that signs off
 class Executor:
     """Properties of an executor.
 
-    options: those that no other executor takes. many_processes: the work is done by processes that
-    share only files, so the process that signs off does not report finished work. many_commands:
-    each task is a separate command that resolves the sources again; see `Options.is_task`. refuses:
-    error sentences by the setting that a config must not have: keep_tokens, isolate,
+    options: those that no other executor takes.
+    many_processes: the work is done by processes that share only files, so the process that signs
+    off does not report finished work.
+    many_commands: each task is a separate command that resolves the sources again; see
+    `Options.is_task`.
+    refuses: error sentences by the setting that a config must not have: keep_tokens, isolate,
     standard_input.
     """
 

@@ -40,10 +40,11 @@ _KEYS = (
 class Entry:
     """One entry of `sources`.
 
-    label: its name in reports. reading: options that differ from those of the build.
+    label: its name in reports.
+    reading: options that differ from those of the build.
 
-    At most one of weight, epochs and max_tokens is not None. max_epochs: how many times a source
-    with a weight may be used.
+    At most one of weight, epochs and max_tokens is not None.
+    max_epochs: how many times a source with a weight may be used.
     """
 
     label: str

@@ -36,8 +36,9 @@ _EXAMPLE = "expected a list of tables such as {tokens: 80%, weights: [70, 30], m
 class Phase:
     """One entry of `phases`.
 
-    tokens: number of tokens; None if it is a share of a total that is not known yet. share: of that
-    total. shares: of each source; they add up to 1. None: as much of each as it has.
+    tokens: number of tokens; None if it is a share of a total that is not known yet.
+    share: of that total.
+    shares: of each source; they add up to 1. None: as much of each as it has.
     """
 
     tokens: int | None

@@ -57,7 +57,8 @@ os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read at the first call in
 class Engine(Protocol):
     """Text in, ids out. `encode` may be called by several threads at once on one engine.
 
-    name, version: of the library. notes: sentences for the user about encoding, each once.
+    name, version: of the library.
+    notes: sentences for the user about encoding, each once.
     """
 
     name: str

@@ -36,7 +36,7 @@ class TokenBytes:
         """Mask of the tokens that have a byte of a trained span, [tokens].
 
         texts: without nulls. trained: see `render_chats`; a row without a list is not trained.
-        Returns None where tokens are not the bytes of a text.
+        Returns None if tokens are not the bytes of a text.
         """
         ends = np.cumsum(self.sizes[ids], dtype=np.int64)
         firsts = np.append(0, ends)[offsets]  # bytes of all rows before each row
@@ -58,7 +58,7 @@ class TokenBytes:
                 places[place] = len(text[: places[place]].encode())
         places += np.repeat(firsts[:-1], counts)
         begins, stops = places[::2], places[1::2]
-        # Tokens from the first that ends behind a beginning to the last that begins before the end.
+        # Tokens from the first that ends after a beginning to the last that begins before the end.
         bounds = np.empty(len(places), np.int64)
         bounds[::2] = np.searchsorted(ends, begins, "right")
         bounds[1::2] = np.searchsorted(ends[:-1], stops, "left") + (stops > 0)

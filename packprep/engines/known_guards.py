@@ -90,7 +90,7 @@ def _cache_file(swept: bytes, engine: str, tokenizers: str) -> Path:
 
 
 def _cached(path: Path) -> Guard | None:
-    """The cached guard; None where there is none that can be read."""
+    """The cached guard; None if there is none that can be read."""
     try:
         text, end = path.read_text().split("\n")
         return Guard.from_text(text) if end == "" else None

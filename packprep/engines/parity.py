@@ -65,9 +65,10 @@ Reference = Callable[[], Engine]
 class EngineChoice:
     """The engine of a build, and why it was chosen.
 
-    reference: returns the `hf` engine, loaded at the first call and shared by all threads. gate:
-    for the `run` part of the manifest. notes: sentences for the user. threads: those that call the
-    engine in a build.
+    reference: returns the `hf` engine, loaded at the first call and shared by all threads.
+    gate: for the `run` part of the manifest.
+    notes: sentences for the user.
+    threads: those that call the engine in a build.
     """
 
     engine: Engine

@@ -45,7 +45,8 @@ def predicted_tokens(job: Job, per_byte: float | None) -> int:
 class DiskUse:
     """A directory that a build writes to.
 
-    needed: most bytes that it has there at a time. option: of the build, that chooses it.
+    needed: most bytes that it has there at a time.
+    option: of the build, that chooses it.
     """
 
     directory: Path

@@ -66,9 +66,9 @@ class Runner:
     """Functions of an executor. The process that signs off does all work that they leave.
 
     ahead: does as much as it can of a saved job (`Job.save`) before that process begins; None if
-    nothing runs ahead. share: takes a config and the environment; returns the index of this task,
-    the number of tasks, and the name of the setting that says so. None if one command is the whole
-    build.
+    nothing runs ahead.
+    share: takes a config and the environment; returns the index of this task, the number of tasks,
+    and the name of the setting that says so. None if one command is the whole build.
     """
 
     ahead: Callable[[Job, Progress], None] | None = None

@@ -46,8 +46,9 @@ _BEGINS_EVERY = 64 << 20
 class MeasuredSlice(Extent):
     """A slice that need not be tokenized yet.
 
-    It begins with row `row` of source `source`. before: see `Start`. near, byte: that row or one
-    before it in the source, and its byte offset.
+    It begins with row `row` of source `source`.
+    before: see `Start`.
+    near, byte: that row or one before it in the source, and its byte offset.
     """
 
     before: int

@@ -37,7 +37,8 @@ WindowId = tuple[str, int]  # split and number
 class Shares:
     """Tasks of a job, with all that this process needs to do them.
 
-    parts: highest number of processes. engine: loads the tokenizing engine when it is needed.
+    parts: highest number of processes.
+    engine: loads the tokenizing engine when it is needed.
     elsewhere: see `token_files.tokenize`.
     """
 

@@ -54,9 +54,9 @@ from packprep.windows.planner import remainders
 class Stages:
     """Stages of one build, in the order they run.
 
-    gate: how the engine was chosen; None if no text was tokenized. tokens: of the build, predicted
-    until they are known. one_split_does: see `BuildOutput`. earlier: phases that are kept of an
-    older output.
+    gate: how the engine was chosen; None if no text was tokenized.
+    tokens: of the build, predicted until they are known.
+    one_split_does: see `BuildOutput`. earlier: phases that are kept of an older output.
     """
 
     job: Job

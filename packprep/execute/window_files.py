@@ -93,8 +93,9 @@ def check_windows(windows: int, most: int, config: BuildConfig) -> None:
 class Windows:
     """Windows of a build.
 
-    files: token files of the whole input; with `formed`, only those of the windows in it. clock:
-    measures the time of a stage. formed: token files of windows that are known before the others.
+    files: token files of the whole input; with `formed`, only those of the windows in it.
+    clock: measures the time of a stage.
+    formed: token files of windows that are known before the others.
     rows: number of rows of each source, if `files` are not all.
     """
 

@@ -2,7 +2,7 @@
 
 Shards are read one after another and written at once; memory is a record batch. The result is
 absent or complete: it is made in OUT.incomplete, and its export.json comes last. The same command
-resumes an interrupted export behind the last finished shard.
+resumes an interrupted export after the last finished shard.
 """
 
 import shutil

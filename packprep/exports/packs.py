@@ -28,12 +28,14 @@ _READ = ("tokens", "cu_seqlens", "labels", "document_ids", "segment_lengths")
 class PackBatch:
     """Packs of a record batch.
 
-    rows: all columns of the shard. tokens: [tokens], of the type in the shard. packs, segments:
-    int64 [packs + 1], first token and first segment of each pack, and the end. cu_seqlens: int32
-    [segments + packs], of all packs; those of pack p begin at segments[p] + p. bounds: int64
-    [segments + 1], first token of each segment, and the end. stored_labels: int32 [tokens], or None
-    where every token is trained. documents: int64 [segments], -1 for filler; None if unknown.
-    lengths: int32 [segments], tokens that are not padding; None where no segment ends in padding.
+    rows: all columns of the shard.
+    tokens: [tokens], of the type in the shard.
+    packs, segments: int64 [packs + 1], first token and first segment of each pack, and the end.
+    cu_seqlens: int32 [segments + packs], of all packs; those of pack p begin at segments[p] + p.
+    bounds: int64 [segments + 1], first token of each segment, and the end.
+    stored_labels: int32 [tokens], or None if every token is trained.
+    documents: int64 [segments], -1 for filler; None if unknown.
+    lengths: int32 [segments], tokens that are not padding; None if no segment ends in padding.
     """
 
     rows: pa.RecordBatch

@@ -4,7 +4,7 @@ parquet          every column of the shards, Zstandard: for archives and the hub
 trl              input_ids, labels, seq_lengths: rows for TRL's padding-free collator
 axolotl          input_ids, labels, position_ids: pre-tokenized rows for Axolotl
 llama-factory    tokenized_path: rows of max_length tokens and up to 7 more, for LLaMA-Factory's
-                 neat_packing; attention_mask numbers the segments from 1 and is 0 behind the pack
+                 neat_packing; attention_mask numbers the segments from 1 and is 0 after the pack
 megatron-bridge  input_ids, loss_mask, seq_start_id: packed Parquet. A mask's value belongs to the
                  prediction made at its position, so it is 1 where the next token is trained
 """
@@ -76,7 +76,7 @@ def bridge_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
 
 
 def llama_factory_fields(batch: PackBatch, max_length: int) -> dict[str, "pa.Array[Any]"]:
-    """Rows of LLaMA-Factory's neat_packing, all of one length, with padding behind the pack."""
+    """Rows of LLaMA-Factory's neat_packing, all of one length, with padding after the pack."""
     rows = len(batch.packs) - 1
     size = -(-max_length // _LLAMA_FACTORY_MULTIPLE) * _LLAMA_FACTORY_MULTIPLE
     filled = np.arange(size) < np.diff(batch.packs)[:, None]

@@ -117,8 +117,9 @@ class Unshared:
 class _Rows:
     """Rows of a record batch in an order of their own.
 
-    last: [rows], the segment at which each ends. order: [rows], number of each in the batch.
-    bounds: [rows + 1], first token of each row, and the end.
+    last: [rows], the segment at which each ends.
+    order: [rows], number of each in the batch. bounds: [rows + 1], first token of each row, and the
+    end.
     """
 
     def __init__(self, view: BatchView, parents: Int64, last: Int64, order: Int64) -> None:

@@ -22,7 +22,8 @@ Takes = Literal["whole documents", "tails", "any part"]
 class Dropped(StrEnum):
     """Reason why tokens of documents are in no pack; the value is its name in the ledger.
 
-    takes: the part of a document that is dropped. words: the reason for people.
+    takes: the part of a document that is dropped.
+    words: the reason for people.
     """
 
     TOO_SHORT = "too_short", "whole documents", "too short"
@@ -50,13 +51,18 @@ class Sums:
     The ledger always balances: tokens_in + overlap + continuation_bos + filler == tokens_packed +
     shared + truncated + sum(dropped).
 
-    dropped: tokens by reason. documents: rows. empty: rows without tokens. bos_found, eos_found:
-    documents that begin with BOS, or end with EOS, read from the tokens. loss_tokens: labels; None
-    if rows have none. trained_tokens: tokens in packs of the training split. repeated_documents,
-    repeated_tokens: extra copies that a mix draws. max_length: tokens a pack can hold; 0 if packs
-    are not counted. shorter: places that packs of phases with a smaller max_length lack. planned:
-    packs before small ones were dropped, and remainders dropped or filled. bound: lower bound on
-    the packs of any plan. bias, straggler: a weighted term for each window; see `mean_bias`.
+    dropped: tokens by reason.
+    documents: rows.
+    empty: rows without tokens.
+    bos_found, eos_found: documents that begin with BOS, or end with EOS, read from the tokens.
+    loss_tokens: labels; None if rows have none.
+    trained_tokens: tokens in packs of the training split.
+    repeated_documents, repeated_tokens: extra copies that a mix draws.
+    max_length: tokens a pack can hold; 0 if packs are not counted.
+    shorter: places that packs of phases with a smaller max_length lack.
+    planned: packs before small ones were dropped, and remainders dropped or filled.
+    bound: lower bound on the packs of any plan.
+    bias, straggler: a weighted term for each window; see `mean_bias`.
     """
 
     tokens_in: int = 0

@@ -21,10 +21,12 @@ ATTENTION_COST = (24576.0, 1.0)
 class PackPlan:
     """Pack p holds the documents order[offsets[p]:offsets[p + 1]].
 
-    lengths: int32 [documents], tokens. max_length: maximum tokens in a pack. order: int64
-    [documents], document numbers, ascending inside a pack in plans of pack_lengths. offsets: int64
-    [packs + 1]. groups, atoms, max_segments_per_pack: constraints of the plan, see pack_lengths;
-    the bound respects them.
+    lengths: int32 [documents], tokens.
+    max_length: maximum tokens in a pack.
+    order: int64 [documents], document numbers, ascending inside a pack in plans of pack_lengths.
+    offsets: int64 [packs + 1].
+    groups, atoms, max_segments_per_pack: constraints of the plan, see pack_lengths; the bound
+    respects them.
 
     >>> plan = pack_lengths([5, 6, 2, 3], 8, order="input")
     >>> [plan.order[a:b].tolist() for a, b in zip(plan.offsets, plan.offsets[1:])]

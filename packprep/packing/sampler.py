@@ -28,17 +28,19 @@ class MultipackSampler:
     Batches depend only on the arguments and the epoch, so all ranks agree on the number of batches
     without communication.
 
-    lengths: integers [documents], tokens, each in 1..max_length. max_length: tokens per pack.
-    batch_size: packs per batch and rank. strategy: see pack_lengths; documents are taken in a new
-    seeded order every epoch. group_size: pack this many documents at a time, drawn at random, or
-    all (None). sequential: first fit in input order, no
-    shuffling, rank r takes every world_size-th pack. drop_last: drop packs that do not
-    fill a batch for every rank; False repeats the first packs of the epoch instead. order,
-    balance_ranks, cost, num_packs: see pack_lengths; order is by default shuffle, or input if
-    sequential, and balance_ranks is by default world_size. With order="balanced", ranks get packs
-    of nearly the same cost in every step and wait little for each other; with strategy="balanced"
-    as well, they wait least. Iterating again after a break continues; set_epoch starts over. Raises
-    ConfigError.
+    lengths: integers [documents], tokens, each in 1..max_length.
+    max_length: tokens per pack.
+    batch_size: packs per batch and rank.
+    strategy: see pack_lengths; documents are taken in a new seeded order every epoch.
+    group_size: pack this many documents at a time, drawn at random, or all (None).
+    sequential: first fit in input order, no shuffling, rank r takes every world_size-th pack.
+    drop_last: drop packs that do not fill a batch for every rank; False repeats the first packs of
+    the epoch instead.
+    order, balance_ranks, cost, num_packs: see pack_lengths; order is by default shuffle, or input
+    if sequential, and balance_ranks is by default world_size. With order="balanced", ranks get
+    packs of nearly the same cost in every step and wait little for each other; with
+    strategy="balanced" as well, they wait least. Iterating again after a break continues; set_epoch
+    starts over. Raises ConfigError.
 
     >>> sampler = MultipackSampler([5, 3, 4, 1, 2, 6], max_length=8, batch_size=1, sequential=True)
     >>> list(sampler)

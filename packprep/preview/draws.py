@@ -19,8 +19,10 @@ Copies = NDArray[np.float64]
 class SampledDocuments:
     """Documents of a sample, [documents] each.
 
-    length: tokens. entry: number of its source in `sources`. scale: documents of the input that it
-    stands for. validation: True if it is held out.
+    length: tokens.
+    entry: number of its source in `sources`.
+    scale: documents of the input that it stands for.
+    validation: True if it is held out.
     """
 
     length: Int32

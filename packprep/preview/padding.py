@@ -13,8 +13,9 @@ from packprep.support.hashing import Purpose, mix, stream
 class BatchPadding:
     """Sums over batches in which each document is padded to the longest of its batch.
 
-    tokens: of the documents. padded: places of the batches, padding included. attended, computed:
-    pairs of tokens that a full attention matrix needs, and that it has.
+    tokens: of the documents.
+    padded: places of the batches, padding included.
+    attended, computed: pairs of tokens that a full attention matrix needs, and that it has.
     """
 
     tokens: int

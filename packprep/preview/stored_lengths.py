@@ -44,10 +44,13 @@ _UNREADABLE: tuple[type[Exception], ...] = (OSError, *NPY_ERRORS)
 class Lengths:
     """Lengths to plan.
 
-    origin: the source, in words. tokenizer: has the BOS and EOS of the documents. carried: columns
-    of the documents beside their tokens. share: share of the documents that was drawn, 1 for all.
-    scale: size of the whole relative to the sample. tokenize_seconds: measured or estimated time
-    to tokenize all of the text; None if there is nothing to tokenize.
+    origin: the source, in words.
+    tokenizer: has the BOS and EOS of the documents.
+    carried: columns of the documents beside their tokens.
+    share: share of the documents that was drawn, 1 for all.
+    scale: size of the whole relative to the sample.
+    tokenize_seconds: measured or estimated time to tokenize all of the text; None if there is
+    nothing to tokenize.
     """
 
     origin: str

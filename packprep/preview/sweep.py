@@ -38,9 +38,12 @@ _T = 2.262  # 97.5 % of Student's t with _GROUPS - 1 degrees of freedom
 class Row:
     """Figures of one plan. problem: the reason if there is no plan; all figures are then 0.
 
-    utilization, bias, straggler, gap_share: as in report.json. cut: documents that are split or
-    lose tokens at an end. bytes: size of the shards. seconds: time to plan. utilization_error,
-    loss_error: half a 95% interval, 0 without sampling. Counts of a sample are scaled to the whole.
+    utilization, bias, straggler, gap_share: as in report.json.
+    cut: documents that are split or lose tokens at an end.
+    bytes: size of the shards.
+    seconds: time to plan.
+    utilization_error, loss_error: half a 95% interval, 0 without sampling. Counts of a sample are
+    scaled to the whole.
     """
 
     max_length: int

@@ -177,7 +177,7 @@ def _turn_rows(report: Report) -> list[tuple[str, str]]:
 
 
 def left_out_sentence(report: Report) -> str | None:
-    """Warning for text that the chat template does not write; None where it writes all."""
+    """Warning for text that the chat template does not write; None if it writes all."""
     left_out = report.get("left_out")
     if left_out is None or not left_out["documents"]:
         return None

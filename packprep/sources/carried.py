@@ -35,8 +35,10 @@ _STORED_AS = {kind: name for name, number in NUMBER_TYPES.items() for kind in nu
 class RowShape:
     """Columns that rows become, the same for every source of a build.
 
-    carried: the columns that `carry` names. vocab_size: token ids are below this. finder:
-    renders conversations; None where rows are text or token ids. notes are sentences for the user.
+    carried: the columns that `carry` names.
+    vocab_size: token ids are below this.
+    finder: renders conversations; None if rows are text or token ids. notes are sentences for the
+    user.
     """
 
     carried: tuple[Column, ...] = ()

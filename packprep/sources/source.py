@@ -55,7 +55,8 @@ def file_state(path: str | Path) -> FileState:
 class Source:
     """One input file, saved dataset or hub dataset.
 
-    entry: number of its entry of `sources`. reading: the options of that entry for reading rows.
+    entry: number of its entry of `sources`.
+    reading: the options of that entry for reading rows.
     files: states of its local files, noted before their digest was computed.
     """
 

@@ -48,7 +48,8 @@ class Slice(Extent):
     """A run of documents tokenized by one task.
 
     table: the columns of reading.py without `problem`, [documents]; a skipped row has null text or
-    no ids. first_rows: of each part, its first row in its source.
+    no ids.
+    first_rows: of each part, its first row in its source.
     """
 
     table: pa.Table
@@ -63,7 +64,8 @@ class Slice(Extent):
 class Start(Position):
     """The slice that reading begins with.
 
-    before: bytes of text in earlier slices of its unit. rows: of each source, already read.
+    before: bytes of text in earlier slices of its unit.
+    rows: of each source, already read.
     source: the first one to open; all rows of earlier sources are read.
     begin: a row of that source, and its byte, at which reading may begin: at most the next row.
     """
@@ -102,7 +104,8 @@ def read_slices(
 class SlicePieces(Extent):
     """A slice as cut from the input.
 
-    pieces: its tables, each with the number of its source. before: see `Start`.
+    pieces: its tables, each with the number of its source.
+    before: see `Start`.
     """
 
     before: int

@@ -78,7 +78,7 @@ def encode_table(
     documents of their own, `turn_rows`; so do rows that are split at boundaries.
 
     numbers: of the rows, [documents]; they decide which ones are compared with the reference.
-    engine: None where the table has `ids` in place of text.
+    engine: None if the table has `ids` in place of text.
     """
     if config.pair_columns:
         sides = _encode(_sides(table), np.repeat(numbers, 2), engine, tokenizer, config, stop)

@@ -114,7 +114,7 @@ def text_options(config: BuildConfig) -> dict[str, Any]:
 
 
 def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
-    """The token files of a finished store; None where it is not finished or a file has changed.
+    """The token files of a finished store; None if it is not finished or a file has changed.
 
     digests: read every file to see whether a byte has changed, not its size alone.
     """

@@ -50,7 +50,7 @@ class StoreEntry:
 
     @cached_property
     def facts(self) -> dict[str, Any] | None:
-        """Content of entry.json; None where an older packprep wrote none."""
+        """Content of entry.json; None if an older packprep wrote none."""
         try:
             facts = parse_json((self.path / ENTRY).read_bytes())
         except (OSError, ValueError):

@@ -198,7 +198,7 @@ def tokenize_slice(
 
     The file gets its name only when it is complete.
 
-    engine: None where rows are token ids. stop: another thread sets it to end the work within a
+    engine: None if rows are token ids. stop: another thread sets it to end the work within a
     batch, by CancelledError, so that Ctrl-C need not wait. sources: see `tokenize`.
     """
     import datasets

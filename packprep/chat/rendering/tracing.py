@@ -92,9 +92,10 @@ _TESTS = frozenset(
 class Trace:
     """A rendering as constants with expressions between them, and the guards it depends on.
 
-    literals: [values + 1]. For texts for which all guards hold, the template renders
-    literals[0] + values[0] + literals[1] + ... most: characters that all texts together may have,
-    so that no value in the template exceeds MAX_SIZE.
+    literals: [values + 1]. For texts for which all guards hold, the template renders literals[0] +
+    values[0] + literals[1] + ...
+    most: characters that all texts together may have, so that no value in the template exceeds
+    MAX_SIZE.
     """
 
     literals: tuple[str, ...]
@@ -103,7 +104,7 @@ class Trace:
     most: int
 
     def compose(self, texts: list[str]) -> str | None:
-        """The rendering with these texts; None where the template could take another path."""
+        """The rendering with these texts; None if the template could take another path."""
         if sum(map(len, texts)) > self.most or not all(g.holds(texts) for g in self.guards):
             return None
         values = [*(value.of(texts) for value in self.values), ""]
@@ -132,7 +133,7 @@ class TracingSandbox(Sandbox):
     def trace(
         self, template: Template, variables: Mapping[str, Any], recording: Recording
     ) -> Trace | None:
-        """The trace of a rendering; None where one cannot be recorded.
+        """The trace of a rendering; None if one cannot be recorded.
 
         template: of this environment. variables: with texts of `recording` in them.
         """

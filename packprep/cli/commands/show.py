@@ -177,7 +177,7 @@ def _heading(found_pack: "FoundPack", segments: int, manifest: "Manifest") -> st
 def _decoder(manifest: "Manifest", moved: str | None) -> Any:
     """Tokenizer that turns ids into text.
 
-    None where rows were token ids and no tokenizer is given; then ids are shown.
+    None if rows were token ids and no tokenizer is given; then ids are shown.
     """
     from tokenizers import Tokenizer
 

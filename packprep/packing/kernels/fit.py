@@ -180,8 +180,9 @@ def rooms(lengths: Int32, capacity: int) -> Int32:
 class PatternList:
     """Patterns that a kernel appends to, and the documents that are left for it.
 
-    left: documents of each kind, [kinds]. next_living: see `living`. most: runs that one pattern
-    may have. starts, run_kind, run_copies, times: see `Patterns`, with room for more.
+    left: documents of each kind, [kinds]. next_living: see `living`.
+    most: runs that one pattern may have. starts, run_kind, run_copies, times: see `Patterns`, with
+    room for more.
     """
 
     left: Int64

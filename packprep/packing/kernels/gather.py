@@ -31,8 +31,9 @@ class Pointers:
 
     The memory lives as long as this object.
 
-    address: int64 [pointers], for kernels; keep the `Pointers` while a kernel runs. dtype: of the
-    values. memory: the arrays that the addresses point into.
+    address: int64 [pointers], for kernels; keep the `Pointers` while a kernel runs.
+    dtype: of the values.
+    memory: the arrays that the addresses point into.
     """
 
     address: Int64

@@ -36,9 +36,11 @@ class Input(Protocol):
 class Wanted:
     """The part of a source that a build reads.
 
-    columns: all columns to read. numbers: columns of numbers and their types, in a format with
-    `first_types`. nested: columns with values of any type. groups: columns of text, numbers
-    or booleans. begin: the byte where the first row to read begins, see `Format.row_begins`.
+    columns: all columns to read.
+    numbers: columns of numbers and their types, in a format with `first_types`.
+    nested: columns with values of any type.
+    groups: columns of text, numbers or booleans.
+    begin: the byte where the first row to read begins, see `Format.row_begins`.
     """
 
     config: BuildConfig
@@ -63,8 +65,8 @@ class Format:
     is_streamed: True if it reads the plain bytes of the source from front to back, so that the
     source may be compressed or in a store; False if it needs random access to a local file.
     has_own_columns: True if each row names its columns, so that a later row may have others.
-    first_types: Arrow types of columns by the first rows, if the reader must know them; null
-    where none of these rows has a value.
+    first_types: Arrow types of columns by the first rows, if the reader must know them; null where
+    none of these rows has a value.
     numbers_are_text: True if numbers are read as text.
     finds_bad_utf8: True if the reader itself reports text that is not UTF-8.
     line_of_row: line of a row in its file, from 1; None if rows are not lines.

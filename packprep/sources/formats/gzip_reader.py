@@ -23,7 +23,7 @@ class GzipReader(io.RawIOBase):
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._inflate = zlib.decompressobj(wbits=31)  # 31: with gzip's header and checksum
-        self._at_start = True  # of a member, or of zeros behind one
+        self._at_start = True  # of a member, or of zeros after one
         self._members = 0
         self._packed = b""  # read and not yet inflated
 

@@ -21,8 +21,10 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 class JsonArray:
     """An array in a file.
 
-    Iterates over (element, number of its characters). block: beginning of the file, already read,
-    with the opening bracket. limit: bytes of an element at most. source: the file, for InputError.
+    Iterates over (element, number of its characters).
+    block: beginning of the file, already read, with the opening bracket.
+    limit: bytes of an element at most.
+    source: the file, for InputError.
     """
 
     def __init__(

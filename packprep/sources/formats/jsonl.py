@@ -76,7 +76,7 @@ def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str
 
 
 def first_keys(file: Any, source: str = "") -> list[str] | None:
-    """Names in the first row that is an object; None where none of the first rows is one."""
+    """Names in the first row that is an object; None if none of the first rows is one."""
     return next((list(row) for row in _first_rows(file, source) if isinstance(row, dict)), None)
 
 

@@ -16,7 +16,7 @@ FORMATS = {one.name: one for one in _ALL}
 
 
 def format_of(name: str) -> Format | None:
-    """The format of a file with this name; None where it is not known."""
+    """The format of a file with this name; None if it is not known."""
     ending = suffixes(name)[0]
     return next((one for one in FORMATS.values() if ending in one.endings), None)
 

@@ -22,8 +22,9 @@ _ROWS = 1 << 16
 class TokenLayout:
     """One file of tokens.
 
-    first_byte: of the first token. offsets: tokens before each document, and of all, int64
-    [documents + 1]. mask: a file with a byte for each token, 1 where there is a loss.
+    first_byte: of the first token.
+    offsets: tokens before each document, and of all, int64 [documents + 1].
+    mask: a file with a byte for each token, 1 where there is a loss.
     """
 
     data: Path
