@@ -82,9 +82,10 @@ class RemoteSoak(Failures):
                 landed += self.kill_at(self.random.randint(first, last))
         return f"{landed} SIGKILLs"
 
-    def publishing(self) -> str:
-        """SIGKILL at every request from the first one that publishes on."""
-        landed = sum(map(self.kill_at, self.measured("publication.json")))
+    def publishing(self, number: int) -> str:
+        """SIGKILL at so many requests, spread evenly, from the first one that publishes on."""
+        pieces = self.measured("publication.json")
+        landed = sum(map(self.kill_at, pieces[:: max(1, len(pieces) // number)]))
         return f"{landed} SIGKILLs at requests that publish"
 
     def kill_at(self, piece: int) -> bool:
@@ -161,9 +162,9 @@ _option = partial(click.option, show_default=True)
 @_option("--seed", default=0)
 @_option("--kills", default=20, help="SIGKILLs at random points of many small shards.")
 @_option("--parts", default=20, help="The same of shards that are sent in parts.")
-@_option("--publishing", is_flag=True, help="SIGKILLs at every request that publishes.")
+@_option("--publishing", default=0, help="SIGKILLs at requests that publish; 1000: at each one.")
 @_option("--store", default="moto", type=click.Choice(list(SERVERS)))
-def main(seed: int, kills: int, parts: int, publishing: bool, store: str) -> None:
+def main(seed: int, kills: int, parts: int, publishing: int, store: str) -> None:
     harness.warm()
     server = SERVERS[store]
 
@@ -182,7 +183,7 @@ def main(seed: int, kills: int, parts: int, publishing: bool, store: str) -> Non
                 soak = RemoteSoak(folder, seed, server, tap, arguments)
                 print(f"{kind} shards: {soak.kills(number)}", flush=True)
                 if publishing and kind == "small":
-                    print(f"{kind} shards: {soak.publishing()}", flush=True)
+                    print(f"{kind} shards: {soak.publishing(publishing)}", flush=True)
                 failures += soak.failures
         tap.close()
     print(f"seed {seed}: {failures} failures in {time.monotonic() - start:,.0f} s")
