@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packprep.schemas.canonical import digest_of, parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, saved_files
-from packprep.schemas.listed import check_file, check_files
+from packprep.schemas.listed import SURPLUS, check_file, check_files, surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
 from packprep.schemas.names import column_view
 from packprep.schemas.storage.remote import RemoteOutput
@@ -215,8 +215,8 @@ class PackedShards:
         if self._remote is None:
             return check_files(Path(self.path), manifest, "sha256")
         return [
-            f"{self.path}/{name} is not in the manifest; expected only the files of the manifest"
-            for name in self._remote.surplus()
+            f"{self.path}/{name} {SURPLUS}"
+            for name in surplus_names(self._remote.store.list(), manifest)
         ]
 
     def _evicted(self, name: str) -> None:

@@ -92,11 +92,6 @@ def file_size(path: Path) -> int | None:
         return None
 
 
-def same_file(path: Path, size: int, sha256: str) -> bool:
-    """True if a file exists and has this size and digest."""
-    return path.is_file() and path.stat().st_size == size and file_digest(path) == sha256
-
-
 def _check_keys(value: Any) -> None:
     # json.dumps would turn the key 1 into "1", so two values would have one form.
     if isinstance(value, dict):

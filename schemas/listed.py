@@ -52,7 +52,8 @@ def check_files(directory: Path, manifest: Manifest, level: Level = "size") -> l
             check_file(directory, entry, level)
         except FormatError as error:
             findings.append(str(error))
-    return findings + [f"{path} {SURPLUS}" for path in surplus_files(directory, manifest)]
+    surplus = surplus_names(names_in(directory), manifest)
+    return findings + [f"{directory / name} {SURPLUS}" for name in surplus]
 
 
 def surplus_names(names: Iterable[str], manifest: Manifest) -> list[str]:
@@ -79,17 +80,8 @@ def cache_note(names: Sequence[str]) -> str:
     )
 
 
-def cache_files(directory: Path) -> list[str]:
-    """Names of the files below a directory in which `datasets` keeps what it computed."""
-    return [name for name in _names_in(directory) if is_cache(name)]
-
-
-def surplus_files(directory: Path, manifest: Manifest) -> list[Path]:
-    """Files in `directory` that are not in the manifest, see `surplus_names`."""
-    return [directory / name for name in surplus_names(_names_in(directory), manifest)]
-
-
-def _names_in(directory: Path) -> list[str]:
+def names_in(directory: Path) -> list[str]:
+    """Every file below a directory, and links to folders, which are not followed."""
     found: list[str] = []
     for folder, folders, names in os.walk(directory):
         folders.sort()

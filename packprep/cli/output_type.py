@@ -90,9 +90,7 @@ def output_at(name: str) -> "Output":
 
     Raises ConfigError where the store cannot be opened, FormatError where it holds no output.
     """
-    if "://" not in name:
-        return Path(name)
-    from packprep.schemas.storage.remote import RemoteOutput
+    from packprep.schemas.storage.places import finished_output
 
     with asked():
-        return RemoteOutput(name)
+        return finished_output(name)

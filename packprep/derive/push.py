@@ -15,7 +15,7 @@ from typing import Any
 from packprep.output.staging import SUFFIX
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
-from packprep.schemas.listed import cache_files, cache_note, check_file
+from packprep.schemas.listed import cache_note, check_file, is_cache, names_in
 from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.hub import hub_client, hub_errors
@@ -64,7 +64,7 @@ def push(
     repository that cannot be used, StoppedError if the same command can resume.
     """
     manifest = _finished(directory, name)
-    if caches := cache_files(directory):
+    if caches := [*filter(is_cache, names_in(directory))]:
         progress.say(f"{directory}: left out {cache_note(caches)}")
     with hub_errors(name), hub_client() as api:
         repository = api.create_repo(

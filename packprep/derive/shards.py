@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.derive.parts import OutputPart
-from packprep.output.shard_folder import LocalShards, link_file
+from packprep.output.shard_folder import ShardFolder, link_file
 from packprep.output.shard_writer import (
     BATCH_TOKENS,
     ShardFile,
@@ -26,6 +26,7 @@ from packprep.output.shard_writer import (
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.manifest import FileEntry
 from packprep.schemas.names import stored_schema
+from packprep.schemas.storage.places import Directory
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.units import ranges
 
@@ -66,8 +67,8 @@ class ShardMaker:
     written: Written
 
     @property
-    def _folder(self) -> LocalShards:
-        return LocalShards(self.staging / "shards")
+    def _folder(self) -> ShardFolder:
+        return ShardFolder(Directory(self.staging / "shards"))
 
     def make(self, parts: Sequence[OutputPart], shard_size: int | None) -> list[ShardFile]:
         """Write the shards of all splits. shard_size: bytes, about; None keeps shards as cut."""
@@ -106,7 +107,7 @@ class ShardMaker:
                             facts = asdict(shard) | {"made_from": made_from}
                             write_file(receipt, canonical_json(facts))
                     else:
-                        linked = self._folder.directory / name
+                        linked = self.staging / "shards" / name
                         linked.unlink(missing_ok=True)  # half a copy of a killed command
                         with reading as path:
                             link_file(path, linked)

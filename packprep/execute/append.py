@@ -34,7 +34,6 @@ from packprep.schemas.canonical import digest_of
 from packprep.schemas.columns import UINT16_LIMIT, token_type
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.storage.stores import is_url
 from packprep.sources.source import STDIN, Source
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
@@ -48,12 +47,11 @@ def open_output(config: BuildConfig) -> BuildOutput:
     """Output of a build. ConfigError if there cannot be one."""
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write to")
-    check_store_place(config)
-    if config.append and not is_url(config.output) and _can_grow(Path(config.output)):
-        return GrowingOutput(config)
     output = whole_output(config)
     check_store_place(config, output.path)
     if isinstance(output, LocalOutput):
+        if config.append and _can_grow(output.path):
+            return GrowingOutput(config)
         output.check()
     return output
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packprep.chat.build_tokenizer import ChatTokenizer, with_template
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Special, Tokenizer
-from packprep.output.directory import open_shards
+from packprep.output.directory import whole_output
 from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import canonical_json
@@ -64,7 +64,7 @@ class Job:
 
     @cached_property
     def shards(self) -> ShardFolder:
-        return open_shards(self.config, self.staging)
+        return whole_output(self.config).shards(self.staging)
 
     @property
     def receipts(self) -> Path:

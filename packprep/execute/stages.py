@@ -33,7 +33,6 @@ from packprep.packing.nothing_left import nothing_left
 from packprep.packing.warm import load_build
 from packprep.schemas.columns import columns_of_type
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import RowShape
 from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.source import check_unchanged
@@ -84,7 +83,7 @@ class Stages:
             windows = Windows(job, files, self.clock)
             shards, account = self.pack(windows)
         with self.clock("sign off"):
-            entries = name_shards(job.staging, shards, stay=is_url(job.config.output))
+            entries = name_shards(job.staging, shards, stay=not job.shards.on_disk)
         report = write_report(
             job.staging, account, files, job.sources, job.config, entries, self.clock.total()
         )

@@ -15,6 +15,7 @@ without a manifest, saved by TRL or another packer, is checked for the invariant
 import contextlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -22,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.coverage import Coverage
-from packprep.inspect.output_files import DirectoryFiles, StoreFiles, open_files
 from packprep.inspect.shard_files import (
     Checked,
     OnRead,
@@ -37,13 +37,14 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.index.token_store import Stores
-from packprep.schemas.listed import SURPLUS, cache_files, cache_note
+from packprep.schemas.listed import SURPLUS, cache_note, is_cache, names_in, surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.report import Report
 from packprep.schemas.storage.export_manifest import EXPORT
+from packprep.schemas.storage.places import Files, files_at, finished_output
 from packprep.schemas.trees import rows_view
 from packprep.schemas.validate import sound_parts
-from packprep.support.errors import InputError
+from packprep.support.errors import InputError, asked
 from packprep.support.progress import Progress, Silent
 from packprep.tokens.index_shards import AsPacks, MovedStore, as_packs, changed_token_files
 
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from packprep.inspect.retokenize import Sample
 
 VerifyLevel = Literal["fast", "full"]
-Files = DirectoryFiles | StoreFiles
 
 
 def verify(
@@ -76,9 +76,15 @@ def verify(
     of findings to keep of each kind; all are counted. A fault is a finding; raises InputError if
     there is nothing to verify.
     """
-    files, progress = open_files(output), progress or Silent()
+    files, progress = files_at(output), progress or Silent()
     verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
-    if isinstance(files, DirectoryFiles) and not (files.directory / MANIFEST).exists():
+    with asked(InputError):
+        has_manifest = files.find(MANIFEST) is not None
+    if not has_manifest:
+        if files.directory is None:
+            raise InputError(
+                f"{output} has no {MANIFEST}; only a directory can be verified without one"
+            )
         if level == "full":
             raise InputError(
                 f"{output} has no {MANIFEST}, so its sources are not known; omit --level full"
@@ -86,7 +92,7 @@ def verify(
         _verify_without_manifest(files.directory, verdict, vocab_size, tokenizer, progress)
         return verdict
     try:
-        found_output = files.output()
+        found_output = finished_output(output)
         manifest = read_manifest(found_output)
         if store and manifest.is_index:
             found_output = MovedStore(found_output, manifest, store)
@@ -136,7 +142,7 @@ def _verify_without_manifest(
 
             vocab_size = load_tokenizer(tokenizer, bos="none", eos="none").vocab_size
         verify_unsigned(path, verdict, vocab_size, progress)
-    if path.is_dir() and (caches := cache_files(path)):
+    if path.is_dir() and (caches := [*filter(is_cache, names_in(path))]):
         verdict.not_checked.append(cache_note(caches))
 
 
@@ -173,9 +179,10 @@ def _check_files(
     if manifest.is_index:
         for name, what in changed_token_files(output, manifest):
             verdict.findings.add(Finding(kind="token store", file=name, what=what))
-    for name in files.surplus(manifest):
+    names = [*files.list()]
+    for name in surplus_names(names, manifest):
         verdict.findings.add(Finding(kind="surplus file", file=name, what=f"it {SURPLUS}"))
-    if caches := files.caches():
+    if caches := [*filter(is_cache, names)]:
         verdict.not_checked.append(cache_note(caches))
     verdict.files, verdict.bytes = len(entries) + 1, sum(result.bytes for result in checked)
     _check_phases(manifest, checked, verdict.findings)
@@ -222,12 +229,20 @@ def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
 
     A wrong size is a finding, and the file is still read.
     """
-    opened = files.find(
-        entry,
-        lambda what: checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}")),
-    )
-    checked.complete = opened is not None
-    return opened
+    what, stored = "", None
+    try:
+        stored = files.find(entry.path)
+    except FormatError as error:
+        what = str(error)
+    else:
+        if stored is None:
+            what = f"is missing; the manifest lists it with {entry.bytes} bytes"
+        elif stored.bytes != entry.bytes:
+            what = f"has {stored.bytes} bytes; expected {entry.bytes}"
+    if what:
+        checked.findings.add(Finding(kind="file", file=entry.path, what=f"it {what}"))
+    checked.complete = stored is not None
+    return None if stored is None else partial(files.open, entry.path)
 
 
 def _check_shard(

@@ -12,11 +12,12 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.output.build_facts import difference
 from packprep.output.build_output import WholeOutput
-from packprep.output.shard_folder import LocalShards, ShardFolder
+from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import BUILD, PARTS, staging_path
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
+from packprep.schemas.storage.places import Directory
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import sync_directory
 from packprep.sources.source import Source
@@ -33,8 +34,6 @@ class LocalOutput:
 
     def __init__(self, config: BuildConfig) -> None:
         self.path = Path(config.output)
-        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
-            raise ConfigError(f"{self.path} is not a directory; choose another -o")
 
     def __str__(self) -> str:
         return str(self.path)
@@ -53,7 +52,9 @@ class LocalOutput:
         return list(sources)
 
     def check(self) -> bool:
-        """True if the directory has an output; ConfigError if it has other files."""
+        """True if the directory has an output; ConfigError if it has other files, or is a link."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise ConfigError(f"{self.path} is not a directory; choose another -o")
         if not self.path.exists() or not any(self.path.iterdir()):
             return False
         if not (self.path / MANIFEST).exists():
@@ -96,6 +97,9 @@ class LocalOutput:
     def holder(self) -> Holder | None:
         return holder(self.path)
 
+    def shards(self, staging: Path) -> ShardFolder:
+        return ShardFolder(Directory(staging / "shards"))
+
 
 def whole_output(config: BuildConfig) -> WholeOutput:
     """Output of a build of all sources; for any build use `execute.append.open_output`."""
@@ -104,15 +108,6 @@ def whole_output(config: BuildConfig) -> WholeOutput:
     from packprep.output.remote import StoreOutput
 
     return StoreOutput(config)
-
-
-def open_shards(config: BuildConfig, staging: Path) -> ShardFolder:
-    """Folder in which a build writes its shards before they get their final names."""
-    if not is_url(config.output):
-        return LocalShards(staging / "shards")
-    from packprep.output.remote import store_shards
-
-    return store_shards(config.output, staging)
 
 
 def publish(staging: Path, output: Path) -> None:

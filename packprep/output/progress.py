@@ -9,7 +9,7 @@ from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.output.build_output import WholeOutput
-from packprep.output.directory import whole_output
+from packprep.output.directory import LocalOutput, whole_output
 from packprep.output.staging import (
     BUILD,
     CLAIMS,
@@ -21,7 +21,6 @@ from packprep.output.staging import (
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.storage.stores import is_url
 from packprep.support.errors import InputError
 from packprep.support.file_lock import holder
 
@@ -36,15 +35,14 @@ def build_progress(name: str | Path, work_dir: str | None = None) -> dict[str, A
     """
     if str(name).startswith("hf://"):
         return None  # nothing is built there
-    if is_url(name):
-        return _unfinished(whole_output(BuildConfig(output=str(name), work_dir=work_dir)))
-    path = Path(name)
-    new = appended_path(path)
-    if (path / MANIFEST).exists() and (new.exists() or staging_path(new).exists()):
-        return _appended(path, new)
-    if path.is_symlink() or path.is_file():  # which no build makes
-        return None
-    return _unfinished(whole_output(BuildConfig(output=str(path))))
+    output = whole_output(BuildConfig(output=str(name), work_dir=work_dir))
+    if isinstance(output, LocalOutput):
+        new = appended_path(output.path)
+        if output.replaces and (new.exists() or staging_path(new).exists()):
+            return _appended(output.path, new)
+        if output.path.is_symlink() or output.path.is_file():  # which no build makes
+            return None
+    return _unfinished(output)
 
 
 def _unfinished(output: WholeOutput) -> dict[str, Any] | None:

@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.output.build_facts import difference
 from packprep.output.publish import begin, finish_publication, pending, prepared, published, tidy
 from packprep.output.remote_lock import StoreLock, check_proven, store_holder, store_locked
-from packprep.output.shard_folder import StoreShards
+from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.index_table import TOKENS
@@ -148,6 +147,10 @@ class StoreOutput:
         """Drop unfinished uploads that a killed process left for this staging directory."""
         self.work.forget_uploads(_token(staging, self.url))
 
+    def shards(self, staging: Path) -> ShardFolder:
+        """See `WholeOutput.shards`: a folder in OUT.incomplete."""
+        return ShardFolder(self.work.under(_token(staging, self.url)))
+
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """See `BuildOutput.publish`."""
         if self._lock is not None:
@@ -162,13 +165,14 @@ class StoreOutput:
 
     def _send_tokens(self, staging: Path, manifest: Manifest) -> dict[str, str]:
         """Upload the token files of an index beside its shards; final names by working names."""
-        folder, moves = store_shards(self.url, staging), {}
+        files, moves = self.shards(staging).files, {}
         for entry in manifest.all_files:
             if entry.path.startswith(f"{TOKENS}/"):
                 name = entry.path.replace("/", "-")
                 moves[name] = entry.path
-                if not folder.has(name, entry.bytes):
-                    with folder.writing(name) as upload, (staging / entry.path).open("rb") as file:
+                sent = files.find(name)
+                if sent is None or sent.bytes != entry.bytes:
+                    with files.writing(name) as upload, (staging / entry.path).open("rb") as file:
                         shutil.copyfileobj(file, upload, 8 << 20)
         return moves
 
@@ -181,18 +185,6 @@ class StoreOutput:
                 shutil.rmtree(staging)
         progress.say(f"{self} is this build already: nothing to do")
         return manifest
-
-
-def store_shards(url: str, staging: Path) -> StoreShards:
-    """Folder of the shards of a staging directory."""
-    return StoreShards(Store(f"{url.rstrip('/')}{SUFFIX}/{_token(staging, url.rstrip('/'))}"))
-
-
-def open_shard(url: str, staging: Path, path: str) -> BufferedReader:
-    """A shard as a file to read, before the output is published. path: its final one."""
-    moves = parse_json((staging / NAMES).read_bytes())
-    working = next(name for name, final in moves.items() if final == path)
-    return store_shards(url, staging).open(Path(working).name)
 
 
 def _token(staging: Path, url: str) -> str:

@@ -3,13 +3,13 @@
 import importlib.metadata
 import sys
 from collections.abc import Sequence
-from io import BufferedReader
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.yaml_file import to_yaml
-from packprep.output.remote import open_shard
+from packprep.output.directory import whole_output
 from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
@@ -20,7 +20,6 @@ from packprep.schemas.files import shard_name
 from packprep.schemas.index_table import IndexTable
 from packprep.schemas.manifest import NEWEST_VERSION, Manifest, format_version
 from packprep.schemas.report import Report
-from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
     write_dataset_files,
@@ -201,10 +200,7 @@ def sign(
         ],
     }
 
-    def opened(path: str) -> BufferedReader:
-        in_store = is_url(config.output)
-        return open_shard(config.output, staging, path) if in_store else (staging / path).open("rb")
-
+    opened = partial(whole_output(config).shards(staging).open_named, staging)
     return write_manifest(
         staging, data, run | facts, lambda manifest: read_back(staging, manifest, opened)
     )

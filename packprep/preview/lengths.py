@@ -20,7 +20,7 @@ from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.shard_folder import LocalShards
+from packprep.output.shard_folder import ShardFolder
 from packprep.output.shard_writer import ShardLayout, write_shard
 from packprep.packing.kernels.gather import Pointers
 from packprep.preview.stored_lengths import (
@@ -34,8 +34,7 @@ from packprep.preview.stored_lengths import (
     scale_of,
 )
 from packprep.schemas.files import MANIFEST
-from packprep.schemas.storage.remote import RemoteOutput
-from packprep.schemas.storage.stores import Store, is_url
+from packprep.schemas.storage.places import Directory, files_at, finished_output
 from packprep.sources.reading import row_shape
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.units import Part, Slice, read_slices, row_bytes
@@ -66,13 +65,12 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
         raise ConfigError(
             "plan takes sources without weights or phases; packprep build --dry-run predicts those"
         )
-    path = Path(names[0]) if len(names) == 1 and not is_url(names[0]) else None
-    if len(names) == 1 and is_url(names[0]) and Store(names[0]).find(MANIFEST) is not None:
-        yield sampled(lengths_of_output(RemoteOutput(names[0]), config), config, share)
-    elif path is not None and path.suffix == ".npy":
+    files = files_at(names[0]) if len(names) == 1 else None
+    path = files.directory if files is not None else None
+    if path is not None and path.suffix == ".npy":
         yield sampled(lengths_of_array(path, config), config, share)
-    elif path is not None and (path / MANIFEST).exists():
-        yield sampled(lengths_of_output(path, config), config, share)
+    elif files is not None and files.find(MANIFEST) is not None:
+        yield sampled(lengths_of_output(finished_output(names[0]), config), config, share)
     elif path is not None and (store := find_store(path)) is not None:
         yield sampled(lengths_of_store(store, config), config, share)
     else:
@@ -216,7 +214,7 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     layout = ShardLayout.from_config(plain, tokenizer)
     packs = plan_window(documents, tokenizer, plain, 0).packs
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
-        shards = LocalShards(Path(folder))
+        shards = ShardFolder(Directory(Path(folder)))
         write_shard(
             shards, "warm.arrow", "train", packs, 0, min(1, len(packs)), layout
         )  # compiles, the first time

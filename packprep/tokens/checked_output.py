@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packprep.schemas.errors import FormatError
 from packprep.schemas.index_table import TOKENS
-from packprep.schemas.listed import Level, cache_files, cache_note, check_file
+from packprep.schemas.listed import Level, cache_note, check_file, is_cache, names_in
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.support.limits import usable_cores
 from packprep.support.progress import Progress
@@ -37,7 +37,8 @@ class CheckedOutput:
 
     def say_caches(self, progress: Progress) -> None:
         """Report files that `datasets` has left in the directory: they are left out."""
-        if isinstance(self.output, Path) and (names := cache_files(self.output)):
+        names = names_in(self.output) if isinstance(self.output, Path) else []
+        if names := [*filter(is_cache, names)]:
             progress.say(f"{self.output}: left out {cache_note(names)}")
 
     def __str__(self) -> str:

@@ -9,26 +9,22 @@ from pathlib import Path
 from packprep.config.build_config import BuildConfig
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
-from packprep.schemas.files import BUILD, SUFFIX
+from packprep.schemas.files import BUILD
 from packprep.schemas.manifest import read_manifest
 from packprep.schemas.storage.export_manifest import read_export
-from packprep.schemas.storage.stores import is_url
 from packprep.sources.resolve import OUTPUT_ENDINGS
 from packprep.support.errors import ConfigError
 
 
-def check_store_place(config: BuildConfig, path: Path | None = None) -> None:
+def check_store_place(config: BuildConfig, path: Path | None) -> None:
     """Raise ConfigError for a --keep-tokens in this output or in another one, links followed.
 
-    path: beside which the build has its staging directory; default: the output.
+    path: of the output, beside which the build has its staging directory; None without one.
     """
     if not config.keep_tokens:
         return
     store = Path(config.keep_tokens).resolve()
-    outputs = [path, path.with_name(path.name + SUFFIX)] if path is not None else []
-    if config.output and not is_url(config.output):
-        outputs += [Path(config.output + ending) for ending in OUTPUT_ENDINGS]
-    for output in outputs:
+    for output in [Path(f"{path}{ending}") for ending in OUTPUT_ENDINGS if path is not None]:
         if store.is_relative_to(output.resolve()):
             raise ConfigError(
                 f"--keep-tokens {config.keep_tokens} is in {output}, which the build replaces when "

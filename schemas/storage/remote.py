@@ -20,7 +20,6 @@ import pyarrow as pa
 from packprep.schemas.canonical import file_size
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, check_path
-from packprep.schemas.listed import surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest
 
 from .stores import Store
@@ -103,10 +102,6 @@ class RemoteOutput:
         raise FormatError(
             f"{self.url}/{MANIFEST} does not list {name}; expected the output of packprep build"
         )
-
-    def surplus(self) -> list[str]:
-        """Names of files at the URL that the manifest does not list."""
-        return surplus_names(self.store.list(), self.manifest)
 
     def _download(self, entry: FileEntry, path: Path) -> None:
         where = f"{self.url}/{entry.path}"

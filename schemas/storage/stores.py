@@ -43,10 +43,12 @@ def is_url(path: str | Path) -> bool:
 
 
 class Store:
-    """The objects under a URL, by their names relative to it.
+    """The objects under a URL, by their names relative to it; see `places.Files`.
 
     Every method may raise StoreError.
     """
+
+    directory: Path | None = None
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")

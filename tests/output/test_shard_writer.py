@@ -10,7 +10,7 @@ import pytest
 from packprep.config.build_config import BuildConfig
 from packprep.output import shard_writer
 from packprep.output.hashing_file import HashingFile
-from packprep.output.shard_folder import LocalShards
+from packprep.output.shard_folder import ShardFolder
 from packprep.output.shard_writer import (
     ShardLayout,
     cut_shards,
@@ -19,6 +19,7 @@ from packprep.output.shard_writer import (
     write_shard,
 )
 from packprep.schemas import FormatError
+from packprep.schemas.storage.places import Directory
 from packprep.windows.placement import Packs
 from packprep.windows.planner import plan_window
 from tests.helpers.documents import make_documents, tokenizer
@@ -57,9 +58,13 @@ def test_record_batches_never_change_what_a_shard_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packs, layout = packed(list(range(1, 9)) * 20)
-    write_shard(LocalShards(tmp_path), "one.arrow", "train", packs, 0, len(packs), layout)
+    write_shard(
+        ShardFolder(Directory(tmp_path)), "one.arrow", "train", packs, 0, len(packs), layout
+    )
     monkeypatch.setattr(shard_writer, "BATCH_TOKENS", 20)
-    write_shard(LocalShards(tmp_path), "many.arrow", "train", packs, 0, len(packs), layout)
+    write_shard(
+        ShardFolder(Directory(tmp_path)), "many.arrow", "train", packs, 0, len(packs), layout
+    )
     one, many = (
         pa.ipc.open_stream((tmp_path / f"{name}.arrow").read_bytes()).read_all()
         for name in ("one", "many")
@@ -81,7 +86,7 @@ def test_a_token_outside_the_vocabulary_stops_the_shard_and_leaves_no_file_of_it
     packs, layout = packed([5])
     narrow = ShardLayout(columns=layout.columns, max_length=8, vocab_size=12, bos_id=0, pad_id=0)
     with pytest.raises(FormatError, match=r"a\.arrow pack 0 segment 0 token 2"):
-        write_shard(LocalShards(tmp_path), "a.arrow", "train", packs, 0, 1, narrow)
+        write_shard(ShardFolder(Directory(tmp_path)), "a.arrow", "train", packs, 0, 1, narrow)
     assert not (tmp_path / "a.arrow").exists()
 
 
@@ -99,7 +104,7 @@ def test_padding_and_filler_carry_no_loss() -> None:
 def test_room_taken_at_once_is_no_part_of_a_file_and_need_not_be_there(
     size: int, tmp_path: Path
 ) -> None:
-    with LocalShards(tmp_path).writing("a", size) as file:
+    with ShardFolder(Directory(tmp_path)).writing("a", size) as file:
         file.write(b"12345")
     assert (tmp_path / "a").read_bytes() == b"12345"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -81,7 +82,6 @@ def command(
     from packprep.output.progress import build_progress
     from packprep.schemas.errors import FormatError
     from packprep.schemas.manifest import read_manifest
-    from packprep.schemas.storage.stores import is_url
 
     (name,) = outputs
     try:
@@ -96,7 +96,8 @@ def command(
         else:
             _print_progress(name, progress)
         return
-    progress = None if is_url(name) else build_progress(name)  # none replaces an output of a store
+    # None replaces an output of a store.
+    progress = build_progress(name) if isinstance(output, Path) else None
     result = _measured(with_store(output, store), global_batch_size, world_size)
     if as_json:
         click.echo(json.dumps({"progress": progress} | result.as_dict(), indent=2))

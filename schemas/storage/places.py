@@ -1,0 +1,117 @@
+"""Files of a directory, or of a folder in a store, read and written by the same methods."""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..files import inside
+from ..listed import names_in
+from ..manifest import Output
+from .stores import Store, Stored, is_url
+from .writing import temporary_name
+
+_BUFFER = 1 << 20
+
+
+class Files(Protocol):
+    """The files under a place, by their names relative to it; "" is the place itself.
+
+    `Directory` and `Store` are the two kinds; methods of a store may raise StoreError.
+    """
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory; None in a store, whose files can be neither mapped nor renamed."""
+
+    def where(self, name: str) -> str:
+        """Path or URL of a file, for messages."""
+
+    def find(self, name: str) -> Stored | None:
+        """Size and version of a file; None if there is none."""
+
+    def list(self) -> dict[str, Stored]:
+        """Every file, those of subfolders too, by name, in a fixed order."""
+
+    def read(self, name: str) -> bytes:
+        """Content of a file. Raises FileNotFoundError if there is none."""
+
+    def open(self, name: str) -> io.BufferedReader:
+        """A file to read, with seek. Raises FileNotFoundError if there is none."""
+
+    def writing(self, name: str) -> AbstractContextManager[Any]:
+        """A file that appears, complete, at the end of the `with` block."""
+
+
+@dataclass(frozen=True)
+class Directory:
+    """The files under a directory; see `Files`. They have no versions."""
+
+    directory: Path
+
+    def where(self, name: str) -> str:
+        return str(self.directory / name)
+
+    def find(self, name: str) -> Stored | None:
+        """See `Files.find`. Raises FormatError for a name or a link out of the directory."""
+        path = inside(self.directory, name) if name else self.directory
+        return _stored(path) if path.is_file() else None
+
+    def list(self) -> dict[str, Stored]:
+        """See `Files.list`. A link to a folder is listed, and not followed."""
+        return {name: _stored(self.directory / name) for name in names_in(self.directory)}
+
+    def read(self, name: str) -> bytes:
+        return (self.directory / name).read_bytes()
+
+    def open(self, name: str) -> io.BufferedReader:
+        return io.BufferedReader(io.FileIO(self.directory / name), _BUFFER)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Any]:
+        """See `Files.writing`: a temporary name, a sync and a rename."""
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_name(path)
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def files_at(place: str | Path) -> Files:
+    """The files under a path or a URL."""
+    return Store(str(place)) if is_url(place) else Directory(Path(place))
+
+
+def finished_output(
+    place: str | Path,
+    cache_dir: str | Path | None = None,
+    cache_size: int | None = None,
+    evicted: Callable[[str], None] = lambda path: None,
+) -> Output:
+    """The output at a path or a URL; for a URL see `RemoteOutput`.
+
+    Raises FormatError if a URL has none; a directory is not read.
+    """
+    if (directory := files_at(place).directory) is not None:
+        return directory
+    from .remote import RemoteOutput
+
+    return RemoteOutput(str(place), cache_dir, cache_size, evicted)
+
+
+def digest_at(files: Files, name: str) -> str:
+    """Hex sha256 of a file."""
+    with files.open(name) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stored(path: Path) -> Stored:
+    facts = path.stat() if path.exists() else path.lstat()
+    return Stored(facts.st_size, "")
