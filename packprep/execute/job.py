@@ -21,7 +21,6 @@ from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.index_table import TOKENS
-from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import FileState, Source
 from packprep.tokens.store import tokens_key
@@ -97,7 +96,8 @@ class Job:
             "tokenizer": tokenizer,
             "template": template and template.record(),
             "sources": [
-                asdict(source) | {"path": source.path and str(source.path)}
+                asdict(source)
+                | {"path": source.path and str(source.path), "is_remote": source.is_remote}
                 for source in self.sources
             ],
             "engine": engine,
@@ -116,21 +116,18 @@ def load_job(staging: Path) -> tuple[Job, Any]:
         from packprep.chat.template import ChatTemplate
 
         tokenizer = with_template(tokenizer, ChatTemplate.from_dict(facts["template"]))
-    sources = [
-        Source(
-            **source
-            | {
-                "path": _path_or_url(source["path"]),
-                "files": tuple(FileState(*state)._replace(inode=None) for state in source["files"]),
-            }
-        )
-        for source in facts["sources"]
-    ]
     job = Job(
-        config=BuildConfig(**facts["config"]), staging=staging, tokenizer=tokenizer, sources=sources
+        config=BuildConfig(**facts["config"]),
+        staging=staging,
+        tokenizer=tokenizer,
+        sources=[*map(_source, facts["sources"])],
     )
     return job, facts["engine"]
 
 
-def _path_or_url(path: str | None) -> Path | str | None:
-    return path if path is None or is_url(path) else Path(path)
+def _source(saved: dict[str, Any]) -> Source:
+    """A source that `Job.save` wrote."""
+    path, is_remote = saved["path"], saved.pop("is_remote")
+    files = tuple(FileState(*state)._replace(inode=None) for state in saved["files"])
+    path = path if path is None or is_remote else Path(path)
+    return Source(**saved | {"path": path, "files": files})

@@ -42,7 +42,6 @@ from packprep.output.staging import (
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.store_errors import StoreError
-from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import remembered
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
@@ -171,9 +170,7 @@ def _load_datasets(config: BuildConfig, replaces: bool) -> None:
 
 def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManager[None]:
     """Keep digests of sources if reading them again is slow, or if other processes need them."""
-    remote = any(is_url(path) for entry in config.entries() for path in entry.paths)
-    keep = remote or EXECUTORS[config.executor].many_commands
-    return remembered(staging.path / DIGESTS) if keep else nullcontext()
+    return remembered(staging.path / DIGESTS, local=EXECUTORS[config.executor].many_commands)
 
 
 @contextmanager

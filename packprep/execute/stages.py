@@ -243,7 +243,7 @@ class Stages:
         if self.job.config.input_ids_column is not None:
             return sample
         for source in self.job.sources[:8]:
-            is_copied = source.compression or isinstance(source.path, str)
+            is_copied = source.compression or source.is_remote
             if is_copied and not source.format.is_streamed:
                 continue  # it would be unpacked, or downloaded, twice
             table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)

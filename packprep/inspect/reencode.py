@@ -24,7 +24,7 @@ from packprep.schemas.columns import NO_LOSS, WHOLE_ROW
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.storage.stores import is_url
+from packprep.schemas.storage.places import files_at
 from packprep.sources.reading import read_rows, row_shape
 from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
@@ -131,7 +131,7 @@ def find_source(
     recorded = manifest.data["inputs"]["sources"][number]
     if name == "standard input" and recorded.get("kind") == "json":
         raise ConfigError("standard input cannot be read again, so its documents were not compared")
-    is_remote = recorded.get("kind") == "hub" or is_url(name)
+    is_remote = recorded.get("kind") == "hub" or files_at(name).directory is None
     path = name if is_remote else str(Path(root or "", name))
     if not is_remote and not Path(path).exists():
         where = (

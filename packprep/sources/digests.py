@@ -83,7 +83,8 @@ def hash_in_threads(
 class _Known:
     """Digests that are kept in a file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, local: bool) -> None:
+        self.local = local
         self._path, self._lock, self._written = path, threading.Lock(), time.monotonic()
         try:
             self.digests = {
@@ -112,13 +113,14 @@ _known: _Known | None = None  # by state or version of a file; None: digests are
 
 
 @contextmanager
-def remembered(path: Path) -> Iterator[None]:
+def remembered(path: Path, *, local: bool = True) -> Iterator[None]:
     """Keep digests of files in `path`, for other processes and for a resumed build.
 
-    A file is the same while its `FileState`, or its version in a store, is.
+    A file is the same while its `FileState`, or its version in a store, is. local: False keeps only
+    digests of objects in a store, which are slow to read again.
     """
     global _known
-    _known = _Known(path)
+    _known = _Known(path, local)
     try:
         yield
     finally:
@@ -137,13 +139,13 @@ def remember(key: str, digest: str) -> None:
 
 def remembered_digest(path: Path) -> str:
     """sha256 of a file."""
-    state = file_state(path)
+    state, kept = file_state(path), _known is not None and _known.local
     key = " ".join(map(str, state))
-    if (known := known_digest(key)) is not None:
+    if kept and (known := known_digest(key)) is not None:
         return known
     with path.open("rb", buffering=0) as file:
         digest = digest_of_stream(file, state.bytes)
-    if state.change() is None:
+    if kept and state.change() is None:
         remember(key, digest)
     return digest
 

@@ -18,7 +18,6 @@ import pyarrow as pa
 from packprep.config.build_config import BuildConfig
 from packprep.schemas.errors import FormatError
 from packprep.schemas.storage.store_errors import StoreError
-from packprep.schemas.storage.stores import is_url
 from packprep.sources.carried import number_columns
 from packprep.sources.formats.format import ROWS_PER_TABLE, Wanted
 from packprep.sources.formats.raw_files import unpacking
@@ -67,17 +66,17 @@ def readable(source: Source, read: Sequence[int] = (0,)) -> Iterator[None]:
 @contextlib.contextmanager
 def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
     """The file to open: the source's file, or a plain copy if its reader cannot stream that."""
-    is_remote = is_url(source.path or "")
-    if source.path is None or not (source.compression or is_remote) or source.format.is_streamed:
+    copied = source.compression or source.is_remote
+    if source.path is None or not copied or source.format.is_streamed:
         yield source.path
         return
-    if is_remote and source.format.is_folder:
+    if source.is_remote and source.format.is_folder:
         from packprep.sources.remote import fetched
 
         with fetched(source, scratch) as folder:
             yield folder
         return
-    if is_remote and source.format.beside is not None:
+    if source.is_remote and source.format.beside is not None:
         from packprep.sources.remote import fetched_tokens
 
         with fetched_tokens(source, scratch) as file:

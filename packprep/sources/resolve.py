@@ -9,7 +9,7 @@ import glob
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +43,9 @@ OUTPUT_ENDINGS = (
     ".appended.replaced",
 )
 """Of the names that an output and the directories beside it have while it is made."""
+
+_Expand = Callable[[str, BuildConfig, Path], list[Source]]
+"""f(name, options for reading it, scratch folder) -> its sources."""
 
 _DESCRIBE = ("state.json", "dataset_info.json")  # beside the data files of a saved dataset
 
@@ -159,20 +162,16 @@ def _readable(label: str) -> Iterator[None]:
         raise InputError(f"{error.filename or label} cannot be read: {error.strerror}") from None
 
 
-def _expand(name: str, config: BuildConfig, scratch: Path) -> Iterator[Source]:
-    if name == "-":
-        yield _spool_stdin(scratch)
-        return
-    if is_url(name):
-        yield from expand_url(name, config)
-        return
-    path = Path(name)
-    if _is_saved(path):
-        yield _saved(path, config)
-    elif files := _local_files(name, config):
-        yield from _files(files)
-    else:
-        yield _hub(name, config)
+def _expand(name: str, config: BuildConfig, scratch: Path) -> list[Source]:
+    if (expand := _expander(name)) is not None:
+        return expand(name, config, scratch)
+    files = _local_files(name, config)
+    return _files(files) if files else [_hub(name, config)]
+
+
+def _expander(name: str) -> _Expand | None:
+    """Function that finds the sources of a name; None for files, and for a dataset on the hub."""
+    return next((expand for matches, expand in _KINDS if matches(name)), None)
 
 
 def _local_files(name: str, config: BuildConfig) -> list[Path]:
@@ -182,7 +181,7 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
     mean files, and there are none.
     """
     path = Path(name)
-    if name == "-" or is_url(name) or _is_saved(path):
+    if _expander(name) is not None:
         return []
     if path.is_dir():
         return _walked(path, config)
@@ -355,3 +354,14 @@ def _spool_stdin(scratch: Path) -> Source:
     if path.stat().st_size == 0:
         raise InputError("standard input is empty; expected JSON lines")
     return _digested(STDIN, JSON, path, path.stat().st_size, [path])
+
+
+# Kinds of sources that are neither files nor on the hub, in the order in which a name is tried.
+_KINDS: tuple[tuple[Callable[[str], bool], _Expand], ...] = (
+    (lambda name: name == "-", lambda name, config, scratch: [_spool_stdin(scratch)]),
+    (lambda name: is_url(name), lambda name, config, scratch: expand_url(name, config)),
+    (
+        lambda name: _is_saved(Path(name)),
+        lambda name, config, scratch: [_saved(Path(name), config)],
+    ),
+)

@@ -79,6 +79,11 @@ class Source:
         return {"reading": self.reading} if self.reading else {}
 
     @property
+    def is_remote(self) -> bool:
+        """True if it is in a store: its path is a URL."""
+        return isinstance(self.path, str)
+
+    @property
     def format(self) -> Format:
         return FORMATS[self.kind]
 

@@ -40,8 +40,11 @@ class Files(Protocol):
     def read(self, name: str) -> bytes:
         """Content of a file. Raises FileNotFoundError if there is none."""
 
-    def open(self, name: str) -> io.BufferedReader:
-        """A file to read, with seek. Raises FileNotFoundError if there is none."""
+    def open(self, name: str, version: str | None = None) -> io.BufferedReader:
+        """A file to read, with seek. Raises FileNotFoundError if there is none.
+
+        version: StoreError (EBUSY) if an object is missing or has another one.
+        """
 
     def writing(self, name: str) -> AbstractContextManager[Any]:
         """A file that appears, complete, at the end of the `with` block."""
@@ -68,7 +71,7 @@ class Directory:
     def read(self, name: str) -> bytes:
         return (self.directory / name).read_bytes()
 
-    def open(self, name: str) -> io.BufferedReader:
+    def open(self, name: str, version: str | None = None) -> io.BufferedReader:
         return io.BufferedReader(io.FileIO(self.directory / name), _BUFFER)
 
     @contextmanager

@@ -120,12 +120,16 @@ class Store:
             content: bytes = self._fs.cat_file(self._path(name))
             return content
 
-    def open(self, name: str) -> io.BufferedReader:
-        """An object as a file to read, with seek.
+    def open(self, name: str, version: str | None = None) -> io.BufferedReader:
+        """An object as a file to read, with seek; see `places.Files.open`.
 
-        Raises FileNotFoundError if there is none. Reading raises StoreError once another object has
-        replaced it.
+        Reading raises StoreError once another object has replaced it.
         """
+        if version is not None:
+            if (stored := self.find(name)) is None:
+                raise StoreError(errno.EBUSY, "it is gone", self.where(name))
+            if stored.version != version:
+                raise StoreError(errno.EBUSY, "it was replaced by another one", self.where(name))
         with self._errors(name):
             file = self._fs.open(self._path(name), "rb", block_size=_PART)
         return io.BufferedReader(_Reading(self, name, file), 1 << 20)

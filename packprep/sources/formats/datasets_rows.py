@@ -9,7 +9,6 @@ from packprep.config.build_config import BuildConfig
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import check_path
-from packprep.schemas.storage.stores import is_url
 from packprep.sources.formats.format import Format, Input, LocalPath, Wanted, tables_in
 from packprep.support.errors import InputError
 from packprep.support.hub import asking
@@ -83,7 +82,7 @@ def _count_hub(source: Input, config: BuildConfig) -> int:
 def _count_saved(source: Input, config: BuildConfig) -> int | None:
     import datasets
 
-    return None if is_url(source.path or "") else len(datasets.load_from_disk(str(source.path)))
+    return None if source.is_remote else len(datasets.load_from_disk(str(source.path)))
 
 
 SAVED = Format(

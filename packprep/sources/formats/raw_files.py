@@ -3,14 +3,12 @@
 A file is at a path, or is an object of a certain version at the URL of a store.
 """
 
-import errno
 import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from packprep.schemas.storage.store_errors import StoreError
-from packprep.schemas.storage.stores import Store, is_url
+from packprep.schemas.storage.places import files_at
 from packprep.sources.formats.gzip_reader import GzipReader
 
 COMPRESSED: dict[str, Literal["gzip", "zstd"]] = {"gz": "gzip", "zst": "zstd"}
@@ -56,14 +54,7 @@ def opened(path: str, version: str) -> io.BufferedReader:
 
     StoreError of EBUSY if an object is missing or has another version.
     """
-    if not is_url(path):
-        return io.BufferedReader(io.FileIO(path), _BUFFER)
-    store = Store(path)
-    if (stored := store.find("")) is None:
-        raise StoreError(errno.EBUSY, "it is gone", path)
-    if stored.version != version:
-        raise StoreError(errno.EBUSY, "it was replaced by another one", path)
-    return store.open("")
+    return files_at(path).open("", version)
 
 
 def numbered_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:

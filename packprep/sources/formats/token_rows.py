@@ -14,7 +14,6 @@ from typing import Any, cast
 import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas.storage.stores import is_url
 from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
 from packprep.sources.token_files.datatrove import datatrove_layout
 from packprep.sources.token_files.flat import npy_layout
@@ -45,7 +44,7 @@ def _token_format(
         return _tables(layout(source, path), wanted)
 
     def row_begins(source: Input, every: int) -> tuple[list[tuple[int, int]], int]:
-        if is_url(source.path or ""):
+        if source.is_remote:
             return [], 0
         found = layout(source, source.path)
         steps = max(1, every // found.dtype.itemsize)
@@ -57,7 +56,7 @@ def _token_format(
         return begins, found.documents
 
     def count(source: Input, config: BuildConfig) -> int | None:
-        return None if is_url(source.path or "") else layout(source, source.path).documents
+        return None if source.is_remote else layout(source, source.path).documents
 
     return Format(
         name=name,
