@@ -16,9 +16,6 @@ from packprep.schemas.trees import path_tokens, row_labels
 
 _Int64 = NDArray[np.int64]
 
-ROW_COLUMNS = ("row_segments", "row_trained", "row_label_starts")
-"""Columns of rows that a batch needs; row_ids, row_turns and others are for the reader."""
-
 
 def refuse_trees(has_trees: bool, what: str) -> None:
     """Raise ValueError if `what` would read trees as documents."""

@@ -158,13 +158,6 @@ class ChatRow(NamedTuple):
     conversation: Callable[[], Conversation | BadRowError]
 
 
-def read_conversations(
-    table: pa.Table, columns: ConversationColumns
-) -> Iterator[Conversation | BadRowError]:
-    """A conversation for each row, or the error of the row."""
-    return (row.conversation() for row in read_chat_rows(table, columns))
-
-
 def read_chat_rows(table: pa.Table, columns: ConversationColumns) -> Iterator[ChatRow]:
     """The rows of a table, none of them read yet."""
     is_json = [table[name].type == JSON_CELLS for name in columns.wanted]

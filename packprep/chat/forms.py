@@ -173,4 +173,4 @@ def plain_chat(cell: bytes) -> PlainChat | None:
             return None
         return PlainChat(tuple(roles), contents)
     except (TypeError, ValueError):
-        return None  # another value, which `read_conversations` reads or refuses
+        return None  # another value, which `read_chat_rows` reads or refuses

@@ -9,15 +9,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from packprep.config import checks, mix
-from packprep.config.executors import MERGE as MERGE
 from packprep.config.keywords import unknown_option
-from packprep.config.option import TRAIN_FIELDS
-from packprep.config.options import COLUMN_CHOICE as COLUMN_CHOICE
+from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options
 from packprep.config.phases import LENGTHS, Phase
 from packprep.config.spellings import gone, option_here, recorded_name, with_new_names
 from packprep.config.token_sources import IDS_COLUMN, names_token_files
-from packprep.config.values import parse_size as parse_size
 from packprep.config.values import value_of
 from packprep.support.errors import ConfigError, nearest
 

@@ -7,8 +7,8 @@ import re
 from dataclasses import fields
 
 from packprep.config.executors import EXECUTORS, MERGE
-from packprep.config.option import TRAIN_FIELDS
-from packprep.config.options import COLUMN_CHOICE, Options
+from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
+from packprep.config.options import Options
 from packprep.config.phases import check_phases
 from packprep.schemas.columns import NUMBER_TYPES, STANDARD_COLUMNS
 from packprep.support.errors import ConfigError, brief, nearest

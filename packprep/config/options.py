@@ -8,9 +8,7 @@ from typing import Any, cast
 from packprep.config import mix
 from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.fields import OptionFields
-from packprep.config.option import COLUMN_CHOICE as COLUMN_CHOICE
-from packprep.config.option import STRATEGY_NAMES as STRATEGY_NAMES
-from packprep.config.option import Stage as Stage
+from packprep.config.option import Stage
 from packprep.config.phases import LENGTHS, Phase, checked_phases
 from packprep.support.errors import ConfigError, brief
 

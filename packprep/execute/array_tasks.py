@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from packprep.config.build_config import MERGE, BuildConfig
+from packprep.config.build_config import BuildConfig
+from packprep.config.executors import MERGE
 from packprep.execute.shares import Shares
 from packprep.output.staging import CLAIMS, at_work, join_path, staging_path
 from packprep.schemas.storage.writing import temporary_name

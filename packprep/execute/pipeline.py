@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
-from packprep.config.build_config import MERGE, BuildConfig
-from packprep.config.executors import EXECUTORS
+from packprep.config.build_config import BuildConfig
+from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.keywords import takes_config
 from packprep.config.mix import as_dicts
 from packprep.engines.tokenizer import Tokenizer

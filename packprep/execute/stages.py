@@ -55,7 +55,7 @@ class Stages:
 
     gate: how the engine was chosen; None if no text was tokenized.
     tokens: of the build, predicted until they are known.
-    one_split_does: see `BuildOutput`. earlier: phases that are kept of an older output.
+    one_split_does: see `BuildOutput`.
     """
 
     job: Job

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
-from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
+from packprep.config.build_config import BuildConfig
+from packprep.config.option import COLUMN_CHOICE
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums

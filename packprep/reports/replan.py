@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import STRATEGY_NAMES, options_in
+from packprep.config.option import STRATEGY_NAMES
+from packprep.config.options import options_in
 from packprep.inspect.histograms import read_windows
 from packprep.output.shard_writer import column_bytes
 from packprep.packing.account import Sums

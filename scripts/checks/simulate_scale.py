@@ -32,7 +32,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.build_config import parse_size
+from packprep.config.values import parse_size
 from packprep.packing.bounds import bound_of_counts
 from packprep.packing.kernels.fit import best_fit_patterns
 from packprep.packing.strategies import NO_LIMIT

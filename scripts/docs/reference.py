@@ -19,7 +19,7 @@ import errors
 from packprep.cli.commands.build import build_options, default_of
 from packprep.cli.main import COMMANDS, cli
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import Stage
+from packprep.config.option import Stage
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"

@@ -9,7 +9,7 @@ from packprep.chat.conversations import (
     BadRowError,
     Conversation,
     find_conversations,
-    read_conversations,
+    read_chat_rows,
 )
 
 HI = {"role": "user", "content": "hi"}
@@ -21,7 +21,7 @@ def read(row: dict[str, Any], **named: str) -> Conversation | BadRowError:
     table = pa.table({name: [value] for name, value in row.items()})
     columns = find_conversations(table.column_names, **named)
     assert columns is not None
-    return next(read_conversations(table, columns))
+    return next(read_chat_rows(table, columns)).conversation()
 
 
 def problem(messages: Any) -> str:
@@ -163,7 +163,7 @@ def test_json_columns_of_datasets_are_read_at_any_level() -> None:
         rows = datasets.Dataset.from_list([row], features=datasets.Features(features))
         columns = find_conversations(rows.column_names)
         assert columns is not None
-        found = [*read_conversations(rows.data.table, columns)]
+        found = [row.conversation() for row in read_chat_rows(rows.data.table, columns)]
         assert found == [Conversation([HI, CALLING], tools)]
 
 

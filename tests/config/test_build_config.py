@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import Stage, options_in
+from packprep.config.option import Stage
+from packprep.config.options import options_in
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import ConfigError

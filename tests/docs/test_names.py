@@ -9,7 +9,7 @@ import click
 import pytest
 
 from packprep.cli.main import COMMANDS, cli
-from packprep.config.options import STRATEGY_NAMES
+from packprep.config.option import STRATEGY_NAMES
 
 from .blocks import PAGES, ROOT, load
 

@@ -11,7 +11,7 @@ import yaml
 
 from packprep.cli.main import COMMANDS
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import Stage
+from packprep.config.option import Stage
 from packprep.config.yaml_file import from_yaml
 
 from .blocks import ROOT

@@ -203,12 +203,6 @@ class TracingSandbox(Sandbox):
             raise UntraceableError(reason)
         recording.refuse(reason)
 
-    def _refused(self, reason: str) -> Callable[..., NoReturn]:
-        def refused(*_: Any, **__: Any) -> NoReturn:
-            self._refuse(reason)
-
-        return refused
-
     def _check_plain(self, values: tuple[Any, ...], reason: str) -> None:
         """Refuse values that are not of plain Python, or that have a traced text in them."""
         pending = list(values)

@@ -16,7 +16,8 @@ from packprep.cli.completion import of_names, of_paths
 from packprep.cli.options import value_option
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_report, print_table, stopped
-from packprep.config.build_config import COLUMN_CHOICE, BuildConfig
+from packprep.config.build_config import BuildConfig
+from packprep.config.option import COLUMN_CHOICE
 from packprep.config.spellings import RENAMED, note_new_name
 from packprep.config.yaml_file import DEFAULT_FILE, from_yaml
 from packprep.engines.third_party import share_machine, tell_libraries

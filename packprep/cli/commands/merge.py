@@ -69,7 +69,7 @@ def command(
       packprep merge packed-index -o packed --materialize shards
     """
     from packprep.cli.printing import print_report
-    from packprep.config.build_config import parse_size
+    from packprep.config.values import parse_size
     from packprep.derive.merge import merge
     from packprep.output.staging import at_work
     from packprep.support.errors import ConfigError
