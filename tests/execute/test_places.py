@@ -17,7 +17,7 @@ from packprep.sources.reading import TEXT_ROWS
 from packprep.sources.resolve import resolve
 from packprep.sources.units import Slice, Start, read_slices
 from packprep.tokens.store import TokenFile, start_after
-from tests.helpers.corpus import texts, write_jsonl
+from tests.helpers.corpus import source_of, texts, write_jsonl
 from tests.helpers.documents import tokenizer
 from tests.helpers.files import config
 
@@ -113,8 +113,8 @@ def test_lines_that_begin_an_object_are_found_with_their_bytes(
     data: bytes, found: tuple[list[tuple[int, int]], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jsonl, "BLOCK_BYTES", 16)
-    got = jsonl.row_begins(io.BytesIO(data), 1)
-    assert got == found
+    assert jsonl.JSON.row_begins is not None
+    assert jsonl.JSON.row_begins(source_of(io.BytesIO(data), "a.jsonl"), 1) == found
 
 
 @pytest.mark.parametrize(

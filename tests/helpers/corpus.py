@@ -113,13 +113,20 @@ def build_options(
 
 def tables_of(file: Any, name: str, **options: Any) -> Iterator[pa.Table]:
     """Tables with column text, read from a file with this name and these uncompressed bytes."""
+    source = source_of(file, name)
+    wanted = Wanted(config=BuildConfig(**options), columns=("text",))
+    tables: Iterator[pa.Table] = source.format.tables(source, None, wanted)
+    return tables
+
+
+def source_of(file: Any, name: str) -> Any:
+    """A source with this name and these uncompressed bytes, which can be read once."""
     kind = format_of(name)
     assert kind is not None
-    wanted = Wanted(config=BuildConfig(**options), columns=("text",))
     source = mock.Mock(spec=Source(name, kind.name, name, 0, ""))
-    source.name, source.suffix = name, suffixes(name)[0]
+    source.name, source.suffix, source.format = name, suffixes(name)[0], kind
     source.plain.return_value = io.BufferedReader(file)
-    return kind.tables(source, None, wanted)
+    return source
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

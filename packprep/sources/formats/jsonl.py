@@ -57,16 +57,15 @@ def _read(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
         yield from _tables(file, columns, wanted.config.max_row_size, source.name)
 
 
-def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str, pa.DataType]:
+def _first_types(source: Input, names: Sequence[str]) -> dict[str, pa.DataType]:
     """Arrow types of columns in the first rows.
 
     Null where none of them has a value, string where their types differ.
-
-    source: the file as messages name it.
     """
-    rows = [row for row in _first_rows(file, source) if isinstance(row, dict)]
+    with source.plain() as file:
+        rows = [row for row in _first_rows(file, source.name) if isinstance(row, dict)]
     types: dict[str, pa.DataType] = {}
-    for name in columns:
+    for name in names:
         values = [row.get(name) for row in rows]
         try:
             types[name] = pa.array(values).type
@@ -75,16 +74,12 @@ def first_types(file: Any, columns: Sequence[str], source: str = "") -> dict[str
     return types
 
 
-def first_keys(file: Any, source: str = "") -> list[str] | None:
-    """Names in the first row that is an object; None if none of the first rows is one."""
-    return next((list(row) for row in _first_rows(file, source) if isinstance(row, dict)), None)
-
-
 def _first_rows(file: Any, source: str) -> Iterator[Any]:
     """Up to 512 rows; what is not JSON is null. InputError for an array that is not JSON."""
     block = file.read(1 << 20).removeprefix(b"\xef\xbb\xbf")
     if block.lstrip()[:1] == b"[":
-        return (row for row, _ in itertools.islice(elements(block, file, 1 << 30, source), 512))
+        array = JsonArray(block, file, DECODER, 1 << 30, source)
+        return (row for row, _ in itertools.islice(array, 512))
     block += file.readline(1 << 28)
     return iter(
         _single_object(block)
@@ -92,7 +87,7 @@ def _first_rows(file: Any, source: str) -> Iterator[Any]:
     )
 
 
-def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
+def _row_begins(source: Input, every: int) -> tuple[list[tuple[int, int]], int]:
     """Lines that begin an object, at least `every` bytes apart, and the number of all lines.
 
     Returns number, from 0, and first byte of each such line. Lines are rows if there are as many
@@ -101,22 +96,18 @@ def row_begins(file: Any, every: int) -> tuple[list[tuple[int, int]], int]:
     begins: list[tuple[int, int]] = []
     lines = offset = 0
     goal, last = every, b"\n"
-    while block := file.read(BLOCK_BYTES):
-        if offset == 0 and block.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
-            return [], 0
-        end = block.find(b"\n{", max(goal - offset, 0))
-        if end >= 0:
-            begins.append((lines + block.count(b"\n", 0, end + 1), offset + end + 1))
-            goal = begins[-1][1] + every
-        lines += block.count(b"\n")
-        offset += len(block)
-        last = block[-1:]
-    return begins, lines + (last != b"\n")
-
-
-def _row_begins(source: Input, every: int) -> tuple[list[tuple[int, int]], int]:
     with source.plain() as file:
-        return row_begins(file, every)
+        while block := file.read(BLOCK_BYTES):
+            if offset == 0 and block.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
+                return [], 0
+            end = block.find(b"\n{", max(goal - offset, 0))
+            if end >= 0:
+                begins.append((lines + block.count(b"\n", 0, end + 1), offset + end + 1))
+                goal = begins[-1][1] + every
+            lines += block.count(b"\n")
+            offset += len(block)
+            last = block[-1:]
+    return begins, lines + (last != b"\n")
 
 
 def _tables(
@@ -124,13 +115,14 @@ def _tables(
 ) -> Iterator[pa.Table]:
     block = file.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
     if block.lstrip()[:1] == b"[":
-        yield from _array(elements(block, file, limit, source), columns)
+        yield from _array(JsonArray(block, file, DECODER, limit, source), columns)
         return
     while block:
         rest = b"" if block.endswith(b"\n") else file.readline(limit + 1)
         endless = len(rest) > limit
         block = block.rpartition(b"\n")[0] if endless else block + rest
-        table = _parse(block, columns) if _longest_line(block, limit) <= limit else None
+        fits = len(block) <= limit or max(map(len, block.split(b"\n"))) <= limit
+        table = _parse(block, columns) if fits else None
         yield (
             _from_values(_single_object(block) or _lines(block), columns, limit)
             if table is None
@@ -147,11 +139,6 @@ def _tables(
             ):  # skip the rest of the line, without keeping it
                 rest = file.readline(BLOCK_BYTES)
         block = file.read(BLOCK_BYTES)
-
-
-def _longest_line(block: bytes, limit: int) -> int:
-    """Bytes of the longest line, or of the whole block if that is within the limit."""
-    return len(block) if len(block) <= limit else max(map(len, block.split(b"\n")))
 
 
 def _parse(block: bytes, columns: Columns) -> pa.Table | None:
@@ -205,7 +192,7 @@ def _lines(block: bytes) -> Iterator[bytes]:
     return (line for line in block.split(b"\n") if line.strip())
 
 
-def _array(rows: Iterator[tuple[Any, int]], columns: Columns) -> Iterator[pa.Table]:
+def _array(rows: Iterable[tuple[Any, int]], columns: Columns) -> Iterator[pa.Table]:
     """Tables of the elements of an array, a thousand rows or a block's worth of characters each."""
     taken, size = [], 0
     for row, characters in rows:
@@ -216,14 +203,6 @@ def _array(rows: Iterator[tuple[Any, int]], columns: Columns) -> Iterator[pa.Tab
             taken, size = [], 0
     if taken:
         yield _from_values(taken, columns)
-
-
-def elements(block: bytes, file: Any, limit: int, source: str) -> Iterator[tuple[Any, int]]:
-    """Elements of an array, each with its number of characters.
-
-    block: its beginning, already read from `file`.
-    """
-    return iter(JsonArray(block, file, DECODER, limit, source))
 
 
 def _single_object(block: bytes) -> list[Any] | None:
@@ -274,17 +253,13 @@ def _loads(row: bytes, columns: Columns, limit: int) -> tuple[Any, Problem | Non
 def _columns(source: Input, path: LocalPath) -> list[str]:
     """Names in the first row that is an object."""
     with source.plain() as file:
-        names = first_keys(file, source.name)
+        rows = _first_rows(file, source.name)
+        names = next((list(row) for row in rows if isinstance(row, dict)), None)
     if names is None:
         raise InputError(
             f"{source.name} has no JSON object in its first rows; expected an object in each row"
         )
     return names
-
-
-def _first_types(source: Input, names: Sequence[str]) -> dict[str, pa.DataType]:
-    with source.plain() as file:
-        return first_types(file, names, source.name)
 
 
 def _line_of_row(source: Input, row: int) -> int | None:

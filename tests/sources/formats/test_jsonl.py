@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from packprep.sources.formats import json_array, jsonl, text_rows
 from packprep.sources.formats.json_array import JsonArray
-from packprep.sources.formats.jsonl import _tables, first_types
+from packprep.sources.formats.jsonl import _tables
 from packprep.support.errors import InputError
-from tests.helpers.corpus import rows_of, tables_of
+from tests.helpers.corpus import rows_of, source_of, tables_of
 from tests.helpers.errors import refused
 
 
@@ -121,7 +121,8 @@ def test_numbers_are_read_beside_text_and_a_row_that_has_something_else_is_named
     ],
 )
 def test_the_type_of_a_column_is_that_of_its_first_rows(data: bytes, kind: pa.DataType) -> None:
-    assert first_types(io.BytesIO(data), ["a"]) == {"a": kind}
+    assert jsonl.JSON.first_types is not None
+    assert jsonl.JSON.first_types(source_of(io.BytesIO(data), "a.json"), ["a"]) == {"a": kind}
 
 
 @pytest.mark.parametrize(
