@@ -1,7 +1,7 @@
 """`packprep export`: an output in the format of another trainer."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -84,30 +84,17 @@ def command(
     source: "Output",
     to: str,
     output: str,
-    epoch: int | None,
-    unshared: bool,
-    work_dir: str | None,
-    unproven_store: bool,
     store: tuple[str, ...],
     as_json: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Write the packs of OUT in another format."""
     from packprep.exports.export import export
     from packprep.support.progress import open_progress
 
     with open_progress(quiet=quiet) as progress:
-        output_of = with_store(source, store)
-        manifest = export(
-            output_of,
-            output,
-            to,
-            epoch=epoch,
-            unshared=unshared,
-            work_dir=work_dir,
-            unproven_store=unproven_store,
-            progress=progress,
-        )
+        manifest = export(with_store(source, store), output, to, progress=progress, **options)
     if as_json:
         click.echo(json.dumps(manifest.data, indent=2))
     elif not quiet:

@@ -1,7 +1,7 @@
 """`packprep merge`: an output from outputs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,9 +9,7 @@ from packprep.cli.options import QUIET_OPTION, STORE_OPTION, json_option
 from packprep.cli.output_type import DirectoryType, OutputType, with_stores
 
 if TYPE_CHECKING:
-    from packprep.derive.forms import Materialize
     from packprep.schemas.manifest import Output
-    from packprep.schemas.names import Names
 
 
 @click.command("merge", short_help="Merge outputs, or rewrite one: shard size, names, tokens.")
@@ -43,12 +41,10 @@ def command(
     outputs: "tuple[Output, ...]",
     output: Path,
     shard_size: str | None,
-    names: "Names | None",
-    materialize: "Materialize | None",
-    overwrite: bool,
     store: tuple[str, ...],
     as_json: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Write the packs of IN..., in this order, as one output with one account.
 
@@ -81,13 +77,6 @@ def command(
             f"{output} is being built by tasks of an array ({by}); wait until they are done"
         )
     with open_progress(quiet=quiet) as progress:
-        merge(
-            with_stores(outputs, store),
-            output,
-            shard_size=size,
-            names=names,
-            materialize=materialize,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        stores = with_stores(outputs, store)
+        merge(stores, output, shard_size=size, progress=progress, **options)
     print_report(output, as_json=as_json, quiet=quiet)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,12 +28,10 @@ from packprep.support.errors import ConfigError
 def command(
     output: object,
     name: str,
-    revision: str | None,
-    public: bool,
-    overwrite: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Push OUT, the directory of a finished build, to the dataset repository NAME of the hub.
 
@@ -68,9 +67,7 @@ def command(
             card=lambda repository: dataset_card(output, repository),
             mark=MARK,
             progress=progress,
-            revision=revision,
-            public=public,
-            overwrite=overwrite,
+            **options,
         )
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(pushed), indent=2))
