@@ -10,6 +10,7 @@ import pytest
 
 from packprep.cli.main import COMMANDS, cli
 from packprep.config.option import STRATEGY_NAMES
+from packprep.exports.registry import EXPORT_FORMATS
 
 from .blocks import PAGES, ROOT, load
 
@@ -54,6 +55,11 @@ def test_the_python_page_lists_exactly_the_public_names(package: str) -> None:
 def test_the_readme_has_a_row_for_every_strategy() -> None:
     table = README.split("\n## Strategies\n")[1].split("\n## ")[0]
     assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == STRATEGY_NAMES
+
+
+def test_the_page_of_exports_has_a_row_for_every_format() -> None:
+    table = (ROOT / "docs/train/exports.md").read_text().split("\n## ")[0]
+    assert re.findall(r"^\| `(\w[\w-]*)` \|", table, re.MULTILINE) == [*EXPORT_FORMATS]
 
 
 def test_the_page_for_contributors_names_every_room_with_its_sentence() -> None:
