@@ -15,6 +15,7 @@ from packprep.derive.summing import sums_of
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.stats import training
 from packprep.packing.account import Sums
+from packprep.packing.figures import figures_of
 from packprep.reports.facts import lost
 from packprep.schemas import read_manifest
 
@@ -112,7 +113,7 @@ def test_build_merge_manifest_and_statistics_agree_on_every_figure(
     outputs: dict[str, Path],
 ) -> None:
     report = report_of(outputs["pieces"])
-    alone, figures = report_of(outputs["pieces alone"]), sums_of(report).figures()
+    alone, figures = report_of(outputs["pieces alone"]), figures_of(sums_of(report))
     assert numbers({key: alone[key] for key in figures}) == numbers(
         {key: report[key] for key in figures}
     )

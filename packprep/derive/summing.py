@@ -5,13 +5,14 @@ Counts are added, shares are computed from the sums, averages are weighted.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from packprep.packing.account import Sums
+from packprep.packing.figures import FIGURES, epoch_figures, figures_of, terms
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.report import DocumentsPerPack, Report, ReportEpoch
 
-_RATES = ("bos_rate", "eos_rate")
 _ADDED = ("documents", "tokens", "splits", "seconds")
 
 
@@ -28,16 +29,16 @@ def summed_report(
     windows = [window for table in tables for window in table["windows"]]
     windows.sort(key=lambda window: window.get("epoch", 0))  # as the packs are
     sums = Sums.total(map(sums_of, reports))
-    figures: Mapping[str, Any] = sums.figures()
-    if not all(key in table for key in _RATES for table in tables):  # older ones have none
-        figures = {key: value for key, value in figures.items() if key not in _RATES}
+    # Older reports lack some figures; they are in no sum.
+    computed = [row.name for row in FIGURES if row.is_computed]
+    missing = {name for name in computed if not all(name in table for table in tables)}
+    figures = {key: value for key, value in figures_of(sums).items() if key not in missing}
     added = summed([{key: table[key] for key in _ADDED} for table in tables])
     shards = [entry for entry in entries if "packs" in entry]
     # What was asked of one mix says nothing of several outputs together, nor do groups of rows.
-    of_one = () if len(reports) == 1 else ("mix", "groups_apart")
-    first = {key: value for key, value in tables[0].items() if key not in of_one}
+    left_out = missing if len(reports) == 1 else {*missing, "mix", "groups_apart"}
     report = {
-        **{key: value for key, value in first.items() if key not in _RATES},
+        **{key: value for key, value in tables[0].items() if key not in left_out},
         **figures,
         **added,
         "documents_per_pack": documents_per_pack,
@@ -61,7 +62,8 @@ def _epochs(reports: Sequence[Report]) -> dict[str, list[ReportEpoch]]:
         Sums.total(_packed(figures, max_length) for figures in of_epoch)
         for of_epoch in zip(*parts, strict=True)
     ]
-    return {"epochs": [each.of_epoch(epoch) for epoch, each in enumerate(sums)]} if sums else {}
+    epochs = [epoch_figures(each, epoch) for epoch, each in enumerate(sums)]
+    return {"epochs": epochs} if epochs else {}
 
 
 def sums_of(report: Report) -> Sums:
@@ -83,16 +85,15 @@ def sums_of(report: Report) -> Sums:
 
 def _packed(figures: Report | ReportEpoch, max_length: int) -> Sums:
     """The sums of tokens and packs that figures were computed from."""
-    return Sums.of_ledger(figures["tokens"]) + Sums(
+    sums = Sums.of_ledger(figures["tokens"]) + Sums(
         segments=figures["segments"],
         loss_tokens=figures.get("loss_tokens"),
         max_length=max_length,
         packs=figures["packs"],
         planned=figures["bound"] + figures["gap"],
         bound=figures["bound"],
-        bias=[figures["bias"] * figures["segments"]],
-        straggler=[figures["straggler"] * figures["packs"]],
     )
+    return replace(sums, measured=terms(figures, sums))
 
 
 def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

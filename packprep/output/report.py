@@ -14,6 +14,7 @@ import numpy as np
 from packprep.chat.turn_counts import TurnCounts
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Sums
+from packprep.packing.figures import epoch_figures, figures_of, terms
 from packprep.schemas.report import (
     DocumentCounts,
     DocumentsPerPack,
@@ -117,8 +118,7 @@ class Account:
                 "tokens": int(written.lengths.sum()),
                 "bound": plan.bound,
                 "gap": Sums(planned=plan.planned, bound=plan.bound).gap,
-                "bias": plan.bias,
-                "straggler": plan.straggler,
+                **plan.measured,  # type: ignore[typeddict-item]  # new figures have no types
             }
         )
 
@@ -135,7 +135,7 @@ class Account:
     def _of_epoch(self, epoch: int, max_length: int) -> ReportEpoch:
         windows = [window for window in self.windows if window["epoch"] == epoch]
         packs = [_packs_of(window, max_length) for window in windows]
-        return Sums.total([*self.epochs[epoch], *packs]).of_epoch(epoch)
+        return epoch_figures(Sums.total([*self.epochs[epoch], *packs]), epoch)
 
     def once(self, numbers: Iterable[int]) -> Sums:
         """Sums of some sources in which each document counts once: those of the first epoch."""
@@ -157,14 +157,16 @@ class PhaseAccount:
 
 def _packs_of(window: ReportWindow, max_length: int) -> Sums:
     """Sums of the packs of a window, from its facts in report.json."""
+    weights = Sums(
+        segments=window["segments"], packs=window["packs"], tokens_packed=window["tokens"]
+    )
     return Sums(
         max_length=max_length,
         shorter=window["packs"] * (max_length - window.get("max_length", max_length)),
         packs=window["packs"],
         planned=window["bound"] + window["gap"],
         bound=window["bound"],
-        bias=[window["bias"] * window["segments"]],
-        straggler=[window["straggler"] * window["packs"]],
+        measured=terms(window, weights),
     )
 
 
@@ -181,7 +183,7 @@ def make_report(
     report: InputReport = {
         "report_version": 1,
         "documents": _sum_documents(by_source),
-        **account.total(config.max_length).figures(),  # type: ignore[typeddict-item]  # no mix
+        **figures_of(account.total(config.max_length)),  # type: ignore[typeddict-item]  # no mix
         "straggler_ranks": config.balance_ranks,
         "documents_per_pack": percentiles(account.segments_per_pack),
         "splits": _splits(account.windows),
@@ -261,7 +263,8 @@ def _of_source(
         "documents": documents,
         "tokens": sums.ledger,
         "segments": sums.segments,
-        **sums.rates,  # type: ignore[typeddict-item]  # left_out is set below
+        "bos_rate": sums.bos_rate,
+        "eos_rate": sums.eos_rate,
     }
     if config.chats:
         keys = set(map(str, numbers))

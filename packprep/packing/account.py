@@ -2,7 +2,7 @@
 
 Windows, sources, plans and outputs fill the same `Sums`. Sums can be added; shares, rates and means
 cannot. These are computed from sums in this module only, so report.json, a merge, the rows of a
-plan and the statistics of an output agree on them.
+plan and the statistics of an output agree on them; `packprep.packing.figures` lists them.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from packprep.schemas.report import Ledger, Rates, ReportEpoch, SumFigures
+from packprep.schemas.report import Ledger
 from packprep.support.clock import START
 
 Takes = Literal["whole documents", "tails", "any part"]
@@ -62,7 +62,7 @@ class Sums:
     shorter: places that packs of phases with a smaller max_length lack.
     planned: packs before small ones were dropped, and remainders dropped or filled.
     bound: lower bound on the packs of any plan.
-    bias, straggler: a weighted term for each window; see `mean_bias`.
+    measured: by figure, a weighted term for each window; see `mean`.
     """
 
     tokens_in: int = 0
@@ -90,8 +90,7 @@ class Sums:
     packs: int = 0
     planned: int = 0
     bound: int = 0
-    bias: list[float] = field(default_factory=list)
-    straggler: list[float] = field(default_factory=list)
+    measured: dict[str, list[float]] = field(default_factory=dict)
 
     def __add__(self, other: "Sums") -> "Sums":
         """The sum of both. Raises ValueError if their packs differ in length."""
@@ -104,7 +103,13 @@ class Sums:
         labels = [sums.loss_tokens for sums in (self, other) if sums.loss_tokens is not None]
         loss_tokens = sum(labels) if labels else None
         return Sums(
-            **added, loss_tokens=loss_tokens, max_length=self.max_length or other.max_length
+            **added,
+            loss_tokens=loss_tokens,
+            max_length=self.max_length or other.max_length,
+            measured={
+                name: self.measured.get(name, []) + other.measured.get(name, [])
+                for name in self.measured | other.measured
+            },
         )
 
     @staticmethod
@@ -208,82 +213,32 @@ class Sums:
     def gap_share(self) -> float:
         return _share(self.gap, self.bound, 0.0)
 
-    @property
-    def mean_bias(self) -> float:
-        """Mean over windows, weighted by segments: the terms of `bias` are bias x segments."""
-        return _share(sum(self.bias), self.segments, 0.0)
-
-    @property
-    def mean_straggler(self) -> float:
-        """Mean over windows, weighted by packs: the terms of `straggler` are straggler x packs."""
-        return _share(sum(self.straggler), self.packs, 0.0)
+    def mean(self, name: str, weight: str) -> float:
+        """Mean over windows of a figure; its terms in `measured` are figure x weight."""
+        return _share(sum(self.measured.get(name, ())), getattr(self, weight), 0.0)
 
     @property
     def documents_with_tokens(self) -> int:
         return self.documents - self.empty
 
     @property
-    def rates(self) -> Rates:
-        """Share of the documents with tokens that begin with BOS and that end with EOS.
+    def bos_rate(self) -> float:
+        """Share of the documents with tokens that begin with BOS; 0 if there are none."""
+        return _share(self.bos_found, self.documents_with_tokens, 0.0)
 
-        0 if there are no documents with tokens.
-        """
-        return {
-            "bos_rate": _share(self.bos_found, self.documents_with_tokens, 0.0),
-            "eos_rate": _share(self.eos_found, self.documents_with_tokens, 0.0),
-        }
+    @property
+    def eos_rate(self) -> float:
+        """Share of the documents with tokens that end with EOS; 0 if there are none."""
+        return _share(self.eos_found, self.documents_with_tokens, 0.0)
 
     def tokens_per_second(self, seconds: Mapping[str, float]) -> float:
         """Tokens in over the seconds of a build without its start; seconds: of report.json."""
         return round(self.tokens_in / max(seconds["total"] - seconds.get(START, 0.0), 1e-9), 1)
 
-    def of_epoch(self, epoch: int) -> ReportEpoch:
-        """Figures of these sums as those of one epoch."""
-        loss = {} if self.loss_tokens is None else {"loss_tokens": self.loss_tokens}
-        return {
-            "epoch": epoch,
-            "tokens": self.ledger,
-            "packs": self.packs,
-            "segments": self.segments,
-            "utilization": self.utilization,
-            "bound": self.bound,
-            "gap": self.gap,
-            "bias": self.mean_bias,
-            "straggler": self.mean_straggler,
-            **loss,  # type: ignore[typeddict-item]
-        }
-
-    def figures(self) -> SumFigures:
-        """The numbers of report.json that sums decide, by their keys."""
-        figures: SumFigures = {
-            "tokens": {
-                **self.ledger,
-                "bos_added": self.bos_added,
-                "eos_added": self.eos_added,
-            },
-            "bos_rate": self.rates["bos_rate"],
-            "eos_rate": self.rates["eos_rate"],
-            "tokens_lost": self.tokens_lost,
-            "tokens_lost_share": self.tokens_lost_share,
-            "max_length": self.max_length,
-            "packs": self.packs,
-            "segments": self.segments,
-            "utilization": self.utilization,
-            "bound": self.bound,
-            "gap": self.gap,
-            "gap_share": self.gap_share,
-            "bias": self.mean_bias,
-            "straggler": self.mean_straggler,
-        }
-        if self.loss_tokens is not None:
-            figures["loss_tokens"] = self.loss_tokens
-            figures["loss_utilization"] = self.loss_utilization
-        return figures
-
 
 _FIELDS = tuple(spec.name for spec in dataclasses.fields(Sums))
 _COUNTERS = ("dropped", "dropped_documents")
-_ADDED = tuple(name for name in _FIELDS if name not in ("loss_tokens", "max_length"))
+_ADDED = tuple(name for name in _FIELDS if name not in ("loss_tokens", "max_length", "measured"))
 _LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
 
 

@@ -237,16 +237,16 @@ def _prediction(
 
     rows = [planned(*plan, epoch) for epoch in range(config.epochs) for plan in plans]
     is_drawn = bool(config.phases) or config.is_mix
-    places = sum(row.packs * row.max_length for row in rows)
+    packs = [row.figures["packs"] for row in rows]
+    places = [count * row.max_length for count, row in zip(packs, rows, strict=True)]
+    full = sum(row.figures["utilization"] * each for row, each in zip(rows, places, strict=True))
     prediction = {
         "from": _WHOLE_INPUT[is_drawn] if whole else _sample_size(text, total["text_bytes"]),
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": config.epochs * round(total["tokens"] + repeated),
         "tokens_packed": sum(row.tokens_packed for row in rows),
-        "packs": sum(row.packs for row in rows),
-        "utilization": round(
-            sum(row.utilization * row.packs * row.max_length for row in rows) / (places or 1), 4
-        ),
+        "packs": sum(packs),
+        "utilization": round(full / (sum(places) or 1), 4),
         "bytes": sum(row.bytes for row in rows),
     }
     if config.phases:
@@ -255,7 +255,7 @@ def _prediction(
             "phases": {
                 f"phase {number}": {
                     "tokens": row.tokens_packed,
-                    "packs": row.packs,
+                    "packs": row.figures["packs"],
                     "max_length": row.max_length,
                 }
                 for number, row in enumerate(rows, 1)

@@ -12,7 +12,7 @@ the sample.
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout
 from packprep.packing.account import Sums
+from packprep.packing.figures import FIGURES
 from packprep.preview.output_bytes import output_bytes
 from packprep.preview.window_plan import WindowDocuments, plan_cut
 from packprep.schemas.columns import Column
@@ -29,6 +30,7 @@ from packprep.support.hashing import Purpose, mix, stream
 from packprep.windows.planner import CutWindow, cut_window, remainders
 from packprep.windows.segments import TooLongError
 
+_PLANNED = {row.name: row for row in FIGURES if row.plan is not None}
 TILED = 10_000_000  # documents up to which a sample is repeated
 _GROUPS = 10  # of the jackknife
 _T = 2.262  # 97.5 % of Student's t with _GROUPS - 1 degrees of freedom
@@ -38,7 +40,7 @@ _T = 2.262  # 97.5 % of Student's t with _GROUPS - 1 degrees of freedom
 class Row:
     """Figures of one plan. problem: the reason if there is no plan; all figures are then 0.
 
-    utilization, bias, straggler, gap_share: as in report.json.
+    figures: those of report.json that a plan knows.
     cut: documents that are split or lose tokens at an end.
     bytes: size of the shards.
     seconds: time to plan.
@@ -50,23 +52,20 @@ class Row:
     strategy: str
     overflow: str
     problem: str = ""
-    utilization: float = 0.0
+    figures: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(_PLANNED, 0))
     utilization_error: float = 0.0
+    loss_error: float = 0.0
     tokens_in: int = 0
     tokens_packed: int = 0
     tokens_shared: int = 0
-    tokens_lost: int = 0
-    tokens_lost_share: float = 0.0
-    loss_error: float = 0.0
     cut: int = 0
-    packs: int = 0
-    bound: int = 0
-    gap: int = 0
-    gap_share: float = 0.0
-    bias: float = 0.0
-    straggler: float = 0.0
     bytes: int = 0
     seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as plain JSON values."""
+        values = asdict(self)
+        return {**values, **values.pop("figures")}
 
 
 def combinations(
@@ -215,19 +214,11 @@ def row_of(config: BuildConfig, sums: Sums, cut: int, size: int, seconds: float 
     """Row of the sums of all windows. cut: see `Planned`. size: bytes of the shards."""
     return Row(
         **_named(config),
-        utilization=sums.utilization,
+        figures={name: row.value(sums) for name, row in _PLANNED.items()},
         tokens_in=sums.tokens_in,
         tokens_packed=sums.tokens_packed,
         tokens_shared=sums.shared,
-        tokens_lost=sums.tokens_lost,
-        tokens_lost_share=sums.tokens_lost_share,
         cut=cut,
-        packs=sums.packs,
-        bound=sums.bound,
-        gap=sums.gap,
-        gap_share=sums.gap_share,
-        bias=sums.mean_bias,
-        straggler=sums.mean_straggler,
         bytes=size,
         seconds=seconds,
     )
@@ -254,7 +245,7 @@ def _with_errors(
             for window, groups_of_window in zip(windows, groups, strict=True)
         ]
         [part] = _plan_group(rest, [config], tokenizer)
-        shares.append((part.utilization, part.tokens_lost_share))
+        shares.append((part.figures["utilization"], part.figures["tokens_lost_share"]))
     spread = np.sqrt((_GROUPS - 1) * np.var(np.array(shares), axis=0) * (1 - share))
     return replace(row, utilization_error=float(_T * spread[0]), loss_error=float(_T * spread[1]))
 
@@ -262,12 +253,14 @@ def _with_errors(
 def _scaled(row: Row, scale: float) -> Row:
     if scale == 1:
         return row
-    counts = (
-        *("tokens_in", "tokens_packed", "tokens_shared", "tokens_lost"),
-        *("cut", "packs", "bound", "gap", "bytes"),
-    )
+    counts = ("tokens_in", "tokens_packed", "tokens_shared", "cut", "bytes")
+    figures = {
+        name: round(value * scale) if _PLANNED[name].unit == "count" else value
+        for name, value in row.figures.items()
+    }
     return replace(
         row,
+        figures=figures,
         **{name: round(getattr(row, name) * scale) for name in counts},
         seconds=row.seconds * scale,
     )
@@ -277,12 +270,12 @@ _MOST_LOST = 0.01  # share of tokens that a best row may lose
 
 
 _MEASURES: dict[str, Callable[[Row], float]] = {
-    "padding": lambda row: -row.utilization,
-    "loss": lambda row: row.tokens_lost,
+    "padding": lambda row: -row.figures["utilization"],
+    "loss": lambda row: row.figures["tokens_lost"],
     "cuts": lambda row: row.cut,
-    "bias": lambda row: abs(row.bias),
-    "straggler": lambda row: row.straggler,
-    "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.tokens_lost),
+    "bias": lambda row: abs(row.figures["bias"]),
+    "straggler": lambda row: row.figures["straggler"],
+    "bytes": lambda row: row.bytes / max(1, row.tokens_in - row.figures["tokens_lost"]),
 }
 """The figure to minimize, by goal."""
 
@@ -298,7 +291,8 @@ def best(rows: Sequence[Row]) -> dict[str, int]:
     planned = _comparable(rows)
 
     def after(row: Row) -> tuple[float, ...]:
-        return row.tokens_lost, -row.utilization, row.cut, abs(row.bias), row.straggler
+        goals = ("loss", "padding", "cuts", "bias", "straggler")
+        return tuple(_MEASURES[goal](row) for goal in goals)
 
     return {
         goal: min(planned, key=lambda number: (measure(rows[number]), *after(rows[number])))
@@ -320,4 +314,5 @@ def ties(rows: Sequence[Row]) -> list[str]:
 def _comparable(rows: Sequence[Row]) -> list[int]:
     """Numbers of the rows that can be best."""
     planned = [number for number, row in enumerate(rows) if not row.problem]
-    return [number for number in planned if rows[number].tokens_lost_share <= _MOST_LOST] or planned
+    lost = {number: rows[number].figures["tokens_lost_share"] for number in planned}
+    return [number for number in planned if lost[number] <= _MOST_LOST] or planned

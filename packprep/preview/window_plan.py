@@ -9,11 +9,19 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped, Sums
+from packprep.packing.figures import terms
 from packprep.packing.kernels.gather import Pointers
 from packprep.packing.plan import PackPlan
 from packprep.windows.documents import Documents
 from packprep.windows.placement import Packs
-from packprep.windows.planner import CutWindow, packs_of, plan_segments, resized, window_seed
+from packprep.windows.planner import (
+    CutWindow,
+    measure,
+    packs_of,
+    plan_segments,
+    resized,
+    window_seed,
+)
 from packprep.windows.segments import DocumentAccount
 
 
@@ -86,8 +94,7 @@ class Planned:
         )
         dropped[Dropped.SMALL_PACK] = small
         dropped[Dropped.REMAINDER] = _sum(lengths) - small - kept
-        packs, segments = len(written), len(written.order)
-        return Sums(
+        sums = Sums(
             tokens_in=_sum(written.documents.length),
             overlap=_sum(account.overlap),
             continuation_bos=_sum(account.continuation_bos),
@@ -96,14 +103,14 @@ class Planned:
             truncated=_sum(account.truncated),
             shared=0 if account.shared is None else _sum(account.shared),
             dropped=dropped,
-            segments=segments,
+            segments=len(written.order),
             max_length=config.max_length,
-            packs=packs,
+            packs=len(written),
             planned=self.plan.num_packs,
             bound=self.bound,
-            bias=[self.plan.bias * segments],
-            straggler=[self.plan.straggler(config.balance_ranks, config.cost()) * packs],
         )
+        figures = measure(self.plan, written.documents, self.account, config)
+        return replace(sums, measured=terms(figures, sums))
 
     def tree_rows(self, config: BuildConfig, change: int = 0) -> int:
         """Number of rows of the trees in packs; 0 without trees. change: see `sums`."""

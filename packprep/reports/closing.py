@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from packprep.packing.account import Dropped, Sums
+from packprep.packing.figures import FIGURES
 from packprep.schemas.report import MixedSource, Report, ReportPhase
 from packprep.support.clock import START
 
@@ -99,7 +100,7 @@ def table(report: Report) -> list[tuple[str, str]]:
         else {}
     )
     rows.append(("packs", f"{report['packs']:,}" + _parts(splits)))
-    rows.append(("utilization", f"{report['utilization']:.3%}"))
+    rows += figure_lines(report)
     if epochs := report.get("epochs"):
         least, most = (
             {key: choose(epoch[key] for epoch in epochs) for key in ("utilization", "bias")}
@@ -113,23 +114,6 @@ def table(report: Report) -> list[tuple[str, str]]:
                 f"{least['bias']:.2f} to {most['bias']:.2f}",
             )
         )
-    if "loss_tokens" in report and "loss_utilization" in report:
-        rows.append(
-            (
-                "tokens trained",
-                f"{report['loss_tokens']:,} ({report['loss_utilization']:.3%} of all packs)",
-            )
-        )
-    rows.append(
-        (
-            "lower bound",
-            f"{report['bound']:,} packs; gap {report['gap']:,} ({report['gap_share']:.3%})",
-        )
-    )
-    rows.append(
-        ("bias", f"{report['bias']:.2f} (1: equal lengths, 0: random, below 0: long with short)")
-    )
-    rows.append(("straggler", f"{report['straggler']:.2f}x at {report['straggler_ranks']} ranks"))
     spread = report["documents_per_pack"]
     rows.append(
         (
@@ -146,6 +130,15 @@ def table(report: Report) -> list[tuple[str, str]]:
     rows.append(("tokens/s", f"{report['tokens_per_second']:,.0f}{started}; {memory}"))
     rows.append(("sha256", report["sha256"]))
     return rows
+
+
+def figure_lines(report: Report) -> list[tuple[str, str]]:
+    """Lines of the figures that a report has: label, and the figure as text."""
+    return [
+        (row.label, row.text.format_map(report))
+        for row in FIGURES
+        if row.label and row.name in report
+    ]
 
 
 def _turn_rows(report: Report) -> list[tuple[str, str]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packprep.config.spellings import RENAMED
-from packprep.reports.figures import figure_of, figures, rule_of
+from packprep.packing.figures import figure_row
+from packprep.reports.figures import figure_of, figures
 from packprep.schemas.manifest import Output, read_manifest
 
 Judgement = Literal["better", "worse", "differs", "same"]
@@ -33,7 +34,7 @@ def compare_reports(
     """Compare every number of the first report with that of each other one, by name.
 
     Numbers are in the order of the reports. Those of sources are matched by the name of the source.
-    A number is better or worse if packprep.reports.figures has a rule for it. Seconds and tokens
+    A number is better or worse if its row in packprep.packing.figures says so. Seconds and tokens
     per second are judged too, which is meaningful only on the same machine.
     """
     a, named = _named(first), [_named(other) for other in others]
@@ -62,7 +63,7 @@ def _named(report: Mapping[str, Any]) -> dict[str, float]:
 
 def _difference(name: str, a: float | None, b: float | None) -> ComparedFigure:
     judgement: Judgement = "same" if a == b else "differs"
-    better = rule_of(name.rpartition(": ")[2]).better
+    better = figure_row(name.rpartition(": ")[2]).better
     if a is not None and b is not None and a != b:
         gain = {"higher": b - a, "lower": a - b, "nearer 0": abs(a) - abs(b)}.get(better, 0)
         judgement = "better" if gain > 0 else "worse" if gain < 0 else "differs"

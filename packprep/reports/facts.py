@@ -163,13 +163,13 @@ class Facts:
 
     def strategies(self) -> list[Strategy]:
         """The strategy of the build and all others, for the page."""
-        fewest = min((outcome.packs for outcome in self.outcomes), default=0)
+        fewest = min((outcome.figures["packs"] for outcome in self.outcomes), default=0)
         return [
             Strategy(
                 outcome=outcome,
                 ours=outcome.strategy == self.options.get("strategy"),
-                fewest=outcome.packs == fewest,
-                empty=1 - outcome.utilization,
+                fewest=outcome.figures["packs"] == fewest,
+                empty=1 - outcome.figures["utilization"],
             )
             for outcome in self.outcomes
         ]

@@ -16,14 +16,14 @@ from typing import Any
 from packprep.inspect.report_file import read_json
 from packprep.output.report import shown_names
 from packprep.packing.account import Dropped
+from packprep.packing.figures import figure_row
 from packprep.reports.figures import (
     GROUPS,
-    by_rule,
+    by_row,
     figure_of,
     figure_text,
     figures,
     resolve_name,
-    rule_of,
     shown_change,
 )
 from packprep.schemas.storage.writing import write_file
@@ -112,15 +112,15 @@ def _tolerance(name: str, change: str, text: str) -> Tolerance:
         raise ConfigError(
             f"tolerance {text!r} allows {change!r}, expected a number or a number with %"
         ) from None
-    rule = rule_of(name)
-    wrong = {"higher": "+", "lower": "-", "lower above 1": "-"}.get(rule.better)
+    row = figure_row(name)
+    wrong = {"higher": "+", "lower": "-", "lower above 1": "-"}.get(row.better)
     if amount and change[0] == wrong:
         worse, sign = ("falls", "-") if wrong == "+" else ("rises", "+")
         raise ConfigError(
             f"tolerance {text!r}: {name} gets worse when it {worse}; write "
             f"{name}={sign}{change[1:]}"
         )
-    if rule.ratio and amount and not relative:
+    if row.ratio and amount and not relative:
         raise ConfigError(
             f"tolerance {text!r}: {name} depends on the machine; give a share such as {name}=-20%"
         )
@@ -143,18 +143,18 @@ def check_figures(
     values = figures(report)
     asked = parse_tolerances(tolerances, [*values, *baseline])
     for name in baseline:  # a misspelt name would never be checked
-        if name.split(".")[0] not in report and rule_of(name).tolerance is None:
+        if name.split(".")[0] not in report and figure_row(name).tolerance is None:
             raise ConfigError(
                 f"the baseline has {name!r}, which report.json does not have{nearest(name, values)}"
             )
     verdicts = [
         _compared(name, asked.get(name), baseline[name], values)
-        for name in sorted(baseline, key=by_rule)
-        if name in asked or rule_of(name).tolerance is not None
+        for name in sorted(baseline, key=by_row)
+        if name in asked or figure_row(name).tolerance is not None
     ]
     reasons = [name for name in values if name.startswith(tuple(f"{group}." for group in GROUPS))]
     for name in (*asked, *reasons) if baseline else ():
-        if name in baseline or (name not in asked and rule_of(name).tolerance is None):
+        if name in baseline or (name not in asked and figure_row(name).tolerance is None):
             continue
         if figure_of(name, baseline) is None:
             raise ConfigError(f"the baseline has no {name}; update it with --update-baseline")
@@ -214,17 +214,17 @@ def _compared(
     name: str, asked: Tolerance | None, baseline: float, values: Mapping[str, float]
 ) -> NumberVerdict:
     """Compare one number. asked: the tolerance asked for; None for the default."""
-    rule, value = rule_of(name), figure_of(name, values)
-    tolerance = asked or Tolerance(rule.tolerance or 0, rule.relative)
+    row, value = figure_row(name), figure_of(name, values)
+    tolerance = asked or Tolerance(row.tolerance or 0, row.relative)
     amount = tolerance.amount * abs(baseline) if tolerance.relative else tolerance.amount
-    if rule.better == "nearer 0":
+    if row.better == "nearer 0":
         worse = None if value is None else abs(value) - abs(baseline)
         allowed = f"it may move away from 0 by {_amount(name, tolerance)}"
-    elif rule.better == "lower above 1":
+    elif row.better == "lower above 1":
         worse = None if value is None else max(value, 1) - max(baseline, 1)
         allowed = f"above 1 it may rise by {_amount(name, tolerance)}"
-    elif rule.better in ("higher", "lower"):
-        sign = -1 if rule.better == "higher" else 1
+    elif row.better in ("higher", "lower"):
+        sign = -1 if row.better == "higher" else 1
         worse = None if value is None else sign * (value - baseline)
         allowed = f"it may {'fall' if sign < 0 else 'rise'} by {_amount(name, tolerance)}"
     else:
@@ -235,7 +235,7 @@ def _compared(
             "higher": "it may not fall",
             "lower": "it may not rise",
             "lower above 1": "above 1 it may not rise",
-        }.get(rule.better, "it may not change")
+        }.get(row.better, "it may not change")
     passed = worse is not None and worse <= amount + _ROUNDING * max(1.0, abs(baseline))
     return NumberVerdict(name=name, baseline=baseline, value=value, allowed=allowed, passed=passed)
 
@@ -251,7 +251,7 @@ def not_in_baseline(report: Mapping[str, Any], baseline: Mapping[str, float]) ->
     return [
         name
         for name in figures(report)
-        if rule_of(name).tolerance is not None and figure_of(name, baseline) is None
+        if figure_row(name).tolerance is not None and figure_of(name, baseline) is None
     ]
 
 
@@ -278,7 +278,7 @@ def write_baseline(
     kept = {
         name: value
         for name, value in values.items()
-        if name in asked or rule_of(name).tolerance is not None
+        if name in asked or figure_row(name).tolerance is not None
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, (json.dumps(kept, indent=2, sort_keys=True) + "\n").encode())

@@ -20,6 +20,7 @@ from packprep.config.spellings import RENAMED
 from packprep.inspect.histograms import WindowPacks, read_batches
 from packprep.packing.account import Sums
 from packprep.reports.charts import drawing, pack_bars
+from packprep.reports.closing import figure_lines
 from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent, short, visible
 from packprep.reports.flows import flow
 from packprep.reports.summary import cards, findings, lost_and_drawn
@@ -46,7 +47,6 @@ def as_data(facts: Facts) -> dict[str, Any]:
     report.json, histograms as [value, count] pairs, and the strategies.
     """
     counts = ("documents", "segments", "documents_per_pack", "fill", "cost")
-    figures = ("strategy", "packs", "bound", "utilization", "bias", "straggler", "cut", "gap")
     histograms = {
         name: np.stack(
             [getattr(facts.measured, name).values, getattr(facts.measured, name).counts], 1
@@ -57,7 +57,8 @@ def as_data(facts: Facts) -> dict[str, Any]:
         "report": facts.report,
         "histograms": histograms,
         "strategies": [
-            {name: getattr(outcome, name) for name in figures} for outcome in facts.outcomes
+            {"strategy": outcome.strategy, "cut": outcome.cut, **outcome.figures}
+            for outcome in facts.outcomes
         ],
     }
 
@@ -245,6 +246,7 @@ def _facts(facts: Facts) -> list[tuple[str, str]]:
     rows = [
         ("splits", splits),
         ("shards", f"{report['shards']:,}, {report['bytes']:,} bytes"),
+        *figure_lines(report),
         ("tokenizer", f"{manifest.vocab_size:,} tokens, sha256 {tokenizer['sha256'][:16]}…"),
         (
             "built in",

@@ -220,12 +220,12 @@ def findings(facts: Facts) -> list[dict[str, str]]:
         and outcome.cut <= ours.cut
         and _allows(facts, "strategy", outcome.strategy)
     ]
-    fewest = min(others, key=lambda outcome: outcome.packs, default=None)
-    fewer = ours.packs - fewest.packs if ours is not None and fewest is not None else 0
+    fewest = min(others, key=lambda outcome: outcome.figures["packs"], default=None)
+    least = fewest.figures["packs"] if fewest is not None else 0
+    fewer = ours.figures["packs"] - least if ours is not None and fewest is not None else 0
     if fewest is not None and fewer > 0.005 * packs:
         fewer_packs = (
-            f"{fewest.packs:,} with strategy {fewest.strategy}, {fewer:,} fewer "
-            f"({percent(fewer / packs)})"
+            f"{least:,} with strategy {fewest.strategy}, {fewer:,} fewer ({percent(fewer / packs)})"
         )
         sentences.append(("warn", f"Another strategy needs fewer packs: {fewer_packs}."))
     elif report["gap"] <= 0:
@@ -234,17 +234,17 @@ def findings(facts: Facts) -> list[dict[str, str]]:
         most = f"{report['gap']:,} of the packs ({percent(report['gap'] / packs)})"
         sentences.append(("good", f"No plan can save more than {most}."))
     mixed = min(
-        (one for one in others if one.packs <= 1.01 * packs),
-        key=lambda one: abs(one.bias),
+        (one for one in others if one.figures["packs"] <= 1.01 * packs),
+        key=lambda one: abs(one.figures["bias"]),
         default=None,
     )
-    if mixed is not None and report["bias"] > 0.5 and mixed.bias < report["bias"] - 0.2:
+    bias = 0.0 if mixed is None else mixed.figures["bias"]
+    if mixed is not None and report["bias"] > 0.5 and bias < report["bias"] - 0.2:
         was = f"Packs hold documents of similar length (bias {report['bias']:.2f})"
         sentences.append(
             (
                 "warn",
-                f"{was}; strategy {mixed.strategy} mixes lengths better "
-                f"(bias {decimals(mixed.bias)}).",
+                f"{was}; strategy {mixed.strategy} mixes lengths better (bias {decimals(bias)}).",
             )
         )
     if facts.ranks > 1 and report["straggler"] > 1.1:

@@ -16,6 +16,7 @@ from packprep.engines.tokenizer import Tokenizer
 from packprep.packing import order as orders
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.api import pack_lengths
+from packprep.packing.figures import PlannedWindow, window_figures
 from packprep.packing.kernels.common import shuffle
 from packprep.packing.kernels.gather import Pointers, tokens_at
 from packprep.packing.plan import PackPlan
@@ -41,7 +42,8 @@ class WindowPlan:
     """Packs of one window and split, their account and their figures.
 
     packs: without those that min_pack_tokens drops. planned: packs with them. trained: tokens of
-    each segment with a label, [segments]; None if all tokens are trained.
+    each segment with a label, [segments]; None if all tokens are trained. measured: figures of the
+    window, by name.
     """
 
     packs: Packs
@@ -49,8 +51,7 @@ class WindowPlan:
     account: DocumentAccount
     trained: NDArray[np.int32] | None
     bound: int
-    bias: float
-    straggler: float
+    measured: Mapping[str, float]
 
 
 def plan_window(
@@ -65,10 +66,11 @@ def plan_window(
 
     mixed: entry of each source, to interleave shuffled packs of different entries.
     """
+    stored = None
     if config.repack and (planner is not None or config.strategy == "wrapped"):
         visit = np.arange(len(documents), dtype=np.int32)
         shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
-        documents = documents.take(visit.astype(np.int64))
+        documents, stored = documents.take(visit.astype(np.int64)), np.argsort(visit)
     cut = cut_window(documents, tokenizer, config)
     segments, account, plan = plan_segments(documents, cut, config, seed, planner)
     if mixed is not None and config.order == "shuffle" and mixed.any():
@@ -82,9 +84,22 @@ def plan_window(
         account=account,
         trained=trained,
         bound=plan.bound,
-        bias=plan.bias,
-        straggler=plan.straggler(config.balance_ranks, config.cost()),
+        measured=measure(plan, documents, account, config, stored),
     )
+
+
+def measure(
+    plan: PackPlan,
+    documents: Documents,
+    account: DocumentAccount,
+    config: BuildConfig,
+    stored: Int64 | None = None,
+) -> dict[str, float]:
+    """Figures of a planned window, by name. stored: the stored order of shuffled documents."""
+    lost = sum(account.dropped.values(), np.zeros(len(documents), np.int64))
+    kept = np.where(lost < documents.length, documents.length, 0)
+    kept = kept if stored is None else kept[stored]
+    return window_figures(PlannedWindow(plan, kept, config.balance_ranks, config.cost()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from packing import web_texts
 
 from packprep.packing.api import pack_lengths
-from packprep.preview.padding import batch_padding
+from packprep.packing.padding import batch_padding
 
 if TYPE_CHECKING:
     from torch import Tensor

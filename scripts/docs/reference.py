@@ -1,4 +1,4 @@
-r"""Writes the generated pages of docs/reference: cli.md, options.md and errors.md.
+r"""Writes three pages of docs/reference, and the figures of schemas/report.schema.json.
 
 \b
 python scripts/docs/reference.py            writes them
@@ -6,6 +6,7 @@ python scripts/docs/reference.py --check    exits 1 where a page is not what it 
 """
 
 import dataclasses
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -20,9 +21,11 @@ from packprep.cli.commands.build import build_options, default_of
 from packprep.cli.main import COMMANDS, cli
 from packprep.config.build_config import BuildConfig
 from packprep.config.option import Stage
+from packprep.packing.figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
+SCHEMA = ROOT / "schemas" / "report.schema.json"
 EXAMPLES = Path(__file__).parent / "cli_examples.md"
 GENERATED = "<!-- Written by scripts/docs/reference.py. Change the code, not this page. -->\n"
 WIDTH = 80
@@ -104,7 +107,26 @@ def pages() -> dict[Path, str]:
         FOLDER / "cli.md": cli_page(),
         FOLDER / "options.md": options_page(),
         FOLDER / "errors.md": errors.page(GENERATED),
+        SCHEMA: report_schema(),
     }
+
+
+def report_schema() -> str:
+    """report.schema.json with the rows of FIGURES; all else stays as it is written there."""
+    schema = json.loads(SCHEMA.read_text())
+    tables = schema["properties"]
+    parts = [
+        (schema, [row for row in FIGURES if row.is_computed]),
+        (tables["epochs"]["items"], [row for row in FIGURES if row.in_epochs]),
+        (tables["windows"]["items"], [row for row in FIGURES if row.window is not None]),
+    ]
+    for part, rows in parts:
+        for row in rows:
+            words = {"description": row.words} if row.words and part is schema else {}
+            part["properties"][row.name] = row.schema | words
+            if not row.optional and row.name not in part["required"]:
+                part["required"].append(row.name)
+    return json.dumps(schema, indent=2) + "\n"
 
 
 def cli_page() -> str:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.output.report import Account
 from packprep.packing.account import Dropped, Sums
+from packprep.packing.figures import figures_of
 from packprep.preview.window_plan import WindowDocuments, plan_cut
 from packprep.reports.facts import lost
 from packprep.schemas import check_ledger
@@ -24,7 +25,7 @@ from packprep.windows.planner import (
 from tests.helpers import documents
 from tests.test_laws import configs
 
-LISTS = ("dropped", "dropped_documents", "bias", "straggler")
+LISTS = ("dropped", "dropped_documents", "measured")
 COUNTS = [each.name for each in fields(Sums) if each.name not in LISTS]
 
 
@@ -36,8 +37,12 @@ def sums(draw: st.DrawFn) -> Sums:
         **counts,
         dropped=Counter[str](draw(reasons)),
         dropped_documents=Counter[str](draw(reasons)),
-        bias=draw(st.lists(st.sampled_from([0.5, 0.25, 3.0]), max_size=3)),
-        straggler=draw(st.lists(st.sampled_from([1.5, 1.25]), max_size=3)),
+        measured=draw(
+            st.dictionaries(
+                st.sampled_from(["bias", "straggler"]),
+                st.lists(st.sampled_from([0.5, 0.25, 3.0]), min_size=1, max_size=3),
+            )
+        ),
     )
 
 
@@ -99,7 +104,7 @@ def test_a_plan_predicts_every_sum_of_the_build(
     cut = cut_window(tokenized, policy, config)
     predicted = plan_cut(cut, window, config).sums(config, change)
     assert predicted.ledger == built.ledger
-    built_figures = built.figures()
-    for name, value in predicted.figures().items():
+    built_figures = figures_of(built)
+    for name, value in figures_of(predicted).items():
         if name not in ("tokens", "bos_rate", "eos_rate"):  # a plan reads no token
             assert built_figures[name] == value, name  # type: ignore[literal-required]

@@ -24,7 +24,6 @@ from tests.helpers.examples import long_but, share_of_examples
 from tests.helpers.trees import answer_rows
 
 LONGEST = 60
-FIGURES = "utilization packs bound gap gap_share bias straggler tokens_lost tokens_lost_share"
 
 
 def id_rows(count: int, seed: int) -> list[dict[str, Any]]:
@@ -100,14 +99,13 @@ def check_previews(config: BuildConfig) -> None:
         with read_lengths(config, 1.0, Silent()) as found:
             [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
         assert sorted(Path(config.output).parent.rglob("*")) == before
-        planned = {name: getattr(row, name) for name in FIGURES.split()}
-        assert planned == {name: report[name] for name in FIGURES.split()}
+        assert row.figures == {name: report[name] for name in row.figures}
         assert row.bytes == predicted["bytes"]
     others = config.share_prefixes or config.group_column or config.pair_columns
     if config.columns and not (others or report["tokens_lost"]) and config.epochs == 1:
         [again] = replan(Path(config.output), (config.strategy,))
         for name in ("packs", "bound", "gap", "utilization", "bias", "straggler"):
-            assert getattr(again, name) == pytest.approx(report[name], rel=1e-12), name
+            assert again.figures[name] == pytest.approx(report[name], rel=1e-12), name
 
 
 FILL = {"packs_multiple_of": 8, "remainder": "fill"}

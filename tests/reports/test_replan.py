@@ -43,7 +43,7 @@ def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(
     assert outcomes == replan(tmp_path / "even")
     assert [outcome.strategy for outcome in outcomes] == list(STRATEGY_NAMES)
     monkeypatch.setattr("packprep.reports.replan._MOST_EVENED", 100)
-    assert {*outcomes} - {*replan(tmp_path / "out")} == {outcomes[STRATEGY_NAMES.index("balanced")]}
+    assert replan(tmp_path / "out") == [each for each in outcomes if each.strategy != "balanced"]
     assert replan(tmp_path / "even") == outcomes
 
 
@@ -60,4 +60,4 @@ def test_pieces_of_a_document_are_one_cut_and_pairs_are_planned_as_long_as_they_
     pairs: Any = {"pair_columns": ("chosen", "rejected"), "overflow": "truncate"}
     build(BuildConfig(**options, **pairs, overwrite=True))
     (outcome,) = replan(output, ("greedy",))
-    assert (outcome.cut, outcome.tokens_lost) == (0, 0)
+    assert (outcome.cut, outcome.figures["tokens_lost"]) == (0, 0)

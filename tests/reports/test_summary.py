@@ -21,7 +21,7 @@ def advice(output: Path) -> str:
     """Advice of an output for which strategy balanced would need one pack."""
     facts = gather(output)
     ours = next(row for row in facts.outcomes if row.strategy == "best_fit")
-    better = [ours, replace(ours, strategy="balanced", packs=1)]
+    better = [ours, replace(ours, strategy="balanced", figures={**ours.figures, "packs": 1})]
     return " ".join(finding["text"] for finding in findings(replace(facts, outcomes=better)))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from packprep.preview.stored_lengths import Lengths
     from packprep.preview.sweep import Row
 
+_FORMATS = {"count": ",", "share": ".3%", "number": ".2f"}  # of a figure, by unit
 _SWEPT = ("max_length", "strategy", "overflow")
 # A plan writes no output and runs on this machine.
 _OUTPUT = ("output", "overwrite", "append", "shard_size", "shuffle")
@@ -222,13 +223,13 @@ def _advice(rows: Sequence["Row"], base: BuildConfig) -> list[str]:
 
     notes = [
         f"{row.max_length:,} {row.strategy} {row.overflow}: packs are filled to "
-        f"{row.utilization:.0%} only: {reason}"
+        f"{row.figures['utilization']:.0%} only: {reason}"
         for row in rows
         if not row.problem
         for reason in causes(
-            row.utilization,
-            packs=row.packs,
-            gap_share=row.gap_share,
+            row.figures["utilization"],
+            packs=row.figures["packs"],
+            gap_share=row.figures["gap_share"],
             max_length=row.max_length,
             strategy=row.strategy,
             max_segments_per_pack=base.max_segments_per_pack,
@@ -243,7 +244,7 @@ def _advice(rows: Sequence["Row"], base: BuildConfig) -> list[str]:
 
 def _padding(measured: "Lengths", lengths: Iterable[int], batch: int, seed: int) -> list[str]:
     """A note for each max_length on the padding of batches that are not packed."""
-    from packprep.preview.padding import batch_padding
+    from packprep.packing.padding import batch_padding
 
     windows = [window.documents.length for window in measured.windows]
     of_lengths = ((length, batch_padding(windows, batch, length, seed)) for length in lengths)
@@ -261,8 +262,8 @@ def _as_json(
     from packprep.preview.sweep import best
 
     planned = [
-        dataclasses.asdict(row)
-        | ({"steps_per_epoch": row.packs // batch} if batch else {})
+        row.as_dict()
+        | ({"steps_per_epoch": row.figures["packs"] // batch} if batch else {})
         | {"build_seconds": round(_build_seconds(measured, row, rate), 3)}
         for row in rows
     ]
@@ -280,6 +281,7 @@ def _print(
     measured: "Lengths", rows: Sequence["Row"], rate: float, batch: int | None, fitting: set[int]
 ) -> None:
     from packprep.execute.disk_space import size_text
+    from packprep.packing.figures import FIGURES
     from packprep.preview.sweep import best, ties
 
     goals: dict[int, list[str]] = {}
@@ -289,44 +291,24 @@ def _print(
             goals.setdefault(number, []).append(goal)
     sampled = measured.share < 1
     shares = any(row.tokens_shared for row in rows)
-    heads = [
-        "length",
-        "strategy",
-        "overflow",
-        "utilization",
-        *(["factor"] if shares else []),
-        "tokens lost",
-        "cut",
-        "packs",
-        "gap",
-        "bias",
-        "straggler",
-    ]
-    heads += [*(["steps"] if batch else []), "bytes", "build s", "best for"]
+    columns = {row.name: row.plan for row in FIGURES if row.plan}
+    heads = ["length", "strategy", "overflow", *columns.values()]
+    heads += [*(["factor"] if shares else []), "cut", *(["steps"] if batch else [])]
+    heads += ["bytes", "build s", "best for"]
     cells = []
     for number, row in enumerate(rows):
-        named = [
-            f"{row.max_length:,}",
-            row.strategy,
-            "any" if row.max_length in fitting else row.overflow,
-        ]
+        overflow = "any" if row.max_length in fitting else row.overflow
+        named = [f"{row.max_length:,}", row.strategy, overflow]
         if row.problem:
             cells.append([*named, *[""] * (len(heads) - 4), row.problem])
             continue
         cells.append(
             [
                 *named,
-                f"{row.utilization:.3%}"
-                + (f" ± {100 * row.utilization_error:.3f}" if sampled else ""),
+                *(_figure(row, name, sampled=sampled) for name in columns),
                 *([f"{_factor(row):.2f}"] if shares else []),
-                f"{row.tokens_lost_share:.3%}"
-                + (f" ± {100 * row.loss_error:.3f}" if sampled else ""),
                 f"{row.cut:,}",
-                f"{row.packs:,}",
-                f"{row.gap_share:.3%}",
-                f"{row.bias:.2f}",
-                f"{row.straggler:.2f}",
-                *([f"{row.packs // batch:,}"] if batch else []),
+                *([f"{row.figures['packs'] // batch:,}"] if batch else []),
                 size_text(row.bytes),
                 f"{_build_seconds(measured, row, rate):,.1f}",
                 ", ".join(goals.get(number, [])),
@@ -339,6 +321,15 @@ def _print(
     print_grid(title, heads, cells, keys=3, left=(1, 2, len(heads) - 1), colours=colours)
     if equal:
         print_sentence(f"best for {', '.join(equal)}: several plans are equal, so none is marked")
+
+
+def _figure(row: "Row", name: str, *, sampled: bool) -> str:
+    """Text of a figure of a plan; of a sample, with half of its interval."""
+    from packprep.packing.figures import figure_row
+
+    errors = {"utilization": row.utilization_error, "tokens_lost_share": row.loss_error}
+    text = f"{row.figures[name]:{_FORMATS[figure_row(name).unit]}}"
+    return f"{text} ± {100 * errors[name]:.3f}" if sampled and name in errors else text
 
 
 def _factor(row: "Row") -> float:

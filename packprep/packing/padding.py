@@ -40,9 +40,9 @@ class BatchPadding:
 
 
 def batch_padding(
-    lengths: Sequence[NDArray[np.int32]], batch: int, max_length: int, seed: int
+    lengths: Sequence[NDArray[np.int32]], batch: int, max_length: int, seed: int | None = None
 ) -> BatchPadding:
-    """Padding of batches of `batch` documents, drawn in a seeded random order.
+    """Padding of batches of `batch` documents, as they come or in a seeded random order.
 
     lengths: of windows, [documents] each, tokens; documents without tokens are in no batch, longer
     ones are cut at max_length.
@@ -51,8 +51,9 @@ def batch_padding(
     """
     documents = np.minimum(np.concatenate([np.zeros(0, np.int32), *lengths]), max_length)
     documents = documents[documents > 0].astype(np.int64)
-    order = np.argsort(mix(stream(seed, Purpose.PLAN_PADDING), np.arange(len(documents))))
-    documents = documents[order]
+    if seed is not None:
+        order = np.argsort(mix(stream(seed, Purpose.PLAN_PADDING), np.arange(len(documents))))
+        documents = documents[order]
     starts = np.arange(0, len(documents), batch)
     if not len(starts):
         return BatchPadding(0, 0, 0, 0)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.preview.padding import batch_padding
+from packprep.packing.padding import batch_padding
 from tests.helpers.command import run
 
 
