@@ -22,7 +22,7 @@ from packprep.schemas.index.token_store import TokenStore
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.views import list_view
 
-from .mapped import BatchRows, MappedShard
+from .mapped import BatchRows, StoredShard
 
 _KEPT_SEGMENTS = 1 << 21  # about 100 bytes each; four shards of 500 MB have half a million
 
@@ -111,8 +111,8 @@ class Gathered:
         raise TypeError("PackedShards is pickled as its path")
 
 
-class IndexShard(MappedShard):
-    """The packs of one shard of an index output; see `MappedShard`."""
+class IndexShard(StoredShard):
+    """The packs of one shard of an index output; see `StoredShard`."""
 
     def __init__(self, gathered: Gathered, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -131,15 +131,15 @@ class IndexShard(MappedShard):
         return np.concatenate([np.empty(0, np.int64), *counts])
 
     def find(self, pack: int) -> tuple[BatchRows, int]:
-        batches = self._mapped
-        number = bisect_right(self._starts, pack) - 1
+        starts = self._starts or self.starts()
+        number = bisect_right(starts, pack) - 1
         rows = self._gathered.recent(self.where, number)
         if rows is None:
-            first = self._starts[number]
-            batch = self._gathered.batch(self.where, number, first, batches[number])
+            stored = self.stored.read(number).batch
+            batch = self._gathered.batch(self.where, number, starts[number], stored)
             rows = IndexRows(batch, self._gathered.dtypes)
             self._gathered.keep(self.where, number, rows)
-        return rows, pack - self._starts[number]
+        return rows, pack - starts[number]
 
 
 # Functions of numba, set by `compiled_copy`. Globals, because numba keeps what it compiled by the

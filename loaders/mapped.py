@@ -6,12 +6,9 @@ before.
 """
 
 import os
-import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import accumulate
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,8 +21,9 @@ from packprep.schemas.columns import STANDARD_COLUMNS, Column, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.names import HF_NAMES, to_boundaries
+from packprep.schemas.storage.batches import Batches
 from packprep.schemas.storage.read_cache import ReadCache
-from packprep.schemas.storage.steady import SteadyFile, StreamIndex, not_a_stream, schema_bytes
+from packprep.schemas.storage.steady import SteadyFile
 from packprep.schemas.views import ListView, list_view
 
 _READAHEAD = 8 << 20
@@ -142,120 +140,97 @@ class BatchRows:
         return {name: self.get(name, row) for name in self._columns}
 
 
-class MappedShard:
+class StoredShard:
     """The packs of one Arrow stream file.
 
-    where: its name in messages. packs: expected number of packs, if known. columns: expected
-    schema, if a manifest has it. mapping: function that maps the file, if it must be fetched first.
+    batches: its record batches. where: its name in messages. packs: expected number of packs, if
+    known. columns: expected schema, if a manifest has it. cache: keeps record batches of all
+    shards, if they are read into memory; position_ids of an output are not read then, because they
+    follow from its boundaries.
 
     FormatError if the file is not a complete stream, or does not have these packs and fields.
     """
 
     def __init__(
         self,
-        file: Path,
+        batches: Batches,
         where: str,
         fields: tuple[Field, ...],
         packs: int | None = None,
         columns: tuple[Column, ...] = (),
-        mapping: Callable[[], pa.NativeFile] | None = None,
+        cache: "BatchCache | None" = None,
     ) -> None:
-        self.file = file
-        self._columns, self._map = columns, mapping or self._map_local
-        self.where = where
-        self.fields = fields
-        self._packs = packs
-        self.size: int | None = None  # when it was first opened, of a local file
-        self._batches: list[pa.RecordBatch] | None = None
-        self._starts: list[int] = []
-        # For each record batch read so far, and True if every pack in it is sound.
-        self._rows: dict[int, tuple[BatchRows, bool]] = {}
+        self.stored, self.where, self._packs = batches, where, packs
+        self._columns, self._cache = columns, cache
+        self._unread = ""
+        if cache is not None and any(column.name == _POSITIONS for column in columns):
+            self._unread = _POSITIONS  # those of another packer, without a manifest, may differ
+        self.fields = tuple(field for field in fields if field.name != self._unread)
+        self._starts: list[int] | None = None
+        # For each record batch read so far, if no cache keeps them.
+        self._rows: dict[int, KeptBatch] = {}
 
-    def stream(self) -> pa.ipc.RecordBatchStreamReader:
-        file = self._map()
-        try:
-            stream = pa.ipc.open_stream(file)
-        except (pa.ArrowException, OSError) as error:
-            raise not_a_stream(self.file, error) from None
+    @property
+    def file(self) -> Path:
+        return self.stored.path
+
+    def check_schema(self) -> None:
+        """Raise FormatError if the file does not have the columns of the manifest."""
         if self._columns:
-            check_schema(stream.schema, self._columns, self.where)
-        return stream
+            check_schema(self.stored.schema(), self._columns, self.where)
 
-    def _map_local(self) -> pa.NativeFile:
-        try:
-            file = pa.memory_map(str(self.file))
-        except OSError as error:
-            raise not_a_stream(self.file, error) from None
-        self._check_size(file.size())
-        return file
-
-    def check_size(self) -> None:
-        """Raise FormatError if a local file is not as long as when it was opened."""
-        if self.size is not None:
-            with suppress(OSError):  # deleted: still readable if it is mapped
-                self._check_size(self.file.stat().st_size)
-
-    def _check_size(self, size: int) -> None:
-        if self.size is None:
-            self.size = size
-        elif size != self.size:
-            raise FormatError(
-                f"{self.file} has {size} bytes; it had {self.size} when it was opened: leave "
-                "outputs alone while they are read, and open it again"
-            )
+    def starts(self) -> list[int]:
+        """Number of the first pack of each record batch, and last that of all packs."""
+        starts = self._starts
+        if starts is None:
+            self.check_schema()
+            starts = self.stored.starts()
+            if self._packs not in (None, starts[-1]):
+                raise FormatError(
+                    f"{self.file} holds {starts[-1]} packs; the manifest says {self._packs}"
+                )
+            self._starts = starts
+        return starts
 
     def __len__(self) -> int:
-        return sum(map(len, self._mapped)) if self._packs is None else self._packs
+        return self.starts()[-1] if self._packs is None else self._packs
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The record batches, without empty ones."""
-        return iter(self._mapped)
-
-    @property
-    def _mapped(self) -> list[pa.RecordBatch]:
-        """Mapped record batches. Reads their headers, not their values."""
-        batches = self._batches  # a local, because another thread may release them
-        if batches is None:
-            stream = self.stream()
-            try:
-                batches = [batch for batch in stream if len(batch)]
-            except (pa.ArrowException, OSError) as error:
-                raise not_a_stream(self.file, error) from None
-            self._check_packs(sum(map(len, batches)))
-            self._starts = list(accumulate(map(len, batches), initial=0))[:-1]
-            self._batches = batches
-        return batches
-
-    def _check_packs(self, packs: int) -> None:
-        if self._packs not in (None, packs):
-            raise FormatError(f"{self.file} holds {packs} packs; the manifest says {self._packs}")
+        return (self.stored.read(number).batch for number in range(len(self.starts()) - 1))
 
     def release(self) -> None:
         """Close the file until it is read again; views of it stay valid."""
-        self._batches, self._rows = None, {}
+        self._starts, self._rows = None, {}
+        self.stored.release()
 
     def find(self, pack: int) -> tuple[BatchRows, int]:
         """The record batch of a pack, and the pack's row in it; FormatError for a bad pack."""
-        batches = self._mapped
-        number = bisect_right(self._starts, pack) - 1
-        entry = self._rows.get(number)
-        if entry is None:
-            entry = self._rows[number] = self._checked(batches[number])
-        return self._find_in(entry, pack, self._starts[number])
+        starts = self._starts or self.starts()
+        number = bisect_right(starts, pack) - 1
+        kept = self._rows.get(number)
+        if kept is None:
+            kept = self._kept(number)
+        row = pack - starts[number]
+        if not kept.sound:
+            self._check({name: view.row(row) for name, view in kept.rows.views.items()}, pack)
+        return kept.rows, row
+
+    def _kept(self, number: int) -> "KeptBatch":
+        if self._cache is not None:
+            return self._cache.get((self, number))
+        kept = self._rows[number] = self.read(number)[0]
+        return kept
+
+    def read(self, number: int) -> tuple["KeptBatch", int]:
+        """Read a record batch; also its bytes in memory."""
+        batch, size, file = self.stored.read(number, self._unread)
+        return KeptBatch(*self._checked(batch), file), size
 
     def _checked(self, batch: pa.RecordBatch) -> tuple[BatchRows, bool]:
         """Packs of a record batch, and True if all are sound."""
         views = {field.name: self._view(batch, field) for field in self.fields}
         return BatchRows(views), _all_sound(views, self.fields)
-
-    def _find_in(
-        self, entry: tuple[BatchRows, bool], pack: int, first: int
-    ) -> tuple[BatchRows, int]:
-        rows, sound = entry
-        row = pack - first
-        if not sound:
-            self._check({name: view.row(row) for name, view in rows.views.items()}, pack)
-        return rows, row
 
     def longest(self) -> int:
         """Tokens of the longest pack, for outputs without a manifest."""
@@ -304,80 +279,15 @@ class MappedShard:
             )
 
 
-class ReadShard(MappedShard):
-    """The packs of a shard that is read with pread; see `MappedShard`.
-
-    cache: keeps record batches of all shards. The file is open while one of them is kept.
-    position_ids of an output are not read, because they follow from its boundaries.
-    """
-
-    def __init__(self, cache: "BatchCache", *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._unread = ""
-        if any(column.name == _POSITIONS for column in self._columns):
-            self._unread = _POSITIONS  # those of another packer, without a manifest, may differ
-            self.fields = tuple(field for field in self.fields if field.name != _POSITIONS)
-        self._cache = cache
-        self._file: Callable[[], SteadyFile | None] = lambda: None
-        self._state: tuple[int, int] | None = None  # of the file when it was first opened
-        self._index: StreamIndex | None = None
-        self._schema: pa.Schema | None = None
-
-    def _map_local(self) -> pa.NativeFile:
-        return pa.BufferReader(schema_bytes(self._open()))
-
-    def _open(self) -> SteadyFile:
-        file = self._file()
-        if file is None:
-            file = SteadyFile(self.file, self._state)
-            self._state, self._file = file.state, weakref.ref(file)
-            self._check_size(file.state[0])
-        return file
-
-    def index(self) -> StreamIndex:
-        """Places of the record batches; the first call reads their headers."""
-        index = self._index
-        if index is None:
-            index = StreamIndex(self._open())
-            self._check_packs(index.rows)
-            self._index = index
-        return index
-
-    def __len__(self) -> int:
-        return self.index().rows if self._packs is None else self._packs
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        file = self._open()
-        return (self._read(file, number)[0] for number in range(len(self.index())))
-
-    def _read(self, file: SteadyFile, number: int, without: str = "") -> tuple[pa.RecordBatch, int]:
-        if self._schema is None:
-            with self.stream() as stream:
-                self._schema = stream.schema
-        return self.index().read(file, number, self._schema, without)
-
-    def read(self, number: int) -> tuple["KeptBatch", int]:
-        """Read a record batch for the cache; also its bytes."""
-        file = self._open()
-        batch, size = self._read(file, number, self._unread)
-        return KeptBatch(*self._checked(batch), file), size
-
-    def find(self, pack: int) -> tuple[BatchRows, int]:
-        index = self.index()
-        number = index.at(pack)
-        kept = self._cache.get((self, number))
-        return self._find_in((kept.rows, kept.sound), pack, index.starts[number])
-
-
 class KeptBatch(NamedTuple):
     """A record batch in memory; sound: True if all packs are. file: open while this is kept."""
 
     rows: BatchRows
     sound: bool
-    file: SteadyFile
+    file: SteadyFile | None
 
 
-BatchCache = ReadCache[tuple[ReadShard, int], KeptBatch]
+BatchCache = ReadCache[tuple[StoredShard, int], KeptBatch]
 
 
 def batch_cache(limit: int) -> BatchCache:
@@ -386,7 +296,7 @@ def batch_cache(limit: int) -> BatchCache:
 
 
 def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
-    """True if every pack of a record batch passes `MappedShard._check`, in a few numpy passes."""
+    """True if every pack of a record batch passes `StoredShard._check`, in a few numpy passes."""
     lengths, entries = np.diff(views["tokens"].offsets), np.diff(views["cu_seqlens"].offsets)
     if not (lengths > 0).all() or not (entries > 1).all():
         return False

@@ -23,16 +23,16 @@ from packprep.schemas.files import MANIFEST, saved_files
 from packprep.schemas.listed import SURPLUS, check_file, check_files, surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
 from packprep.schemas.names import column_view
+from packprep.schemas.storage.batches import check_same_size
+from packprep.schemas.storage.places import Directory, files_at
 from packprep.schemas.storage.remote import RemoteOutput
-from packprep.schemas.storage.stores import is_url
 from packprep.schemas.validate import check_batch
 
 from .mapped import (
     BatchCache,
     BatchRows,
     Field,
-    MappedShard,
-    ReadShard,
+    StoredShard,
     batch_cache,
     plain_fields,
     stored_fields,
@@ -121,7 +121,7 @@ class PackedShards:
             )
         self._remote: RemoteOutput | None = None
         self._epoch = epoch
-        self._shards: list[MappedShard] = []
+        self._shards: list[StoredShard] = []
         options = {"cache_dir": cache_dir, "cache_size": cache_size, "store": store}
         options |= {"mmap": mmap}
         self._reopen = partial(PackedShards, epoch=epoch, **options)  # type: ignore[arg-type]
@@ -130,12 +130,8 @@ class PackedShards:
         self._manifest: Manifest | None = None
         self._cache: BatchCache | None = None
         if not mmap:
-            if is_url(path):
-                raise ValueError(
-                    f"{path}: shards at a URL are mapped from a local disk; leave out mmap=False"
-                )
             self._cache = batch_cache(_CACHE_SIZE if cache_size is None else cache_size)
-        if is_url(path):
+        if files_at(path, mmap=mmap).directory is None:
             self._remote = RemoteOutput(str(path), cache_dir, cache_size, self._evicted)
             self.path: str | Path = self._remote.url
             self._manifest = manifest = self._remote.manifest
@@ -190,25 +186,24 @@ class PackedShards:
         files.check(digests=verify)
         self._gathered = Gathered(files, manifest)
 
-    def _open(self, entry: FileEntry, manifest: Manifest) -> MappedShard:
+    def _open(self, entry: FileEntry, manifest: Manifest) -> StoredShard:
         """Open a shard and check its size and schema, at a URL once it is fetched."""
-        opened, fields, columns = self._local, stored_fields(manifest), manifest.file_columns
+        opened: Callable[..., StoredShard] = StoredShard
         if self._gathered is not None:
             from .indexed import IndexShard
 
             opened = partial(IndexShard, self._gathered)
-        if self._remote is not None:
-            file, mapping = self._remote.directory / entry.path, partial(self._remote.map, entry)
-            return opened(file, entry.path, fields, entry.packs, columns, mapping)
-        check_file(Path(self.path), entry)
-        file = Path(self.path) / entry.path
-        shard = opened(file, entry.path, fields, entry.packs, columns)
-        shard.stream().close()
+        files = self._remote or self._directory
+        shape = stored_fields(manifest), entry.packs, manifest.file_columns, self._cache
+        shard = opened(files.batches(entry.path), entry.path, *shape)
+        if self._remote is None:
+            check_file(Path(self.path), entry)
+            shard.check_schema()
         return shard
 
     @property
-    def _local(self) -> Callable[..., MappedShard]:
-        return MappedShard if self._cache is None else partial(ReadShard, self._cache)
+    def _directory(self) -> Directory:
+        return Directory(Path(self.path), mmap=self._cache is None)
 
     def _changed(self, manifest: Manifest) -> list[str]:
         """Differences between the files and the manifest; fetching a file checks its digest."""
@@ -245,7 +240,7 @@ class PackedShards:
         """ValueError if the memory is too small to read windows of this many shards ahead."""
         if self._cache is None:
             return
-        sizes = sorted((shard.size or 0 for shard in self._shards), reverse=True)
+        sizes = sorted((shard.stored.size or 0 for shard in self._shards), reverse=True)
         window, limit = sum(sizes[: max(shards, 1)]), self._cache.limit
         if limit < 2 * window:
             choice = "a smaller shuffle_window or " if shards > 1 else ""
@@ -257,7 +252,7 @@ class PackedShards:
     def check_sizes(self, shards: Sequence[int]) -> None:
         """Raise FormatError if the size of a shard has changed since it was opened."""
         for number in shards:
-            self._shards[number].check_size()
+            check_same_size(self._shards[number].stored)
 
     def read_ahead(self, new: Sequence[int], needed: Sequence[int] = ()) -> None:
         """Prefetch new shards, by stored number: from store to disk, from disk to memory.
@@ -265,9 +260,9 @@ class PackedShards:
         needed: these and others in use, which mmap=False reads into the memory of this process.
         """
         if self._cache is not None and needed:
-            shards = [shard for n in needed if isinstance(shard := self._shards[n], ReadShard)]
+            shards = [self._shards[number] for number in needed]
             with ThreadPoolExecutor(max(len(shards), 1)) as threads:
-                sizes = [*threads.map(lambda shard: len(shard.index()), shards)]
+                sizes = [*threads.map(lambda shard: len(shard.starts()) - 1, shards)]
             self._cache.request(
                 (shard, number)
                 for shard, size in zip(shards, sizes, strict=True)
@@ -292,10 +287,9 @@ class PackedShards:
             raise ValueError(f"{self.path} has no manifest to verify against; pass verify=False")
         self._shards = []
         for file in saved_files(directory):
-            shard = self._local(file, file.name, ())
-            with shard.stream() as stream:
-                fields = plain_fields(stream.schema, file.name)
-            self._shards.append(self._local(file, file.name, fields))
+            batches = self._directory.batches(file.relative_to(directory).as_posix())
+            fields = plain_fields(batches.schema(), file.name)
+            self._shards.append(StoredShard(batches, file.name, fields, cache=self._cache))
             if fields != (first := self._shards[0]).fields:
                 raise FormatError(
                     f"{file.name} and {first.where} have different columns or types; expected the "

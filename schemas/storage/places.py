@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..files import inside
 from ..listed import names_in
 from ..manifest import Output
 from .stores import Store, Stored, is_url
 from .writing import temporary_name
+
+if TYPE_CHECKING:
+    from .batches import Batches
 
 _BUFFER = 1 << 20
 
@@ -52,9 +55,20 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class Directory:
-    """The files under a directory; see `Files`. They have no versions."""
+    """The files under a directory; see `Files`. They have no versions.
+
+    mmap: False for a file system on which a mapped file may fail, see `steady`.
+    """
 
     directory: Path
+    mmap: bool = True
+
+    def batches(self, name: str) -> "Batches":
+        """The record batches of an Arrow stream, mapped, or read with pread if mmap is False."""
+        from .batches import MappedBatches, SteadyBatches
+
+        path = self.directory / name
+        return MappedBatches(path) if self.mmap else SteadyBatches(path)
 
     def where(self, name: str) -> str:
         return str(self.directory / name)
@@ -87,9 +101,15 @@ class Directory:
         temporary.replace(path)
 
 
-def files_at(place: str | Path) -> Files:
-    """The files under a path or a URL."""
-    return Store(str(place)) if is_url(place) else Directory(Path(place))
+def files_at(place: str | Path, *, mmap: bool = True) -> Files:
+    """The files under a path or a URL. mmap: see `Directory`; ValueError if False for a URL."""
+    if not is_url(place):
+        return Directory(Path(place), mmap)
+    if not mmap:
+        raise ValueError(
+            f"{place}: shards at a URL are mapped from a local disk; leave out mmap=False"
+        )
+    return Store(str(place))
 
 
 def finished_output(

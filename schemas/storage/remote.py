@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, check_path
 from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest
 
+from .batches import MappedBatches
 from .stores import Store
 
 _BLOCK = 8 << 20
@@ -46,6 +48,7 @@ class RemoteOutput:
         self.store, self._size, self._evicted = Store(url), cache_size, evicted
         self.url = self.store.url
         self.manifest = self._manifest()
+        self._listed = {entry.path: entry for entry in self.manifest.all_files}
         home = Path(cache_dir) if cache_dir is not None else _user_cache()
         self.directory = home / self.manifest.sha256[:16]
         # Bytes of each shard, in order of last use.
@@ -84,7 +87,11 @@ class RemoteOutput:
             self._use(entry)
         return path
 
-    def map(self, entry: FileEntry) -> pa.MemoryMappedFile:
+    def batches(self, name: str) -> MappedBatches:
+        """The record batches of a shard, which is fetched when they are first needed."""
+        return MappedBatches(self.directory / name, partial(self._map, self._listed[name]))
+
+    def _map(self, entry: FileEntry) -> pa.MemoryMappedFile:
         """The file, memory-mapped.
 
         It stays readable after another thread or process deletes it from the cache.
@@ -96,12 +103,11 @@ class RemoteOutput:
 
     def file(self, name: str) -> Path:
         """Path of a file by its name. Raises FormatError if the manifest does not list it."""
-        for entry in self.manifest.all_files:
-            if entry.path == name:
-                return self.fetch(entry)
-        raise FormatError(
-            f"{self.url}/{MANIFEST} does not list {name}; expected the output of packprep build"
-        )
+        if (entry := self._listed.get(name)) is None:
+            raise FormatError(
+                f"{self.url}/{MANIFEST} does not list {name}; expected the output of packprep build"
+            )
+        return self.fetch(entry)
 
     def _download(self, entry: FileEntry, path: Path) -> None:
         where = f"{self.url}/{entry.path}"

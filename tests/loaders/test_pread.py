@@ -215,7 +215,7 @@ def test_a_file_that_is_being_closed_is_not_read_by_another_thread(
 
     monkeypatch.setattr(os, "close", close_while_another_reads)
     shards = PackedShards(out, mmap=False, cache_size=1)
-    expected, shard = shards[0].tokens.tolist(), shards._shards[0]
+    expected, shard = shards[0].tokens.tolist(), shards._shards[0].stored
     wanted[shard._open()._handle] = shard  # type: ignore[attr-defined]
     shards[8]  # another shard: nothing of the first is kept
     [file] = late
