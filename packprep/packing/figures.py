@@ -111,18 +111,6 @@ def _padding_of_batch(window: PlannedWindow) -> float:
     return batch_padding([window.documents], BATCH, window.plan.max_length).share
 
 
-def _bias(window: PlannedWindow) -> float:
-    return window.plan.bias
-
-
-def _straggler(window: PlannedWindow) -> float:
-    return window.plan.straggler(window.ranks, window.cost)
-
-
-def _loss_utilization(sums: Sums) -> float | None:
-    return None if sums.loss_tokens is None else sums.loss_utilization
-
-
 FIGURES = (
     Figure(
         "utilization",
@@ -164,7 +152,7 @@ FIGURES = (
     Figure(
         "loss_utilization",
         "share",
-        _loss_utilization,
+        lambda sums: None if sums.loss_tokens is None else sums.loss_utilization,
         optional=True,
         label="tokens trained",
         text="{loss_tokens:,} ({loss_utilization:.3%} of all packs)",
@@ -231,7 +219,7 @@ FIGURES = (
     Figure(
         "bias",
         "number",
-        window=_bias,
+        window=lambda window: window.plan.bias,
         weight="segments",
         better="nearer 0",
         label="bias",
@@ -244,7 +232,7 @@ FIGURES = (
     Figure(
         "straggler",
         "number",
-        window=_straggler,
+        window=lambda window: window.plan.straggler(window.ranks, window.cost),
         weight="packs",
         better="lower",
         tolerance=0.05,
@@ -268,11 +256,7 @@ FIGURES = (
         "max_length, were padded to their longest; mean over windows.",
     ),
     Figure(
-        "max_length",
-        of=attrgetter("max_length"),
-        limits=(1, None),
-        better="as it was",
-        tolerance=0,
+        "max_length", of=attrgetter("max_length"), limits=(1, None), better="as it was", tolerance=0
     ),
     Figure("straggler_ranks", better="as it was", tolerance=0),
     Figure("tokens_per_second", "number", better="higher", ratio=True),
