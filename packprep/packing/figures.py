@@ -56,7 +56,7 @@ class Figure:
     tolerance: how much worse the gate lets it get by default; None: it is checked only on request.
     relative: the tolerance is a share of the baseline.
     ratio: it depends on the machine, so only a relative change is meaningful.
-    label, text: its line in the closing table and on the page; text formats keys of report.json.
+    caption, text: its line in the closing table and on the page; text formats keys of report.json.
     plan: head of its column in `plan`; "" for its JSON only; None if unknown before a build.
     in_epochs: it is also a figure of each epoch.
     words: its description in report.schema.json.
@@ -73,7 +73,7 @@ class Figure:
     tolerance: float | None = None
     relative: bool = False
     ratio: bool = False
-    label: str = ""
+    caption: str = ""
     text: str = ""
     plan: str | None = None
     in_epochs: bool = False
@@ -118,7 +118,7 @@ FIGURES = (
         attrgetter("utilization"),
         better="higher",
         tolerance=0.001,
-        label="utilization",
+        caption="utilization",
         text="{utilization:.3%}",
         plan="utilization",
         in_epochs=True,
@@ -154,7 +154,7 @@ FIGURES = (
         "share",
         lambda sums: None if sums.loss_tokens is None else sums.loss_utilization,
         optional=True,
-        label="tokens trained",
+        caption="tokens trained",
         text="{loss_tokens:,} ({loss_utilization:.3%} of all packs)",
         words="loss_tokens / (packs * max_length); only if rows have labels.",
     ),
@@ -192,7 +192,7 @@ FIGURES = (
     Figure(
         "bound",
         of=attrgetter("bound"),
-        label="lower bound",
+        caption="lower bound",
         text="{bound:,} packs; gap {gap:,} ({gap_share:.3%})",
         plan="",
         in_epochs=True,
@@ -222,7 +222,7 @@ FIGURES = (
         window=lambda window: window.plan.bias,
         weight="segments",
         better="nearer 0",
-        label="bias",
+        caption="bias",
         text="{bias:.2f} (1: equal lengths, 0: random, below 0: long with short)",
         plan="bias",
         in_epochs=True,
@@ -236,7 +236,7 @@ FIGURES = (
         weight="packs",
         better="lower",
         tolerance=0.05,
-        label="straggler",
+        caption="straggler",
         text="{straggler:.2f}x at {straggler_ranks} ranks",
         plan="straggler",
         in_epochs=True,
@@ -249,7 +249,7 @@ FIGURES = (
         window=_padding_of_batch,
         weight="tokens_packed",
         optional=True,
-        label="padding of a batch",
+        caption="padding of a batch",
         text=f"{{padding_of_batch:.3%}}, if {BATCH} documents were padded to their longest",
         plan="",
         words=f"Share of padding if batches of {BATCH} documents, in stored order and cut at "

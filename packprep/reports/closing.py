@@ -135,9 +135,9 @@ def table(report: Report) -> list[tuple[str, str]]:
 def figure_lines(report: Report) -> list[tuple[str, str]]:
     """Lines of the figures that a report has: label, and the figure as text."""
     return [
-        (row.label, row.text.format_map(report))
+        (row.caption, row.text.format_map(report))
         for row in FIGURES
-        if row.label and row.name in report
+        if row.caption and row.name in report
     ]
 
 

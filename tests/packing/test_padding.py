@@ -22,6 +22,10 @@ def test_the_padding_is_that_of_batches_in_some_order(
     assert padding.attended <= padding.computed
     if batch == 1:
         assert padding.padded == padding.tokens
+    stored = [min(length, most) for length in lengths if length]
+    batches = [stored[first : first + batch] for first in range(0, len(stored), batch)]
+    places = sum(len(each) * max(each) for each in batches)
+    assert batch_padding([np.array(lengths, np.int32)], batch, most).padded == places
 
 
 def test_plan_says_what_packing_avoids(tmp_path: Path) -> None:

@@ -6,10 +6,14 @@ import pytest
 
 from packprep.inspect.report_file import read_report
 from packprep.packing.figures import FIGURES, figure_row
+from packprep.reports.closing import table
 from packprep.reports.compare import compare_reports, options_of
+from packprep.reports.facts import gather
 from packprep.reports.figures import figure_of, figure_text, figures, resolve_name, shown_change
+from packprep.reports.page import render
 from packprep.support.errors import InputError
 from tests.helpers.tiny_shards import GOLDEN, write_output
+from tests.helpers.zoo import Zoo
 
 REPORT: dict[str, Any] = {
     "report_version": 1,
@@ -37,6 +41,19 @@ def test_every_row_is_about_a_key_of_the_schema() -> None:
     schema = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_text())
     for row in FIGURES:
         assert row.name[0] == "*" or row.name.split(".")[0] in schema["properties"], row.name
+
+
+def test_every_computed_figure_is_in_the_report_the_closing_table_and_on_the_page(
+    zoo: Zoo,
+) -> None:
+    report, page = read_report(zoo["chats"]), render(gather(zoo["chats"]))
+    lines = dict(table(report))
+    for row in FIGURES:
+        assert not row.is_computed or row.name in report
+        if row.caption:
+            text = row.text.format_map(report)
+            assert lines[row.caption] == text
+            assert f'<th scope="row">{row.caption}</th><td>{text}</td>' in page
 
 
 @pytest.mark.parametrize(
