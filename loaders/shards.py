@@ -428,7 +428,7 @@ class PackedShards:
         """report.json of the build, checked against the manifest; FormatError if it is missing."""
         for entry in self.manifest.all_files:
             if entry.path == "report.json":
-                file = self._file(entry)
+                file = check_file(self._remote or Path(self.path), entry, "sha256")
                 try:
                     report: dict[str, Any] = parse_json(file.read_bytes())
                 except ValueError as error:
@@ -436,14 +436,6 @@ class PackedShards:
                 return report
         raise FormatError(
             f"{self.path} has no report.json in its manifest; expected the output of packprep build"
-        )
-
-    def _file(self, entry: FileEntry) -> Path:
-        """Path of a file of the output, with its digest checked."""
-        return (
-            self._remote.fetch(entry)
-            if self._remote is not None
-            else check_file(Path(self.path), entry, "sha256")
         )
 
     def _verify(self, manifest: Manifest) -> None:

@@ -230,9 +230,6 @@ class FetchedOutput(Protocol):
         Raises FormatError if it is missing or differs from the manifest.
         """
 
-    def file(self, name: str) -> Path:
-        """Path of a file by its name. Raises FormatError if the manifest does not list it."""
-
 
 Output = Path | FetchedOutput
 """A finished output, in a directory or elsewhere; `read_manifest` and `check_file` take either."""

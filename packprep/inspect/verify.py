@@ -37,7 +37,7 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.index.token_store import Stores
-from packprep.schemas.listed import SURPLUS, cache_note, is_cache, names_in, surplus_names
+from packprep.schemas.listed import SURPLUS, cache_note, is_cache, surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.report import Report
 from packprep.schemas.storage.export_manifest import EXPORT
@@ -81,15 +81,11 @@ def verify(
     with asked(InputError):
         has_manifest = files.find(MANIFEST) is not None
     if not has_manifest:
-        if files.directory is None:
-            raise InputError(
-                f"{output} has no {MANIFEST}; only a directory can be verified without one"
-            )
         if level == "full":
             raise InputError(
                 f"{output} has no {MANIFEST}, so its sources are not known; omit --level full"
             )
-        _verify_without_manifest(files.directory, verdict, vocab_size, tokenizer, progress)
+        _verify_without_manifest(files, verdict, vocab_size, tokenizer, progress)
         return verdict
     try:
         found_output = finished_output(output)
@@ -127,13 +123,18 @@ def verify(
 
 
 def _verify_without_manifest(
-    path: Path, verdict: Verdict, vocab_size: int | None, tokenizer: Any, progress: Progress
+    files: Files, verdict: Verdict, vocab_size: int | None, tokenizer: Any, progress: Progress
 ) -> None:
-    """Check an export, or a dataset of packs that `save_to_disk` wrote."""
-    if (path / EXPORT).exists():
+    """Check an export, or a dataset of packs that `save_to_disk` wrote into a directory."""
+    if files.find(EXPORT) is not None:
         from packprep.inspect.exported import check_exported
 
-        check_exported(path, verdict, progress)
+        check_exported(files, verdict, progress)
+    elif files.directory is None:
+        raise InputError(
+            f"{verdict.output} has no {MANIFEST} and no {EXPORT}; a dataset without them is "
+            "verified in a directory only"
+        )
     else:
         from packprep.inspect.unsigned import verify_unsigned
 
@@ -141,8 +142,8 @@ def _verify_without_manifest(
             from packprep.engines.tokenizer import load_tokenizer
 
             vocab_size = load_tokenizer(tokenizer, bos="none", eos="none").vocab_size
-        verify_unsigned(path, verdict, vocab_size, progress)
-    if path.is_dir() and (caches := [*filter(is_cache, names_in(path))]):
+        verify_unsigned(files.directory, verdict, vocab_size, progress)
+    if caches := [*filter(is_cache, files.list())]:
         verdict.not_checked.append(cache_note(caches))
 
 

@@ -106,10 +106,3 @@ class MovedStore:
     def fetch(self, entry: FileEntry) -> Path:
         """See `FetchedOutput.fetch`."""
         return check_file(self._output, entry)
-
-    def file(self, name: str) -> Path:
-        """See `FetchedOutput.file`."""
-        for entry in self.manifest.all_files:
-            if entry.path == name:
-                return self.fetch(entry)
-        raise FormatError(f"{self} does not list {name}; expected the output of packprep build")

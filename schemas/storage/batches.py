@@ -53,11 +53,10 @@ class MappedBatches:
     """
 
     def __init__(self, path: Path, mapping: Callable[[], pa.NativeFile] | None = None) -> None:
-        self.path, self.size = path, None
+        self.path = path
+        self.size: int | None = None
         self._map = mapping or self._map_local
         self._batches: list[pa.RecordBatch] | None = None
-
-    size: int | None
 
     def _map_local(self) -> pa.NativeFile:
         try:
@@ -68,11 +67,7 @@ class MappedBatches:
         return file
 
     def _stream(self) -> pa.ipc.RecordBatchStreamReader:
-        file = self._map()
-        try:
-            return pa.ipc.open_stream(file)
-        except (pa.ArrowException, OSError) as error:
-            raise not_a_stream(self.path, error) from None
+        return _opened(self.path, self._map())
 
     def schema(self) -> pa.Schema:
         with self._stream() as stream:
@@ -125,12 +120,8 @@ class SteadyBatches:
 
     def schema(self) -> pa.Schema:
         if self._schema is None:
-            content: Any = schema_bytes(self._open())
-            try:
-                with pa.ipc.open_stream(content) as stream:
-                    self._schema = stream.schema
-            except (pa.ArrowException, OSError) as error:
-                raise not_a_stream(self.path, error) from None
+            with _opened(self.path, schema_bytes(self._open())) as stream:
+                self._schema = stream.schema
         return self._schema
 
     def _places(self) -> StreamIndex:
@@ -150,6 +141,14 @@ class SteadyBatches:
 
     def release(self) -> None:
         """Do nothing: the file is closed when no record batch of it is kept."""
+
+
+def _opened(path: Path, content: Any) -> pa.ipc.RecordBatchStreamReader:
+    """The stream in a file. content: the file, or its beginning."""
+    try:
+        return pa.ipc.open_stream(content)
+    except (pa.ArrowException, OSError) as error:
+        raise not_a_stream(path, error) from None
 
 
 def check_size(path: Path, size: int, before: int | None) -> int:

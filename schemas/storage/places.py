@@ -129,10 +129,10 @@ def finished_output(
     return RemoteOutput(str(place), cache_dir, cache_size, evicted)
 
 
-def digest_at(files: Files, name: str) -> str:
-    """Hex sha256 of a file."""
+def digest_at(files: Files, name: str, hasher: Callable[[], Any] = hashlib.sha256) -> str:
+    """Hex digest of a file."""
     with files.open(name) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return str(hashlib.file_digest(file, hasher).hexdigest())
 
 
 def _stored(path: Path) -> Stored:

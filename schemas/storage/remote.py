@@ -101,14 +101,6 @@ class RemoteOutput:
             with suppress(FileNotFoundError):  # deleted from the cache before it was opened
                 return pa.memory_map(str(path))
 
-    def file(self, name: str) -> Path:
-        """Path of a file by its name. Raises FormatError if the manifest does not list it."""
-        if (entry := self._listed.get(name)) is None:
-            raise FormatError(
-                f"{self.url}/{MANIFEST} does not list {name}; expected the output of packprep build"
-            )
-        return self.fetch(entry)
-
     def _download(self, entry: FileEntry, path: Path) -> None:
         where = f"{self.url}/{entry.path}"
         path.parent.mkdir(parents=True, exist_ok=True)

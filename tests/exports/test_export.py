@@ -346,6 +346,15 @@ def test_an_export_to_a_store_appears_with_export_json(
     assert "nothing to do" in result.err
     with pytest.raises(ConfigError, match="is an export with another format; choose another -o"):
         export(source, store.url, "megatron")
+    assert run("verify", store.url).code == 0
+    store.write("more", b"1")
+    store.write("train.npy", store.read("train.npy")[::-1])
+    store.delete(["train.csv.gz"])
+    result = run("verify", store.url, "--json")
+    assert result.code == 1
+    found = {finding["file"]: finding["what"] for finding in json.loads(result.out)["findings"]}
+    assert set(found) == {"more", "train.npy", "train.csv.gz"}
+    assert "it has xxh3_128" in found["train.npy"]
 
 
 def test_a_folder_of_a_store_with_other_files_is_never_touched(bucket: str, tmp_path: Path) -> None:
