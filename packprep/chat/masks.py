@@ -45,7 +45,7 @@ from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
 from packprep.chat.turns import Finder, TurnFinder
-from packprep.engines.backends import Engine, Ids, Offsets, added_tokens
+from packprep.engines.backends import Engine, Ids, Offsets, added_tokens, reference_tokenizer
 from packprep.engines.byte_masks import TokenBytes, token_bytes
 from packprep.engines.compare import unequal
 from packprep.support.problems import PROBLEM, BadRow, Problem
@@ -300,16 +300,10 @@ class ExactEncoder:
         parsed: special tokens are parsed. first: for text that begins a document, else for text
         inside one.
         """
-        import tokenizers
-
         with self._lock:
             if (parsed, first) not in self._loaded:
                 raw = self._json if first else _without_first(self._json)
-                tokenizer = tokenizers.Tokenizer.from_buffer(raw)
-                tokenizer.no_truncation()
-                tokenizer.no_padding()
-                tokenizer.encode_special_tokens = not parsed
-                self._loaded[parsed, first] = tokenizer
+                self._loaded[parsed, first] = reference_tokenizer(raw, parsed)
             return self._loaded[parsed, first]
 
 

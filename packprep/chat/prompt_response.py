@@ -22,7 +22,7 @@ from packprep.chat.masks import ChatTokens
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import RenderError
 from packprep.chat.turns import Rendered
-from packprep.engines.backends import Engine, Ids, Offsets
+from packprep.engines.backends import Engine, Ids, Offsets, reference_tokenizer
 
 
 class PlainFinder:
@@ -114,19 +114,14 @@ def _tokenizers(tokenizer_json: bytes) -> tuple[Any, Any]:
 
     Both are the same object where they do not differ. Neither parses special tokens.
     """
-    import tokenizers
-
     parsed = json.loads(tokenizer_json)
     changed = parsed | {
         key: _without_space(parsed.get(key)) for key in ("normalizer", "pre_tokenizer")
     }
-    loaded = []
-    for settings in [parsed] if changed == parsed else [parsed, changed]:
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True
-        loaded.append(tokenizer)
+    loaded = [
+        reference_tokenizer(json.dumps(settings).encode(), parse_special_tokens=False)
+        for settings in ([parsed] if changed == parsed else [parsed, changed])
+    ]
     return loaded[0], loaded[-1]
 
 

@@ -74,6 +74,17 @@ class Engine(Protocol):
         """
 
 
+def reference_tokenizer(tokenizer_json: bytes, parse_special_tokens: bool) -> Any:
+    """The tokenizer of `tokenizers`, with truncation and padding switched off."""
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = not parse_special_tokens
+    return tokenizer
+
+
 class HfEngine:
     """`tokenizers`, about SUB_BATCH characters a call.
 
@@ -84,12 +95,9 @@ class HfEngine:
     name = "hf"
 
     def __init__(self, tokenizer_json: bytes, *, parse_special_tokens: bool = False) -> None:
-        tokenizers, self.version = _package(self.name, "tokenizers")
+        _, self.version = _package(self.name, "tokenizers")
         with _as_sentence(f"tokenizers {self.version} cannot read this tokenizer.json"):
-            self._tokenizer = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = not parse_special_tokens
+            self._tokenizer = reference_tokenizer(tokenizer_json, parse_special_tokens)
         self._cores = int(os.environ.get("RAYON_NUM_THREADS", 0)) or usable_cores().value
         self._threads = RenewedThreads()
         self.notes: list[str] = []

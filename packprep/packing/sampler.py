@@ -37,10 +37,11 @@ class MultipackSampler:
     drop_last: drop packs that do not fill a batch for every rank; False repeats the first packs of
     the epoch instead.
     order, balance_ranks, cost, num_packs: see pack_lengths; order is by default shuffle, or input
-    if sequential, and balance_ranks is by default world_size. With order="balanced", ranks get
-    packs of nearly the same cost in every step and wait little for each other; with
-    strategy="balanced" as well, they wait least. Iterating again after a break continues; set_epoch
-    starts over. Raises ConfigError.
+    if sequential, and balance_ranks is by default world_size.
+
+    With order="balanced", ranks get packs of nearly the same cost in every step and wait little for
+    each other; with strategy="balanced" as well, they wait least. Iterating again after a break
+    continues; set_epoch starts over. Raises ConfigError.
 
     >>> sampler = MultipackSampler([5, 3, 4, 1, 2, 6], max_length=8, batch_size=1, sequential=True)
     >>> list(sampler)

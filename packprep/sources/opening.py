@@ -21,7 +21,6 @@ from packprep.schemas.storage.store_errors import StoreError
 from packprep.sources.carried import number_columns
 from packprep.sources.formats.format import ROWS_PER_TABLE, Wanted
 from packprep.sources.formats.raw_files import unpacking
-from packprep.sources.header import number_types
 from packprep.sources.row_text import columns_read, group_columns, text_columns
 from packprep.sources.source import Source
 from packprep.support.errors import InputError, system_error
@@ -96,6 +95,41 @@ def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
                 )
         copy.flush()
         yield Path(copy.name)
+
+
+def check_names(
+    source: Source, names_found: Sequence[str], wanted: Sequence[str], texts: Sequence[str]
+) -> None:
+    """Raise InputError unless each wanted column exists once.
+
+    names_found: of all columns. texts: columns that an option for text chooses.
+    """
+    for name in wanted:
+        if names_found.count(name) != 1:
+            options = (
+                "--text-column or --text-template" if name in texts else "the option that names it"
+            )
+            if name in texts and {"messages", "conversations"} & set(names_found):
+                options += ", or --messages-column auto for conversations"
+            problem = "has no column" if name not in names_found else "has more than one column"
+            listed = ", ".join(names_found) or "none"
+            raise InputError(
+                f"{source.name} {problem} {name!r}; it has {listed}: choose with {options}"
+            )
+
+
+def number_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
+    """Arrow types of columns of numbers, of a format that must know them before it reads."""
+    assert source.format.first_types is not None
+    types = source.format.first_types(source, names)
+    if empty := [name for name in names if pa.types.is_null(types[name])]:
+        names_found: Sequence[str] = empty
+        with contextlib.suppress(
+            InputError
+        ):  # for rows that cannot be parsed; reading them raises the error
+            names_found = source.format.columns(source, source.path) or empty
+        check_names(source, names_found, empty, ())
+    return types
 
 
 def open_rows(

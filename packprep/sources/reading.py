@@ -24,8 +24,7 @@ from packprep.chat.build_tokenizer import ChatTokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.sources.carried import RowShape, carried_types, number_columns, text_type
-from packprep.sources.header import check_names, number_types
-from packprep.sources.opening import open_rows, readable, unpacked
+from packprep.sources.opening import check_names, number_types, open_rows, readable, unpacked
 from packprep.sources.row_text import as_rows, columns_read, text_columns
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
