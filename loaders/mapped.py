@@ -17,10 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.schemas.boundaries import check_boundaries
-from packprep.schemas.columns import STANDARD_COLUMNS, Column, check_schema
+from packprep.schemas.columns import HF_NAMES, STANDARD_COLUMNS, Column, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.names import HF_NAMES, to_boundaries
+from packprep.schemas.names import to_boundaries
 from packprep.schemas.storage.batches import Batches
 from packprep.schemas.storage.read_cache import ReadCache
 from packprep.schemas.storage.steady import SteadyFile

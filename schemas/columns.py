@@ -35,6 +35,8 @@ WHOLE_ROW = -1
 # may: torch computes little in uint16, and batches have these two as int64.
 COMPACT_COLUMNS = ("tokens", "position_ids")
 UINT16_LIMIT = 1 << 16
+HF_NAMES = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
+"""Name in the spelling `hf` of each column that has another name there; see names.py."""
 
 
 class NumberType(NamedTuple):
@@ -62,7 +64,7 @@ NUMBER_TYPES: dict[DType, NumberType] = {
 """The types of all columns; a new one is a row here and in manifest.schema.json."""
 
 _OF_ARROW = {number.arrow: name for name, number in NUMBER_TYPES.items()}
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 def number_type(arrow_type: Any) -> str:
@@ -83,7 +85,7 @@ class Column:
     meaning: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not COLUMN_NAME.fullmatch(self.name):
             raise FormatError(
                 f"column name {self.name!r} is not of the form [A-Za-z_][A-Za-z0-9_]*, at most 128 "
                 "characters"
@@ -248,7 +250,7 @@ def columns_of_type(tokens: TokenType, max_length: int) -> dict[str, Column]:
 
 def token_type(columns: Iterable[Column]) -> TokenType:
     """Type of the token ids in these columns, in either spelling."""
-    ids = ("tokens", "input_ids")
+    ids = ("tokens", HF_NAMES["tokens"])
     return "uint16" if ("uint16" in {c.dtype for c in columns if c.name in ids}) else "int32"
 
 

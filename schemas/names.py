@@ -15,14 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Column, check_columns, columns_of_type, shard_schema, token_type
+from .columns import HF_NAMES, Column, check_columns, columns_of_type, shard_schema, token_type
 from .errors import FormatError
 from .views import ListView, list_view
 
 Names = Literal["packprep", "hf"]
 
-HF_NAMES = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
-"""Name in the spelling `hf` of each column that has another name there."""
 _HF_NEEDED = ("position_ids", "labels")
 
 

@@ -10,7 +10,7 @@ from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options
 from packprep.config.phases import check_phases
-from packprep.schemas.columns import NUMBER_TYPES, STANDARD_COLUMNS
+from packprep.schemas.columns import COLUMN_NAME, HF_NAMES, NUMBER_TYPES, STANDARD_COLUMNS
 from packprep.support.errors import ConfigError, brief, nearest
 
 CARRY_TYPES = tuple(name for name, number in NUMBER_TYPES.items() if number.carried)
@@ -145,12 +145,12 @@ def _check_columns(config: Options) -> None:
             raise ConfigError(
                 f"carry {entry!r} has the type {dtype!r}{nearest(dtype, CARRY_TYPES)}"
             )
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,127}", name):
+        if not COLUMN_NAME.fullmatch(name):
             raise ConfigError(
                 f"carry {name!r} cannot be the name of a column in a shard; rename the column, "
                 "with letters, digits and _ only"
             )
-        if config.names == "hf" and name in ("input_ids", "seq_lengths"):
+        if config.names == "hf" and name in HF_NAMES.values():
             raise ConfigError(
                 f"carry {name!r} is a column name of names hf; rename the column, or leave names "
                 "as packprep"

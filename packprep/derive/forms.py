@@ -13,6 +13,7 @@ import pyarrow as pa
 from packprep.output.sign_off import described
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.columns import (
+    HF_NAMES,
     NO_LOSS,
     STANDARD_COLUMNS,
     Column,
@@ -21,7 +22,6 @@ from packprep.schemas.columns import (
 )
 from packprep.schemas.manifest import Manifest, Output, format_version
 from packprep.schemas.names import (
-    HF_NAMES,
     Names,
     column_view,
     list_array,

@@ -14,11 +14,11 @@ import pyarrow as pa
 from packprep.inspect.shard_files import Checked, OnRead, check_in_threads, opener, read_shard
 from packprep.inspect.verdict import Verdict
 from packprep.schemas.canonical import parse_json
-from packprep.schemas.columns import STANDARD_COLUMNS, Column
+from packprep.schemas.columns import HF_NAMES, STANDARD_COLUMNS, Column
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, inside, saved_files
 from packprep.schemas.findings import Finding
-from packprep.schemas.names import HF_NAMES, to_boundaries
+from packprep.schemas.names import to_boundaries
 from packprep.schemas.validate import sound_parts
 from packprep.schemas.views import list_view
 from packprep.support.errors import InputError

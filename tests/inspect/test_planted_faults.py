@@ -20,9 +20,8 @@ from packprep.derive.merge import merge
 from packprep.inspect import retokenize
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
-from packprep.schemas.columns import STANDARD_COLUMNS, Column
+from packprep.schemas.columns import HF_NAMES, STANDARD_COLUMNS, Column
 from packprep.schemas.index_table import _DTYPES
-from packprep.schemas.names import HF_NAMES
 from packprep.tokens.index_shards import as_packs
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
