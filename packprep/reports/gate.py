@@ -8,7 +8,7 @@ Numbers that describe settings must not change.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -217,27 +217,23 @@ def _compared(
     row, value = figure_row(name), figure_of(name, values)
     tolerance = asked or Tolerance(row.tolerance or 0, row.relative)
     amount = tolerance.amount * abs(baseline) if tolerance.relative else tolerance.amount
-    if row.better == "nearer 0":
-        worse = None if value is None else abs(value) - abs(baseline)
-        allowed = f"it may move away from 0 by {_amount(name, tolerance)}"
-    elif row.better == "lower above 1":
-        worse = None if value is None else max(value, 1) - max(baseline, 1)
-        allowed = f"above 1 it may rise by {_amount(name, tolerance)}"
-    elif row.better in ("higher", "lower"):
-        sign = -1 if row.better == "higher" else 1
-        worse = None if value is None else sign * (value - baseline)
-        allowed = f"it may {'fall' if sign < 0 else 'rise'} by {_amount(name, tolerance)}"
-    else:
-        worse = None if value is None else abs(value - baseline)
-        allowed = f"it may change by {_amount(name, tolerance)}"
-    if not amount:
-        allowed = {
-            "higher": "it may not fall",
-            "lower": "it may not rise",
-            "lower above 1": "above 1 it may not rise",
-        }.get(row.better, "it may not change")
+    difference, words = _WORSE.get(row.better, _OTHER)
+    worse = None if value is None else difference(value, baseline)
+    allowed = (
+        f"{words} by {_amount(name, tolerance)}" if amount else words.replace("may", "may not")
+    )
     passed = worse is not None and worse <= amount + _ROUNDING * max(1.0, abs(baseline))
     return NumberVerdict(name=name, baseline=baseline, value=value, allowed=allowed, passed=passed)
+
+
+_WORSE: Mapping[str, tuple[Callable[[float, float], float], str]] = {
+    "higher": (lambda now, was: was - now, "it may fall"),
+    "lower": (lambda now, was: now - was, "it may rise"),
+    "lower above 1": (lambda now, was: max(now, 1) - max(was, 1), "above 1 it may rise"),
+    "nearer 0": (lambda now, was: abs(now) - abs(was), "it may move away from 0"),
+}
+"""How much worse a number got, and words for an allowed change, by the direction that is better."""
+_OTHER = (lambda now, was: abs(now - was), "it may change")
 
 
 def _amount(name: str, tolerance: Tolerance) -> str:

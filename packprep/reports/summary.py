@@ -27,80 +27,43 @@ def cards(facts: Facts) -> list[dict[str, str]]:
         if report["gap"] > 0
         else "the proven minimum"
     )
-    return [
-        {
-            "title": "Packs are filled to",
-            "figure": percent(report["utilization"]),
-            "note": "of their length; the rest is wasted compute",
-            "state": _state(report["utilization"], 0.98, 0.9),
-        },
-        {
-            "title": "Tokens lost",
-            "figure": percent(share),
-            "note": f"{lost_tokens:,} of {wanted:,} are in no pack",
-            "state": _state(-share, 0, -_MUCH_LOST),
-        },
-        {"title": "Packs", "figure": f"{report['packs']:,}", "note": over, "state": ""},
-        {
-            "title": "Documents",
-            "figure": f"{documents['in']:,}",
-            "state": "",
-            "note": ", ".join(excluded) or "none empty, none left out",
-        },
-        {
-            "title": "Documents in a pack",
-            "figure": f"{spread['p50']:,}",
-            "state": "",
-            "note": f"is the median; 95% of packs have up to {spread['p95']:,}, "
-            f"the maximum is {spread['max']:,}",
-        },
-        *_step_time(facts),
-        *_trained(facts),
+    most = f"95% of packs have up to {spread['p95']:,}, the maximum is {spread['max']:,}"
+    shown = [
+        _card(
+            "Packs are filled to",
+            percent(report["utilization"]),
+            "of their length; the rest is wasted compute",
+            _state(report["utilization"], 0.98, 0.9),
+        ),
+        _card(
+            "Tokens lost",
+            percent(share),
+            f"{lost_tokens:,} of {wanted:,} are in no pack",
+            _state(-share, 0, -_MUCH_LOST),
+        ),
+        _card("Packs", f"{report['packs']:,}", over),
+        _card(
+            "Documents", f"{documents['in']:,}", ", ".join(excluded) or "none empty, none left out"
+        ),
+        _card("Documents in a pack", f"{spread['p50']:,}", f"is the median; {most}"),
     ]
+    if facts.ranks > 1:
+        note = f"relative to equal work on each of {facts.ranks} GPUs"
+        shown.append(_card("Step time", f"{report['straggler']:.2f}×", note))
+    if "loss_tokens" in report and "loss_utilization" in report:
+        note = f"of the room: {report['loss_tokens']:,} tokens have a label"
+        shown.append(_card("Tokens trained on", percent(report["loss_utilization"]), note))
+    return shown
+
+
+def _card(title: str, figure: str, note: str, state: str = "") -> dict[str, str]:
+    return {"title": title, "figure": figure, "note": note, "state": state}
 
 
 def lost_and_drawn(tokens: Ledger) -> tuple[int, int, float]:
     """Tokens lost, tokens that should be in the packs, and the share of these that is lost."""
     drawn = Sums.of_ledger(tokens).drawn
     return drawn.tokens_lost, drawn.tokens_in, drawn.tokens_lost_share
-
-
-def _step_time(facts: Facts) -> list[dict[str, str]]:
-    """The card of the step time; none for one GPU."""
-    note = f"relative to equal work on each of {facts.ranks} GPUs"
-    card = {
-        "title": "Step time",
-        "figure": f"{facts.report['straggler']:.2f}×",
-        "note": note,
-        "state": "",
-    }
-    return [card] if facts.ranks > 1 else []
-
-
-def _trained(facts: Facts) -> list[dict[str, str]]:
-    """The card of the loss; none without labels."""
-    if (tokens := facts.measured.loss_tokens) is None:
-        return []
-    report = facts.report
-    shorter = sum(
-        phase["packs"] * (report["max_length"] - phase["max_length"])
-        for phase in report.get("phases", ())
-    )
-    sums = Sums(
-        loss_tokens=tokens,
-        packs=report["packs"],
-        max_length=report["max_length"],
-        shorter=shorter,
-    )
-    note = f"of the room: {tokens:,} tokens have a label"
-    return [
-        {
-            "title": "Tokens trained on",
-            "figure": percent(sums.loss_utilization),
-            "note": note,
-            "state": "",
-        }
-    ]
 
 
 def _state(value: float, good: float, fair: float) -> str:

@@ -134,7 +134,7 @@ ALLOWED = {
     "tokens_lost": ((20, "+4", "was 15 and is 20"), (20, "+5", None)),
     # Compared by its distance from 0.
     "bias": (
-        (0.6, "0", "it may not change"),
+        (0.6, "0", "it may not move away from 0"),
         (-0.6, "0.05", "it may move away from 0 by 0.05"),
         (0.5, "0", None),
     ),
