@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.schemas.index.packs import IndexBatch
-from packprep.schemas.index.runs import Copy, TokenRuns, copy_runs
+from packprep.schemas.index.runs import Copy, copy_by, copy_runs
+from packprep.schemas.index.stored_plan import IndexBatch
 from packprep.schemas.index.token_store import TokenStore
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.views import list_view
@@ -142,67 +142,21 @@ class IndexShard(StoredShard):
         return rows, pack - starts[number]
 
 
-# Functions of numba, set by `compiled_copy`. Globals, because numba keeps what it compiled by the
-# values that a closure holds, and these are others in each process.
-_carray: Any = None
-_pointer: Any = None
-
-
-def _copy_all(
-    runs: Any, like: Any, first: Any, last: Any, before: Any, after: Any, out: Any
-) -> None:
-    """`copy_runs`, for numba. runs: `TokenRuns.packed`. like: empty, of the type of the values."""
-    cursor = 0
-    for run in range(first, last):
-        address, length = runs[4 * run], runs[4 * run + 1]
-        bos, padded = runs[4 * run + 2], runs[4 * run + 3]
-        end = cursor + padded
-        if bos != 0:
-            out[cursor] = before
-            cursor += 1
-        if length > 0:
-            values = _carray(_pointer(address), length, like.dtype)
-            part = out[cursor : cursor + length]  # from 0 on, so that the loop is vectorised
-            for place in range(length):
-                part[place] = values[place]
-            cursor += length
-        for rest in range(cursor, end):
-            out[rest] = after
-        cursor = end
-
-
 @lru_cache(maxsize=1)
 def compiled_copy() -> Copy | None:
     """`copy_runs`, compiled; None if numba is not installed.
 
     It is compiled when it is first called with values of a type, and kept on disk.
     """
-    global _carray, _pointer
     try:
-        from numba import carray, njit, types
-        from numba.core import cgutils
-        from numba.extending import intrinsic
+        from numba import njit
+
+        from packprep.schemas.index.copy_loop import copy_loop
     except ImportError:
         return None
-
-    @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
-    def pointer(typing_context: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-        return types.voidptr(address), codegen
-
-    _carray, _pointer = carray, pointer
     with warnings.catch_warnings():  # where no folder can keep it, it is compiled each time
         warnings.simplefilter("ignore")
         try:
-            compiled = njit(nogil=True, cache=True)(_copy_all)
+            return copy_by(njit(nogil=True, cache=True)(copy_loop))
         except RuntimeError:
-            compiled = njit(nogil=True)(_copy_all)
-
-    def copy(
-        runs: TokenRuns, first: int, last: int, before: int, after: int, out: NDArray[Any]
-    ) -> None:
-        compiled(runs.packed, runs.like, first, last, before, after, out)
-
-    return copy
+            return copy_by(njit(nogil=True)(copy_loop))

@@ -18,8 +18,8 @@ from packprep.exports.export import export
 from packprep.inspect.verify import verify
 from packprep.loaders import MaxTextSource, PackedLoader, PackedShards
 from packprep.output.shard_writer import ShardLayout
-from packprep.packing.kernels.gather import Pointers
 from packprep.schemas import Column, FormatError, read_manifest
+from packprep.schemas.index.runs import Pointers
 from packprep.support.errors import ConfigError
 from packprep.windows.planner import plan_window
 from tests.helpers.command import run

@@ -30,10 +30,10 @@ from packprep.inspect.reencode import (
 )
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
-from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import NO_LOSS, STANDARD_COLUMNS, WHOLE_ROW, Column
 from packprep.schemas.findings import Finding, Findings
+from packprep.schemas.index.runs import Pointers
 from packprep.support.errors import PackprepError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.progress import Progress

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,33 +19,17 @@ from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.hashing_file import HashingFile
 from packprep.output.shard_folder import ShardFolder
-from packprep.packing.kernels import gather
-from packprep.packing.kernels.gather import Pointers
+from packprep.packing.kernels.gather import copy_compiled
 from packprep.schemas.canonical import parse_json
-from packprep.schemas.columns import (
-    FILLER,
-    NO_LOSS,
-    STANDARD_COLUMNS,
-    Column,
-    columns_of_type,
-    shard_schema,
-    token_type,
-)
+from packprep.schemas.columns import STANDARD_COLUMNS, Column, columns_of_type
+from packprep.schemas.index.packs import PlannedPacks
 from packprep.schemas.manifest import FileEntry
-from packprep.schemas.names import (
-    Names,
-    array,
-    needed_columns,
-    stored_batch,
-    stored_columns,
-    stored_schema,
-)
+from packprep.schemas.names import Names, needed_columns, stored_columns, stored_schema
 from packprep.schemas.validate import check_batch
 from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
 from packprep.windows.index_rows import columns_of_index, index_batches
-from packprep.windows.placement import Packs, SegmentRows
-from packprep.windows.tree_columns import TreeColumns, tree_columns
+from packprep.windows.placement import Packs
 
 # Larger record batches hash and write slower: they do not fit the processor's cache.
 BATCH_TOKENS = 1 << 19
@@ -62,7 +46,6 @@ class ShardLayout:
     vocab_size: int
     bos_id: int
     pad_id: int
-    train_overlap: bool = False  # True if a token that two pieces share has a label in both
     names: Names = "packprep"
     added: tuple[str, ...] = ()  # columns that are written only because `names` needs them
     index: tuple[Column, ...] = ()  # columns of an index, written in place of all others
@@ -108,7 +91,7 @@ class ShardLayout:
         names += ["labels"] if "labels" in (*chosen, *added) else []
         names += ["segment_lengths"] if padded else []
         if trees:
-            added_names, carried = tree_columns(carried)
+            added_names, carried = _tree_columns(carried)
             names += added_names
         types = columns_of_type(tokenizer.shard_type(config.token_type), config.max_length)
         standard = tuple(types[name] for name in names)
@@ -118,11 +101,25 @@ class ShardLayout:
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos.id if tokenizer.bos else 0,
             pad_id=tokenizer.pad_id,
-            train_overlap=config.train_overlap,
             names=config.names,
             added=tuple(added),
             index=columns_of_index(config),
         )
+
+
+def _tree_columns(carried: Sequence[Column]) -> tuple[list[str], list[Column]]:
+    """Names of the columns that trees need, and the carried columns, with a value for each row."""
+    own = {column.name for column in carried}
+    names = ["segment_parents", "label_weights", "row_ids", "row_starts"]
+    names += ["row_turns"] if "turn_ids" in own else []
+    names += ["row_sides"] if "pair_sides" in own else []
+    names += ["row_segments", "row_ends", "row_trained", "row_label_starts"]
+    return names, [
+        Column(name=column.name, kind="row", dtype=column.dtype)
+        if column.kind == "segment" and column.name not in STANDARD_COLUMNS
+        else column
+        for column in carried
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,100 +282,9 @@ def write_batches(
 
 def record_batch(packs: Packs, first: int, last: int, layout: ShardLayout) -> pa.RecordBatch:
     """Packs first..last - 1 as one record batch in the columns of a file."""
-    rows, documents = packs.rows(first, last), packs.documents
-    ends = np.append(0, np.cumsum(rows.padded))
-    tokens = np.empty(int(ends[-1]), token_type(layout.columns))
-    _gather(rows, documents.tokens, layout.bos_id, layout.pad_id, tokens)
-    offsets = rows.offsets
-    starts = {
-        "token": ends[offsets],
-        "segment": offsets,
-        "boundary": offsets + np.arange(len(offsets)),
-    }
-    trees = None if rows.trees is None else TreeColumns.of(rows, rows.trees, documents)
-    if trees is not None:
-        starts["row"] = trees.rows.offsets
-    arrays = []
-    for column in layout.columns:
-        values = np.empty(int(starts[column.kind][-1]), column.numpy_dtype)
-        match column.name:
-            case "tokens":
-                values = tokens
-            case "position_ids":
-                gather.fill_positions(rows.padded, values)
-                if trees is not None:
-                    values += np.repeat(trees.rows.start, rows.padded).astype(values.dtype)
-            case "cu_seqlens":
-                gather.fill_cu_seqlens(rows.padded, offsets, values)
-            case "document_ids":
-                values[:] = rows.document_id
-            case "document_starts":
-                values[:] = rows.start
-            case "segment_lengths":
-                values[:] = rows.real
-            case "labels" if trees is not None:
-                values[:] = tokens
-                if trees.rows.trees.own_labels:
-                    _gather(rows, documents.aligned["labels"], NO_LOSS, NO_LOSS, values)
-                values[trees.weights.of_tokens == 0] = NO_LOSS
-            case "labels":
-                _fill_labels(
-                    rows, documents.aligned.get("labels"), tokens, layout.train_overlap, values
-                )
-            case "pair_ids":
-                values[:] = rows.document_id
-            case "turn_ids":
-                turns = documents.values["turn_ids"][rows.document]
-                values[:] = np.where(rows.filler, FILLER, turns)
-            case "pair_sides":
-                second = rows.start >= documents.values["pair_split"][rows.document]
-                values[:] = np.where(rows.filler, FILLER, second)
-            case name if trees is not None and trees.has(column):
-                values[:] = trees.values(name)
-            case name if column.kind == "token":
-                _gather(rows, documents.aligned[name], 0, 0, values)
-            case name:
-                values[:] = np.where(rows.filler, 0, documents.values[name][rows.document])
-        arrays.append(
-            pa.ListArray.from_arrays(
-                cast("pa.Int32Array", array(starts[column.kind].astype(np.int32))), array(values)
-            )
-        )
-    batch = pa.record_batch(arrays, schema=shard_schema(layout.columns))
-    return stored_batch(batch, layout.names)
-
-
-def _gather(
-    rows: SegmentRows, column: Pointers, before: int, after: int, out: NDArray[Any]
-) -> None:
-    """Gather a token column. before: value of an extra BOS. after: value of padding."""
-    runs = rows.runs
-    gather.fill_values(runs.values(column), runs.count, runs.padded, runs.bos, before, after, out)
-
-
-def _fill_labels(
-    rows: SegmentRows,
-    stored: Pointers | None,
-    tokens: NDArray[Any],
-    train_overlap: bool,
-    out: NDArray[np.int32],
-) -> None:
-    """Fill in the labels of the rows' tokens; windows/labels.py says which tokens have none.
-
-    stored: labels or loss masks, if the rows have them.
-    """
-    if stored is None:
-        out[:] = tokens
-    elif stored.dtype == np.int8:
-        mask = np.empty(len(tokens), np.int8)
-        _gather(rows, stored, 0, 0, mask)
-        gather.labels_of_mask(tokens, mask, out)
-    else:
-        _gather(rows, stored, NO_LOSS, NO_LOSS, out)
-    head = np.ones(len(rows.count), np.int64)
-    if rows.repeated is not None and not train_overlap:
-        head = np.maximum(head, rows.bos + rows.repeated.astype(np.int64))
-    gather.clear_labels(head, rows.real, rows.padded, out)
+    plan, ids = packs.plan(first, last), (layout.bos_id, layout.pad_id)
+    batch = PlannedPacks(plan, packs.documents.at, layout.columns, ids, copy_compiled)
+    return batch.record_batch(layout.names)
 
 
 def iterate_batches(packs: Packs, layout: ShardLayout) -> Iterator[pa.RecordBatch]:

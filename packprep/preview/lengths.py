@@ -22,7 +22,6 @@ from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_folder import ShardFolder
 from packprep.output.shard_writer import ShardLayout, write_shard
-from packprep.packing.kernels.gather import Pointers
 from packprep.preview.stored_lengths import (
     Lengths,
     find_store,
@@ -34,6 +33,7 @@ from packprep.preview.stored_lengths import (
     scale_of,
 )
 from packprep.schemas.files import MANIFEST
+from packprep.schemas.index.runs import Pointers
 from packprep.schemas.storage.places import Directory, files_at, finished_output
 from packprep.sources.reading import row_shape
 from packprep.sources.resolve import check_local, resolve

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.figures import terms
-from packprep.packing.kernels.gather import Pointers
 from packprep.packing.plan import PackPlan
+from packprep.schemas.index.runs import Pointers
 from packprep.windows.documents import Documents
 from packprep.windows.placement import Packs
 from packprep.windows.planner import (

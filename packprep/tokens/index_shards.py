@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from packprep.packing.kernels import gather
-from packprep.packing.kernels.gather import Pointers
+from packprep.packing.kernels.gather import copy_compiled
 from packprep.schemas.errors import FormatError
-from packprep.schemas.index.packs import IndexBatch
-from packprep.schemas.index.runs import TokenRuns
+from packprep.schemas.index.stored_plan import IndexBatch
 from packprep.schemas.index.token_store import Stores, TokenStore, store_places
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
@@ -19,17 +15,6 @@ from packprep.support.errors import ConfigError
 
 AsPacks = Callable[[FileEntry, pa.RecordBatch, int], pa.RecordBatch]
 """f(shard, record batch of the file, number of its first pack) -> its packs."""
-
-
-def copy_compiled(
-    runs: TokenRuns, first: int, last: int, before: int, after: int, out: NDArray[Any]
-) -> None:
-    """See `packprep.schemas.index.runs.Copy`."""
-    part = slice(first, last)
-    values = Pointers(runs.address[part], runs.dtype, runs.views)
-    gather.fill_values(
-        values, runs.count[part], runs.padded[part], runs.bos[part], before, after, out
-    )
 
 
 def as_packs(

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from packprep.packing.kernels.common import smaller
 from packprep.packing.kernels.compiled import Out, inlined, kernel
-from packprep.packing.kernels.gather import Pointers, pointer
+from packprep.schemas.index.copy_loop import pointer
+from packprep.schemas.index.runs import Pointers
 from packprep.support.arrays import Int32, Int64
 
 _BLOCK = 16  # values that are compared without a branch

@@ -11,7 +11,8 @@ from numba import carray
 from numpy.typing import NDArray
 
 from packprep.packing.kernels.compiled import Out, kernel
-from packprep.packing.kernels.gather import Pointers, pointer
+from packprep.schemas.index.copy_loop import pointer
+from packprep.schemas.index.runs import Pointers
 from packprep.support.arrays import Int32, Int64
 
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
-from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import STANDARD_COLUMNS, Column, DType, Kind
 from packprep.schemas.errors import FormatError
+from packprep.schemas.index.runs import Pointers
 from packprep.schemas.index.token_file import read_stream
 from packprep.schemas.views import list_view
 from packprep.sources.position import Extent
@@ -74,11 +74,44 @@ class Documents:
             row=None if self.row is None else self.row[kept],
         )
 
+    def at(self, rows: NDArray[Any]) -> "DocumentRows":
+        """Some of the documents, by their indices."""
+        return DocumentRows(self, rows)
+
     @property
     def labels(self) -> Labels | None:
         """Labels of the documents; None if every token is trained."""
         column = self.aligned.get("labels")
         return None if column is None else Labels(values=column)
+
+
+@dataclass(frozen=True)
+class DocumentRows:
+    """Documents of a window; see `StoredRows`. rows: indices of them."""
+
+    documents: Documents
+    rows: NDArray[Any]
+
+    def has(self, name: str) -> bool:
+        """See `StoredRows.has`."""
+        return name in self.documents.aligned
+
+    def pointers(self, name: str) -> Pointers:
+        """See `StoredRows.pointers`."""
+        documents = self.documents
+        column = documents.tokens if name == "tokens" else documents.aligned[name]
+        return column.take(self.rows)
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        """See `StoredRows.numbers`."""
+        values: NDArray[Any] = self.documents.values[name][self.rows]
+        return values
+
+    @property
+    def document_ids(self) -> NDArray[np.int64]:
+        """See `StoredRows.document_ids`."""
+        ids: NDArray[np.int64] = self.documents.id[self.rows]
+        return ids
 
 
 def form_epochs(files: Sequence[_Slice], config: BuildConfig) -> list[list[list[_Slice]]]:

@@ -1,7 +1,7 @@
 """Packs to the shards of an index output: their plan, without tokens.
 
-`schemas/README.md` describes the columns. A reader gathers from them, and from the token files, the
-same record batches that `shard_writer.record_batch` makes.
+`schemas/README.md` describes the columns. A reader makes the same packs of them, and of the token
+files, as a build that writes shards: both by `packprep.schemas.index.packs`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,6 @@ from packprep.config.build_config import BuildConfig
 from packprep.schemas.columns import FILLER, Column
 from packprep.schemas.index_table import (
     TOKENS,
-    TREE_COLUMNS,
     IndexTable,
     TokenFileEntry,
     index_columns,
@@ -25,7 +24,6 @@ from packprep.schemas.names import list_array
 from packprep.schemas.views import ListView
 from packprep.tokens.store import TokenFile
 from packprep.windows.placement import Packs
-from packprep.windows.tree_columns import TreeColumns
 
 
 def columns_of_index(config: BuildConfig) -> tuple[Column, ...]:
@@ -48,31 +46,20 @@ def index_batches(
     packs: Packs, parts: Sequence[tuple[int, int]], columns: Sequence[Column]
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of an index: packs parts[i][0]..parts[i][1] - 1 each, one after another."""
-    if packs.trees is not None and len(parts) > 1:  # their weights are counted for one batch
-        for part in parts:
-            yield from index_batches(packs, [part], columns)
-        return
     if not parts:
         return
     first, last = parts[0][0], parts[-1][1]
-    rows, of_documents = packs.rows(first, last), packs.documents.row
+    plan, of_documents = packs.plan(first, last), packs.documents.row
     assert of_documents is not None
-    values: dict[str, Any] = {
-        "store_rows": np.where(rows.filler, FILLER, of_documents[rows.document]),
-        "document_starts": rows.start,
-        "lengths": rows.padded,
-        "bos": rows.bos,
-        "segment_lengths": rows.real,
-        "repeated": _or(rows.repeated, 0),
-        "front": rows.count if rows.front is None else np.minimum(rows.front, rows.count),
-        "hole": np.where(rows.filler, 0, _or(rows.hole, 0)),
-    }
-    starts = {"segment": rows.offsets}
-    if rows.trees is not None:
-        trees = TreeColumns.of(rows, rows.trees, packs.documents)
-        starts["row"] = rows.trees.offsets
-        values["row_store_rows"] = of_documents[trees.document]
-        values |= {name: trees.values(name) for name in TREE_COLUMNS if name not in values}
+    values: dict[str, Any] = {"repeated": 0, "hole": 0}
+    values["front"] = plan.columns["segment_lengths"] - plan.columns["bos"]
+    values.update(plan.columns)
+    rows = values["store_rows"]
+    values["store_rows"] = np.where(rows < 0, FILLER, of_documents[rows])
+    starts = {"segment": plan.offsets}
+    if plan.row_offsets is not None:
+        starts["row"] = plan.row_offsets
+        values["row_store_rows"] = of_documents[values["row_store_rows"]]
     stored: list[tuple[str, NDArray[Any]]] = []
     for column in columns:
         whole = np.broadcast_to(values[column.name], int(starts[column.kind][-1]))
@@ -85,10 +72,6 @@ def index_batches(
             lists = (offsets - offsets[0]).astype(np.int32)
             arrays.append(list_array(ListView(lists, whole[int(offsets[0]) : int(offsets[-1])])))
         yield pa.record_batch(arrays, schema=schema)
-
-
-def _or(values: NDArray[np.int32] | None, default: int) -> Any:
-    return default if values is None else values
 
 
 def index_table(

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from packprep.packing.kernels.common import larger
 from packprep.packing.kernels.compiled import Out, kernel
-from packprep.packing.kernels.gather import Pointers, pointer
 from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.index.copy_loop import pointer
+from packprep.schemas.index.runs import Pointers
 from packprep.support.arrays import Bools, Int32, Int64
 
 

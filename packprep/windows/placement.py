@@ -6,13 +6,15 @@ hundreds of millions of segments, and needs 85 bytes of memory for each, plan in
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.packing.kernels.gather import Pointers
 from packprep.packing.order import permuted
 from packprep.schemas.columns import FILLER
+from packprep.schemas.index.packs import PacksPlan
+from packprep.schemas.trees import ranges_at
 from packprep.support.arrays import Int64
 from packprep.windows.documents import Documents
 from packprep.windows.segments import Segments
@@ -84,131 +86,59 @@ class Packs:
             offsets=np.append(self.offsets, self.offsets[-1] + 1 + np.arange(packs)),
         )
 
-    def rows(self, first: int, last: int) -> "SegmentRows":
-        """Segments of packs first..last - 1, in pack order."""
-        order = self.order[self.offsets[first] : self.offsets[last]]
-        filler = order < 0
-        chosen, documents = self.segments.take(order), self.documents
-        return SegmentRows(
-            document=chosen.document,
-            document_id=np.where(filler, FILLER, documents.id[chosen.document]),
-            start=np.where(filler, 0, chosen.start),
-            count=np.where(filler, 0, chosen.count).astype(np.int64),
-            bos=chosen.bos & ~filler,
-            padded=np.where(filler, 1, self.padded[order]).astype(np.int64),
-            filler=filler,
-            repeated=chosen.repeated,
-            front=chosen.front,
-            hole=chosen.hole,
-            offsets=self.offsets[first : last + 1] - self.offsets[first],
-            trees=None if self.trees is None else self._tree_rows(self.trees, first, last),
-        )
+    def plan(self, first: int, last: int) -> PacksPlan:
+        """Plan of packs first..last - 1, in the columns that they need.
 
-    def _tree_rows(self, trees: Trees, first: int, last: int) -> "TreeRows":
-        """Rows of the trees of packs first..last - 1."""
-        offsets = self.offsets[first : last + 1] - self.offsets[first]
-        order = self.order[self.offsets[first] : self.offsets[last]]
-        parent = np.where(order >= 0, trees.parent[order], -1)
-        place = np.arange(len(order))
-        # Nodes of a tree are consecutive, in the pack as in the window.
-        parent = np.where(parent >= 0, place - (order - parent), -1)
-        roots = np.flatnonzero((order >= 0) & (parent < 0))
-        tree = np.searchsorted(trees.roots, order[roots])
-        firsts, ends = trees.tree_rows[tree], trees.tree_rows[tree + 1]
-        counts = ends - firsts
-        before = np.append(0, np.cumsum(counts))
-        number = np.arange(before[-1]) + np.repeat(firsts - before[:-1], counts)
-        shift = np.repeat(roots - order[roots], counts)
-        return TreeRows(
-            number=number,
-            segment=order,
-            last=trees.last[number] + shift,
-            parent=parent,
-            start=np.where(order >= 0, trees.start[order], 0),
-            offsets=before[np.searchsorted(roots, offsets)],
-            trees=trees,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentRows:
-    """Segments of consecutive packs, in pack order.
-
-    offsets: [packs + 1], the beginning of each pack; every other array is [segments]. document:
-    index into the arrays of documents, 0 where filler is True. padded: tokens in the shard. start,
-    count, bos, repeated, front, hole: see Segments.
-    """
-
-    document: NDArray[np.int32]
-    document_id: Int64
-    start: NDArray[np.int32]
-    count: Int64
-    bos: NDArray[np.bool_]
-    padded: Int64
-    filler: NDArray[np.bool_]
-    repeated: NDArray[np.int32] | None
-    front: NDArray[np.int32] | None
-    hole: NDArray[np.int32] | None
-    offsets: Int64
-    trees: "TreeRows | None" = None
-
-    @property
-    def real(self) -> Int64:
-        """Tokens without padding, [segments]."""
-        return self.count + self.bos
-
-    @cached_property
-    def runs(self) -> "Runs":
-        """Runs to copy: the tokens of each segment, in two runs if there is a hole in them."""
-        start = self.start.astype(np.int64)
-        runs = Runs(
-            document=self.document, start=start, count=self.count, bos=self.bos, padded=self.padded
-        )
-        if self.front is None or self.hole is None:
-            return runs
-        front = np.minimum(self.front, self.count)  # 0 for filler
-        # Runs 2i and 2i + 1 are segment i: the part before the hole with its BOS, and the rest with
-        # the padding.
-        return Runs(
-            document=np.repeat(self.document, 2),
-            start=np.stack([start, start + front + self.hole], axis=1).ravel(),
-            count=np.stack([front, self.count - front], axis=1).ravel(),
-            bos=np.stack([self.bos, np.zeros_like(self.bos)], axis=1).ravel(),
-            padded=np.stack([front + self.bos, self.padded - front - self.bos], axis=1).ravel(),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """Tokens that are consecutive in a document and in a pack, [runs] each; see SegmentRows."""
-
-    document: NDArray[np.int32]
-    start: Int64
-    count: Int64
-    bos: NDArray[np.bool_]
-    padded: Int64
-
-    def values(self, of_documents: Pointers) -> Pointers:
-        """Pointers to the first value of each run in a column, [runs].
-
-        of_documents: pointers to the first value of each document, [documents].
+        `store_rows` are indices into `documents`.
         """
-        return of_documents.shifted(self.document, self.start)
+        order = self.order[self.offsets[first] : self.offsets[last]]
+        filler, chosen = order < 0, self.segments.take(order)
+
+        def or_filler(values: NDArray[Any], of_filler: int) -> NDArray[Any]:
+            return np.where(filler, of_filler, values) if has_filler else values
+
+        has_filler = bool(filler.any())
+        count, bos = or_filler(chosen.count, 0), or_filler(chosen.bos, 0).astype(np.bool_)
+        columns: dict[str, NDArray[Any]] = {
+            "store_rows": or_filler(chosen.document, FILLER),
+            "document_starts": or_filler(chosen.start, 0),
+            "lengths": or_filler(self.padded[order], 1).astype(np.int64),
+            "bos": bos,
+            "segment_lengths": count + bos,
+        }
+        if chosen.repeated is not None:
+            columns["repeated"] = chosen.repeated
+        if chosen.front is not None and chosen.hole is not None:
+            columns["front"] = np.minimum(chosen.front, count)
+            columns["hole"] = or_filler(chosen.hole, 0)
+        offsets = self.offsets[first : last + 1] - self.offsets[first]
+        if self.trees is None:
+            return PacksPlan(columns=columns, offsets=offsets)
+        of_trees, row_offsets = _tree_columns(self.trees, order, offsets)
+        return PacksPlan(columns=columns | of_trees, offsets=offsets, row_offsets=row_offsets)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TreeRows:
-    """Rows of the trees of consecutive packs; segments are numbered from the first of these packs.
+def _tree_columns(
+    trees: Trees, order: Int64, offsets: Int64
+) -> tuple[dict[str, NDArray[Any]], Int64]:
+    """Columns of a plan with trees, and the first row of each pack, [packs + 1].
 
-    number: [rows], in `trees`. last: [rows], the segment at which each ends. segment: [segments],
-    the node in `trees`, or FILLER. parent: [segments], the segment before, or -1. start:
-    [segments], tokens before each on its path. offsets: [packs + 1], the first row of each pack.
+    order: [segments], the node of each in `trees`, or FILLER. offsets: [packs + 1].
     """
-
-    number: Int64
-    last: Int64
-    segment: Int64
-    parent: Int64
-    start: Int64
-    offsets: Int64
-    trees: Trees
+    first = np.repeat(offsets[:-1], np.diff(offsets))
+    parent = np.where(order >= 0, trees.parent[order], -1)
+    # Nodes of a tree are consecutive, in the pack as in the window.
+    shift = np.arange(len(order)) - order
+    roots = np.flatnonzero((order >= 0) & (parent < 0))
+    tree = np.searchsorted(trees.roots, order[roots])
+    firsts, counts = trees.tree_rows[tree], np.diff(trees.tree_rows)[tree]
+    row, of_root = ranges_at(firsts, counts), np.repeat(roots, counts)
+    columns = {
+        "segment_parents": np.where(parent >= 0, parent + shift - first, -1),
+        "row_store_rows": trees.rows.document[row],
+        "row_starts": trees.rows.start[row],
+        "row_segments": trees.last[row] + shift[of_root] - first[of_root],
+        "row_trained": trees.weights.trained[row],
+        "row_label_starts": trees.weights.begin[row],
+    }
+    return columns, np.append(0, np.cumsum(counts))[np.searchsorted(roots, offsets)]

@@ -18,8 +18,9 @@ from packprep.packing.account import Dropped, Sums
 from packprep.packing.api import pack_lengths
 from packprep.packing.figures import PlannedWindow, window_figures
 from packprep.packing.kernels.common import shuffle
-from packprep.packing.kernels.gather import Pointers, tokens_at
+from packprep.packing.kernels.gather import tokens_at
 from packprep.packing.plan import PackPlan
+from packprep.schemas.index.runs import Pointers
 from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
@@ -230,7 +231,8 @@ def packs_of(
     """
     packs = Packs(
         documents=documents,
-        segments=segments,
+        # With train_overlap, tokens that two pieces share have a label in both.
+        segments=replace(segments, repeated=None) if config.train_overlap else segments,
         padded=plan.lengths,
         order=plan.order,
         offsets=plan.offsets,

@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from packprep.config.build_config import BuildConfig
-from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import NO_LOSS
+from packprep.schemas.index.runs import Pointers
 from packprep.schemas.names import array
 from packprep.support.arrays import Bools, Int32, Int64
 from packprep.trees.cut_trees import cut_oversized
@@ -33,12 +33,15 @@ _COUNTED = 1 << 22  # tokens whose weights are counted at a time
 class Trees:
     """Trees in the order of their first rows; a tree's nodes and rows are consecutive.
 
-    rows: in depth-first order. last: int64 [rows], the node at which each ends. head: int64 [rows],
-    first tokens without a label. nodes: the segments, in depth-first order. parent: int64 [nodes],
-    the node before, -1 at a root. start: int64 [nodes], tokens before the node on its path.
-    tree_rows: int64 [trees + 1], the first row of each tree. labels: of each row's first token, or
-    None if all tokens are trained. untrained: label of a token without loss. own_labels: True if
-    labels are other values than the tokens.
+    rows: in depth-first order.
+    last: int64 [rows], the node at which each ends.
+    head: int64 [rows], first tokens without a label.
+    nodes: the segments, in depth-first order.
+    parent: int64 [nodes], the node before, -1 at a root.
+    start: int64 [nodes], tokens before the node on its path.
+    tree_rows: int64 [trees + 1], the first row of each tree.
+    labels: of each row's first token, or None if all tokens are trained.
+    untrained: label of a token without loss.
     """
 
     rows: Segments
@@ -50,7 +53,6 @@ class Trees:
     tree_rows: Int64
     labels: Pointers | None
     untrained: int
-    own_labels: bool
 
     @cached_property
     def roots(self) -> Int64:
@@ -70,56 +72,33 @@ class Trees:
         trees: Int64 = np.cumsum(self.parent < 0) - 1
         return trees
 
-    def trained(self) -> tuple[Int32, Bools]:
-        """Tokens of each node that at least one row trains, and a mask of rows that fit.
-
-        A row fits if, from its first trained token on, it trains all tokens that any row trains:
-        then its labels follow from those of the tree. [nodes] and [rows].
-        """
+    @cached_property
+    def weights(self) -> "Weights":
+        """Trained tokens of all nodes and rows, counted for some trees at a time."""
         lengths = self.nodes.lengths.astype(np.int64)
-        counts = np.empty(len(lengths), np.int32)
-        fits = np.empty(len(self.last), np.bool_)
         roots = np.append(self.roots, len(lengths))
         before = np.append(0, np.cumsum(lengths))
-        tree = 0
+        weights, tree = Weights.zeros(len(lengths), len(self.last)), 0
         while tree < len(roots) - 1:
             goal = before[roots[tree]] + _COUNTED
             end = max(int(np.searchsorted(before[roots], goal, side="right")) - 1, tree + 1)
             nodes = slice(int(roots[tree]), int(roots[end]))
-            rows = np.arange(self.tree_rows[tree], self.tree_rows[end])
-            starts = before[nodes] - before[nodes.start]
-            weights = self.weights(
-                rows,
-                self.last[rows] - nodes.start,
-                np.arange(nodes.start, nodes.stop),
-                np.where(self.parent[nodes] < 0, -1, self.parent[nodes] - nodes.start),
-                starts,
-                int(before[nodes.stop] - before[nodes.start]),
-            )
-            counts[nodes] = np.add.reduceat(weights.of_tokens > 0, starts, dtype=np.int32)
-            fits[rows] = weights.fits
+            rows = slice(int(self.tree_rows[tree]), int(self.tree_rows[end]))
+            self._weigh(rows, nodes, before[nodes] - before[nodes.start], weights)
             tree = end
-        return counts, fits
+        return weights
 
-    def weights(
-        self,
-        rows: Int64,
-        last: Int64,
-        nodes: Int64,
-        parent: Int64,
-        place: Int64,
-        tokens: int,
-    ) -> "Weights":
-        """Weights of these rows: the number of them that train each token.
+    def _weigh(self, rows: slice, nodes: slice, place: Int64, weights: "Weights") -> None:
+        """Fill in the weights of consecutive trees.
 
-        rows, nodes: numbers. last, parent: indices into `nodes`. place: [nodes], index of the first
-        token of each among the `tokens` of the result.
+        place: [nodes], tokens of the nodes before each.
         """
-        weights = np.zeros(tokens, np.int32)
-        trained, begin, counts = (np.zeros(len(rows), np.int32) for _ in range(3))
-        chosen = self.nodes.take(nodes)
-        length, start, first = chosen.count.astype(np.int64), self.start[nodes], place + chosen.bos
-        labels = Pointers.null(len(rows)) if self.labels is None else self.labels.take(rows)
+        length, bos = self.nodes.count[nodes].astype(np.int64), self.nodes.bos[nodes]
+        last, start = self.last[rows] - nodes.start, self.start[nodes]
+        parent = np.where(self.parent[nodes] < 0, -1, self.parent[nodes] - nodes.start)
+        of_tokens = np.zeros(int((length + bos).sum()), np.int32)
+        begin, counts = weights.begin[rows], np.zeros(len(last), np.int32)
+        labels = Pointers.null(len(last)) if self.labels is None else self.labels.take(rows)
         fill_weights(
             labels.address,
             np.empty(0, labels.dtype),
@@ -129,33 +108,39 @@ class Trees:
             start,
             length,
             parent,
-            first,
-            weights,
-            trained,
+            place + bos,
+            of_tokens,
+            weights.trained[rows],
             begin,
         )
-        count_from(begin, last, start, length, parent, first, weights, counts)
-        # Tokens of a row are counted with its extra BOS.
-        return Weights(
-            of_tokens=weights,
-            trained=trained,
-            begin=begin + self.rows.bos[rows],
-            fits=counts == trained,
-        )
+        count_from(begin, last, start, length, parent, place + bos, of_tokens, counts)
+        begin += self.rows.bos[rows]  # tokens of a row are counted with its extra BOS
+        weights.of_nodes[nodes] = np.add.reduceat(of_tokens > 0, place, dtype=np.int32)
+        weights.fits[rows] = counts == weights.trained[rows]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Rows that train each token, and the trained tokens of each row.
+    """Trained tokens of nodes and rows.
 
-    of_tokens: [tokens]. trained: [rows]. begin: [rows], tokens before the first trained one; all
-    tokens if none is. fits: see `Trees.trained`.
+    of_nodes: [nodes], tokens that at least one row trains.
+    trained: [rows], tokens that each row trains.
+    begin: [rows], tokens before the first of them; all tokens if there is none.
+    fits: [rows], True if a row, from its first trained token on, trains all tokens that any row
+        trains: then its labels follow from those of the tree.
     """
 
-    of_tokens: Int32
+    of_nodes: Int32
     trained: Int32
     begin: Int32
     fits: Bools
+
+    @staticmethod
+    def zeros(nodes: int, rows: int) -> "Weights":
+        of_nodes, trained, begin = (np.zeros(count, np.int32) for count in (nodes, rows, rows))
+        return Weights(
+            of_nodes=of_nodes, trained=trained, begin=begin, fits=np.zeros(rows, np.bool_)
+        )
 
 
 def grow_trees(
@@ -163,7 +148,7 @@ def grow_trees(
 ) -> tuple[Trees, Int32, DocumentAccount]:
     """Merge the rows of each group: the trees, trained tokens of each node, and the account.
 
-    segments: the rows; those that do not fit (`Trees.trained`) are left alone. Prefixes of fewer
+    segments: the rows; those that do not fit (see `Weights`) are left alone. Prefixes of fewer
     than `min_shared` tokens are not shared. A tree that is larger than a pack, or has more segments
     than one may have, is cut, and the tokens that this repeats count as overlap.
     """
@@ -172,8 +157,7 @@ def grow_trees(
     while True:
         order, groups = _grouped(of_row, alone)
         trees, of_trees, shared = _grow(documents, segments.take(order), groups, config)
-        trained, fits = trees.trained()
-        if fits.all():
+        if (fits := trees.weights.fits).all():
             break
         alone[order[of_trees[~fits]]] = True
     written = np.where(trees.begins_tree, 0, shared)
@@ -187,7 +171,7 @@ def grow_trees(
         shared=by_document(shared),
         overlap=account.overlap + by_document(shared - written),
     )
-    return trees, trained, account
+    return trees, trees.weights.of_nodes, account
 
 
 def sharing_groups(documents: Documents) -> Int64:
@@ -241,7 +225,7 @@ def _grow(
     documents: Documents, rows: Segments, groups: Int64, config: BuildConfig
 ) -> tuple[Trees, Int64, Int64]:
     """Trees of rows in groups, the number of each of their rows, and its shared tokens."""
-    tokens, labels, own_labels, columns = _columns(documents, rows)
+    tokens, labels, columns = _columns(documents, rows)
     order, shared = merge_prefixes(tokens, rows.count, groups, columns)
     rows = rows.take(order)
     counts = rows.count.astype(np.int64)
@@ -258,15 +242,14 @@ def _grow(
         tree_rows=np.append(np.flatnonzero(kept == 0), len(kept)),
         labels=None if labels is None else labels.take(order),
         untrained=NO_LOSS if documents.labels is None else documents.labels.untrained,
-        own_labels=own_labels,
     )
     return trees, order, shared
 
 
 def _columns(
     documents: Documents, rows: Segments
-) -> tuple[Pointers, Pointers | None, bool, list[Pointers]]:
-    """First tokens and labels of the rows, True for own labels, and columns to compare.
+) -> tuple[Pointers, Pointers | None, list[Pointers]]:
+    """First tokens and labels of the rows, and columns to compare.
 
     Labels are compared only if they are not the tokens: then two rows may train other values.
     """
@@ -276,12 +259,12 @@ def _columns(
     values = aligned.pop("labels", None)
     columns = [column.shifted(rows.document, start) for column in aligned.values()]
     if values is None:
-        return tokens, None, False, columns
+        return tokens, None, columns
     labels = values.shifted(rows.document, start)
     own = labels.dtype != np.int8 and not are_tokens(
         labels, tokens, rows.count.astype(np.int64), NO_LOSS
     )
-    return tokens, labels, own, [*columns, labels] if own else columns
+    return tokens, labels, [*columns, labels] if own else columns
 
 
 def _node_segments(rows: Segments, row: Int64, start: Int64, end: Int64) -> Segments:

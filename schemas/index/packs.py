@@ -1,173 +1,159 @@
-"""One record batch of an index output: the columns of its packs, gathered from token files.
+"""From the plan of packs to their columns, gathered from token files.
 
-The small columns are made at once, with a few numpy passes. Values per token are copied when they
-are asked for, by numpy or by a compiled function of the caller.
+All packs are made here: shards, packs of an index, and what the loader reads of one. The small
+columns are made at once, with a few numpy passes. Values per token are copied when they are asked
+for, by numpy or by a compiled function of the caller.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..columns import FILLER, NO_LOSS, Column, shard_schema
-from ..errors import FormatError
-from ..index_table import IndexTable
 from ..names import Names, list_array, stored_batch
-from ..views import ListView, list_view
-from .runs import Copy, TokenRuns, copy_runs
-from .token_file import TokenPlaces
-from .token_store import Located, WindowRows
+from ..trees import ranges_at
+from ..views import ListView
+from .runs import Copy, Pointers, Runs, copy_runs
 from .trees import TreeIndex
 
 _Int64 = NDArray[np.int64]
 
 
-class IndexBatch:
-    """The packs of one record batch of an index output.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PacksPlan:
+    """Plan of consecutive packs, in the columns of an index; `schemas/README.md` describes them.
 
-    batch: of a shard. rows: documents of its window. columns: of the manifest, with packprep's
-    names. where, first_pack: file and number of the first pack, for messages.
+    columns: by name, the values of all packs, of any integers; `store_rows` are numbers of any
+        collection of documents.
+    offsets: int64 [packs + 1], first segment of each pack.
+    row_offsets: int64 [packs + 1], first row of each; None without trees.
+    """
 
-    offsets: int64 [packs + 1], first segment of each pack. starts: int64 [segments + 1], first
-    token of each segment in the batch, and the end. Raises FormatError if the batch is no plan of
-    packs over these documents.
+    columns: Mapping[str, NDArray[Any]]
+    offsets: _Int64
+    row_offsets: _Int64 | None = None
+
+
+class StoredRows(Protocol):
+    """Some documents of a collection, each as often as it is asked for, and their values."""
+
+    def has(self, name: str) -> bool:
+        """True if there are values of this name."""
+        ...
+
+    def pointers(self, name: str) -> Pointers:
+        """The first value of each document in a column with a value per token, [documents]."""
+        ...
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        """Values of a column with a value per document, [documents]."""
+        ...
+
+    @property
+    def document_ids(self) -> _Int64:
+        """Input row of each document, [documents]."""
+        ...
+
+
+class PlannedPacks:
+    """The packs of a plan, and their columns.
+
+    at: f(numbers of documents) -> those documents.
+    columns: to make, with packprep's names.
+    ids: of BOS and of padding.
+
+    offsets: int64 [packs + 1], first segment of each pack.
+    starts: int64 [segments + 1], first token of each segment in the batch, and the end.
     """
 
     def __init__(
         self,
-        batch: pa.RecordBatch,
-        rows: WindowRows,
-        columns: tuple[Column, ...],
-        table: IndexTable,
-        max_length: int,
-        where: str,
-        first_pack: int = 0,
+        plan: PacksPlan,
+        at: Callable[[NDArray[Any]], StoredRows],
+        columns: Sequence[Column],
+        ids: tuple[int, int],
         copy: Copy = copy_runs,
     ) -> None:
-        self._columns, self._table, self._where, self._copy = columns, table, where, copy
-        self._first_pack = first_pack
-        views = {column.name: list_view(batch, column.name, where) for column in table.columns}
-        flat = {name: view.flat for name, view in views.items()}
-        offsets: dict[str, _Int64] = {}
-        for column in table.columns:
-            of_column = views[column.name].offsets.astype(np.int64)
-            of_kind = offsets.setdefault(column.kind, of_column - of_column[0])
-            if not np.array_equal(of_column - of_column[0], of_kind):
-                raise self._bad(0, f"its columns have different numbers of {column.kind}s")
-        self.offsets = offsets["segment"]
-        self.lengths = flat["lengths"].astype(np.int64)
-        self._trees: TreeIndex | None = None
-        if "segment_parents" in flat:
-            self._trees = TreeIndex(flat, self.offsets, offsets["row"], self.lengths, rows.total)
-            self._check_trees(self._trees)
-            store_rows, self._document_starts = self._trees.of_first_rows()
-        else:
-            store_rows, self._document_starts = flat["store_rows"], flat["document_starts"]
-        self.filler = store_rows < 0
-        self.bos = flat["bos"] != 0 if "bos" in flat else np.zeros(len(store_rows), np.bool_)
-        self.real = (
-            flat["segment_lengths"].astype(np.int64)
-            if "segment_lengths" in flat
-            else np.where(self.filler, 0, self.lengths)
-        )
-        self._repeated = flat.get("repeated")
-        front, hole = flat.get("front"), flat.get("hole")
-        count = self.real - self.bos
-        bad = (
-            (store_rows < FILLER)
-            | (store_rows >= rows.total)
-            | (self._document_starts < 0)
-            | (self.lengths < 1)
-            | (count < 0)
-            | (self.real > self.lengths)
-            | (self.filler & (count > 0))
-        )
-        if front is not None and hole is not None:
-            bad |= (front < 0) | (hole < 0)
-        self._check(bad, "it is no segment of a document")
-        sizes = np.diff(self.offsets)
+        self._at, self._columns, self._ids, self._copy = at, columns, ids, copy
+        flat, self.offsets = plan.columns, plan.offsets
+        self.lengths = flat["lengths"].astype(np.int64, copy=False)
         self.starts = np.append(0, np.cumsum(self.lengths))
-        tokens = np.diff(self.starts[self.offsets])
-        for wrong, what in (
-            (sizes < 1, "it has no segment"),
-            (tokens > max_length, f"it has more than {max_length} tokens"),
-        ):
-            if wrong.any():
-                raise self._bad(int(np.flatnonzero(wrong)[0]), what)
-        self._rows = rows
-        self._located = rows.locate(np.where(self.filler, 0, store_rows)) if rows.total else None
-        self._front = None if front is None else np.minimum(front, count).astype(np.int64)
-        self._hole = None if hole is None else hole.astype(np.int64)
-        self._count = count
-        self._runs: dict[str, TokenRuns] = {}
-        self._check_ends(self._document_starts, self._tokens)
+        self._trees: TreeIndex | None = None
+        if plan.row_offsets is not None:
+            self._trees = TreeIndex(flat, self.offsets, plan.row_offsets, self.lengths)
+        self._flat = flat
+        self.filler = self._trees.filler if self._trees is not None else flat["store_rows"] < 0
+        self._has_filler = bool(self.filler.any())
+        bos, real = flat.get("bos"), flat.get("segment_lengths")
+        self.bos = np.zeros(len(self.lengths), np.bool_) if bos is None else bos.astype(np.bool_)
+        self.real = self._or_filler(self.lengths, 0) if real is None else real
+        self._count = self.real.astype(np.int64, copy=False) - self.bos
+        self._runs: dict[str, Runs] = {}
+        self._made: NDArray[Any] | None = None  # tokens of all packs, while labels are made of them
 
-    def _bad(self, pack: int, what: str) -> FormatError:
-        """pack: counted from the first of the batch."""
-        where = f"{self._where} pack {self._first_pack + pack}"
-        return FormatError(f"{where}: {what}; restore the file or build again")
-
-    def _check(self, bad: NDArray[np.bool_], what: str) -> None:
-        if bad.any():
-            segment = int(np.flatnonzero(bad)[0])
-            pack = int(np.searchsorted(self.offsets, segment, side="right")) - 1
-            number = segment - int(self.offsets[pack])
-            raise self._bad(pack, f"segment {number}: {what}")
-
-    def _check_trees(self, trees: TreeIndex) -> None:
-        self._check(trees.bad_segments, "it is no segment of a tree")
-        if trees.bad_rows.any():
-            row = int(np.flatnonzero(trees.bad_rows)[0])
-            pack = int(np.searchsorted(trees.row_offsets, row, side="right")) - 1
-            number = row - int(trees.row_offsets[pack])
-            raise self._bad(pack, f"row {number}: it is no row of its trees")
-
-    def _check_ends(self, starts: _Int64, tokens: tuple[TokenPlaces, Any]) -> None:
-        """starts: first token of each segment in its document, [segments]."""
-        need = starts + self._count + (0 if self._hole is None else self._hole)
-        late = ~self.filler & (need > tokens[0].length) & (self._count > 0)
-        self._check(late, "it ends after its document")
+    def _or_filler(self, values: NDArray[Any], of_filler: int) -> NDArray[Any]:
+        """The values, [segments], with another value at filler."""
+        return np.where(self.filler, of_filler, values) if self._has_filler else values
 
     @cached_property
-    def _tokens(self) -> Any:
-        return self._lists("tokens", self._located)
+    def _documents(self) -> tuple[_Int64, NDArray[Any]]:
+        """Document of each segment, below 0 for filler, and its first token there."""
+        if self._trees is not None:
+            return self._trees.of_first_rows()
+        return self._flat["store_rows"], self._flat["document_starts"]
 
-    def _lists(self, name: str, located: Located | None) -> Any:
-        """Places of a column with a value per token; of filler, anywhere."""
-        if located is None:
-            raise FormatError(f"{self._where} has packs, and its window has no documents")
-        return self._rows.lists(located, name)
+    @cached_property
+    def _rows(self) -> StoredRows:
+        """Document of each segment; of filler, any."""
+        return self._at(self._or_filler(self._documents[0], 0))
 
-    def runs(self, name: str) -> TokenRuns:
-        """TokenRuns of a column of the token files."""
+    @cached_property
+    def _tree_rows(self) -> StoredRows:
+        """Document of each row of the trees."""
+        return self._at(self._flat["row_store_rows"])
+
+    def _begins(self, rows: StoredRows, name: str, starts: _Int64) -> Pointers:
+        """The value `starts` of each document, [segments]."""
+        return rows.pointers(name).shifted(slice(None), starts)
+
+    def runs(self, name: str) -> Runs:
+        """Runs of a column with a value per token."""
         if name not in self._runs:
-            located, starts, of_tokens = self._located, self._document_starts, self._tokens
-            assert located is not None
-            if self._trees is not None and name == "labels":
-                documents, starts = self._trees.of_label_rows()
-                located = self._rows.locate(np.maximum(documents, 0))
-                of_tokens = self._lists("tokens", located)
-                self._check_ends(starts, of_tokens)
-            places, dtype = of_tokens if name == "tokens" else self._lists(name, located)
-            if name != "tokens" and not np.array_equal(places.length, of_tokens[0].length):
-                raise FormatError(
-                    f"{self._where}: a document has other numbers of values in tokens and {name}; "
-                    "restore the token store or build again"
-                )
-            begin = places.position + starts
-            file, count, bos, padded = located.file, self._count, self.bos, self.lengths
-            if self._front is not None and self._hole is not None:
-                # TokenRuns 2i and 2i + 1 are segment i: before the hole with its BOS, and the rest.
-                front = self._front
-                begin = _pairs(begin, begin + front + self._hole)
-                padded = _pairs(front + bos, padded - front - bos)
-                count = _pairs(front, count - front)
-                file, bos = np.repeat(file, 2), _pairs(bos, np.zeros_like(bos))
-            views = self._rows.views(located, dtype)
-            self._runs[name] = TokenRuns(views, file, begin, count, bos, padded)
+            self._runs[name] = self._positions if name == "position_ids" else self._stored(name)
         return self._runs[name]
+
+    def _stored(self, name: str) -> Runs:
+        """Runs of a column of the token files."""
+        rows, starts = self._rows, self._documents[1].astype(np.int64, copy=False)
+        if self._trees is not None and name == "labels":
+            documents, starts = self._trees.of_label_rows()
+            rows = self._at(np.maximum(documents, 0))
+        values = self._begins(rows, name, starts)
+        if "front" not in self._flat:
+            return Runs(values, self._count, self.bos, self.lengths)
+        # Runs 2i and 2i + 1 are segment i: before the hole with its BOS, and the rest.
+        front, bos = np.minimum(self._flat["front"], self._count).astype(np.int64), self.bos
+        segment = np.repeat(np.arange(len(front)), 2)
+        return Runs(
+            values.shifted(segment, _pairs(np.zeros_like(front), front + self._flat["hole"])),
+            _pairs(front, self._count - front),
+            _pairs(bos, np.zeros_like(bos)),
+            _pairs(front + bos, self.lengths - front - bos),
+        )
+
+    @property
+    def _positions(self) -> Runs:
+        """Runs of 0, 1, 2, ..., or of what follows the tokens before a segment on its path."""
+        before = np.zeros_like(self.lengths) if self._trees is None else self._trees.before
+        most = int((before + self.lengths).max(initial=0))
+        dtype = next(each.numpy_dtype for each in self._columns if each.name == "position_ids")
+        values = Pointers.into(np.arange(most, dtype=dtype), before)
+        return Runs(values, self.lengths, np.zeros_like(self.bos), self.lengths)
 
     def fill(self, name: str, first: int, last: int, out: NDArray[Any]) -> None:
         """Write a column with a value per token, of segments first..last - 1.
@@ -176,14 +162,7 @@ class IndexBatch:
         """
         match name:
             case "tokens":
-                self._fill(name, first, last, self._table.bos_id, self._table.pad_id, out)
-            case "position_ids":
-                lengths = self.lengths[first:last]
-                ends = np.cumsum(lengths)
-                starts = ends - lengths
-                if self._trees is not None:
-                    starts = starts - self._trees.before[first:last]
-                out[:] = np.arange(len(out)) - np.repeat(starts, lengths)
+                self._fill_tokens(first, last, out)
             case "labels":
                 self._fill_labels(first, last, out)
             case "label_weights":
@@ -197,14 +176,18 @@ class IndexBatch:
         self, name: str, first: int, last: int, before: int, after: int, out: NDArray[Any]
     ) -> None:
         runs = self.runs(name)
-        if self._front is not None:
-            first, last = 2 * first, 2 * last
-        self._copy(runs, first, last, before, after, out)
+        each = 2 if len(runs.count) > len(self.lengths) else 1
+        self._copy(runs, each * first, each * last, before, after, out)
+
+    def _fill_tokens(self, first: int, last: int, out: NDArray[Any]) -> None:
+        if self._made is None:
+            self._fill("tokens", first, last, *self._ids, out)
+        else:
+            out[:] = self._made[self.starts[first] : self.starts[last]]
 
     @cached_property
     def _has_labels(self) -> bool:
-        assert self._located is not None
-        return self._rows.has(self._located, "labels")
+        return self._rows.has("labels")
 
     @cached_property
     def _heads(self) -> tuple[_Int64, NDArray[np.intp], NDArray[np.intp]]:
@@ -213,38 +196,41 @@ class IndexBatch:
         Also the segments that end in padding.
         """
         head = np.ones(len(self.lengths), np.int64)
-        if self._repeated is not None:
-            head = np.maximum(head, self.bos + self._repeated.astype(np.int64))
+        if "repeated" in self._flat:
+            head = np.maximum(head, self.bos + self._flat["repeated"].astype(np.int64))
         head = np.minimum(head, self.lengths)
         return head, np.flatnonzero(head > 1), np.flatnonzero(self.real < self.lengths)
 
     def _fill_stored_labels(self, first: int, last: int, out: NDArray[Any]) -> None:
         """Write the labels of the token files, or the tokens."""
         if not self._has_labels:
-            self.fill("tokens", first, last, out)
-        elif self.runs("labels").dtype == np.int8:
-            self.fill("tokens", first, last, out)
+            self._fill_tokens(first, last, out)
+        elif self.runs("labels").values.dtype == np.int8:
+            self._fill_tokens(first, last, out)
             mask = np.empty(len(out), np.int8)
             self._fill("labels", first, last, 0, 0, mask)
-            out[mask == 0] = NO_LOSS
+            _keep_labels(mask != 0, out)
         else:
             self._fill("labels", first, last, NO_LOSS, NO_LOSS, out)
 
     def _fill_labels(self, first: int, last: int, out: NDArray[Any]) -> None:
-        """Write labels, and none where a build has none."""
+        """Write labels, and none where a pack has none.
+
+        These tokens have none: the first of each segment, an extra BOS, those that an earlier piece
+        has too, and padding.
+        """
         if self._trees is not None:
             self._fill_tree_labels(self._trees, first, last, out)
             return
         self._fill_stored_labels(first, last, out)
-        starts = self.starts[first : last + 1] - self.starts[first]
-        out[starts[:-1]] = NO_LOSS
+        begin = self.starts[first]
+        out[self.starts[first:last] - begin] = NO_LOSS
         head, longer, padded = self._heads
-        for segment in longer[slice(*np.searchsorted(longer, (first, last)))].tolist():
-            start = starts[segment - first]
-            out[start : start + head[segment]] = NO_LOSS
-        for segment in padded[slice(*np.searchsorted(padded, (first, last)))].tolist():
-            start, end = starts[segment - first : segment - first + 2]
-            out[start + self.real[segment] : end] = NO_LOSS
+        if len(some := _between(longer, first, last)):
+            out[ranges_at(self.starts[some] - begin, head[some])] = NO_LOSS
+        if len(some := _between(padded, first, last)):
+            real = self.real[some]
+            out[ranges_at(self.starts[some] - begin + real, self.lengths[some] - real)] = NO_LOSS
 
     def _fill_tree_labels(
         self, trees: TreeIndex, first: int, last: int, out: NDArray[Any]
@@ -252,8 +238,8 @@ class IndexBatch:
         """Write labels of trees, and return the number of rows that train each token, [tokens]."""
         self._fill_stored_labels(first, last, out)
         rows = trees.rows_begun(first, last)
-        out[rows == 0] = NO_LOSS
-        rows[out == NO_LOSS] = 0
+        _keep_labels(rows > 0, out)
+        rows *= out != NO_LOSS
         return rows
 
     @cached_property
@@ -282,43 +268,40 @@ class IndexBatch:
         """Values of a column per segment, boundary or row."""
         if column.kind == "row":
             return self._row_values(column)
-        assert self._located is not None
-        rows, located, dtype = self._rows, self._located, column.numpy_dtype
+        rows, starts, dtype = self._rows, self._documents[1], column.numpy_dtype
         values: NDArray[Any]
         match column.name:
             case "cu_seqlens":
                 return self._cu_seqlens()
             case "document_ids" | "pair_ids":
-                values = np.where(self.filler, FILLER, rows.document_ids(located))
+                values = self._or_filler(rows.document_ids, FILLER)
             case "document_starts":
-                values = self._document_starts
+                values = starts
             case "segment_lengths":
                 values = self.real
             case "segment_parents" if self._trees is not None:
                 values = self._trees.columns["segment_parents"]
             case "turn_ids":
-                values = np.where(self.filler, FILLER, rows.numbers(located, "turn_ids", dtype))
+                values = self._or_filler(rows.numbers("turn_ids"), FILLER)
             case "pair_sides":
-                split = rows.numbers(located, "pair_split", np.dtype(np.int64))
-                values = np.where(self.filler, FILLER, self._document_starts >= split)
+                second = starts >= rows.numbers("pair_split")
+                values = self._or_filler(second.astype(dtype), FILLER)
             case name:
-                values = np.where(self.filler, 0, rows.numbers(located, name, dtype))
+                values = self._or_filler(rows.numbers(name), 0)
         return np.ascontiguousarray(values.astype(dtype, copy=False))
 
     def _row_values(self, column: Column) -> NDArray[Any]:
         """Values of a column per row of the trees."""
-        trees, rows, dtype = self._trees, self._rows, column.numpy_dtype
+        trees, rows, dtype = self._trees, self._tree_rows, column.numpy_dtype
         assert trees is not None
-        located = rows.locate(trees.columns["row_store_rows"])
         values: NDArray[Any]
         match column.name:
             case "row_ids":
-                values = rows.document_ids(located)
+                values = rows.document_ids
             case "row_turns":
-                values = rows.numbers(located, "turn_ids", dtype)
+                values = rows.numbers("turn_ids")
             case "row_sides":
-                split = rows.numbers(located, "pair_split", np.dtype(np.int64))
-                values = trees.columns["row_starts"] >= split
+                values = trees.columns["row_starts"] >= rows.numbers("pair_split")
             case "row_ends":
                 of_pack = self.starts[self.offsets[:-1]]
                 values = self.starts[trees.last + 1]
@@ -326,7 +309,7 @@ class IndexBatch:
             case name if name in trees.columns:
                 values = trees.columns[name]
             case name:
-                values = rows.numbers(located, name, dtype)
+                values = rows.numbers(name)
         return np.ascontiguousarray(values.astype(dtype, copy=False))
 
     def _cu_seqlens(self) -> NDArray[np.int32]:
@@ -338,21 +321,38 @@ class IndexBatch:
         return values
 
     def record_batch(self, names: Names, *, tokens: bool = True) -> pa.RecordBatch:
-        """The packs as a build without an index writes them, in this spelling.
+        """The packs in the columns of a file, in this spelling.
 
         tokens: False to leave 0 in columns with a value per token, except labels and their weights.
         """
         arrays = []
         for column in self._columns:
             if column.kind == "token":
-                values = np.zeros(int(self.starts[-1]), column.numpy_dtype)
-                if tokens or column.name in ("labels", "label_weights"):
+                is_filled = tokens or column.name in ("labels", "label_weights")
+                make = np.empty if is_filled else np.zeros
+                values = make(int(self.starts[-1]), column.numpy_dtype)
+                if is_filled:
                     self.fill(column.name, 0, len(self.lengths), values)
+                if is_filled and column.name == "tokens":
+                    self._made = values
                 view = ListView(self._list_offsets(column), values)
             else:
                 view = self.views[column.name]
             arrays.append(list_array(view))
+        self._made = None
         return stored_batch(pa.record_batch(arrays, schema=shard_schema(self._columns)), names)
+
+
+def _keep_labels(kept: NDArray[np.bool_], labels: NDArray[Any]) -> None:
+    """Write NO_LOSS over the other labels; an index by masks would take six times as long."""
+    labels -= NO_LOSS
+    labels *= kept
+    labels += NO_LOSS
+
+
+def _between(numbers: NDArray[np.intp], first: int, last: int) -> NDArray[np.intp]:
+    """Those of ascending numbers that are in first..last - 1."""
+    return numbers[slice(*np.searchsorted(numbers, (first, last)))]
 
 
 def _pairs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:

@@ -1,8 +1,7 @@
 """The token files of an index output: found, checked, mapped, and looked up by rows of a window."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from ..errors import FormatError
 from ..files import inside
 from ..index_table import TOKENS, TokenFileEntry
 from ..manifest import FetchedOutput, FileEntry, Manifest, Output
-from .token_file import TokenFileView, TokenPlaces
+from .runs import Pointers
+from .token_file import TokenFileView
 
 _MOVED = "give the folder of the store (--store DIR, in Python store=DIR)"
 _AGAIN = "restore it or build again"
@@ -40,14 +40,6 @@ def store_places(manifest: Manifest, store: Stores = None) -> dict[str, str | No
             here = given[-1]  # where it is missed, and named
         places[key] = before if here is None else str(here)
     return places
-
-
-@dataclass(frozen=True, eq=False)
-class Located:
-    """Documents of a window. file: its token file in the window. row: int64, in that file."""
-
-    file: NDArray[np.int64]
-    row: NDArray[np.int64]
 
 
 class TokenStore:
@@ -170,55 +162,76 @@ class WindowRows:
         """Number of documents."""
         return int(self._firsts[-1])
 
-    def locate(self, rows: NDArray[np.int32]) -> Located:
-        """Token files of documents; rows must be below `total`."""
+    def at(self, rows: NDArray[np.integer[Any]]) -> "Located":
+        """Some of the documents, by their numbers, which must be below `total`."""
+        return Located(self, rows)
+
+    @property
+    def first_documents(self) -> NDArray[np.int64]:
+        """Input row of the first document of each file."""
+        return np.array([file.first_document for file in self._files], np.int64)
+
+    def places(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Token file of each document, and its row there."""
         file = np.searchsorted(self._firsts[1:], rows, side="right").astype(np.int64)
-        return Located(file, rows - self._firsts[file])
+        return file, rows - self._firsts[file]
 
     def view(self, file: int) -> TokenFileView:
         return self._store.view(self._files[file])
 
-    def _each(self, located: Located) -> Iterator[tuple[int, NDArray[np.intp]]]:
-        for file in np.unique(located.file).tolist():
-            yield file, np.flatnonzero(located.file == file)
 
-    def has(self, located: Located, name: str) -> bool:
-        """True if the token files have a column of this name."""
-        return any(name in self.view(file).names for file, _ in self._each(located))
+class Located:
+    """Documents of a window, and where their values are; see `StoredRows`."""
 
-    def lists(self, located: Located, name: str) -> tuple[TokenPlaces, np.dtype[Any]]:
-        """Values per token of documents, each in the view of its file, and their type."""
-        position, length = np.zeros((2, len(located.row)), np.int64)
-        dtypes = set()
-        for file, chosen in self._each(located):
-            view = self.view(file)
-            position[chosen], length[chosen] = view.lists(name, located.row[chosen])
-            dtypes.add(view.dtype(name))
-        if len(dtypes) > 1:
-            raise FormatError(
-                f"token files of different types are mixed in the column {name}; build again"
-            )
-        return TokenPlaces(position, length), dtypes.pop() if dtypes else np.dtype(np.int32)
+    def __init__(self, window: WindowRows, rows: NDArray[np.integer[Any]]) -> None:
+        self._window = window
+        self._file, self._row = window.places(rows)
+        self._parts = [
+            (window.view(file), np.flatnonzero(self._file == file))
+            for file in np.unique(self._file).tolist()
+        ]
+        self._lists: dict[str, tuple[Pointers, NDArray[np.int64]]] = {}
 
-    def numbers(self, located: Located, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Values per document of documents, [documents]."""
-        values = np.zeros(len(located.row), dtype)
-        for file, chosen in self._each(located):
-            values[chosen] = self.view(file).numbers(name, located.row[chosen])
+    def has(self, name: str) -> bool:
+        """See `StoredRows.has`."""
+        return any(name in view.names for view, _ in self._parts)
+
+    def pointers(self, name: str) -> Pointers:
+        """See `StoredRows.pointers`. FormatError for offsets outside a file, and mixed types."""
+        return self._list(name)[0]
+
+    def lengths(self, name: str) -> NDArray[np.int64]:
+        """Number of values per token of each document."""
+        return self._list(name)[1]
+
+    def _list(self, name: str) -> tuple[Pointers, NDArray[np.int64]]:
+        if name not in self._lists:
+            address, length = np.zeros((2, len(self._row)), np.int64)
+            memory = []
+            for view, chosen in self._parts:
+                places, values = view.lists(name, self._row[chosen]), view.view(view.dtype(name))
+                address[chosen] = Pointers.into(values, places.position).address
+                length[chosen] = places.length
+                memory.append(values)
+            dtypes = {values.dtype for values in memory} or {np.dtype(np.int32)}
+            if len(dtypes) > 1:
+                raise FormatError(
+                    f"token files of different types are mixed in the column {name}; build again"
+                )
+            self._lists[name] = Pointers(address, dtypes.pop(), tuple(memory)), length
+        return self._lists[name]
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        """See `StoredRows.numbers`."""
+        parts = [view.numbers(name, self._row[chosen]) for view, chosen in self._parts]
+        values = np.zeros(len(self._row), np.result_type(*parts) if parts else np.int64)
+        for (_, chosen), part in zip(self._parts, parts, strict=True):
+            values[chosen] = part
         return values
 
-    def document_ids(self, located: Located) -> NDArray[np.int64]:
-        """Input rows of documents."""
-        firsts = np.array([file.first_document for file in self._files], np.int64)
-        rows = located.row
-        if self.has(located, "turn_rows"):
-            rows = self.numbers(located, "turn_rows", np.dtype(np.int64))
-        return firsts[located.file] + rows if len(rows) else np.empty(0, np.int64)
-
-    def views(self, located: Located, dtype: np.dtype[Any]) -> tuple[NDArray[Any], ...]:
-        """A view of each token file of the window; empty for those without documents here."""
-        used = set(np.unique(located.file).tolist())
-        return tuple(
-            self.view(file).view(dtype) if file in used else np.empty(0, dtype)
-            for file in range(len(self._files))
-        )
+    @property
+    def document_ids(self) -> NDArray[np.int64]:
+        """See `StoredRows.document_ids`."""
+        rows = self.numbers("turn_rows") if self.has("turn_rows") else self._row
+        ids: NDArray[np.int64] = self._window.first_documents[self._file] + rows
+        return ids

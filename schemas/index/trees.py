@@ -1,4 +1,4 @@
-"""Trees in a record batch of an index: what their segments and rows are, and who trains a token.
+"""Trees in a plan of packs: what their segments and rows are, and who trains a token.
 
 Segments are in depth-first order, and so are rows by the segments at which they end. The first row
 that ends at a segment or below it is the first that has the segment's tokens: so segments need no
@@ -21,8 +21,8 @@ _Int64 = NDArray[np.int64]
 class TreeIndex:
     """Trees of consecutive packs.
 
-    columns: of the index, flat. offsets: [packs + 1], first segment of each pack. row_offsets:
-    [packs + 1], first row of each. lengths: [segments]. documents: number of them in the window.
+    columns: of the plan. offsets: [packs + 1], first segment of each pack. row_offsets: [packs +
+    1], first row of each. lengths: [segments].
 
     parent: int64 [segments], the segment before, counted over all packs, -1 at a root. before:
     [segments], tokens before each on its path. last: [rows], the segment at which each ends.
@@ -36,7 +36,6 @@ class TreeIndex:
         offsets: _Int64,
         row_offsets: _Int64,
         lengths: _Int64,
-        documents: int,
     ) -> None:
         self.columns, self.row_offsets, self._lengths = columns, row_offsets, lengths
         sizes, counts = np.diff(offsets), np.diff(row_offsets)
@@ -50,7 +49,6 @@ class TreeIndex:
         self.bad_rows = (ends < 0) | (ends >= np.repeat(sizes, counts))
         self.bad_rows[1:] |= np.diff(self.last) < 0
         self.bad_rows |= (columns["row_store_rows"] < 0) | (columns["row_starts"] < 0)
-        self.bad_rows |= columns["row_store_rows"] >= documents
         self.filler = np.repeat(counts == 0, sizes)
         self.before = path_starts(self.parent, lengths)
         self._first = np.searchsorted(self.last, np.arange(len(parents)))

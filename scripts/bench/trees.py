@@ -39,7 +39,7 @@ from common import lines, measure
 from packprep import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.inspect.report_file import read_report
-from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.index.runs import Pointers
 from packprep.trees.cut_trees import cut_oversized
 from packprep.trees.merge import merge_prefixes
 from packprep.trees.nodes import tree_nodes

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from packprep.engines.tokenizer import Special, Tokenizer
-from packprep.packing.kernels.gather import Pointers
 from packprep.schemas import STANDARD_COLUMNS, Column
+from packprep.schemas.index.runs import Pointers
 from packprep.windows.documents import Documents
 
 BOS, EOS, PAD = 1, 2, 3

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.index.runs import Pointers
 from packprep.schemas.index.token_file import TokenFileView
 from packprep.schemas.index.token_store import TokenStore, WindowRows
 from packprep.schemas.index_table import TokenFileEntry

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from packprep import BuildConfig
 from packprep.output.shard_writer import ShardLayout, iterate_batches
-from packprep.packing.kernels.gather import Pointers
 from packprep.schemas.columns import STANDARD_COLUMNS, Column
+from packprep.schemas.index.runs import Pointers
 from packprep.windows.documents import Documents
 from packprep.windows.planner import WindowPlan, plan_window
 

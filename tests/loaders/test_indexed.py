@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from packprep.loaders.indexed import compiled_copy
-from packprep.schemas.index.runs import TokenRuns
+from packprep.schemas.index.runs import Pointers, Runs
 
 
 def copied() -> list[int]:
     """Three values from the third on, and one of padding."""
-    copy, run = compiled_copy(), np.array([0])
+    copy, values = compiled_copy(), np.arange(10, dtype=np.int32)
     assert copy is not None
-    views = (np.arange(10, dtype=np.int32),)
-    runs = TokenRuns(views, run, run + 2, run + 3, np.array([False]), run + 4)
+    begin = Pointers.into(values, np.array([2]))
+    runs = Runs(begin, np.array([3]), np.array([False]), np.array([4]))
     out = np.zeros(4, np.int64)
     copy(runs, 0, 1, 7, 9, out)
     return out.tolist()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.index.runs import Pointers
 from packprep.trees.cut_trees import cut_oversized, node_ends
 from packprep.trees.merge import merge_prefixes
 from packprep.trees.nodes import tree_nodes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
-from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.index.runs import Pointers
 from packprep.windows.cut import cut_segments, wrap_documents
 from packprep.windows.labels import Labels, proportional
 from packprep.windows.segments import DocumentAccount, Segments

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packprep.loaders import PackedBatch, pack_sequences, unpack
 from packprep.loaders.samples.prefixes import merge_rows
-from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.index.runs import Pointers
 from packprep.schemas.trees import path_starts
 from packprep.trees.merge import merge_prefixes
 

@@ -136,10 +136,10 @@ def test_kernels_are_kept_beside_their_module_or_in_the_users_cache_folder(
 _TWO_KERNELS = """
 import sys
 import numpy as np
-from packprep.packing.kernels.gather import fill_positions
+from packprep.packing.kernels.gather import add_ends
 from packprep.packing.kernels.deal import queue_by_key
 out, queue = np.empty(3, np.int32), np.empty(2, np.int32)
-fill_positions(np.array([1, 2]), out)
+add_ends(np.array([7], np.int32), np.array([0, 1]), np.array([0, 3]), 1, 2, out)
 print(out.tolist(), "numba.np.arrayobj" in sys.modules)
 queue_by_key(np.array([1, 0], np.int32), np.array([0, 1], np.uint32), queue)
 print(queue.tolist())
@@ -153,10 +153,10 @@ def test_a_kernel_in_the_cache_is_loaded_without_the_compiler(tmp_path: Path) ->
         command = [sys.executable, "-c", _TWO_KERNELS]
         return subprocess.check_output(command, env=environment, text=True).splitlines()
 
-    assert run() == ["[0, 0, 1] True", "[1, 0]"]
+    assert run() == ["[1, 7, 2] True", "[1, 0]"]
     for file in tmp_path.rglob("*queue_by_key*"):
         file.unlink()
-    assert run() == ["[0, 0, 1] False", "[1, 0]"]
+    assert run() == ["[1, 7, 2] False", "[1, 0]"]
 
 
 @pytest.mark.long

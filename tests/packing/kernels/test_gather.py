@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from packprep.packing.kernels import gather
-from packprep.packing.kernels.gather import Pointers
+from packprep.schemas.index.runs import Pointers, Runs
 
 
 def int64(*values: int) -> np.ndarray:
@@ -55,9 +55,10 @@ def test_pointers_alone_keep_the_memory_that_they_point_into() -> None:
     assert len(pointers) == 2
     assert gather.tokens_at(pointers).tolist() == [199_998, 150_002]
     out = np.zeros(5, np.int32)
-    gather.fill_values(pointers, int64(1, 2), int64(2, 3), np.array([False, True]), 1, 3, out)
+    runs = Runs(pointers, int64(1, 2), np.array([False, True]), int64(2, 3))
+    gather.copy_compiled(runs, 0, 2, 1, 3, out)
     assert out.tolist() == [199_998, 3, 1, 150_002, 150_003]
-    del pointers
+    del pointers, runs
     assert [values() for values in memory] == [None, None], (
         "the memory is freed with the last pointers"
     )
@@ -80,17 +81,19 @@ def test_addresses_are_never_sent_to_another_process(send: Any) -> None:
         send(Pointers.into(np.zeros(1, np.int32), int64(0)))
 
 
-# Of kernels, of mapped files and of the runs of an index.
-ADDRESSES = "gather.py labels.py memory.py merge.py trees.py weights.py index_shards.py"
+# Of kernels, of mapped files, and of what an index looks up.
+ADDRESSES = "labels.py memory.py merge.py runs.py token_file.py token_store.py trees.py weights.py"
 
 
 def test_only_pointers_create_addresses_and_only_kernels_receive_them() -> None:
-    package = Path(gather.__file__).parents[2]
+    root = Path(__file__).parents[3]
     uses = {
         (path.name, node.attr)
-        for path in package.rglob("*.py")
+        for folder in ("packprep", "schemas", "loaders")
+        for path in (root / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
         if node.attr in ("address", "__array_interface__") or ast.unparse(node).endswith(".ctypes")
     }
-    assert uses == {(name, "address") for name in ADDRESSES.split()} | {("gather.py", "ctypes")}
+    begins = {("runs.py", "ctypes"), ("token_file.py", "ctypes")}
+    assert uses == {(name, "address") for name in ADDRESSES.split()} | begins

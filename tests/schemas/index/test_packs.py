@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from packprep.config.build_config import BuildConfig
 from packprep.loaders.indexed import IndexRows, compiled_copy
 from packprep.output.shard_writer import ShardLayout, record_batch
+from packprep.packing.kernels.gather import copy_compiled
 from packprep.schemas import Column, FormatError
-from packprep.schemas.index.packs import IndexBatch
 from packprep.schemas.index.runs import Copy, copy_runs
+from packprep.schemas.index.stored_plan import IndexBatch
 from packprep.schemas.index.token_store import WindowRows
 from packprep.schemas.index_table import IndexTable
 from packprep.schemas.names import list_array
 from packprep.schemas.views import ListView
-from packprep.tokens.index_shards import copy_compiled
 from packprep.windows.index_rows import index_batches
 from packprep.windows.placement import Packs
 from packprep.windows.planner import plan_window, resized
