@@ -2,26 +2,57 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.support.arrays import Int32, Int64
 from packprep.support.hashing import Purpose, mix, stream
 
 
 @dataclass(frozen=True)
 class BatchPadding:
-    """Sums over batches in which each document is padded to the longest of its batch.
+    """Batches in which each document is padded to the longest of its batch.
 
-    tokens: of the documents.
-    padded: places of the batches, padding included.
-    attended, computed: pairs of tokens that a full attention matrix needs, and that it has.
+    lengths: int32 [documents], tokens of each in the order of the batches, 1 or more.
+    batch: documents of a batch; the last one may have fewer.
     """
 
-    tokens: int
-    padded: int
-    attended: int
-    computed: int
+    lengths: Int32
+    batch: int
+
+    @cached_property
+    def _longest(self) -> Int32:
+        """Longest document of each batch, [batches]."""
+        starts = np.arange(0, len(self.lengths), self.batch)
+        return np.maximum.reduceat(self.lengths, starts) if len(starts) else self.lengths
+
+    @cached_property
+    def _sizes(self) -> Int64:
+        """Documents of each batch, [batches]."""
+        firsts = self.batch * np.arange(len(self._longest))
+        return np.minimum(len(self.lengths) - firsts, self.batch)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the documents."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+    @property
+    def padded(self) -> int:
+        """Places of the batches, padding included."""
+        return int((self._longest * self._sizes).sum())
+
+    @property
+    def attended(self) -> int:
+        """Pairs of tokens that a full attention matrix needs."""
+        return int((self.lengths.astype(np.int64) ** 2).sum())
+
+    @property
+    def computed(self) -> int:
+        """Pairs of tokens that it has."""
+        return int((self._longest.astype(np.int64) ** 2 * self._sizes).sum())
 
     @property
     def share(self) -> float:
@@ -49,19 +80,11 @@ def batch_padding(
 
     Example: 8 documents of 512, 256, 1024, 128, 768, 2048, 384 and 640 tokens -> 64.8 % padding
     """
-    documents = np.minimum(np.concatenate([np.zeros(0, np.int32), *lengths]), max_length)
-    documents = documents[documents > 0].astype(np.int64)
+    joined = lengths[0] if len(lengths) == 1 else np.concatenate([np.zeros(0, np.int32), *lengths])
+    documents = np.minimum(joined, np.int32(max_length))
+    if not documents.all():
+        documents = documents[documents > 0]
     if seed is not None:
         order = np.argsort(mix(stream(seed, Purpose.PLAN_PADDING), np.arange(len(documents))))
         documents = documents[order]
-    starts = np.arange(0, len(documents), batch)
-    if not len(starts):
-        return BatchPadding(0, 0, 0, 0)
-    longest = np.maximum.reduceat(documents, starts)
-    sizes = np.diff(np.append(starts, len(documents)))
-    return BatchPadding(
-        tokens=int(documents.sum()),
-        padded=int((longest * sizes).sum()),
-        attended=int((documents**2).sum()),
-        computed=int((longest**2 * sizes).sum()),
-    )
+    return BatchPadding(documents, batch)

@@ -97,8 +97,9 @@ def measure(
     stored: Int64 | None = None,
 ) -> dict[str, float]:
     """Figures of a planned window, by name. stored: the stored order of shuffled documents."""
-    lost = sum(account.dropped.values(), np.zeros(len(documents), np.int64))
-    kept = np.where(lost < documents.length, documents.length, 0)
+    kept = documents.length
+    if account.dropped:
+        kept = np.where(np.sum([*account.dropped.values()], axis=0) < kept, kept, np.int32(0))
     kept = kept if stored is None else kept[stored]
     return window_figures(PlannedWindow(plan, kept, config.balance_ranks, config.cost()))
 
