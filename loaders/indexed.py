@@ -6,10 +6,8 @@ numba, numpy copies them, a segment at a time.
 """
 
 import threading
-import warnings
 from bisect import bisect_right
 from collections import OrderedDict
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from packprep.schemas.index.token_store import TokenStore
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.views import list_view
 
+from .compiling import compiled
 from .mapped import BatchRows, StoredShard
 
 _KEPT_SEGMENTS = 1 << 21  # about 100 bytes each; four shards of 500 MB have half a million
@@ -142,21 +141,14 @@ class IndexShard(StoredShard):
         return rows, pack - starts[number]
 
 
-@lru_cache(maxsize=1)
 def compiled_copy() -> Copy | None:
     """`copy_runs`, compiled; None if numba is not installed.
 
     It is compiled when it is first called with values of a type, and kept on disk.
     """
     try:
-        from numba import njit
-
         from packprep.schemas.index.copy_loop import copy_loop
     except ImportError:
         return None
-    with warnings.catch_warnings():  # where no folder can keep it, it is compiled each time
-        warnings.simplefilter("ignore")
-        try:
-            return copy_by(njit(nogil=True, cache=True)(copy_loop))
-        except RuntimeError:
-            return copy_by(njit(nogil=True)(copy_loop))
+    loop = compiled(copy_loop)
+    return None if loop is None else copy_by(loop)

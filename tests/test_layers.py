@@ -187,8 +187,7 @@ LAZY = {
     "packprep.schemas.storage.remote": ("platformdirs",),
     "packprep.schemas.canonical": ("xxhash",),
     "packprep.loaders.frameworks.iterable": ("datasets",),
-    "packprep.loaders.indexed": ("numba",),  # they compile a loop if it is installed
-    "packprep.loaders.samples.compiling": ("numba",),
+    "packprep.loaders.compiling": ("numba",),
 }
 """Libraries that a module imports inside a function only, for users who need them."""
 LOOPS = "packprep.schemas.index.copy_loop"

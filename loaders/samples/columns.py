@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packprep.schemas.trees import ranges_at
 
-from .compiling import MANY, compiled
+from ..compiling import MANY, compiled
 
 _Int64 = NDArray[np.int64]
 

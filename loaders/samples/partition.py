@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packprep.schemas.plans.balance import exchange_until_even, place_longest_first
 
-from .compiling import MANY, compiled
+from ..compiling import MANY, compiled
 
 _Int32 = NDArray[np.int32]
 _Int64 = NDArray[np.int64]

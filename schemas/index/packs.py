@@ -94,7 +94,7 @@ class PlannedPacks:
         self.real = self._or_filler(self.lengths, 0) if real is None else real
         self._count = self.real.astype(np.int64, copy=False) - self.bos
         self._runs: dict[str, Runs] = {}
-        self._made: NDArray[Any] | None = None  # tokens of all packs, while labels are made of them
+        self._made: dict[str, NDArray[Any]] = {}  # columns of all packs that others are made of
 
     def _or_filler(self, values: NDArray[Any], of_filler: int) -> NDArray[Any]:
         """The values, [segments], with another value at filler."""
@@ -165,6 +165,8 @@ class PlannedPacks:
                 self._fill_tokens(first, last, out)
             case "labels":
                 self._fill_labels(first, last, out)
+            case "label_weights" if name in self._made:
+                out[:] = self._made[name]
             case "label_weights":
                 assert self._trees is not None
                 labels = np.empty(len(out), np.int32)
@@ -180,10 +182,10 @@ class PlannedPacks:
         self._copy(runs, each * first, each * last, before, after, out)
 
     def _fill_tokens(self, first: int, last: int, out: NDArray[Any]) -> None:
-        if self._made is None:
-            self._fill("tokens", first, last, *self._ids, out)
+        if "tokens" in self._made:
+            out[:] = self._made["tokens"]
         else:
-            out[:] = self._made[self.starts[first] : self.starts[last]]
+            self._fill("tokens", first, last, *self._ids, out)
 
     @cached_property
     def _has_labels(self) -> bool:
@@ -234,7 +236,7 @@ class PlannedPacks:
 
     def _fill_tree_labels(
         self, trees: TreeIndex, first: int, last: int, out: NDArray[Any]
-    ) -> _Int64:
+    ) -> NDArray[np.int32]:
         """Write labels of trees, and return the number of rows that train each token, [tokens]."""
         self._fill_stored_labels(first, last, out)
         rows = trees.rows_begun(first, last)
@@ -320,6 +322,16 @@ class PlannedPacks:
         values[places] = self.starts[1:] - np.repeat(self.starts[self.offsets[:-1]], sizes)
         return values
 
+    def _fill_all(self, name: str, out: NDArray[Any]) -> None:
+        """Fill a column of all packs, and keep what other columns are made of."""
+        if name == "labels" and self._trees is not None:
+            weights = self._fill_tree_labels(self._trees, 0, len(self.lengths), out)
+            self._made["label_weights"] = weights
+        else:
+            self.fill(name, 0, len(self.lengths), out)
+        if name == "tokens":
+            self._made[name] = out
+
     def record_batch(self, names: Names, *, tokens: bool = True) -> pa.RecordBatch:
         """The packs in the columns of a file, in this spelling.
 
@@ -332,14 +344,12 @@ class PlannedPacks:
                 make = np.empty if is_filled else np.zeros
                 values = make(int(self.starts[-1]), column.numpy_dtype)
                 if is_filled:
-                    self.fill(column.name, 0, len(self.lengths), values)
-                if is_filled and column.name == "tokens":
-                    self._made = values
+                    self._fill_all(column.name, values)
                 view = ListView(self._list_offsets(column), values)
             else:
                 view = self.views[column.name]
             arrays.append(list_array(view))
-        self._made = None
+        self._made = {}
         return stored_batch(pa.record_batch(arrays, schema=shard_schema(self._columns)), names)
 
 

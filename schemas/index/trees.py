@@ -92,17 +92,17 @@ class TreeIndex:
         inside = inside[np.argsort(segment[inside], kind="stable")]
         return begun, segment[inside], place[inside]
 
-    def rows_begun(self, first: int, last: int) -> _Int64:
+    def rows_begun(self, first: int, last: int) -> NDArray[np.int32]:
         """Rows through each token of segments first..last - 1 whose labels have begun, [tokens]."""
         begun, segments, places = self._begins
         lengths = self._lengths[first:last]
         ends = np.cumsum(lengths)
-        counts = np.repeat(begun[first:last], lengths)
+        counts = np.repeat(begun[first:last].astype(np.int32), lengths)
         inside = slice(*np.searchsorted(segments, (first, last)))
         segment = segments[inside] - first
         if len(segment):
-            steps = np.zeros(len(counts) + 1, np.int64)
+            steps = np.zeros(len(counts) + 1, np.int32)
             np.add.at(steps, ends[segment] - lengths[segment] + places[inside], 1)
             np.subtract.at(steps, ends[segment], 1)
-            counts += np.cumsum(steps[:-1])
+            counts += np.cumsum(steps[:-1], dtype=np.int32)
         return counts

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.loaders import PackedBatch, context_slice, pack_sequences, unpack
-from packprep.loaders.samples import compiling
+from packprep.loaders import PackedBatch, compiling, context_slice, pack_sequences, unpack
 from packprep.loaders.samples.partition import (
     even_packs,
     fewest_packs,

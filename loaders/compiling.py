@@ -1,5 +1,6 @@
 """Loops that numba compiles where it is installed."""
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -15,8 +16,10 @@ def compiled(loop: Callable[..., Any]) -> Callable[..., Any] | None:
         from numba import njit
     except ImportError:
         return None
-    try:
-        made: Callable[..., Any] = njit(nogil=True, cache=True)(loop)
-    except RuntimeError:  # no folder can keep it
-        made = njit(nogil=True)(loop)
+    with warnings.catch_warnings():  # where no folder can keep it, it is compiled each time
+        warnings.simplefilter("ignore")
+        try:
+            made: Callable[..., Any] = njit(nogil=True, cache=True)(loop)
+        except RuntimeError:
+            made = njit(nogil=True)(loop)
     return made
