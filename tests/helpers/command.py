@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import sys
+import threading
 from dataclasses import dataclass
 from unittest import mock
 
@@ -32,6 +33,8 @@ def run(*arguments: object, stdin: bytes = b"") -> Result:
         try:
             main()
         except SystemExit as stopped:
+            code = int(stopped.code or 0)
             said = err.getvalue().replace(COMPILING, "")  # if no test came before this one
-            return Result(int(stopped.code or 0), out.getvalue(), said)
+            assert said or code not in (2, 3), (sys.stderr, threading.enumerate())
+            return Result(code, out.getvalue(), said)
     raise AssertionError("main returned without an exit code")
