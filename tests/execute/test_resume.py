@@ -201,7 +201,7 @@ def test_a_bad_row_costs_no_work_if_it_is_skipped_and_starts_over_if_it_is_mende
 def test_too_little_memory_for_a_window_keeps_the_tokens(
     corpus: dict[str, Any], undisturbed: Undisturbed
 ) -> None:
-    words = ("a window has 120 documents", "give more than --max-memory 600MB to resume")
+    words = ("a window has 45 documents", "give more than --max-memory 600MB to resume")
     with refused(StoppedError, *words):
         build(BuildConfig(**corpus | {"max_memory": 600_000_000}))
     data, said = resumed(corpus)
