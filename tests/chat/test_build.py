@@ -16,7 +16,7 @@ from packprep.chat.prompt_response import PlainFinder, encode_prompted
 from packprep.chat.template import RenderError
 from packprep.engines.backends import load_engine
 from packprep.inspect.verify import verify
-from packprep.loaders import PackedLoader, PackedShards
+from packprep.loaders import PackedShards
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
@@ -174,28 +174,6 @@ def test_bad_conversations_are_named_and_may_be_skipped(tmp_path: Path, tokenize
     assert sorted(conversations(out)) == [0, 5]
     skipped = {"no_role": 1, "null": 1, "bad_json": 1, "bad_utf8": 1}
     assert report_of(out)["documents"]["skipped"] == skipped
-
-
-def test_conversations_of_a_group_share_their_question(tmp_path: Path, tokenizer: str) -> None:
-    question = {"role": "user", "content": "the cat sat on the mat and the dog sat on the log"}
-    rows: list[Any] = [
-        {"messages": [question, {"role": "assistant", "content": answer}], "q": group}
-        for group in range(3)
-        for answer in ("the cat", "the dog", "the mat", "no dog")
-    ]
-    out = built(tmp_path, tokenizer, rows, share_prefixes=True, group_prefix="q")
-    tokens = report_of(out)["tokens"]
-    assert tokens["shared"] > tokens["tokens_in"] / 2
-    assert verify(out, level="full").sound
-    found = {}
-    for batch in PackedLoader(PackedShards(out), 1, trees=True):
-        plain = batch.unshared()
-        assert plain.document_ids is not None
-        for document, start, stop in zip(
-            plain.document_ids.tolist(), plain.cu_seqlens[:-1], plain.cu_seqlens[1:], strict=True
-        ):
-            found[document] = plain.tokens[start:stop].tolist()
-    assert found == {row: by_hand(each["messages"])[0] for row, each in enumerate(rows)}
 
 
 def thoughtful(rows: int, *, inline: bool = False, thinks: bool = True) -> list[dict[str, Any]]:

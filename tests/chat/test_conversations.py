@@ -31,23 +31,6 @@ def problem(messages: Any) -> str:
     return f"{bad.reason}: {bad}"
 
 
-@pytest.mark.parametrize(
-    ("columns", "names", "said"),
-    [
-        (["id", "messages"], ("messages",), "'messages'"),
-        (["conversations", "tools"], ("conversations",), "'conversations' and tools from 'tools'"),
-        (["prompt", "response"], ("prompt", "response"), "'prompt' and 'response'"),
-        (["prompt", "completion"], ("prompt", "completion"), "'prompt' and 'completion'"),
-    ],
-)
-def test_columns_are_found_by_name_and_named_in_a_note(
-    columns: list[str], names: tuple[str, ...], said: str
-) -> None:
-    found = find_conversations(columns)
-    assert found is not None
-    assert (found.names, found.note) == (names, f"conversations are read from {said}")
-
-
 def test_a_named_column_wins_over_a_known_one() -> None:
     assert find_conversations(["text", "prompt"]) is None
     found = find_conversations(["messages", "chat"], messages_column="chat")

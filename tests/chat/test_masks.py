@@ -237,21 +237,3 @@ def test_rows_that_are_not_conversations_have_no_tokens_but_a_reason(tmp_path: P
         tokens = encode_chats(rendered.slice(0, size), encoder, exact)
         assert tokens.offsets.tolist() == [0, 0, 0, len(tokens.ids)][: size + 1]
         assert len(tokens.ids) == len(tokens.trained)
-
-
-def test_generation_blocks_give_the_mask_of_transformers(tmp_path: Path) -> None:
-    source = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-        "{% generation %}{{ m.content }}<|im_end|>\n{% endgeneration %}"
-        "{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
-    )
-    (file := tmp_path / "chat.jinja").write_text(source)
-    rows = chats(50)
-    tokens = encode(TOKENIZERS / "qwen3", rows, file=file)
-    for number, messages in enumerate(rows):
-        expected = transformers_tokenizer("qwen3").apply_chat_template(
-            messages, chat_template=source, return_assistant_tokens_mask=True
-        )
-        ids, mask = row(tokens, number)
-        assert ids == expected["input_ids"]
-        assert list(map(int, mask)) == expected["assistant_masks"]

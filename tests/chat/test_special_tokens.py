@@ -26,15 +26,6 @@ def test_spans_of_a_text_and_within_its_pieces() -> None:
     assert CHATML.spans_within(["<s>", "<|im_", "end|>", "<|im_end|>"]) == [(0, 3), (13, 23)]
 
 
-RISKY = ("a<|im_end|>b", "a<|", "im_end|>", "x<", ">y", "|im_end|", "a<|x")
-CALM = ("", "im_end", "a < b > c", "<think>x</think>", "a|b", "user")
-
-
-@pytest.mark.parametrize("text", RISKY + CALM)
-def test_texts_that_could_take_part_in_a_token_are_risky_and_no_others(text: str) -> None:
-    assert CHATML.is_risky(text) == (text in RISKY)
-
-
 def test_risky_strings_and_keys_are_broken_but_roles_are_not() -> None:
     messages, tools = [{"role": "user", "content": "x<|im_end|>"}], [{"|im_end|": "a", "b": "c <"}]
     broken = next(CHATML.broken(Conversation(messages, tools, {"name": "im_end|>"})))

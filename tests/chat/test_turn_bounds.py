@@ -122,17 +122,6 @@ CUT = (
 )
 
 
-def test_blocks_whose_texts_lose_their_end_are_known_by_their_message() -> None:
-    messages = [
-        {"role": role, "content": text}
-        for role, text in (("assistant", "abc Qdef."), ("assistant", "ghi Qjkl."), ("user", "ho"))
-    ]
-    rows = {(): ["!abc </s>", "!ghi </s>"], (1,): ["!abc </s>"], (0,): ["!ghi </s>"], (0, 1): []}
-    for untrained, expected in rows.items():
-        assert trained(find(CUT, messages, untrained)) == expected
-    assert by_turn(finder(CUT), messages) == [["!abc </s>"], ["!ghi </s>"]]
-
-
 TOKEN = re.compile(r"<\|[^|<>\s]+\|?>|<｜[^｜]+｜>|<(?:start|end)_of_\w+>|<eos>|<turn\|>")
 # They write or mark the last turn otherwise than earlier ones, or refuse whole rows.
 EXCEPTIONS = {"gptoss", "gptoss_training", "phi3_training", "phi3_5_training"}

@@ -152,27 +152,20 @@ def test_a_row_in_which_one_document_cannot_be_encoded_is_skipped_whole(tmp_path
         built(tmp_path, str(folder), rows, "stopped", **more)
 
 
-def test_the_documents_of_a_row_are_held_out_drawn_and_carried_together(
-    tmp_path: Path, tokenizer: str
+def test_the_documents_of_a_row_are_held_out_and_drawn_together(
+    tmp_path: Path, tokenizer: str, zoo: Zoo
 ) -> None:
-    rows = [row | {"reward": float(number)} for number, row in enumerate(thoughtful(60))]
-    out = built(tmp_path, tokenizer, rows, turns="each", holdout=0.3, carry=("reward",))
     sides = []
     for split in ("train", "validation"):
-        sides.append({row for row, _ in found_in(out, split)})
-        for pack in PackedShards(out, split=split):
-            assert pack.columns["reward"].tolist() == pack.columns["document_ids"].tolist()
+        packs = PackedShards(zoo["turns"], split=split)
+        sides.append({row for pack in packs for row in pack.columns["document_ids"].tolist()})
     assert sides[0] | sides[1] == set(range(60))
     assert not sides[0] & sides[1]
     assert sides[1]
-    drawn = {"max_tokens": 6000, "weights": ("1",), "order": "shuffle"}
-    mixed = built(tmp_path, tokenizer, rows, "mix", turns="each", **drawn)
-    turns = Counter(row for row, _ in found_in(mixed))
+    drawn: dict[str, Any] = {"turns": "each", "max_tokens": 6000, "weights": ("1",)}
+    turns = Counter(row for row, _ in found_in(built(tmp_path, tokenizer, thoughtful(60), **drawn)))
     assert set(turns.values()) == {3}
     assert 0 < len(turns) < 60
-    assert verify(mixed, level="full").sound
-    with pytest.raises(InputError, match=r"row 0 message \d has .* but a pack holds 50"):
-        built(tmp_path, tokenizer, rows, "no", turns="each", overflow="error", max_length=50)
 
 
 def test_the_commands_name_the_turn(zoo: Zoo) -> None:

@@ -107,17 +107,6 @@ def by_prefixes(
     return found
 
 
-@pytest.mark.parametrize("source", [FORGETS, KIMI, LLAMA])
-def test_each_turn_is_a_document_up_to_its_end(source: str) -> None:
-    row = Conversation(thinking("one", "two", "three"))
-    each = splitter(source)
-    rendered = each.render(row)
-    assert documents(rendered) == by_prefixes(finder(source).template, row, "<|im_end|>")
-    assert counts(rendered) == {"documents": 3, "split_rows": 1}
-    left_out = [part.text for part in rendered.left_out]
-    assert left_out == (["one", "two", "three"] if source == LLAMA else [])
-
-
 @pytest.mark.parametrize("name", templated())
 @pytest.mark.parametrize("tools", [None, [TOOL]])
 def test_labels_of_real_templates_are_those_of_the_definition(name: str, tools: Any) -> None:
@@ -138,28 +127,6 @@ def test_labels_of_real_templates_are_those_of_the_definition(name: str, tools: 
         assert documents(rendered)[: len(expected)] == expected or not expected
         compared += bool(expected)
     assert compared > 3
-
-
-@pytest.mark.parametrize("source", [FORGETS, KIMI, LLAMA, CHATML])
-def test_auto_splits_rows_that_lose_text_and_no_others(source: str) -> None:
-    auto, each = splitter(source, "auto"), splitter(source)
-    appends = source in (LLAMA, CHATML)
-    for thoughts in (("one", "two"), ("one", ""), ("", "two"), ("", "")):
-        conversation = Conversation(thinking(*thoughts))
-        rendered = auto.render(conversation)
-        if thoughts[0] and not appends:
-            assert rendered == each.render(conversation)
-            continue
-        # Only the last turn thinks, or none: later renderings lose no text of a message.
-        whole = finder(source).render(conversation)
-        assert (rendered.text, rendered.trained) == (whole.text, whole.trained)
-        # An empty thought is in the last turn only.
-        same_text = {"same_text_rows": 1} if source == FORGETS else {}
-        assert counts(rendered) == {"documents": 1} | same_text
-    called = thinking("one", "two")
-    called[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {"x": "y"}}}]
-    split = documents(auto.render(Conversation(called)))
-    assert [turn for turn, _, _ in split] == ([-1] if appends else [1, 3])
 
 
 @pytest.mark.parametrize(
@@ -205,13 +172,6 @@ def test_auto_keeps_rows_whole_where_only_the_system_message_moves(system: str) 
     assert [(part.message, part.text) for part in rendered.left_out] == [(0, system)]
 
 
-def test_a_turn_that_is_not_behind_its_prompt_begins_at_its_own_text() -> None:
-    prompted = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
-    rendered = splitter(prompted).render(Conversation(chat("hi", " hello")))
-    assert documents(rendered)[0][2] == [" hello<|im_end|>"]
-    assert counts(rendered) == {"documents": 1, "split_rows": 1, "at_text": 1}
-
-
 @given(
     st.lists(st.sampled_from(["", "thinks", "inline", "calls"]), min_size=1, max_size=4),
     st.sampled_from([FORGETS, KIMI, LLAMA, CHATML, SIGNS]),
@@ -247,11 +207,3 @@ def test_auto_trains_every_text_that_one_of_both_can_train(
         for text in (answered, str(message.get("reasoning_content", "")), thought, reply):
             wanted = sum(text in part for _, _, texts in each for part in texts)
             assert not text or trained.count(text) == wanted
-
-
-def test_chosen_fields_of_each_turn_are_trained_alone() -> None:
-    rendered = splitter(FORGETS, "auto", fields=("reasoning",)).render(
-        Conversation(thinking("one", "two"))
-    )
-    found = [texts for _, _, texts in documents(rendered)]
-    assert found == [["<think>\none\n</think>\n\n"], ["<think>\ntwo\n</think>\n\n"]]

@@ -300,13 +300,6 @@ def test_a_form_and_the_row_itself_give_the_same_spans(texts: list[str]) -> None
     assert (by_form[0], by_form.specials) == (turns, tokens)
 
 
-def test_conversations_of_one_form_are_rendered_once() -> None:
-    one = finder(CHATML)
-    for number in range(5):
-        one.render(Conversation(chat("hi", str(number), "bye", "ciao")))
-    assert one._form.cache_info().misses == 1
-
-
 def left_out(source: str, messages: Any, **options: Any) -> list[LeftOut]:
     return find(source, messages, **options).left_out
 

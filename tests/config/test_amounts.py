@@ -67,21 +67,6 @@ def test_every_count_and_share_of_a_build_is_read_with_a_unit() -> None:
             value_of(field, "some")
 
 
-def test_phases_and_sources_have_counts_and_shares_too() -> None:
-    phases = [
-        {"tokens": "2M", "weights": ["60%", "40%"], "max_length": "4Ki"},
-        {"tokens": "500k", "weights": [1, 1], "min_document_tokens": "1k"},
-    ]
-    first, second = config(sources=["a", "b"], phases=phases).phase_list()
-    assert (first.tokens, first.max_length) == (2_000_000, 4096)
-    assert first.shares == (Fraction(3, 5), Fraction(2, 5))
-    assert (second.tokens, second.min_document_tokens) == (500_000, 1000)
-    classes = config(sources="a", phases={"by_length": ["1Ki", "2Ki"]}).phase_list()
-    assert [phase.max_document_tokens for phase in classes] == [1024, 2048, None, None]
-    amounts = [{"path": "a", "max_tokens": "2k"}, {"path": "b", "epochs": 0.5}]
-    assert config(sources=amounts).entries()[0].max_tokens == 2000
-
-
 def test_a_length_in_thousands_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert config(max_length="8k").max_length == 8000
     err = capsys.readouterr().err

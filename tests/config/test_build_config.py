@@ -74,11 +74,6 @@ def test_equal_options_in_different_spellings_have_the_same_identity() -> None:
     assert one.identity() != config(seed=1).identity()
 
 
-def test_yaml_keys_may_be_written_with_dashes(tmp_path: Path) -> None:
-    (tmp_path / "build.yaml").write_text("max-length: 128\nsources: [a]\n")
-    assert from_yaml(tmp_path / "build.yaml") == {"max_length": 128, "sources": ["a"]}
-
-
 def test_a_yaml_file_that_is_not_a_table_of_options_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "build.yaml"
     with refused(ConfigError, "no configuration file", "build.yaml"):

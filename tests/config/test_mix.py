@@ -6,18 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config.mix import Entry, as_dicts, entries, is_mix, targets
+from packprep.config.mix import Entry, entries, is_mix, targets
 from packprep.config.phases import phase_tables
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.errors import refused
 from tests.helpers.files import config
-
-
-def weighted(*weights: float, max_epochs: float = 1.0) -> tuple[Entry, ...]:
-    return entries(
-        [f"{number}.jsonl" for number in range(len(weights))], [str(w) for w in weights], max_epochs
-    )
 
 
 def test_a_table_has_the_path_the_amount_and_the_options_of_a_source() -> None:
@@ -32,20 +26,6 @@ def test_a_table_has_the_path_the_amount_and_the_options_of_a_source() -> None:
     assert is_mix(sources)
 
 
-@pytest.mark.parametrize("source", ["a.jsonl", {"path": "a.jsonl", "text_column": "body"}])
-def test_sources_without_amounts_are_not_a_mix(source: Any) -> None:
-    [entry] = config(sources=source).entries()
-    assert (entry.label, entry.asked, is_mix([entry])) == ("a.jsonl", {}, False)
-
-
-def test_weights_for_names_equal_weights_in_tables() -> None:
-    tables = [{"path": "a", "weight": 50, "max_epochs": 4}]
-    tables += [{"path": "b", "weight": 0.5, "max_epochs": 4}]
-    long = config(sources=tables).entries()
-    assert config(sources=["a", "b"], weights="50, 0.5", max_epochs=4).entries() == long
-    assert config(sources=["a", "b"], weights=[50, 0.5], max_epochs=4).entries() == long
-
-
 def test_the_column_of_a_source_replaces_a_template_and_the_reverse() -> None:
     sources = [{"path": "a", "text_column": "x"}, {"path": "b"}]
     settings = config(sources=sources, text_template="{q} {a}")
@@ -54,11 +34,6 @@ def test_the_column_of_a_source_replaces_a_template_and_the_reverse() -> None:
     assert (second.text_column, second.text_template) == ("text", "{q} {a}")
     [entry] = config(sources={"path": "a", "text_template": "{q}"}, text_column="x").entries()
     assert config(text_column="x").reading(entry.reading).text_column == "text"
-
-
-def test_weights_of_the_same_shares_decide_the_same_bytes() -> None:
-    assert as_dicts(weighted(50, 30, 20)) == as_dicts(weighted(0.5, 0.3, 0.2))
-    assert as_dicts(weighted(50, 30, 20)) != as_dicts(weighted(50, 20, 30))
 
 
 ABOVE_0 = "expected a number above 0"
@@ -102,7 +77,6 @@ def tables(*sources: dict[str, Any] | str) -> tuple[Entry, ...]:
     return entries(list(sources), (), 1.0)
 
 
-ONCE = weighted(50, 30, 20)
 AMOUNTS = tables({"path": "a", "epochs": 2}, {"path": "b", "max_tokens": 50}, "c")
 ONE_REPEATED = tables({"path": "a", "weight": 1, "max_epochs": 9}, {"path": "b", "weight": 1})
 
@@ -110,9 +84,6 @@ ONE_REPEATED = tables({"path": "a", "weight": 1, "max_epochs": 9}, {"path": "b",
 @pytest.mark.parametrize(
     ("sources", "available", "limit", "wanted", "scarce"),
     [
-        (ONCE, [900, 300, 900], None, [500, 300, 200], "1.jsonl"),
-        (ONCE, [900, 300, 900], 100, [50, 30, 20], None),
-        (weighted(50, 30, 20, max_epochs=1.5), [900, 300, 900], None, [750, 450, 300], "1.jsonl"),
         (ONE_REPEATED, [100, 500], None, [500, 500], "b"),
         (AMOUNTS, [100, 100, 150], None, [200, 50, 150], None),
         (AMOUNTS, [100, 100, 150], 40, [20, 5, 15], None),
@@ -124,11 +95,6 @@ def test_the_scarcest_source_is_used_completely_and_limits_the_mix(
 ) -> None:
     taken, limiting = targets(sources, available, limit)
     assert (taken, limiting and limiting.label) == (wanted, scarce)
-
-
-def test_a_source_with_a_weight_and_no_tokens_is_named() -> None:
-    with refused(InputError, "1.jsonl has no tokens"):
-        targets(weighted(1, 1), [5, 0])
 
 
 def test_a_source_is_not_repeated_more_than_100_000_times() -> None:

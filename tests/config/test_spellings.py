@@ -1,12 +1,10 @@
-from dataclasses import fields, replace
-from inspect import signature
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packprep import BuildConfig, TokenizeAndPack, build
-from packprep.config.options import Options
 from packprep.config.spellings import GONE, RENAMED, SPELLINGS
 from packprep.config.yaml_file import from_output, from_yaml
 from packprep.support.errors import ConfigError
@@ -62,12 +60,6 @@ def test_an_unknown_keyword_names_build_config_and_a_near_option(name: str) -> N
         build(BuildConfig(), **wrong)
 
 
-def test_the_signature_of_build_config_still_lists_the_options() -> None:
-    assert signature(BuildConfig) == signature(Options)
-    assert set(signature(BuildConfig).parameters) == OPTIONS
-    assert replace(BuildConfig(), max_length=128).max_length == 128
-
-
 @pytest.mark.parametrize(("earlier", "name"), RENAMED.items())
 def test_an_earlier_name_is_accepted_in_yaml_and_python_with_a_line_that_names_the_new_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], earlier: str, name: str
@@ -87,12 +79,3 @@ def test_an_earlier_name_is_accepted_in_yaml_and_python_with_a_line_that_names_t
     assert getattr(config.phase_list()[0], name) == 7
     with pytest.raises(ConfigError, match=rf"^{earlier} and {name} are one option; leave out"):
         BuildConfig(**old, **new)
-
-
-def test_manifests_and_reports_keep_the_earlier_names() -> None:
-    identity = BuildConfig(min_document_tokens=3, max_document_tokens=9).identity()
-    assert (identity["min_len"], identity["max_len"]) == (3, 9)
-    assert not identity.keys() & set(RENAMED.values())
-    phases = ({"tokens": 50, "min_document_tokens": 3},)
-    [phase] = BuildConfig(sources=("a.jsonl",), phases=phases).phase_list()
-    assert phase.as_dict().keys() >= set(RENAMED)

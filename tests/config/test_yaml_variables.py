@@ -116,9 +116,3 @@ def test_files_that_include_each_other_are_refused(here: Path) -> None:
     options("seed: 1\n", "shared.yaml")
     options("include: shared.yaml\n", "c.yaml")
     assert options("include: [shared.yaml, c.yaml]\n", "twice.yaml") == {"seed": 1}
-
-
-def test_the_included_file_at_fault_is_named(here: Path) -> None:
-    (here / "bad.yaml").write_text("max_lenght: 8\n")
-    with refused(ConfigError, "bad.yaml has an unknown option 'max_lenght'"):
-        options("include: bad.yaml\n")

@@ -133,27 +133,6 @@ def test_a_null_and_a_column_that_is_not_text_are_errors_that_say_so(name: str) 
 
 
 @every_engine
-def test_text_that_spells_a_special_token_stays_text_unless_it_is_parsed(name: str) -> None:
-    texts = ["<|end|>", "a<|end|>b <mark>", "<|end|><|end|", "<mark><|end|>"]
-    kept = documents(load(name), texts)
-    assert kept == one_by_one(BYTE_LEVEL, texts)
-    assert all(0 not in ids for ids in kept)
-    # An added token that is not special is part of the vocabulary.
-    assert Tokenizer.from_buffer(BYTE_LEVEL).token_to_id("<mark>") in kept[1]
-    parsed = documents(load(name, parse_special_tokens=True), texts)
-    assert parsed == one_by_one(BYTE_LEVEL, texts, parse_special_tokens=True)
-    assert parsed[0] == [0]
-
-
-@every_engine
-def test_truncation_padding_and_the_post_processor_of_the_file_do_nothing(name: str) -> None:
-    tokenizer, texts = byte_level(), ["The quick brown fox jumps over the lazy dog", "a"]
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=20)
-    assert documents(load(name, as_bytes(tokenizer)), texts) == one_by_one(BYTE_LEVEL, texts)
-
-
-@every_engine
 def test_many_threads_on_one_engine_get_the_ids_that_one_thread_gets(name: str) -> None:
     texts = [f"{line} {number} {line[number % 17 :]}" for number in range(40) for line in LINES]
     batches = [pa.array(texts[start::50]) for start in range(50)] * 4
@@ -339,13 +318,6 @@ def pieces_of(text: str, size: int = 1) -> list[str]:
     return [
         str(piece, "utf-8") for piece in cut_points.text_pieces(memoryview(text.encode()), size)
     ]
-
-
-def test_pieces_end_behind_a_line_feed_between_visible_text_and_a_letter() -> None:
-    pieces = ["one.\n", "Two\n three \nfour\n\nfive\r\nsix\n7\n。\n", "中国\n。\né\nend"]
-    assert pieces_of("".join(pieces)) == pieces
-    assert pieces_of("a\nb\nc\nd\ne", 4) == ["a\nb\nc\n", "d\ne"]
-    assert pieces_of("", 4) == []
 
 
 def with_added(**options: Any) -> Tokenizer:

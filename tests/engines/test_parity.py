@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -33,11 +32,6 @@ from .test_backends import BYTE_LEVEL, ENGINES, REAL_TOKENIZERS
 
 FAST = ENGINES[1:]
 
-# Kirat Rai, Garay, Nag Mundari, CJK extension H and an Arabic letter
-UNASSIGNED_IN_UNICODE_14 = [
-    *((0x88F, 0x890), (0x16D40, 0x16D7A), (0x10D40, 0x10D90), (0x1E4D0, 0x1E4FA)),
-    (0x31350, 0x323B0),
-]
 ALPHABETS = ((0x80, 0x250), (0x300, 0x310), (0x1D00, 0x1D30))  # that a sweep of these tests tries
 TOKENIZERS = long_but(["gpt2", "t5_small"], REAL_TOKENIZERS.split())
 PROBES = [*"\u088f\U0001e6c0\u3000\0\u212b１", "<|end|>", "漢字", "\n\n\n", "straße", "'lL"]
@@ -196,17 +190,6 @@ def test_a_guard_is_found_once_and_then_read_from_the_cache(
     assert len(sweeps) == 1
 
 
-def test_the_reference_is_loaded_once_for_the_gate_the_checks_and_every_thread(
-    loads: list[str],
-) -> None:
-    choice = choose_engine("auto", BYTE_LEVEL)
-    with ThreadPoolExecutor(4) as pool:
-        assert len({*map(id, pool.map(lambda _: choice.reference(), range(16)))}) == 1
-    assert loads.count("hf") == 1
-    assert choose_engine("hf", BYTE_LEVEL).gate["verdict"] == "reference"
-    assert loads.count("hf") == 2
-
-
 def test_the_difference_shown_is_the_shortest_text_found() -> None:
     wrong = Wrong(lambda text: "ix" in text)
     reference = HfEngine(BYTE_LEVEL)
@@ -243,49 +226,12 @@ def test_ids_that_end_before_the_last_document_differ() -> None:
     assert unequal(ids[:2], offsets, ids, offsets).tolist() == [0, 1]
 
 
-# The probes.
-
-
-def test_probes_are_always_the_same_bounded_and_hold_what_they_promise() -> None:
-    tokens = [{"content": "<|im_start|>", "special": True}, {"content": "<tool>", "special": False}]
-    texts = probes(tokens)
-    assert texts == probes(tokens)
-    assert all(text.encode().decode() == text for text in texts)  # no lone surrogates
-    assert sum(len(text.encode()) for text in texts) < 300_000
-    everything = "".join(texts)
-    assert set(map(chr, range(0x80, 0x2000))) <= set(everything)
-    assert len(set(everything)) > 20_000
-    for span in UNASSIGNED_IN_UNICODE_14:
-        assert any(chr(point) in everything for point in range(*span))
-    assert "" in texts
-    spelled = ("a<|im_start|>b", "<|im_start|><|im_start|>", "<|im_start|", "|im_start|>", "<TOOL>")
-    assert all(spelling in everything for spelling in (*spelled, "a<tool>b"))
-    reserved = [{"content": f"<reserved_{n}>", "special": n % 2 == 0} for n in range(20_000)]
-    assert sum(len(text.encode()) for text in probes(reserved)) < 350_000
-
-
 # The check during a build.
 
 
 def encode_rows(engine: Engine, texts: list[str]) -> tuple[Ids, Offsets, pa.Array[Any]]:
     array = pa.array(texts)
     return (*engine.encode(array), array)
-
-
-def test_one_wrong_id_in_one_document_of_ten_thousand_is_found_and_the_document_named() -> None:
-    reference = HfEngine(BYTE_LEVEL)
-    texts = [f"document {number} about the fox" for number in range(10_000)]
-    wrong = Wrong(lambda text: text.startswith("document 7041 "))
-    first = 500_000  # the batch stands somewhere in the middle of a build
-    numbers = np.arange(first, first + len(texts))
-    words = (
-        r"document 507041: from token \d+ on engine fastokens 0\.0 gave \[\d+\] and hf .*\[\d+\]"
-    )
-    with pytest.raises(InputError, match=words):
-        verify_batch(wrong, *encode_rows(wrong, texts), numbers, lambda: reference, share=1.0)
-    right = Wrong(lambda text: False)
-    rows = encode_rows(right, texts)
-    assert verify_batch(right, *rows, numbers, lambda: reference, share=1.0) == 10_000
 
 
 def test_a_document_cut_short_and_a_document_missing_are_found() -> None:

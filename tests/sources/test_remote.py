@@ -89,16 +89,6 @@ def same_bytes(url: str, name: str, **options: Any) -> bool:
     return there.data == here.data and there.run["source_paths"] == paths
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("data", marks=LONG), "data/**/*.jsonl*", "data/[d-f].*"]
-)
-def test_sources_in_s3_make_the_bytes_of_the_same_files_here(
-    url: str, name: str, options: dict[str, Any]
-) -> None:
-    assert same_bytes(url, name, **options)
-    assert command.run("verify", "there", "--level", "full", "--sample", "20").code == 0
-
-
 @pytest.mark.parametrize("name", ["x.idx", "x", "", "*", "y.npy"])
 def test_token_files_in_s3_make_the_bytes_of_the_same_files_here(
     bucket: str, store: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -19,12 +19,10 @@ from packprep.sources.digests import (
     hash_in_threads,
     remembered,
     remembered_digest,
-    reporting_to,
     together,
 )
 from packprep.sources.formats.gzip_reader import GzipReader
 from packprep.sources.formats.raw_files import decompressed
-from packprep.sources.formats.registry import FORMATS, format_of, known_endings
 from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
@@ -219,16 +217,6 @@ def test_any_other_name_is_asked_of_the_hub_with_name_split_and_revision(
         resolved("user/none")
 
 
-@pytest.mark.parametrize("suffix", PACK)
-def test_files_are_read_plain_whatever_their_compression(tmp_path: Path, suffix: str) -> None:
-    content, pack = b"line\n" * 100_000, PACK[suffix]
-    path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(pack(content[:300]) + pack(content[300:]))  # two gzip members, two zstd frames
-    with decompressed(path) as file:
-        assert file.readline() == b"line\n"
-        assert file.read() == content[5:]
-
-
 MEMBERS = st.tuples(st.binary(max_size=40), st.integers(0, 3), st.integers(0, 400_000))
 
 
@@ -262,14 +250,6 @@ def test_compressed_data_that_ends_early_is_never_just_shorter(
         shutil.copyfileobj(file, io.BytesIO())
 
 
-def test_an_ending_belongs_to_one_format_and_is_named_where_none_is_known() -> None:
-    endings = [ending for one in FORMATS.values() for ending in one.endings]
-    assert len(set(endings)) == len(endings)
-    assert all(f".{ending}" in known_endings() for ending in endings)
-    assert format_of("a.rows") is None
-    assert format_of("DATA.TSV.GZ") is FORMATS["csv"]
-
-
 def files(folder: Path, *contents: bytes) -> list[Path]:
     paths = [folder / f"{number}.bin" for number in range(len(contents))]
     for path, content in zip(paths, contents, strict=True):
@@ -285,28 +265,6 @@ def test_several_files_have_the_digest_of_their_digests(tmp_path: Path) -> None:
     paths = files(tmp_path, b"one", b"two")
     both = "\n".join([sha256(b"one"), sha256(b"two")]).encode()
     assert digest_of_files(paths) == together([sha256(b"one"), sha256(b"two")]) == sha256(both)
-
-
-def test_what_is_made_in_threads_comes_in_order_and_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Counted(RecordedProgress):
-        last: tuple[float, float | None] = (0, 0)
-
-        def wait(self, phase: str) -> None:
-            pass
-
-        def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
-            assert (stage, unit) == ("hash", "MB")
-            self.last = max(self.last, (done, total))
-
-    paths = files(tmp_path, *(bytes([number]) * 1000 for number in range(20)))
-    counted = Counted()
-    monkeypatch.setattr(digests, "_BLOCK", 7)
-    with reporting_to(counted):
-        made = hash_in_threads(remembered_digest, paths, 20_000)
-    assert made == [sha256(path.read_bytes()) for path in paths]
-    assert counted.last == (0.02, 0.02)
 
 
 def test_the_first_error_in_order_is_raised_and_the_rest_is_given_up(

@@ -27,24 +27,12 @@ def shape(found: Sequence[Slice]) -> list[list[str | None]]:
     return [unit.table["text"].to_pylist() for unit in found]
 
 
-def test_units_run_over_the_ends_of_files_and_say_which_rows_are_whose(tmp_path: Path) -> None:
-    found = units(tmp_path, [["a", "b"], ["c"], ["d", "e"]], unit_size=4)
-    whole = (Part(0, 2, {}), Part(1, 1, {}), Part(2, 1, {}))
-    assert [unit.parts for unit in found] == [whole, (Part(2, 1, {}),)]
-
-
 def test_limit_counts_rows_over_all_files(tmp_path: Path) -> None:
     files: list[list[Any]] = [["a", "b"], ["c", "d"], [{"text": 7}]]
     assert shape(units(tmp_path, files, limit=3)) == [["a", "b", "c"]]
     assert shape(units(tmp_path, files, limit=4)) == [["a", "b", "c", "d"]]
     with refused(InputError, "2.jsonl row 0 (line 1): 'text' is a number"):
         units(tmp_path, files, limit=5)
-
-
-def test_the_first_row_without_text_stops_naming_file_row_and_line(tmp_path: Path) -> None:
-    files: list[list[Any]] = [["a"], [*["x"] * 1700, {"text": 1}, {"text": None}]]
-    with refused(InputError, "1.jsonl row 1700 (line 1701): 'text' is a", "--on-error skip"):
-        units(tmp_path, files)
 
 
 def test_skipped_rows_keep_their_number_and_are_counted_by_source_and_reason(

@@ -45,18 +45,6 @@ def entry(tmp_path: Path) -> StoreEntry:
     return entry
 
 
-def test_an_entry_says_what_it_holds(tmp_path: Path) -> None:
-    manifest = built(tmp_path, "out", 1, 2)
-    [entry] = entries(tmp_path)
-    facts = entry.as_dict()
-    assert facts["entry"] == entry.path.name
-    assert (facts["documents"], facts["tokens"]) == (60, manifest.ledger["tokens_in"])
-    assert facts["sources"] == [str(tmp_path / f"{number}.jsonl") for number in (1, 2)]
-    assert (facts["tokenizer"], facts["state"]) == (str(tmp_path / "tok"), "whole")
-    assert facts["bytes"] == sum(path.stat().st_size for path in entry.path.iterdir())
-    assert list(entry.faults()) == []
-
-
 FIRST, SECOND = "unit-000000-000", "unit-000001-000"
 
 

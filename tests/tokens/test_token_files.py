@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import itertools
 import json
@@ -28,7 +27,6 @@ from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice
 from packprep.support.errors import InputError
-from packprep.tokens import encode
 from packprep.tokens.encode import cut_text, encode_table
 from packprep.tokens.store import TokenFile, parse_receipt, read_token_receipt, stored, tokens_key
 from packprep.tokens.token_files import seal, tokenize, tokenize_slice
@@ -104,14 +102,6 @@ def test_a_flipped_bit_anywhere_in_a_receipt_is_noticed(
         assert read in (None, receipt), (place, bit)  # equal: a space after the end
 
 
-def test_the_size_of_batches_never_changes_the_file(
-    written: Callable[..., TokenFile], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = written(unit_of(texts(60)))
-    monkeypatch.setattr(encode, "BATCH_BYTES", 100)
-    assert written(unit_of(texts(60))).xxh3 == whole.xxh3
-
-
 def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not(
     tmp_path: Path, policy: Tokenizer, engine: EngineChoice
 ) -> None:
@@ -136,13 +126,6 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
 
 
 SOURCE = Source(name="a.jsonl", kind="json", path=None, bytes=1, sha256="0" * 64)
-
-
-def test_the_key_changes_with_the_text_and_the_tokenizer(policy: Tokenizer) -> None:
-    key, other = tokens_key([SOURCE], policy, BuildConfig()), "1" * 64
-    assert tokens_key([dataclasses.replace(SOURCE, sha256=other)], policy, BuildConfig()) != key
-    assert tokens_key([SOURCE], dataclasses.replace(policy, eos=None), BuildConfig()) != key
-    assert tokens_key([SOURCE], policy, BuildConfig(engine="hf", num_proc=7, seed=9)) == key
 
 
 def test_the_key_changes_with_exactly_the_options_that_shape_tokens(
@@ -183,18 +166,6 @@ def test_a_worker_process_tells_of_each_batch(
     rows = unit_of(["one", "two", "three"]).table
     encode_table(rows, np.arange(3), engine, policy, BuildConfig(), Working(told))
     assert told.getvalue() == "..."
-
-
-@pytest.mark.parametrize(("vocab_size", "kind"), [(65_536, "uint16"), (65_537, "int32")])
-def test_ids_take_two_bytes_where_the_vocabulary_allows_it(
-    tmp_path: Path,
-    policy: Tokenizer,
-    written: Callable[..., TokenFile],
-    vocab_size: int,
-    kind: str,
-) -> None:
-    written(unit_of(DOCUMENTS), dataclasses.replace(policy, vocab_size=vocab_size))
-    assert types_and_ids(tmp_path / "unit-000000-000.arrow") == (kind, IDS)
 
 
 class _Engine:

@@ -29,26 +29,6 @@ def documents_of(streamed: Stream, files: list[list[int]]) -> list[list[tuple[in
     return windows
 
 
-def test_two_sources_are_interleaved_by_their_tokens() -> None:
-    sources = {"A": [[1, 1, 1, 1]], "B": [[1, 1]]}
-    by_source = {name: documents_of(stream(files, 1, 2), files) for name, files in sources.items()}
-    for window in range(2):
-        places = [(place, name) for name in sources for *_, place in by_source[name][window]]
-        assert [name for _, name in sorted(places)] == ["A", "B", "A"]
-
-
-def test_copies_follow_each_other_in_the_same_order() -> None:
-    files = [[2, 2], [4]]
-    streamed = stream(files, 2, 1)
-    assert (streamed.begins.tolist(), streamed.ends.tolist()) == (
-        [[4, 0], [12, 8]],
-        [[8, 4], [16, 12]],
-    )
-    [window] = documents_of(streamed, files)
-    in_order = [(file, row) for file, row, _ in sorted(window, key=lambda one: one[2])]
-    assert in_order == [(1, 0), (0, 0), (0, 1)] * 2
-
-
 @given(
     st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5),
     st.integers(0, 4),

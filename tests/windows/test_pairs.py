@@ -5,19 +5,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep import BuildConfig, build, pack_dataset
+from packprep import BuildConfig, build
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import InputError, PackprepError
 from packprep.windows.pairs import cut_pairs
-from tests.chat.test_build import CHATS, TEMPLATE, by_hand
 from tests.helpers.command import run
 from tests.helpers.corpus import (
     build_options,
@@ -145,30 +143,6 @@ def test_show_names_the_side_of_each_segment(zoo: Zoo) -> None:
     ]
 
 
-def test_sides_that_are_conversations_have_labels_and_share_a_pack(tmp_path: Path) -> None:
-    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
-    tokenizer = str(save_tokenizer(tmp_path / "t", config=side))
-    other = [*CHATS[0][:1], {"role": "assistant", "content": "no"}]
-    rows = [{"chosen": CHATS[0], "rejected": other}, {"chosen": CHATS[0], "rejected": CHATS[2]}]
-    source = write_jsonl(tmp_path / "pairs.jsonl", rows)
-    options: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "messages_column": "auto",
-        "max_length": 128,
-        **PAIRS,
-    }
-    build(BuildConfig(sources=(str(source),), output=str(tmp_path / "out"), **options))
-    [pack] = PackedShards(tmp_path / "out", verify=True)
-    assert pack.labels is not None
-    middle = int(pack.cu_seqlens[1])
-    assert (pack.tokens[:middle].tolist(), pack.labels[:middle].tolist()) == by_hand(CHATS[0])
-    assert (pack.tokens[middle:].tolist(), pack.labels[middle:].tolist()) == by_hand(other)
-    report = json.loads((tmp_path / "out" / "report.json").read_bytes())
-    assert report["documents"]["dropped"] == {"few_loss_tokens": 1}, (
-        "no answer on one side is no pair"
-    )
-
-
 ID_ROWS: list[dict[str, Any]] = [
     {"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [6], "margin": 0.5},
     {"prompt_ids": [7, 8], "chosen_ids": [9], "rejected_ids": [10, 11], "margin": 1.5},
@@ -197,20 +171,6 @@ def as_labels(ids: list[int], mask: list[int]) -> list[int]:
     """Labels of a segment: its first token has none, as no token predicts it."""
     labels = [token if kept else -100 for token, kept in zip(ids, mask, strict=True)]
     return [-100, *labels[1:]]
-
-
-def test_pairs_of_token_ids_have_the_ids_and_the_loss_of_trls_collator(tmp_path: Path) -> None:
-    trainer = pytest.importorskip("trl.trainer.dpo_trainer")
-    collator = trainer.DataCollatorForPreference(pad_token_id=0)
-    sides = sides_in(build_ids(tmp_path / "a", ID_ROWS, min_loss_tokens=0))
-    for row, values in enumerate(ID_ROWS):
-        fields = {name: value for name, value in values.items() if name != "margin"}
-        theirs = collator([fields])
-        for side in (0, 1):
-            real = theirs["attention_mask"][side].bool()
-            ids = theirs["input_ids"][side][real].tolist()
-            mask = theirs["completion_mask"][side][real].tolist()
-            assert sides[row][side] == (ids, as_labels(ids, mask))
 
 
 @pytest.mark.parametrize("given_as", ["labels", "mask", "both"])
@@ -283,15 +243,6 @@ def test_a_bad_pair_of_token_ids_is_named_or_skipped(tmp_path: Path) -> None:
     lists = [{**row, "margin": [0.5]} for row in ID_ROWS]
     with pytest.raises(InputError, match="a pair has two sides, so carry a plain number per row"):
         build_ids(tmp_path / "d", lists)
-
-
-def test_a_dataset_of_pairs_of_token_ids_is_packed_as_a_build_packs_it(tmp_path: Path) -> None:
-    out = build_ids(tmp_path / "a", ID_ROWS)
-    [pack] = pack_dataset(datasets.Dataset.from_list(ID_ROWS), None, order="input", **ID_PAIRS)
-    [stored] = PackedShards(out)
-    assert sorted(pack["tokens"]) == sorted(stored.tokens.tolist())
-    # Row 2 has sides of one token, which nothing predicts: no loss, no pair.
-    assert pack["margin"] == [0.5, 0.5, 1.5, 1.5]
 
 
 @pytest.mark.parametrize(

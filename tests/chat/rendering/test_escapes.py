@@ -129,10 +129,6 @@ def test_what_is_allowed_renders_its_text(source: str, text: str) -> None:
     assert render(source, ys=[1, 2, 3]) == text
 
 
-def test_generated_text_is_marked_only_on_request() -> None:
-    assert render("a{% generation %}b{% endgeneration %}c", marked=True) == "a|b|c"
-
-
 GROWING = [
     "{{ range(10 ** 9) | list }}",
     "{{ 'a' * 10 ** 9 }}",

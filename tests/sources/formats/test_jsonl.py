@@ -65,12 +65,6 @@ def test_what_is_wrong_with_a_line_is_said_of_that_line_alone(line: bytes, expec
     assert str(problem(line)).startswith(expected)
 
 
-@pytest.mark.parametrize("line", [b'{"text": null}', b'{"other": "a"}', b"{}", b"null"])
-def test_a_row_without_text_is_null_and_no_problem_of_the_reader(line: bytes) -> None:
-    assert problem(line) is None
-    assert rows(line)[0] == {"text": None, "problem": None}
-
-
 @pytest.mark.parametrize(
     ("data", "texts"),
     [
@@ -183,20 +177,6 @@ def test_an_endless_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         tracemalloc.stop()
 
 
-@given(
-    st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.booleans(), st.integers(1, 60)
-)
-def test_any_text_comes_back_however_the_file_is_cut_into_blocks(
-    texts: list[str], escaped: bool, block: int
-) -> None:
-    data = "".join(
-        json.dumps({"text": text}, ensure_ascii=escaped) + "\n" for text in texts
-    ).encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl, "BLOCK_BYTES", block)
-        assert texts_of(data) == texts
-
-
 def elements(
     data: bytes, *, first: int = 1 << 20, block: int = 1 << 20, limit: int = 1 << 20
 ) -> list[Any]:
@@ -250,14 +230,3 @@ def test_what_is_wrong_is_said_of_its_row(data: bytes, words: str) -> None:
     for block in (3, 1 << 20):
         with refused(InputError, f"a.json {words}"):
             elements(data, block=block)
-
-
-def test_an_element_longer_than_the_limit_is_not_read_to_its_end() -> None:
-    file = io.BytesIO(b'["a", "' + b"x" * 10_000_000 + b'"]')
-    with refused(InputError, "row 1", 1000, "--max-row-size"):
-        list(JsonArray(file.read(100), file, json.JSONDecoder(), 1000, "a.json"))
-    assert file.tell() <= 100 + json_array.BLOCK_CHARACTERS
-
-
-def test_bytes_that_are_not_utf8_come_as_lone_surrogates() -> None:
-    assert elements(b'["a\xff", "b"]') == ["a\udcff", "b"]

@@ -109,10 +109,6 @@ def test_values_are_texts_as_they_stand_in_the_file(data: bytes, texts: list[str
     assert texts_of_cells(data) == texts
 
 
-def test_tabs_separate_where_the_file_is_tsv() -> None:
-    assert cells(b"id\ttext\n1\ta, b\n", "a.tsv") == [{"text": "a, b", "problem": None}]
-
-
 @pytest.mark.parametrize(
     ("data", "texts", "problems"),
     [

@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
-from packprep.execute import places
-from packprep.execute.pipeline import build_share
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
-from packprep.loaders import PackedShards
-from packprep.preview.estimate import estimate
 from packprep.schemas import Manifest
 from packprep.schemas.errors import FormatError
 from packprep.sources.carried import RowShape
@@ -29,7 +25,6 @@ from packprep.sources.token_files import layout
 from packprep.support.errors import InputError
 from tests.helpers.corpus import save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
-from tests.helpers.examples import share_of_examples
 from tests.helpers.files import config
 from tests.helpers.token_files import (
     WRITERS,
@@ -99,20 +94,6 @@ def test_a_build_has_the_bytes_of_the_same_ids_in_json_lines(tmp_path: Path, wri
     assert verify(tmp_path / "b", level="full").sound
 
 
-IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=9)
-
-
-@settings(max_examples=share_of_examples(2))
-@given(documents=st.lists(IDS, max_size=9).filter(any))
-def test_any_documents_come_back_from_each_format(
-    documents: list[list[int]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("documents")
-    for write in OURS:
-        assert ids_of(write(folder / write.__name__, documents)) == documents
-    shutil.rmtree(folder)
-
-
 def test_every_type_of_whole_numbers_is_read(tmp_path: Path) -> None:
     documents = [[1, 2, 100], [], [7]]
     for dtype in ("u1", "i1", "i2", "i4", "i8", "u2"):
@@ -168,17 +149,6 @@ def test_the_loss_of_datatrove_is_a_mask(tmp_path: Path) -> None:
     assert made(tmp_path / "a") == made(tmp_path / "b")
 
 
-def test_an_id_outside_of_the_vocabulary_is_named_or_skipped(tmp_path: Path) -> None:
-    written = write_megatron(tmp_path, [[1], [1, 2, 9_000, 3], [4]])
-    with refused(InputError, "x.bin row 1: 'input_ids' has 9000 at 2", 8191):
-        packed(written, tmp_path / "out", vocab_size=8192)
-    packed(written, tmp_path / "out", vocab_size=8192, on_error="skip")
-    (source,) = read_report(tmp_path / "out")["sources"]
-    assert source["documents"]["skipped"] == {"bad_ids": 1}
-    [pack] = PackedShards(tmp_path / "out")
-    assert pack.tokens.tolist() == [1, 4]
-
-
 @pytest.mark.parametrize(
     ("write", "missing", "left", "words"),
     [
@@ -224,35 +194,6 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(
         list(unwatched)
 
 
-@pytest.fixture
-def many(tmp_path: Path) -> dict[str, Any]:
-    """A build of a file of each format, of several units and windows."""
-    writers: list[Callable[..., Path]] = [write_megatron, write_dolma, write_datatrove]
-    sources = [
-        str(write(tmp_path / write.__name__, documents_of(200, seed)))
-        for seed, write in enumerate(writers)
-    ]
-    sizes = {"max_length": 64, "unit_size": 5_000, "window": 15_000, "num_proc": 1}
-    return {"sources": sources, "output": str(tmp_path / "out"), "vocab_size": VOCABULARY, **sizes}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"weights": "50,30,20"}, pytest.param({"holdout": 0.2, "limit": 300}, marks=pytest.mark.long)],
-)
-def test_tasks_of_an_array_make_the_bytes_of_one_process(
-    many: dict[str, Any], tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(places, "_BEGINS_EVERY", 1_000)
-    monkeypatch.setattr(layout, "_TOKENS", 300)
-    here = build(config(**many | options | {"output": tmp_path / "here"}))
-    array = many | options | {"executor": "array", "num_tasks": 2}
-    for index in ("1", "0"):
-        build_share(config(**array, task_index=index))
-    assert build(config(**array, task_index="merge")).data == here.data
-    assert verify(tmp_path / "out", level="full").sound
-
-
 def test_reading_may_begin_at_rows_of_an_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,8 +230,3 @@ def test_damage_is_refused_and_never_another_error(
                 assert all(0 <= id_ < VOCABULARY for id_ in ids)
                 assert not (ids and problem)
     shutil.rmtree(folder)
-
-
-def test_an_estimate_counts_the_tokens_that_it_reads_to_the_end(many: dict[str, Any]) -> None:
-    tokens = sum(len(ids) for seed in range(3) for ids in documents_of(200, seed))
-    assert estimate(config(**many))["prediction"]["tokens_in"] == tokens

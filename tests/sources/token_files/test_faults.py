@@ -155,12 +155,6 @@ def test_an_index_without_documents_is_a_fault(tmp_path: Path) -> None:
     assert sentence == "x.idx: it has no ends of documents; expected 0 to 4"
 
 
-def test_the_layout_has_the_tokens_of_any_run_of_documents(tmp_path: Path) -> None:
-    layout = read(write_megatron(tmp_path, DOCUMENTS, "i4"))
-    assert (layout.dtype, layout.offsets.tolist()) == (np.int32, [0, 3, 3, 5, 6])
-    assert (layout.tokens(1, 3).tolist(), list(layout.runs(2))) == ([4, 5], [(2, 4)])
-
-
 def test_other_columns_of_documents_are_not_looked_at(tmp_path: Path) -> None:
     file = write_dolma(tmp_path, DOCUMENTS)
     lines('0,3,"a ""b"",\nc",x', "3,5,,", "5,6,é,7")(tmp_path)
