@@ -11,13 +11,6 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.derive.merge import merge
-from packprep.derive.summing import sums_of
-from packprep.inspect.histograms import measure_output
-from packprep.inspect.stats import training
-from packprep.packing.account import Sums
-from packprep.packing.figures import figures_of
-from packprep.reports.facts import lost
-from packprep.schemas import read_manifest
 
 from .helpers.corpus import build_options
 
@@ -107,22 +100,3 @@ def test_reports_have_the_keys_and_numbers_of_committed_baselines(
         name: {key: report[key] for key in golden[name]} for name, report in reports.items()
     }
     assert numbers(compared) == golden
-
-
-def test_build_merge_manifest_and_statistics_agree_on_every_figure(
-    outputs: dict[str, Path],
-) -> None:
-    report = report_of(outputs["pieces"])
-    alone, figures = report_of(outputs["pieces alone"]), figures_of(sums_of(report))
-    assert numbers({key: alone[key] for key in figures}) == numbers(
-        {key: report[key] for key in figures}
-    )
-
-    manifest = read_manifest(outputs["pieces"])
-    assert manifest.ledger == Sums.of_ledger(report["tokens"]).ledger
-    assert sum(lost(report["tokens"]).values()) == report["tokens_lost"]
-
-    out = outputs["cut"]  # one split, so its statistics are those of the output
-    found = training(out, read_manifest(out), measure_output(out), None, 1)
-    for name, of_report in (("token_", "utilization"), ("", "loss_utilization")):
-        assert found[name + of_report] == report_of(out)[of_report]

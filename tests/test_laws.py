@@ -215,18 +215,6 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     assert counts.loss_tokens == labels_seen
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=12),
-    st.sampled_from(["best_fit", "stream"]),
-)
-def test_groups_never_share_a_pack(rows: list[tuple[int, int]], strategy: str) -> None:
-    groups = [group for _, group in rows]
-    config = BuildConfig(max_length=12, strategy=strategy)  # type: ignore[arg-type]
-    *_, table = packed(config, [text for text, _ in rows], groups=groups)
-    for row in table.to_pylist():
-        assert len({groups[document] for document in row["document_ids"]}) == 1
-
-
 @given(configs(), st.lists(st.integers(0, 40), max_size=12), st.integers(0, 16))
 def test_packs_with_few_tokens_are_dropped_and_counted_by_their_own_reason(
     config: BuildConfig, texts: list[int], least: int

@@ -12,7 +12,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from packprep import build
-from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
 
@@ -82,19 +81,3 @@ def test_packs_of_every_kind_of_tokenizer_decode_to_its_ids_document_by_document
         expected = {document: ids for document, ids in expected.items() if len(ids) <= 512}
     expected = {document: ids for document, ids in expected.items() if ids}
     assert flat_documents(out, stride) == expected
-
-
-@pytest.mark.long
-def test_half_a_third_and_a_fifth_of_real_text_are_within_a_thousandth(tmp_path: Path) -> None:
-    weights = {"peps": 50, "gsm8k": 30, "pydocs_*": 20}
-    text, output = SHARED / "text", tmp_path / "out"
-    sources = [
-        {"path": text / f"{name}.jsonl.gz", "label": name, "weight": weight}
-        for name, weight in weights.items()
-    ]
-    sizes: Any = {"unit_size": "2MB", "window": "4MB", "max_length": 2048, "max_epochs": 2}
-    build(config(sources=sources, output=output, tokenizer=SHARED / "tokenizers" / "gpt2", **sizes))
-    report = read_report(output)
-    assert len(report["windows"]) > 2
-    for source in report["mix"]["sources"]:
-        assert abs(source["share"] - weights[source["name"]] / 100) < 0.001

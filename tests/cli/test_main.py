@@ -1,7 +1,6 @@
 """The command line: help, wrong usage, files of options, exit codes and signals."""
 
 import ctypes
-import importlib
 import json
 import os
 import signal
@@ -12,13 +11,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from packprep import BuildConfig
 from packprep.cli.commands.build import command as build_command
 from packprep.cli.commands.build import resolve_options
-from packprep.cli.main import COMMANDS, GONE_COMMANDS, module_of
+from packprep.cli.main import COMMANDS, GONE_COMMANDS
 from packprep.config.options import options_in
 from packprep.config.yaml_file import to_yaml
 from packprep.engines.third_party import is_fast
@@ -80,13 +78,6 @@ def started(line: str, **settings: Any) -> "subprocess.Popen[str]":
 # Help
 
 
-def test_the_command_line_has_every_option_of_a_build_and_five_of_its_own() -> None:
-    names = {parameter.name for parameter in build_command.params}
-    fields_of_a_build = {field.name for field in fields(BuildConfig)}
-    assert names - fields_of_a_build == {"config", "dry_run", "json", "quiet", "shuffle"}
-    assert fields_of_a_build <= names
-
-
 def test_packprep_alone_prints_its_help_with_the_list_of_commands() -> None:
     result = run()
     assert (result.code, result.err) == (0, "")
@@ -95,24 +86,6 @@ def test_packprep_alone_prints_its_help_with_the_list_of_commands() -> None:
     listed = result.out.split("Commands:\n")[1].splitlines()
     assert [line.split(maxsplit=1) for line in listed] == [list(row) for row in COMMANDS.items()]
     assert packprep("--version").out.startswith("packprep ")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_a_command_has_its_line_an_example_and_every_option_in_80_columns(
-    name: str,
-) -> None:
-    command = importlib.import_module(module_of(name)).command
-    assert (command.name, command.get_short_help_str(200)) == (name, COMMANDS[name])
-    page = run(name, "--help").out
-    assert f"packprep {name} " in page.split("Example")[1]
-    assert max(map(len, page.splitlines())) <= 80
-    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-    assert options
-    for option in options:
-        assert not option.hidden
-        assert (option.help or "").strip().split("  [")[0].endswith("."), option.name
-        spelled = [*option.opts, f"--[no-]{option.opts[-1].removeprefix('--')}"]
-        assert any(f" {spelling}" in page for spelling in spelled), option.name
 
 
 def test_help_of_no_command_imports_what_takes_time() -> None:
@@ -196,14 +169,6 @@ def test_json_prints_the_report_and_quiet_prints_nothing_and_notes_go_to_standar
     report = json.loads(noted.out)
     assert report == json.loads((here / "out" / "report.json").read_text())
     assert report["documents"]["in"] == 7
-
-
-def test_dry_run_shows_options_and_prediction_and_writes_nothing(here: Path) -> None:
-    before = sorted(here.rglob("*"))
-    result = packprep(f"{BUILD} --max-length 64 --dry-run")
-    assert (result.code, result.err, sorted(here.rglob("*"))) == (0, "", before)
-    assert "the whole input" in result.out
-    assert "max_length" in result.out
 
 
 @pytest.mark.parametrize("flag", ["--max-len", "--min-len"])

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from packprep.cli.main import COMMANDS
-from packprep.schemas import read_manifest
 from tests.helpers import warm
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
@@ -64,11 +63,6 @@ def into_a_closed_pipe(place: Path, *arguments: str) -> int:
 def test_a_command_whose_reader_has_gone_ends_with_0(place: Path, name: str) -> None:
     assert into_a_closed_pipe(place, name, *_ARGUMENTS[name].split()) == 0
     assert into_a_closed_pipe(place, name, "--help") == 0
-
-
-def test_a_build_whose_reader_has_gone_is_complete(place: Path) -> None:
-    assert into_a_closed_pipe(place, "build", *_BUILD.format("complete").split()) == 0
-    assert read_manifest(place / "complete").data == read_manifest(place / "out").data
 
 
 def test_an_exit_code_does_not_depend_on_the_reader(place: Path) -> None:

@@ -136,23 +136,6 @@ def test_a_renamed_output_is_the_build_with_those_names_and_back_again(
             assert np.array_equal(batch.labels, same.labels)
 
 
-def test_one_merge_does_what_a_merge_for_each_change_does(zoo: Zoo, tmp_path: Path) -> None:
-    index, text = zoo["index"], tmp_path / "text"
-    built(zoo, "index", text, materialize="shards")
-    hf = [
-        merge([index], tmp_path / "1", materialize="shards", names="hf"),
-        merge([text], tmp_path / "2", names="hf"),
-    ]
-    assert hf[0].data == hf[1].data
-    merge([tmp_path / "1", tmp_path / "2"], tmp_path / "both")
-    stepwise = merge([tmp_path / "both"], tmp_path / "cut", shard_size=5_000)
-    at_once = merge(
-        [index, text], tmp_path / "out", materialize="shards", names="hf", shard_size=5_000
-    )
-    assert at_once.data == stepwise.data
-    assert verify(tmp_path / "out").sound
-
-
 @pytest.mark.parametrize("pair", ["names", "index"])
 def test_every_command_reads_both_forms_alike(pair: str, zoo: Zoo, tmp_path: Path) -> None:
     plain, other = zoo["split"], tmp_path / "hf"  # which has labels under both names

@@ -231,16 +231,6 @@ def test_a_stopped_merge_writes_only_the_shards_that_are_missing(
     assert len(names) == len(written) // (1 if options else 2) - 2 > 0
 
 
-def test_a_merge_of_indexes_that_was_killed_keeps_their_token_files(
-    zoo: Zoo, tmp_path: Path
-) -> None:
-    with disk_fails(signing, "write_manifest"):
-        merge([zoo["index"]] * 2, tmp_path / "all")
-    assert [*(tmp_path / "all.incomplete" / "tokens").rglob("*.arrow")]
-    merge([zoo["index"]] * 2, tmp_path / "all")
-    assert verify(tmp_path / "all").sound
-
-
 def test_an_unfinished_merge_of_other_outputs_is_discarded_with_overwrite_only(
     zoo: Zoo, tmp_path: Path
 ) -> None:

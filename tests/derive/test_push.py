@@ -76,16 +76,6 @@ def test_a_push_is_one_commit_of_every_file_and_a_card_and_the_same_again_change
     assert (hub.uploads, commits(hub)) == (before, 2)
 
 
-def test_an_output_larger_than_one_step_of_the_progress_is_still_one_commit(
-    hub: Hub, packed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("packprep.derive.push._TOGETHER", 3000)
-    push(packed)
-    assert sum(request.endswith("/objects/batch") for request in hub.seen) == 3
-    assert commits(hub) == 2
-    assert hub.head(NAME).items() >= files_of(packed).items()
-
-
 def test_a_repository_may_be_public_and_a_branch_is_made(
     hub: Hub, packed: Path, tmp_path: Path
 ) -> None:

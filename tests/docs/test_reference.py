@@ -33,6 +33,8 @@ def test_generated_pages_are_those_that_the_code_writes_and_have_every_command_a
     for name in COMMANDS:
         help_page = reference.help_of(name)
         assert help_page.startswith(f"Usage: packprep {name} ")
+        assert f"packprep {name} " in help_page.split("Example")[1]
+        assert max(map(len, help_page.splitlines())) <= 80
         assert help_page in pages[ROOT / "docs/reference/cli.md"]
     assert list(reference.STAGES) == list(get_args(Stage))
 

@@ -24,7 +24,6 @@ from packprep.output.progress import build_progress
 from packprep.output.staging import appended_path, staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError
-from packprep.support.file_lock import locked
 from tests.helpers.command import run
 from tests.helpers.corpus import RecordedProgress, disk_fails, save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
@@ -328,9 +327,3 @@ def test_tasks_of_an_array_append_too_and_those_that_come_late_find_nothing_to_d
     assert append(here, executor="array", task_index="merge")[0] == expected
     assert build_share(config(**tasks, task_index="0")) == {"task": 0, "tasks": 2}
     assert sorted(path.name for path in here.glob("out*")) == ["out"]
-
-
-def test_one_process_at_a_time_works_on_an_output(here: Path) -> None:
-    pattern = "out is being built by process"
-    with locked(here / "out", "held"), pytest.raises(ConfigError, match=pattern):
-        append(here)

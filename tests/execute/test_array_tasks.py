@@ -99,13 +99,6 @@ def test_five_tasks_in_any_order_and_one_of_them_twice_make_the_bytes_of_one_pro
     assert not staging_path(Path(corpus["output"])).exists()
 
 
-def test_windows_whose_units_are_there_are_written_while_others_are_tokenized(
-    corpus: dict[str, Any],
-) -> None:
-    done = [share(corpus, index, order="input", num_tasks=2) for index in (0, 1)]
-    assert 0 == done[0]["windows written"] < done[1]["windows written"] == done[1]["windows"] > 3
-
-
 @pytest.mark.parametrize("with_tasks", [False, True])
 def test_merging_or_a_local_build_does_what_no_task_has_done(
     corpus: dict[str, Any], with_tasks: bool

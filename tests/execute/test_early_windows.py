@@ -15,12 +15,10 @@ from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
 from packprep.execute.window_files import Windows
 from packprep.packing.api import pack_lengths
-from packprep.support.errors import InputError
 from packprep.support.progress import Silent
 from packprep.tokens.store import TokenFile
 from packprep.tokens.token_files import BASE_MEMORY, seal
-from tests.helpers.corpus import build_options, texts, write_jsonl
-from tests.helpers.errors import refused
+from tests.helpers.corpus import build_options, texts
 
 
 @pytest.fixture
@@ -131,19 +129,6 @@ def test_all_but_the_last_begin_early_unless_units_may_change_them_or_cores_or_m
     windows: list[int],
 ) -> None:
     assert [number for _, number in begun(corpus, monkeypatch, **more)] == windows
-
-
-def test_what_stops_a_window_is_said_after_tokenization_with_file_and_row(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    write_jsonl(tmp_path / "1.jsonl", ["short", *texts(120), "word " * 3_000, *texts(200, seed=3)])
-    options = corpus | {"overflow": "error", "max_length": 2_000}
-    with refused(InputError, "1.jsonl row 121 has ", "tokens but a pack holds 2,000"):
-        build(BuildConfig(**options))
-    write_jsonl(tmp_path / "2.jsonl", ["fine", None])
-    more = {"sources": (*corpus["sources"], str(tmp_path / "2.jsonl"))}
-    with refused(InputError, "2.jsonl row 1"):
-        build(BuildConfig(**options | more))
 
 
 def test_memory_bounds_how_many_windows_are_made_at_once(

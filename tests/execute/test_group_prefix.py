@@ -100,18 +100,6 @@ def test_answers_to_a_prompt_share_it_and_every_row_is_there(tmp_path: Path) -> 
     assert " ".join(map(str, rows[number]["ids"][1:20])) in " ".join(shown.out.split())
 
 
-def test_rows_of_different_pack_groups_share_nothing(tmp_path: Path) -> None:
-    prompt = list(range(20))
-    rows = [{"ids": [*prompt, n], "prompt": "p", "kind": n % 2} for n in range(8)]
-    output = build_ids(tmp_path, [rows], group_column="kind")
-    assert rows_of(output) == {number: row["ids"] for number, row in enumerate(rows)}
-    assert read_report(output)["tokens"]["shared"] == 6 * 20
-    for batch in PackedLoader(PackedShards(output), packs_per_batch=1, trees=True):
-        document_ids = batch.unshared().document_ids
-        assert document_ids is not None
-        assert len({number % 2 for number in document_ids.tolist()}) == 1
-
-
 @pytest.mark.parametrize("options", [{"holdout": 0.3}, {"epochs": 2, "repack": True}])
 def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str, Any]) -> None:
     rows = answers(30)

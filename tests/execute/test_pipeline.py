@@ -1,7 +1,6 @@
 """Whole builds: what they write, what decides it, and what they refuse."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.schemas import Manifest, check_files, check_ledger, read_manifest
-from packprep.schemas.canonical import file_digest
 from packprep.schemas.ledger import LEDGER_KEYS
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.command import run
 from tests.helpers.corpus import (
-    RecordedProgress,
     build_options,
     texts,
     tiny_tokenizer,
@@ -86,34 +82,6 @@ def test_every_kind_of_output_is_sound_and_as_its_schemas_say(zoo: Zoo, name: st
         assert len(set().union(*ids)) == sum(map(len, ids)), "splits share no document"
 
 
-def test_build_yaml_builds_the_same_bytes_elsewhere_and_nothing_here(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    corpus |= {"sources": ("[ab].jsonl",), "tokenizer": "tokenizer", "output": "out", "num_proc": 2}
-    more = {"stride": 8, "columns": ("position_ids",), "holdout": 0.2, "truncate_at": "x{3}"}
-    first = made(corpus, **more)
-    assert run("build", "-c", "out/build.yaml", "-o", "elsewhere", "-q").code == 0
-    again = read_manifest(tmp_path / "elsewhere")
-    assert again.data == first.data
-    entries = {entry.path: entry for entry in again.all_files}
-    assert entries["build.yaml"].sha256 == file_digest(tmp_path / "elsewhere" / "build.yaml")
-    said = run("build", "-c", "out/build.yaml").err
-    assert said.endswith("out is this build already: nothing to do\n")
-
-
-def test_the_seed_decides_the_packs_and_shards_do_not_change_which_documents_meet(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    changes: list[dict[str, Any]] = [{}, {"shard_size": 3_000}, {"seed": 1}]
-    together = []
-    for number, change in enumerate(changes):
-        made(corpus, output=str(tmp_path / str(number)), **change)
-        packs = PackedShards(tmp_path / str(number))
-        together.append({tuple((s.document_id, s.start) for s in p.segments()) for p in packs})
-    assert together[0] == together[1] != together[2]
-
-
 def test_the_same_build_again_does_nothing_and_overwrite_replaces_an_output_only(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -131,40 +99,6 @@ def test_the_same_build_again_does_nothing_and_overwrite_replaces_an_output_only
     with refused(ConfigError, "not an output of packprep"):
         made(corpus, output=str(tmp_path / "mine"), overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").exists()
-
-
-def test_kept_tokens_are_reused_unless_they_are_damaged_or_of_another_tokenizer(
-    corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept, said = corpus | {"keep_tokens": str(tmp_path / "store")}, RecordedProgress()
-    first = build(BuildConfig(**kept), progress=said)
-    assert any("has no tokens of these sources, tokenizer and text" in line for line in said.lines)
-    fresh = made(corpus, output=str(tmp_path / "fresh"), max_length=32)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "packprep.execute.stages.read_slices", lambda *_: pytest.fail("text was read again")
-        )
-        reused = made(kept, output=str(tmp_path / "reused"), max_length=32)
-    assert reused.data == fresh.data
-    without_bos = made(kept, output=str(tmp_path / "other"), bos="none")
-    assert without_bos.ledger["tokens_in"] < fresh.ledger["tokens_in"]
-    for victim in (tmp_path / "store").rglob("unit-000001-000.arrow"):
-        content = bytearray(victim.read_bytes())
-        content[len(content) // 2] ^= 1
-        victim.write_bytes(content)
-    shutil.rmtree(corpus["output"])
-    assert made(kept).data == first.data
-
-
-def test_max_tokens_stops_after_the_unit_that_reaches_it(
-    corpus: dict[str, Any], tmp_path: Path
-) -> None:
-    whole = made(corpus).ledger["tokens_in"]
-    one, three = (
-        made(corpus, output=str(tmp_path / str(n)), max_tokens=whole // 2, num_proc=n)
-        for n in (1, 3)
-    )
-    assert whole // 2 <= one.ledger["tokens_in"] == three.ledger["tokens_in"] < whole
 
 
 def test_a_planner_of_ones_own_packs_and_is_checked(corpus: dict[str, Any], tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Begins of slices, found from measures alone, are those of reading."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,17 @@ from packprep.sources.reading import TEXT_ROWS
 from packprep.sources.resolve import resolve
 from packprep.sources.units import Slice, Start, read_slices
 from packprep.tokens.store import TokenFile, start_after
-from tests.helpers.corpus import source_of, texts, write_jsonl
+from tests.helpers.corpus import texts, write_jsonl
 from tests.helpers.documents import tokenizer
 from tests.helpers.files import config
 
 
 def job_of(tmp_path: Path, limit_of_first: int | None = None, **options: object) -> Job:
     for number in range(3):
-        write_jsonl(tmp_path / f"{number}.jsonl", [*texts(50, seed=number), {"text": None}, ""])
+        path = tmp_path / f"{number}.jsonl"
+        lines = write_jsonl(path, [*texts(50, seed=number), {"text": None}, ""]).read_bytes()
+        first, rest = lines.split(b"\n", 1)
+        path.write_bytes(b"\xef\xbb\xbf" + first + b"\nnonsense\n" + rest)
     settings: BuildConfig = config(
         sources=[
             {"path": [str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl")]}
@@ -96,25 +98,6 @@ def test_reading_can_begin_with_any_slice_found_or_done(
 
 
 ROW = b'{"text": "a"}'
-
-
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
-        (ROW + b"\n" + ROW + b"\n" + ROW, ([(1, 14), (2, 28)], 3)),
-        (b"\xef\xbb\xbf" + ROW + b"\n" + ROW + b"\n", ([(1, 17)], 2)),
-        (ROW + b"\nnonsense\n" + ROW + b"\n", ([(2, 23)], 3)),
-        (ROW + b"\n\n" + ROW, ([(2, 15)], 3)),  # two rows in three lines: no place of rows
-        (b"[" + ROW + b",\n" + ROW + b"]", ([], 0)),
-        (b"", ([], 0)),
-    ],
-)
-def test_lines_that_begin_an_object_are_found_with_their_bytes(
-    data: bytes, found: tuple[list[tuple[int, int]], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 16)
-    assert jsonl.JSON.row_begins is not None
-    assert jsonl.JSON.row_begins(source_of(io.BytesIO(data), "a.jsonl"), 1) == found
 
 
 @pytest.mark.parametrize(

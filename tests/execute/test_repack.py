@@ -128,28 +128,6 @@ def test_a_packer_of_the_user_gets_the_documents_in_another_order_in_each_epoch(
     assert verify(tmp_path / "out").sound
 
 
-def test_shards_and_an_index_grow_for_the_same_epochs_and_stay_equal(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    index = options | {"materialize": "index", "keep_tokens": str(tmp_path / "store")}
-    for settings, name in ((options, "shards"), (index, "index")):
-        for more in ({"sources": options["sources"][:2]}, {"append": True}):
-            manifest = build(config(**settings | {"output": str(tmp_path / name)} | more))
-        assert verify(tmp_path / name).sound
-        report = read_report(tmp_path / name)
-        assert [figures["epoch"] for figures in report["epochs"]] == [0, 1, 2]
-        for epoch, figures in enumerate(report["epochs"]):
-            check_ledger(figures["tokens"])
-            packs = sum(entry.packs or 0 for entry in manifest.shards("train", epoch))
-            assert figures["packs"] == packs
-    for epoch in range(3):
-        plain, gathered = (
-            [pack.tokens.tolist() for pack in PackedShards(tmp_path / name, epoch=epoch)]
-            for name in ("shards", "index")
-        )
-        assert plain == gathered
-
-
 def test_an_export_is_of_one_epoch(zoo: Zoo, tmp_path: Path) -> None:
     built, to = zoo["epochs"], tmp_path / "exported"
     export = ("export", built, "-o", to, "--to")

@@ -1,7 +1,7 @@
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from packprep.schemas.storage.export_manifest import EXPORT, read_export
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
-from tests.helpers.corpus import write_jsonl
 from tests.helpers.examples import share_of_examples
 from tests.helpers.export_readers import READERS, stored_packs
 from tests.helpers.planted import seal
@@ -61,21 +60,6 @@ def files_of(directory: Path) -> dict[str, bytes]:
         for path in directory.rglob("*")
         if path.is_file() and path.name != EXPORT
     }
-
-
-@pytest.mark.parametrize("to", IN_ORDER)
-@pytest.mark.parametrize(("name", "counts"), [("v1-rich", [4, 1]), ("v1-hf", [2])])
-def test_labels_padding_filler_splits_and_other_names_arrive(
-    name: str, counts: list[int], to: str, tmp_path: Path
-) -> None:
-    source = GOLDEN / name
-    result = export(source, str(tmp_path / "out"), to)
-    stored = {split: stored_packs(source, split, to) for split in result.splits}
-    assert [len(packs) for packs in stored.values()] == counts
-    assert {split: READERS[to](tmp_path / "out", split) for split in stored} == stored
-    if name == "v1-rich":
-        # [3, 4], [1], [4, 2], [2] tokens, each padded to a multiple of 4, 4 of filler in each pack.
-        assert result.splits["train"] == {"packs": 4, "segments": 10, "tokens": 16, "padding": 24}
 
 
 @st.composite
@@ -398,22 +382,3 @@ def test_any_damage_of_any_file_is_a_finding_that_names_it_and_not_an_error(
     (finding,) = verify(out).findings
     words = "it is not in export.json; expected nothing else in the directory"
     assert str(finding) == f"train-notes: {words}"
-
-
-@pytest.mark.parametrize(("to", "name"), [("megatron", "train.bin"), ("npy", "train.npy")])
-def test_a_build_of_an_export_has_the_documents_of_the_build_that_was_exported(
-    to: str, name: str, tmp_path: Path
-) -> None:
-    documents = [[number % 31 + 1] * (1 + number * 7 % 13) for number in range(60)]
-    rows = write_jsonl(tmp_path / "rows.jsonl", [{"ids": ids} for ids in documents])
-    options = ("--vocab-size", 64, "--max-length", 16, "--quiet", "--input-ids-column")
-    assert run("build", rows, "-o", tmp_path / "first", *options, "ids").code == 0
-    assert run("export", tmp_path / "first", "--to", to, "-o", tmp_path / "out").code == 0
-    for source, output, column in ((f"out/{name}", "file", "auto"), ("out", "folder", "input_ids")):
-        built = run("build", tmp_path / source, "-o", tmp_path / output, *options, column)
-        assert built.code == 0, built.err
-        packs = stored_packs(tmp_path / output, "train")
-        segments = [
-            pack.tokens[begin:end] for pack in packs for begin, end in pairwise(pack.cu_seqlens)
-        ]
-        assert sorted(segments) == sorted(documents)

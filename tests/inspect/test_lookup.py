@@ -14,7 +14,7 @@ from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import texts
 from tests.helpers.errors import assert_says, refused
-from tests.helpers.planted import packs_of, plant
+from tests.helpers.planted import plant
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, write_output
 from tests.helpers.zoo import Zoo
 
@@ -26,22 +26,6 @@ ROWS = [*texts(120), *texts(120, seed=1)]
 def listed(output: Path, line: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(run("show", output, *line.split(), "--json").out)
     return found
-
-
-def test_every_pack_is_found_by_its_number_in_the_split_and_in_its_shard(zoo: Zoo) -> None:
-    out, number = zoo["text"], 0
-    manifest = read_manifest(out)
-    for shard, entry in enumerate(manifest.shards("train")):
-        for in_shard, stored in enumerate(packs_of(out, shard)):
-            pack = find_pack(out, manifest, number)
-            assert (pack.number, pack.shard, pack.split) == (number, entry.path, "train")
-            assert pack.columns["tokens"].tolist() == stored["tokens"]
-            pairs = zip(stored["document_ids"], stored["document_starts"], strict=True)
-            assert [(s.document, s.start) for s in pack.segments] == list(pairs)
-            again = find_pack(out, manifest, in_shard, shard=Path(entry.path).name)
-            assert (again.columns["tokens"].tolist(), again.number) == (stored["tokens"], number)
-            number += 1
-    assert number == manifest.splits["train"].packs
 
 
 def test_a_name_is_a_source_and_row_or_the_end_of_its_path_or_a_document_id(zoo: Zoo) -> None:

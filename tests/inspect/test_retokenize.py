@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from packprep import build
 from packprep.engines.tokenizer import recorded_tokenizer
-from packprep.inspect.retokenize import Sample
 from packprep.inspect.verify import verify
 from packprep.schemas import digest_of, read_manifest
 from packprep.schemas.storage.writing import write_manifest
@@ -41,16 +39,6 @@ def built(**options: Any) -> None:
 
 def found(output: str | Path = "out", **options: Any) -> list[str]:
     return [str(finding) for finding in verify(output, level="full", **options).findings]
-
-
-def test_the_seed_chooses_other_rows() -> None:
-    class Rows:
-        sources = type("Sources", (), {"total": 10_000})
-
-    drawn = [Sample(Rows(), 50, seed).rows.tolist() for seed in (0, 0, 1)]  # type: ignore[arg-type]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert drawn[0] == sorted(set(drawn[0]))
-    assert len(drawn[0]) == 50
 
 
 def test_ids_that_another_tokenizer_gave_are_found_though_every_digest_is_right(here: Path) -> None:
@@ -122,12 +110,3 @@ def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) ->
         recorded_tokenizer(unnamed)
     digest = manifest.data["inputs"]["tokenizer"]["sha256"]
     assert recorded_tokenizer(unnamed, "tok").sha256 == digest
-
-
-def test_the_command_says_how_many_were_tokenized_again(here: Path) -> None:
-    result = run("verify", "out", "--level", "full", "--sample", 5)
-    assert (result.code, "tokenized again  5 rows" in result.out) == (0, True)
-    shutil.rmtree(here / "tok")
-    result = run("verify", "out", "--level", "full", "--sample", 5)
-    assert result.code == 1
-    assert result.out.startswith("tokenizer  the tokenizer tok does not exist; give its new path")

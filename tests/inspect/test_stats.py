@@ -16,12 +16,11 @@ from packprep.inspect.stats import (
     training,
     training_rows,
 )
-from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas import read_manifest
 from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused
-from tests.helpers.tiny_shards import GOLDEN, RICH, rich_row, write_output
+from tests.helpers.tiny_shards import RICH, rich_row, write_output
 
 QUANTITIES = ("documents", "segments", "documents_per_pack", "fill", "cost")
 TITLES = {"documents": "document length", "documents_per_pack": "documents per pack"}
@@ -66,11 +65,6 @@ def test_bins_double_narrow_towards_full_packs_or_are_tenths(
     assert (histogram.labels, histogram.counts.tolist()) == (labels, bins)
 
 
-def test_fill_of_tiny_packs_leaves_out_bins_that_hold_no_number_of_tokens() -> None:
-    [_, _, fill, _] = histograms(measure_output(GOLDEN / "v1-example"))
-    assert dict(zip(fill.labels, fill.counts.tolist(), strict=True)) == {"100%": 2}
-
-
 @given(st.dictionaries(st.integers(1, 1000), st.integers(1, 9)))
 def test_every_value_is_in_one_bin_and_nothing_has_no_lines(values: dict[int, int]) -> None:
     values = dict(sorted(values.items()))
@@ -111,14 +105,6 @@ def test_steps_tokens_and_loss_tokens_of_the_train_split(tmp_path: Path) -> None
     assert table["loss tokens per step"] == "16 on average"
     with refused(ConfigError, "global batch size 3 is not a multiple of world size 2"):
         facts(tmp_path / "out", 3, 2)
-
-
-@pytest.mark.parametrize(("ranks", "batch"), [(1, 1), (2, 1), (1, 3)])
-def test_steps_are_those_that_the_loader_takes(ranks: int, batch: int) -> None:
-    output = GOLDEN / "v1-rich"
-    shards = PackedShards(output, split="train")
-    loader = PackedLoader(shards, packs_per_batch=batch, world_size=ranks, rank=0)
-    assert facts(output, batch * ranks, ranks)["steps_per_epoch"] == len(loader)
 
 
 def test_a_source_says_for_what_reasons_it_lost_tokens() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from packprep.inspect.verify import verify
 from packprep.support.errors import InputError
-from tests.helpers.command import run
 from tests.helpers.errors import refused
 
 ROWS = {
@@ -98,9 +97,3 @@ def test_without_boundaries_or_splits_there_is_nothing_to_check(tmp_path: Path) 
     (tmp_path / "dataset_dict.json").write_text("[]")
     with refused(InputError, "lists no splits"):
         verify(tmp_path)
-
-
-def test_the_command_reads_them_too(tmp_path: Path) -> None:
-    result = run("verify", saved(tmp_path), "--vocab-size", 50)
-    assert (result.code, result.err) == (0, "")
-    assert f"not checked  {UNKNOWN}" in result.out

@@ -33,13 +33,6 @@ def used(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]
     return sorted({path.name for path in Path("text").iterdir()} - before)
 
 
-def test_caches_of_datasets_are_known_and_similar_names_are_not(used: list[str]) -> None:
-    assert len(used) == 5  # one of each call, one more of two processes
-    assert all(map(is_cache, used))
-    for name in ("cache.arrow", "cache-1.arrow.json", "tmp", "tmpabcdefghi", "xcache-1.arrow"):
-        assert not is_cache(name)
-
-
 def test_verify_names_them_in_a_note(used: list[str]) -> None:
     result = run("verify", "text")
     assert result.code == 0
@@ -51,8 +44,10 @@ def test_verify_names_them_in_a_note(used: list[str]) -> None:
         "output and may be deleted"
     ]
     assert check_files(Path("text"), read_manifest("text"), "sha256") == []
-    (Path("text") / "notes.txt").touch()
-    assert [finding.file for finding in verify("text").findings] == ["notes.txt"]
+    similar = ["cache-1.arrow.json", "cache.arrow", "tmp", "tmpabcdefghi", "xcache-1.arrow"]
+    for name in similar:
+        (Path("text") / name).touch()
+    assert sorted(finding.file or "" for finding in verify("text").findings) == similar
 
 
 @pytest.mark.parametrize(

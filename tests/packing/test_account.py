@@ -80,12 +80,6 @@ def test_sums_of_packs_of_different_lengths_cannot_be_added() -> None:
         Sums(max_length=8) + Sums(max_length=16)
 
 
-def test_the_rate_of_a_build_leaves_its_start_out() -> None:
-    sums = Sums(tokens_in=600)
-    assert sums.tokens_per_second({"start": 3.0, "tokenize": 1.0, "total": 5.0}) == 300.0
-    assert sums.tokens_per_second({"tokenize": 1.0, "total": 5.0}) == 120.0
-
-
 @given(configs(), st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(-3, 3))
 def test_a_plan_predicts_every_sum_of_the_build(
     config: BuildConfig, texts: list[int], change: int

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packprep.packing.api import pack_lengths
 from packprep.packing.bounds import feasible_bound, lower_bound
-from packprep.packing.order import emptiest, permuted, sequence
+from packprep.packing.order import emptiest, sequence
 from packprep.packing.plan import PackPlan
 from packprep.packing.repack import exchanged
 from packprep.packing.strategies import NO_LIMIT, STRATEGIES, Items
@@ -179,12 +179,6 @@ def test_length_order_puts_the_longest_first_and_input_order_keeps_the_order_of_
     assert sequence("length", times, longest, cost, 0, 8).tolist() == [1, 2, 2, 0, 0]
     assert sequence("input", times, longest, cost, 0, 8).tolist() == [0, 0, 1, 2, 2]
     assert sorted(sequence("shuffle", times, longest, cost, 0, 8).tolist()) == [0, 0, 1, 2, 2]
-
-
-def test_permuted_moves_complete_packs_and_may_omit_some() -> None:
-    order, offsets = np.array([4, 5, 0, 1, 2, 3]), np.array([0, 2, 3, 6])
-    moved, ends = permuted(order, offsets, np.array([2, 0]))
-    assert (moved.tolist(), ends.tolist()) == ([1, 2, 3, 4, 5], [0, 3, 5])
 
 
 def test_emptiest_returns_the_packs_to_drop() -> None:

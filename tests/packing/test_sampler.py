@@ -140,20 +140,3 @@ def test_wrong_arguments_epochs_and_states_are_refused() -> None:
         sampler.set_epoch(-1)
     with pytest.raises(ConfigError, match="saved with seed 1 but this sampler has seed 0"):
         sampler.load_state_dict({"epoch": 0, "packs": 0, "seed": 1})
-
-
-def squared_lag(world: int, **options: Any) -> float:
-    """Root of the mean, over steps, of the largest less the smallest work of a rank."""
-    lengths = np.clip(np.random.default_rng(0).lognormal(7.5, 0.8, 6144), 1, 2048).astype(np.int64)
-    ranks = [  # a pack is a batch of 16 rows; work: squares of lengths
-        MultipackSampler(lengths, 16 * 2048, rank=rank, world_size=world, **options)
-        for rank in range(world)
-    ]
-    work = np.array([[(lengths[pack] ** 2).sum() for (pack,) in sampler] for sampler in ranks])
-    return float(np.sqrt(np.mean(work.max(axis=0) - work.min(axis=0))))
-
-
-def test_ranks_of_a_step_have_equal_work_with_order_balanced() -> None:
-    stepped = squared_lag(8, order="balanced", cost=(0, 1))
-    assert stepped <= squared_lag(8) / 3
-    assert squared_lag(8, order="balanced", cost=(0, 1), strategy="balanced") <= stepped / 3

@@ -28,25 +28,6 @@ def random_lengths(count: int, seed: int = 0) -> WindowDocuments:
     return of_lengths("train", 0, lengths)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "overflow", "strategy", "lost", "cut", "packs"),
-    [
-        ((12, 5), "split", "best_fit", 0, 1, 3),
-        ((12, 5), "truncate", "best_fit", 4, 1, 2),
-        ((12, 5), "drop", "best_fit", 12, 0, 1),
-        # The second document of 5 tokens lies over an edge.
-        ((12, 5, 5), "truncate", "wrapped", 4, 2, 3),
-    ],
-)
-def test_each_overflow_counts_what_it_loses_and_cuts(
-    lengths: tuple[int, ...], overflow: str, strategy: str, lost: int, cut: int, packs: int
-) -> None:
-    row = planned(*lengths, max_length=8, overflow=overflow, strategy=strategy)
-    expected = {"tokens_lost": lost, "cut": cut, "packs": packs}
-    assert row.figures["tokens_lost_share"] == lost / sum(lengths)
-    assert row.as_dict().items() >= expected.items()
-
-
 def test_what_cannot_be_planned_is_a_row_that_says_so() -> None:
     row = planned(12, max_length=8, overflow="error")
     problem = "a document has 12 tokens"

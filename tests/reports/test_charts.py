@@ -60,24 +60,6 @@ def test_the_axis_of_lengths_begins_near_the_shortest_and_doubles_only_where_it_
     assert (doubling.scale, texts(doubling)) == (", log scale", "64 256 1,024 4,096 16,384 65,536")
 
 
-SPREADS: dict[str, tuple[Sequence[int], list[int], str]] = {
-    "full packs": ([990, 994, 997, 1000, 1000], [1, 0, 0, 0, 1, 0, 0, 1, 0, 2], "99.0% 99.2%"),
-    "one far below": ([300, *range(990, 1001)], [1, *[1] * 9, 2], "<99.0% 99.5% 100.0%"),
-    "all shares": (range(1001), [50] * 19 + [51], "0% 20% 40% 60% 80% 100%"),
-}
-
-
-@pytest.mark.parametrize("name", SPREADS)
-def test_percents_use_the_range_they_have_and_one_pack_far_below_does_not_widen_it(
-    name: str,
-) -> None:
-    values, bins, ticks = SPREADS[name]
-    found = shown(percents(counts(values), 1000), values)
-    assert [each.count for each in found.bins] == bins
-    assert " ".join(text for _, text in found.ticks).startswith(ticks)
-    assert found.bins[0].rest == (name == "one far below")
-
-
 def test_a_pack_is_marked_where_documents_are_longer() -> None:
     axis = amounts(counts([4, 8, 9]))
     assert shown(axis, [4, 8, 9], room=8).marks == {"median": 4.5, "a pack": 5.0}

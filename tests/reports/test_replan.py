@@ -19,18 +19,8 @@ def options(tmp_path: Path) -> dict[str, Any]:
     return build_options(tmp_path, {"a.jsonl": texts(200)}, unit_size=4_000)
 
 
-WINDOWS = {"window": 16_000, "holdout": 0.2}
 STRIDE = {"stride": 8, "continuation_bos": True, "max_segments_per_pack": 3}
 STRIDE |= {"pad_segment_to_multiple": 8}
-
-
-def test_a_strategy_that_cannot_hold_the_options_or_the_windows_is_left_out(
-    options: dict[str, Any],
-) -> None:
-    """tests/preview/test_prediction.py has the figures of the strategy of the build."""
-    build(BuildConfig(**options | WINDOWS | STRIDE))
-    left = [name for name in STRATEGY_NAMES if name not in ("balanced", "wrapped")]
-    assert [outcome.strategy for outcome in replan(Path(options["output"]))] == left
 
 
 def test_what_other_strategies_say_does_not_depend_on_the_one_that_was_built(

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from packprep import pack_lengths
 
@@ -14,7 +12,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS / "checks"), str(SCRIPTS / "bench")]
 
 from crop_to_fill import Cropped, crop_to_fill  # noqa: E402
-from simulate_scale import Lengths, web_text  # noqa: E402
+from simulate_scale import web_text  # noqa: E402
 
 
 @pytest.mark.parametrize("documents", [100_000, pytest.param(10_000_000, marks=pytest.mark.long)])
@@ -25,23 +23,6 @@ def test_the_number_of_packs_is_that_of_the_real_planner(documents: int) -> None
     assert counts.documents == len(lengths) == documents
     assert counts.packs(4096) == len(plan.offsets) - 1
     assert counts.bound(4096) == plan.bound
-
-
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(1, 10**10))
-def test_scaling_gives_exactly_so_many_documents_and_keeps_the_shares(
-    counts: list[int], documents: int
-) -> None:
-    before = Lengths(np.arange(len(counts), 0, -1, dtype=np.int32), np.array(counts, np.int64))
-    after = before.scaled(documents)
-    assert after.documents == documents
-    share = dict(zip(after.lengths.tolist(), (after.counts / documents).tolist(), strict=True))
-    for length, count in zip(before.lengths.tolist(), before.counts.tolist(), strict=True):
-        assert abs(share.get(length, 0.0) - count / before.documents) <= 1 / documents + 1e-12
-
-
-def test_ten_billion_documents_are_planned_from_their_counts_close_to_the_bound() -> None:
-    counts = web_text(4096).scaled(10**10)
-    assert 0 <= counts.packs(4096) - counts.bound(4096) < 1e-4 * counts.bound(4096)
 
 
 def scanned(lengths: list[int], capacity: int) -> Cropped:

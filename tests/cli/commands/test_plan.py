@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from packprep.config.option import STRATEGY_NAMES
-from packprep.inspect.report_file import read_report
 from tests.helpers.command import Result, run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
@@ -52,15 +51,6 @@ def test_every_combination_is_a_row_and_the_best_are_marked(here: Path) -> None:
     np.save(here / "same.npy", np.full(64, 32))
     equal = plan("same.npy --max-length 64 --strategy best_fit,first_fit,stream").out
     assert "bytes: several plans are equal, so none is marked" in equal
-
-
-def test_a_plan_of_text_has_the_utilization_of_the_build_and_takes_its_options(here: Path) -> None:
-    options = "a.jsonl --tokenizer tok --max-length 64 --bos none --seed 7"
-    [found] = plans(options)
-    assert run("build", *options.split(), "-o", "out", "-q").code == 0
-    report = read_report(here / "out")
-    assert (found["utilization"], found["packs"]) == (report["utilization"], report["packs"])
-    assert not (here / "out.incomplete").exists()
 
 
 def test_the_file_of_a_build_is_the_file_of_a_plan(here: Path) -> None:

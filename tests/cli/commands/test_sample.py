@@ -1,6 +1,5 @@
 """Sample data: the files of the command, what is made of sources, and what is refused."""
 
-import json
 import sys
 import sysconfig
 from pathlib import Path
@@ -66,26 +65,6 @@ def test_a_file_that_differs_is_replaced_only_on_request(
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
     assert run("sample", tmp_path, "--overwrite").code == 0
     assert (tmp_path / "pairs.jsonl").read_bytes() == b""
-
-
-@pytest.mark.parametrize(
-    ("file", "options"),
-    [
-        pytest.param("prose.jsonl", "", marks=pytest.mark.long),
-        ("chats.jsonl", "--messages-column messages --train-on assistant"),
-        ("chats.jsonl", "--messages-column messages --train-on last-turn"),
-        ("pairs.jsonl", "--pair-columns chosen,rejected --prompt-column prompt"),
-    ],
-)
-def test_every_file_builds_without_loss(
-    folder: Path, tmp_path: Path, file: str, options: str
-) -> None:
-    names = [folder / file, "-o", tmp_path / "out", "--tokenizer", folder / "tokenizer"]
-    result = run("build", *names, "--max-length", "2048", "--json", "-q", *options.split())
-    assert result.code == 0, result.err
-    tokens = json.loads(result.out)["tokens"]
-    assert tokens["tokens_packed"] == tokens["tokens_in"]
-    assert run("verify", tmp_path / "out", "-q").code == 0
 
 
 def test_the_template_renders_as_transformers_renders_it(folder: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import njit
 from numba.core import config
 
 from packprep.packing.kernels import disk_cache
@@ -20,17 +19,6 @@ from packprep.support.arrays import Int32
 def add(values: Int32, number: int, out: Out[Int32]) -> None:
     for i in range(values.size):
         out[i] = values[i] + number
-
-
-def test_compiling_kernels_is_reported_once_and_only_if_any_is_compiled() -> None:
-    lines: list[str] = []
-    with compiling(lines.append):
-        assert lines == []
-        compiled = njit(lambda number: number + 1)
-        assert (compiled(1), compiled(1.0)) == (2, 2.0)
-    assert lines == ["compiling kernels (first run)"]
-    njit(lambda number: number + 2)(1)
-    assert len(lines) == 1
 
 
 def test_a_kernel_is_compiled_once_for_read_only_arrays_and_numbers_of_any_width() -> None:

@@ -17,27 +17,6 @@ def int64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-@pytest.mark.parametrize(
-    ("bos", "eos", "expected"),
-    [
-        (1, 2, [1, 7, 8, 2, 1, 9, 2]),
-        (-1, 2, [7, 8, 2, 9, 2]),
-        (1, -1, [1, 7, 8, 1, 9]),
-        (-1, -1, [7, 8, 9]),
-    ],
-)
-def test_bos_and_eos_are_added_to_every_document_that_has_ids(
-    bos: int, eos: int, expected: list[int]
-) -> None:
-    before = int64(0, 2, 2, 3)
-    wider = gather.with_ends(before, (bos >= 0) + (eos >= 0))
-    out = np.zeros(wider[-1], np.int32)
-    ids = np.array([7, 8, 9], np.int32)
-    ids.setflags(write=False)
-    gather.add_ends(ids, before, wider, bos, eos, out)
-    assert out.tolist() == expected
-
-
 def test_pointers_alone_keep_the_memory_that_they_point_into() -> None:
     def make_pointers() -> tuple[Pointers, list[weakref.ref[np.ndarray]]]:
         arrays = [np.arange(first, first + 100_000, dtype=np.int32) for first in (0, 100_000)]
