@@ -1,4 +1,3 @@
-import csv
 import importlib
 import io
 from typing import Any, Literal, get_args
@@ -137,10 +136,3 @@ def test_a_quote_that_is_never_closed_or_too_long_stops_with_the_line() -> None:
         cells(b'id,text\n1,"abc\n2,d\n')
     with refused(InputError, "a.csv line 3: the row has more than 8 bytes"):
         cells(b'text\nabc\n"abcd\nefgh"\n', max_row_size=8)
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff\0"))))
-def test_any_text_comes_back(texts: list[str]) -> None:
-    file = io.StringIO(newline="")
-    csv.writer(file).writerows([["id", "text"], *(["1", text] for text in texts)])
-    assert texts_of_cells(file.getvalue().encode()) == texts
