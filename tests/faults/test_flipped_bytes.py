@@ -153,21 +153,6 @@ def test_a_push_of_damage_leaves_the_repository_as_it_was(
         assert all(".arrow" not in name for files in hub.commits.values() for name in files)
 
 
-def test_a_build_writes_damaged_tokens_of_its_store_again(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(made / "store", tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(made / "a.jsonl", "a.jsonl")
-    right = read_manifest(made / "a").data
-    for path in sorted(Path("store").rglob("*")):
-        if path.is_file() and path.stat().st_size:
-            with flipped(path):
-                packprep("build", "a.jsonl", "-o", "out", *SHARDS, "--keep-tokens", "store")
-                assert read_manifest(Path("out")).data == right, path
-            shutil.rmtree("out")
-
-
 def test_an_export_that_resumes_writes_damaged_bytes_again(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

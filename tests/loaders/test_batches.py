@@ -5,8 +5,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import nullcontext
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,23 +93,6 @@ def test_stored_labels_and_further_columns_are_used_and_padding_keeps_its_minus_
     assert shifted.labels.tolist() == [5, 5, none, none, 5, 5, 5, none, *[none] * 24]
 
 
-def test_padding_is_segments_of_its_own_at_the_end_without_loss(tmp_path: Path) -> None:
-    write_output(tmp_path / "out", {"train": [[row_of(1, 3), row_of(2, 2)]]}, max_length=8)
-    shards = PackedShards(tmp_path / "out")
-    (batch,) = PackedLoader(shards, 2, shuffle=False, pad_to=24, loss_weights="segment")
-    assert lists(batch) == {
-        "tokens": [1, 1, 1, 2, 2, *[0] * 19],
-        "position_ids": [0, 1, 2, 0, 1, *range(8), *range(8), *range(3)],
-        "cu_seqlens": [0, 3, 5, 13, 21, 24],
-        "max_seqlen": 8,
-        "labels": [-100, 1, 1, -100, 2, *[-100] * 19],
-        "document_ids": [1, 2, -1, -1, -1],
-        "loss_weights": [0, 0.5, 0.5, 0, 1, *[0] * 19],
-    }
-    (multiple,) = PackedLoader(shards, 2, shuffle=False, pad_multiple=4)
-    assert multiple.cu_seqlens.tolist() == [0, 3, 5, 8]
-
-
 @given(
     st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=6),
     st.integers(1, 3),
@@ -140,6 +122,8 @@ def test_whatever_the_shape_a_batch_holds_its_documents_and_sound_boundaries(
         assert (np.diff(cu) >= 0).all()
         assert len(cu) == batch.num_segments + 1
         assert not fixed or len(cu) == 41
+        assert pad_to is None or len(batch.tokens) == pad_to
+        assert np.diff(cu).max() <= 24
         assert len(batch.tokens) % multiple == 0
         assert batch.position_ids.tolist() == [at for n in np.diff(cu) for at in range(n)]
         assert batch.max_seqlen >= np.diff(cu).max()
@@ -218,20 +202,6 @@ def test_slices_for_context_parallel_ranks() -> None:
         context_indices(cu, 2, 2, "contiguous")
 
 
-@given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=5),
-    st.integers(1, 4),
-    st.sampled_from(["contiguous", "zigzag"]),
-)
-def test_context_parallel_ranks_share_every_token_once_and_equally(
-    lengths: list[int], size: int, layout: Any
-) -> None:
-    cu = np.cumsum([0, *(2 * size * length for length in lengths)]).astype(np.int32)
-    shares = [context_indices(cu, rank, size, layout).tolist() for rank in range(size)]
-    assert {len(share) for share in shares} == {cu[-1] // size}
-    assert sorted(place for share in shares for place in share) == list(range(cu[-1]))
-
-
 def test_slices_keep_whole_boundaries_and_every_token_once(tmp_path: Path) -> None:
     """Also of segments padded to a multiple, as of a build with --pad-segment-to-multiple 4."""
     rows = [rich_row(4 * number, 1 + number % 5, 7 - number % 6) for number in range(7)]
@@ -244,6 +214,7 @@ def test_slices_keep_whole_boundaries_and_every_token_once(tmp_path: Path) -> No
         for batch in PackedLoader(shards, 2, cp_size=2, **options):
             halves = [context_slice(batch, rank, 2, layout) for rank in range(2)]
             places = [context_indices(batch.cu_seqlens, rank, 2, layout) for rank in range(2)]
+            assert sorted(np.concatenate(places).tolist()) == [*range(len(batch))]
             for half, place in zip(halves, places, strict=True):
                 assert half.cu_seqlens.tolist() == batch.cu_seqlens.tolist()
                 assert half.tokens.tolist() == batch.tokens[place].tolist()
@@ -273,15 +244,6 @@ def test_batches_and_their_arrays_may_be_kept(shards: PackedShards) -> None:
     assert [values.tolist() for values in kept] == [row["position_ids"][:2] for row in ROWS]
 
 
-@pytest.mark.parametrize(("prefetch", "buffers"), [(0, 3), (1, 4)])
-def test_buffers_are_used_again_when_batches_are_let_go(
-    shards: PackedShards, prefetch: int, buffers: int
-) -> None:
-    loader = PackedLoader(shards, 1, prefetch=prefetch)
-    used = [batch.tokens.ctypes.data for _ in range(5) for batch in loader]
-    assert len(set(used)) <= buffers
-
-
 def test_the_prefetch_thread_ends_with_the_iteration(shards: PackedShards) -> None:
     others = set(threading.enumerate())  # of tests before, whose iterators were not closed
 
@@ -306,6 +268,7 @@ def test_batches_are_made_ahead_of_a_slow_reader_and_no_more_than_asked() -> Non
         for number in range(9):
             made.append(number)
             yield number
+        raise RuntimeError("the disk is gone")
 
     steps: list[int] = []
     iterator = prefetched(items(), 3, steps.append)
@@ -316,33 +279,6 @@ def test_batches_are_made_ahead_of_a_slow_reader_and_no_more_than_asked() -> Non
         time.sleep(0.03)
         assert made == [*range(taken + 4)]
         assert steps == [*range(taken + 1)]
-    assert [*iterator] == [5, 6, 7, 8]
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("error", [None, RuntimeError("the disk is gone")])
-def test_quick_and_slow_readers_see_the_same_batches_and_the_error_in_its_place(
-    seed: int, error: RuntimeError | None
-) -> None:
-    random = np.random.default_rng(seed)
-
-    def items() -> Iterator[int]:
-        for number in range(200):
-            if random.random() < 0.1:
-                time.sleep(0.001)
-            yield number
-        if error:
-            raise error
-
-    seen: list[int] = []
-    pauses = np.random.default_rng(seed + 10).choice([0, 0, 0, 0.0003, 0.003], 200)
-
-    def read() -> None:
-        for item in prefetched(items(), 2, lambda step: None):
-            seen.append(item)
-            if pauses[item]:
-                time.sleep(pauses[item])
-
-    with pytest.raises(RuntimeError, match="the disk is gone") if error else nullcontext():
-        read()
-    assert seen == [*range(200)]
+    assert [*islice(iterator, 4)] == [5, 6, 7, 8]
+    with pytest.raises(RuntimeError, match="the disk is gone"):  # in its place
+        next(iterator)

@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.loaders import PackedLoader, PackedShards
-from packprep.schemas import STANDARD_COLUMNS
-from tests.helpers.tiny_shards import PLAIN, write_output
-from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
+from tests.helpers.torch_models import skip_without
 
 skip_without("torch")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from torch.nn.functional import cross_entropy  # noqa: E402
 
 from packprep.loaders import (  # noqa: E402
     log_probs_and_entropy,
@@ -24,13 +20,10 @@ from packprep.loaders import (  # noqa: E402
     pack_sequences,
     segment_means,
     selective_log_probs,
-    to_hf,
 )
 from tests.helpers.examples import share_of_examples  # noqa: E402
 from tests.loaders.samples import policy  # noqa: E402
 from tests.loaders.samples.policy import CASES, ROLLOUTS, Gradients, on_packs, one_by_one  # noqa: E402
-
-LENGTHS = [5, 1, 17, 9, 30]
 
 
 def split_loop(values: Any, mask: Any, cu: torch.Tensor) -> torch.Tensor:
@@ -63,52 +56,6 @@ def test_weights_and_segment_means_equal_the_loop(lengths: list[int], data: st.D
     for document in set(ids.tolist()):
         of_document = shared[torch.repeat_interleave(ids, cu.diff()) == document]
         torch.testing.assert_close(of_document.sum(), torch.tensor(1.0))
-
-
-# By document: every so many-th token is trained; 0: none of them is.
-@pytest.mark.parametrize("every", [(1, 1, 1, 1, 1), (2, 1, 3, 0, 7)])
-@pytest.mark.parametrize("mode", ["token", "segment", "document"])
-def test_training_on_a_pack_equals_training_on_its_documents(
-    tmp_path: Path, mode: Any, every: tuple[int, ...]
-) -> None:
-    """Loss and gradients to 1e-6.
-
-    Each document alone through the model, against the pack with weights.
-    """
-    texts = documents(LENGTHS)
-    trained = [
-        [step > 0 and place % step == 0 for place in range(len(text))]
-        for text, step in zip(texts, every, strict=True)
-    ]
-    masks = [kept for each in trained for kept in each]
-    row = pack_of(0, texts)
-    row["labels"] = [
-        token if kept else -100 for token, kept in zip(row["tokens"], masks, strict=True)
-    ]
-    columns = (*PLAIN, STANDARD_COLUMNS["labels"])
-    splits = {"train": [[row]]}
-    write_output(tmp_path / "out", splits, columns, max_length=512, vocab_size=VOCABULARY)
-    shards = PackedShards(tmp_path / "out")
-    batch = PackedLoader(shards, 1, labels="shifted", loss_weights=mode)[0].torch()
-    model = tiny_llama().double()
-    losses = []
-    for text, kept in zip(map(torch.tensor, texts), trained, strict=True):
-        if any(kept[1:]):
-            logits = model(input_ids=text[None]).logits[0, :-1]
-            each = cross_entropy(logits, text[1:], reduction="none")
-            losses.append(each[torch.tensor(kept[1:])])
-    means = torch.stack([each.mean() for each in losses])
-    apart = torch.cat(losses).mean() if mode == "token" else means.mean()
-    expected = torch.autograd.grad(apart, [*model.parameters()])
-
-    fields = to_hf(batch)
-    fields.pop("labels")
-    each = cross_entropy(model(**fields).logits[0], batch.labels, reduction="none")
-    together = (batch.loss_weights * each).sum() / batch.loss_weights.sum()
-    torch.testing.assert_close(together, apart, atol=1e-6, rtol=0)
-    gradients = torch.autograd.grad(together, [*model.parameters()])
-    for got, wanted in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])

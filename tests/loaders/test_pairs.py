@@ -29,9 +29,13 @@ skip_without("torch", "transformers")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from torch.nn.functional import logsigmoid  # noqa: E402
 
-from packprep.loaders import pair_log_probs, selective_log_probs, to_hf  # noqa: E402
+from packprep.loaders import (  # noqa: E402
+    PairLogProbs,
+    pair_log_probs,
+    selective_log_probs,
+    to_hf,
+)
 
 COLUMNS = ("pair_ids", "pair_sides")
 PER_SIDE = ("document_ids", "document_starts", "segment_lengths", *COLUMNS)
@@ -93,24 +97,8 @@ def batches_of(shards: PackedShards, packs: int = 3, **options: Any) -> list[Pac
     return [*PackedLoader(shards, packs, **{"sides": "both", "shuffle": False, **options})]
 
 
-def alone(model: Any, side: Side) -> torch.Tensor:
-    """Log-probabilities of the answer's tokens, one row through the model."""
-    ids, prompt = ids_of(side), max(side[2], 1)
-    logits = model(input_ids=torch.tensor([ids])).logits[0, prompt - 1 : -1]
-    picked: torch.Tensor = logits.log_softmax(-1)[range(len(ids) - prompt), ids[prompt:]]
-    return picked
-
-
-def sums_alone(model: Any) -> dict[tuple[int, int], torch.Tensor]:
-    return {side[:2]: alone(model, side).sum() for pack in PACKS for side in pack}
-
-
 def packed(model: Any, batch: PackedBatch) -> Any:
     return pair_log_probs(model(**to_hf(batch, sides="both")).logits, batch, chunk=7)
-
-
-def dpo(chosen: Any, rejected: Any, reference_chosen: Any, reference_rejected: Any) -> torch.Tensor:
-    return -logsigmoid(0.1 * (chosen - reference_chosen - rejected + reference_rejected))
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -124,45 +112,18 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
-def test_dpo_on_packed_pairs_equals_dpo_on_separate_rows(
+def test_tokens_trained_are_counted_for_means(
     shards: PackedShards, options: dict[str, Any]
 ) -> None:
-    """Log-probabilities, loss and the gradient of every parameter, to 1e-9 in float64."""
-    policy, reference = tiny_llama().double(), tiny_llama().double()
-    with torch.no_grad():
-        for number, parameter in enumerate(reference.parameters()):
-            parameter.mul_(1 + 0.1 / (number + 1))
-        frozen = sums_alone(reference)
-    expected = sums_alone(policy)
-    losses = [dpo(*(of[pair, n] for of in (expected, frozen) for n in (0, 1))) for pair in PAIRS]
-    wanted = torch.autograd.grad(torch.stack(losses).mean(), [*policy.parameters()])
-
-    results: list[tuple[int, torch.Tensor, torch.Tensor]] = []
-    loss = torch.zeros((), dtype=torch.float64)
-    for batch in batches_of(shards, **options):
-        got = packed(policy, batch)
-        with torch.no_grad():
-            still = packed(reference, batch)
-        results += zip(got.pair_ids.tolist(), got.chosen, got.rejected, strict=True)
-        sums = dpo(got.chosen, got.rejected, still.chosen, still.rejected).sum()
-        loss = loss + sums / len(PAIRS)
-    assert [pair for pair, _, _ in results] == PAIRS
-    for pair, chosen, rejected in results:
-        torch.testing.assert_close(chosen, expected[pair, 0], atol=1e-9, rtol=0)
-        torch.testing.assert_close(rejected, expected[pair, 1], atol=1e-9, rtol=0)
-    torch.testing.assert_close(loss, torch.stack(losses).mean(), atol=1e-9, rtol=0)
-    found = torch.autograd.grad(loss, [*policy.parameters()])
-    for gradient, expected_gradient in zip(found, wanted, strict=True):
-        torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=0)
-
-
-def test_tokens_trained_are_counted_for_means(shards: PackedShards) -> None:
-    (batch,) = batches_of(shards)
-    got = pair_log_probs(torch.full((len(batch),), -0.5), batch)
+    batches = batches_of(shards, **options)
+    parts = [pair_log_probs(torch.full((len(each),), -0.5), each) for each in batches]
+    got = PairLogProbs(*map(torch.cat, zip(*parts, strict=True)))
     assert got.pair_ids.tolist() == PAIRS
     assert got.chosen_tokens.tolist() == [9, 1, 7, 8, 1]
     assert got.rejected_tokens.tolist() == [4, 6, 2, 3, 12]
     assert (got.chosen / got.chosen_tokens).tolist() == [-0.5] * 5
+    assert (got.rejected / got.rejected_tokens).tolist() == [-0.5] * 5
+    batch = batches[0]
     half = torch.zeros(len(batch), VOCABULARY, dtype=torch.bfloat16)
     assert pair_log_probs(half, batch).chosen.dtype == torch.float32
     filler = batch_from_rows([row_of_sides([], room=8)])  # type: ignore[list-item, unused-ignore]

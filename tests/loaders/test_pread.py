@@ -5,7 +5,6 @@ The same packs as mapped ones, within a limit; a file that changes is a sentence
 
 import os
 import pickle
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,25 +145,6 @@ def test_a_file_that_changes_between_two_reads_is_a_sentence(
     assert shards[0].tokens.tolist() == [0, 1]  # in memory
 
 
-def test_positions_of_an_output_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_output(tmp_path / "out", {"train": [[row_of(0, 9000)]]}, max_length=9000, vocab_size=100)
-    shards = PackedShards(tmp_path / "out", mmap=False)
-    values = PackedShards(tmp_path / "out")[0].columns["position_ids"]
-    begin = shards.files[0].read_bytes().index(values.tobytes())
-    read = list[range]()
-
-    def recorded(handle: int, buffer: memoryview, offset: int) -> int:
-        read.append(range(offset, offset + len(buffer)))
-        return os.preadv(handle, [buffer], offset)
-
-    monkeypatch.setattr(steady, "pread_into", recorded)
-    assert shards[0].position_ids.tolist() == values.tolist()
-    assert max(map(len, read)) >= values.nbytes  # tokens were
-    assert not any(begin + place in part for part in read for place in range(values.nbytes))
-
-
 def test_a_file_that_is_deleted_stays_readable_while_it_is_open(out: Path) -> None:
     expected, shards = columns_of(PackedShards(out)), PackedShards(out, mmap=False)
     shards[0]
@@ -234,20 +214,3 @@ def test_a_cache_gives_what_is_read_and_keeps_no_more_than_its_limit(
             cache.request(data.draw(st.lists(st.integers(0, 9), max_size=6)))
         assert cache.get(key) == key * key
         assert cache.size <= limit
-
-
-def test_values_read_ahead_fill_half_of_a_cache_and_continue_as_they_are_used() -> None:
-    reads, done = list[int](), threading.Semaphore(0)
-
-    def read(key: int) -> tuple[int, int]:
-        reads.append(key)
-        done.release()
-        return key, 8
-
-    cache = ReadCache[int, int](read, 64 * 8)
-    cache.request(range(64))
-    for _ in range(32):
-        assert done.acquire(timeout=600)
-    assert len(reads) < 32 + 16  # each thread may have begun one more
-    assert [cache.get(key) for key in range(64)] == [*range(64)]
-    assert sorted(reads) == [*range(64)]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from packprep.loaders import PackedBatch, PackedLoader, PackedShards, batch_from_rows, unpack
 from packprep.schemas import FormatError
 from packprep.schemas.boundaries import BoundaryKind
-from tests.helpers.tiny_shards import GOLDEN, ROWS, write_output
+from tests.helpers.tiny_shards import ROWS, write_output
 
-from .test_batches import example, lists
+from .test_batches import lists
 
 EOS, BOS, PAD = 2, 1, 0
 IDS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=4)
@@ -86,22 +86,6 @@ def test_padding_has_no_loss_and_no_length(rows: Any, options: Any, expected: An
     batch = batch_from_rows(rows, **options)
     assert spelled(batch) == expected
     assert batch.num_real_tokens == sum(expected[-1])
-
-
-def test_rows_make_the_batch_that_the_loader_makes() -> None:
-    (batch,) = example()
-    rows: Any = [dict(pack.columns) for pack in PackedShards(GOLDEN / "v1-example")]
-    assert lists(batch_from_rows(rows)) == lists(batch)
-    lengths = [np.diff(row["cu_seqlens"]).tolist() for row in rows]
-    pairs = zip(rows, lengths, strict=True)
-    trl = [{"input_ids": row["tokens"], "seq_lengths": each} for row, each in pairs]
-    assert lists(batch_from_rows(trl)) | {"document_ids": [1, 0, 1, 2]} == lists(batch)
-    row = {"tokens": [5, 6, 7], "cu_seqlens": [0, 2, 3], "pair_ids": [4, 4], "pair_sides": [0, 1]}
-    extra = batch_from_rows([row, row]).extra
-    assert {name: (values.dtype.name, values.tolist()) for name, values in extra.items()} == {
-        "pair_ids": ("int64", [4, 4, 4, 4]),
-        "pair_sides": ("int8", [0, 1, 0, 1]),
-    }
 
 
 TWO = {"tokens": [1, 2]}

@@ -72,18 +72,6 @@ def rewritten(out: Path, shard: int, rows: list[Row], columns: Any = PLAIN) -> P
     return PackedShards(out)
 
 
-def test_packs_come_in_stored_order_across_batches_and_shards(out: Path) -> None:
-    packs = PackedShards(str(out), verify=True)
-    assert (len(packs), packs.split) == (6, "train")
-    assert rows_of(packs) == ROWS
-    for index in (5, 0, 3, 2, -1, -6):
-        assert packs[index].tokens.tolist() == ROWS[index]["tokens"]
-    assert packs[np.int64(4)].document_ids.tolist() == [7, 8]  # type: ignore[index, union-attr]
-    for index in (6, -7):
-        with pytest.raises(IndexError, match=rf"index {index} is out of range; .* has 6 packs"):
-            packs[index]
-
-
 def test_arrays_have_the_columns_types_and_are_views_of_the_file_that_outlive_it(out: Path) -> None:
     before = pa.total_allocated_bytes()
     pack = PackedShards(out)[1]
@@ -135,6 +123,9 @@ def test_whatever_is_written_is_read_mapped_or_not(
         assert other.position_ids.tolist() == pack.position_ids.tolist()
     index = data.draw(st.integers(-len(rows), len(rows) - 1))
     assert packs[index].tokens.tolist() == read[index].tokens.tolist() == rows[index]["tokens"]
+    for wrong in (len(rows), -len(rows) - 1):
+        with pytest.raises(IndexError, match=rf"index {wrong} is out of range; .* {len(rows)} pa"):
+            packs[wrong]
 
 
 def test_a_split_is_chosen_by_name_or_by_its_directory(both: Path) -> None:

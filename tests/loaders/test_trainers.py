@@ -25,7 +25,6 @@ from .test_order import packs_in, packs_of
 
 skip_without("torch", "transformers")
 
-import torch  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -105,18 +104,6 @@ def test_a_dataloader_made_by_hand_is_refused_where_it_would_ignore_a_loaded_sta
     with pytest.raises(ValueError, match="step 0 was read and the loaded state is at pack 3"):
         next(iter(DataLoader(loader, batch_size=None, **in_workers(workers))))
     assert packs_of(loader[1]) == packs_of(next(iterator))
-
-
-def test_a_batch_becomes_tensors_of_the_same_memory(shards: Path) -> None:
-    batch = next(iter(PackedLoader(PackedShards(shards), 2)))
-    tensors = batch.torch()
-    assert tensors.tokens.data_ptr() == batch.tokens.ctypes.data
-    assert tensors.torch().tokens is tensors.tokens
-    assert (tensors.numpy().tokens == batch.tokens).all()
-    moved = batch.to("cpu", non_blocking=True)
-    assert (moved.tokens.dtype, moved.cu_seqlens.dtype) == (torch.int64, torch.int32)
-    assert moved.max_seqlen == batch.max_seqlen
-    assert batch.to("meta").tokens.device.type == "meta"
 
 
 def train_tiny(*arguments: str, **variables: str) -> list[str]:

@@ -19,7 +19,6 @@ import torch  # noqa: E402
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention  # noqa: E402
 
 from packprep.loaders import (  # noqa: E402
-    seen_until,
     selective_log_probs,
     to_block_sparse,
     to_flex_block_mask,
@@ -159,26 +158,6 @@ def test_log_probs_of_trees_are_those_of_rows(shards: PackedShards) -> None:
         if label != -100:
             expected = float((hidden[before] @ weight.T).log_softmax(0)[label])
         assert float(found[token]) == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_mask_lets_each_token_see_its_path(shards: PackedShards) -> None:
-    batch = batch_of(shards, pad_multiple=64)
-    mask = tree_mask(batch)
-    boundaries = batch.cu_seqlens.tolist()
-    parents = batch.segment_parents.tolist()
-    seen = np.zeros((len(batch), len(batch)), bool)
-    for segment, (first, last) in enumerate(pairwise(boundaries)):
-        for token in range(first, last):
-            seen[token, first : token + 1] = True
-            above = parents[segment]
-            while above >= 0:
-                seen[token, boundaries[above] : boundaries[above + 1]] = True
-                above = parents[above]
-    assert mask.tolist() == seen.tolist()
-    end = seen_until(batch)
-    for token in range(len(batch)):
-        assert batch.position_ids[token] == seen[token].sum() - 1
-        assert seen[:, token].nonzero()[0].tolist() == [*range(token, int(end[token]))]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

@@ -70,18 +70,6 @@ def test_what_is_written_has_the_digest_of_its_rest_and_is_of_the_json_schema(ou
         jsonschema.Draft202012Validator(SCHEMA).validate(stored)
 
 
-def test_a_missing_manifest_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
-    for place, words in {
-        "": r"manifest\.json does not exist; expected the finished output of packprep build",
-        "file": "is not a file",
-        "folder": "is not a file",
-    }.items():
-        with pytest.raises(FormatError, match=words):
-            read_manifest(tmp_path / place)
-
-
 _NEWER: Table = {"data": {"format_version": 3, "columns": "another form"}, "run": None}
 NO_MANIFESTS: list[Any] = [{}, [], None, {"data": {}, "run": {}}]
 _NO_MANIFEST = "is not a manifest; expected exactly the keys data, run and sha256"

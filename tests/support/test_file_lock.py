@@ -33,18 +33,6 @@ def test_a_second_build_is_refused_with_host_and_pid(tmp_path: Path) -> None:
     assert (holder(out), list(tmp_path.iterdir())) == (None, [])
 
 
-def test_the_lock_of_a_killed_build_is_stale_at_once(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    code = (
-        "import os, signal, sys\nfrom pathlib import Path\n"
-        "from packprep.support.file_lock import locked\n"
-        "with locked(Path(sys.argv[1]), 'x'): os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    dead = subprocess.Popen([sys.executable, "-c", code, str(out)])
-    dead.wait()
-    assert holder(out) == taken(out) == Holder(HERE, dead.pid, alive=False)
-
-
 def test_a_build_on_another_machine_counts_as_alive_while_it_touches_its_lock(
     tmp_path: Path,
 ) -> None:

@@ -1,10 +1,7 @@
 """Limits of control groups, which are folders of files here."""
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,38 +116,3 @@ def test_files_that_nobody_expected_are_no_limit(tmp_path: Path, content: str) -
     assert usable_cores(root) == Limit(128, "machine")
     root = tree(tmp_path, "0::/", V2, files)
     assert usable_memory(root) == Limit(256_000_000_000, "machine")
-
-
-@pytest.fixture
-def real_group() -> Iterator[Path]:
-    """A new control group of 2 GB, of either version; skips where this user may not make one."""
-    groups = Path("/sys/fs/cgroup")
-    folder, name = (
-        (groups / "memory", "memory.limit_in_bytes")
-        if (groups / "memory").is_dir()
-        else (groups, "memory.max")
-    )
-    path = folder / f"packprep-test-{os.getpid()}"
-    try:
-        path.mkdir()
-        (path / name).write_text(str(2 << 30))
-    except OSError as error:
-        if path.is_dir():
-            path.rmdir()
-        pytest.skip(f"no control group can be made: {error.strerror}")
-    yield path
-    path.rmdir()
-
-
-@pytest.mark.long
-def test_env_names_the_limits_of_a_real_control_group(real_group: Path) -> None:
-    code = (
-        f"open('{real_group}/cgroup.procs', 'w').write('0');"
-        "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]);"
-        "import sys; sys.argv = ['packprep', 'env', '--json'];"
-        "from packprep.cli.main import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    machine = json.loads(done.stdout)["machine"]
-    assert (machine["usable_cores"], machine["usable_memory_bytes"]) == (1, 2 << 30)
-    assert machine["memory_from"].startswith(f"cgroup {real_group}/memory")

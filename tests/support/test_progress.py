@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from packprep.support.progress import Silent, open_progress
+from packprep.support.progress import open_progress
 
 Event = tuple[float, str, Any]
 
@@ -53,18 +53,6 @@ def test_a_line_has_the_rate_and_the_time_left_and_leaves_out_waiting(
             console.advance(stage, *progress) if progress else console.wait(stage)
     expected = "".join(f"{line}, 97 MB of memory\n" for line in lines)
     assert capsys.readouterr() == ("", expected)
-
-
-def test_what_must_be_said_is_said_at_once_and_in_python_nothing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with open_progress() as console:
-        console.say("no EOS: [the file] says so")
-    assert capsys.readouterr() == ("", "no EOS: [the file] says so\n")
-    Silent().say("a")
-    Silent().wait("loading tokenizer")
-    Silent().advance("tokenize", 1, 2, "MB")
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("quiet", [False, True])

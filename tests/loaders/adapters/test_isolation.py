@@ -21,7 +21,6 @@ from packprep.loaders import to_hf, to_hf_4d, to_llama_factory, verify_isolation
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts" / "checks"))
 
 import families  # noqa: E402
-import family_sizes  # noqa: E402
 
 PAGE = (Path(__file__).parents[3] / "docs" / "train" / "isolation.md").read_text()
 LENGTHS = [37, 1, 50, 40]
@@ -173,20 +172,6 @@ QUICK += ["gemma3", "llama4", "mllama_text_model", "deepseek_v3", "deepseek_v4",
 def test_the_page_of_families_shows_what_is_measured_now(family: str) -> None:
     measured = [re.sub(r"leak [\d.]+", "leak", cell) for cell in families.row(family)]
     assert measured == in_the_page(family)
-
-
-# SUPPORTED_MULTIPACK_MODEL_TYPES, without gemmoe, which is not in transformers.
-PACKED_BY_AXOLOTL = """
-afmoe apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 falcon gemma gemma2 gemma3 gemma3_text
-glm glm4 gpt_oss granite granitemoe granitemoehybrid granitemoeshared hunyuan_v1_dense
-hunyuan_v1_moe lfm2 lfm2_moe llama llama4 ministral ministral3 mistral mixtral mllama_text_model
-olmo olmo2 olmo3 phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3 starcoder2
-"""
-
-
-def test_the_page_has_every_family_of_the_script_and_every_type_that_axolotl_packs() -> None:
-    families_of_both = {*family_sizes.FAMILIES, *PACKED_BY_AXOLOTL.split()}
-    assert all(in_the_page(family) for family in families_of_both)
 
 
 def test_models_that_read_seq_idx_are_told_what_they_lack(batch: PackedBatch) -> None:

@@ -1,6 +1,5 @@
 """Rows of one length: whole expected values, laws, and isolation in the attention of each mask."""
 
-from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -17,9 +16,8 @@ from tests.helpers.torch_models import documents, skip_without, tiny_llama
 skip_without("torch", "transformers")
 
 import torch  # noqa: E402
-from transformers import AttentionInterface, AttentionMaskInterface  # noqa: E402
 
-from packprep.loaders import to_padded, varlen_attention, verify_isolation  # noqa: E402
+from packprep.loaders import to_padded, verify_isolation  # noqa: E402
 
 PACKS = [[5, 1, 7], [4, 6], [8]]
 ROWS = [
@@ -123,16 +121,9 @@ def test_rows_without_padding_are_the_batch(
     assert torch.equal(fields["position_ids"][real], batch.position_ids)
     assert torch.equal(fields["labels"][real], batch.labels)
     assert set(fields["labels"][~real].tolist()) <= {-100}
-    assert _cu_seqlens(fields["segment_ids"])[0].tolist() == batch.cu_seqlens.tolist()
-
-
-def _cu_seqlens(numbers: Any) -> tuple[Any, Any]:
-    """Boundaries of the tokens that are no padding, int32, and their places; row by row, plain."""
-    lengths: list[int] = []
-    for row in numbers.tolist():
-        lengths += [len([*group]) for number, group in groupby(row) if number]
-    boundaries = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
-    return boundaries, numbers.reshape(-1).nonzero()[:, 0]
+    runs = [groupby(row) for row in fields["segment_ids"].tolist()]
+    kept = [len([*run]) for row in runs for number, run in row if number]
+    assert kept == batch.cu_seqlens.diff().tolist()
 
 
 ISOLATED: list[dict[str, Any]] = [
@@ -153,56 +144,6 @@ def test_positions_and_4d_masks_isolate(attention: str, options: dict[str, Any])
     assert found.isolated, found
     assert found.leaking > 0.1
     assert verify_isolation(model, packs().torch(), inputs=partial(to_padded, **options)).isolated
-
-
-def by_numbers(module: Any, q: Any, k: Any, v: Any, mask: Any, **options: Any) -> Any:
-    """Attention of a transformers model as patched code reads segment_ids; causal without them."""
-    rows, _, width, _ = q.shape
-    boundaries, places = _cu_seqlens(options.get("segment_ids", torch.ones(rows, width)))
-    query, key, value = (each.transpose(1, 2).flatten(0, 1) for each in (q, k, v))
-    out, kept = torch.zeros_like(query), (query[places], key[places], value[places])
-    out[places] = varlen_attention(*kept, boundaries, width, scale=options.get("scaling"))
-    return out.view(rows, width, *out.shape[1:]), None
-
-
-@pytest.fixture
-def reading_numbers() -> Iterator[Any]:
-    """A tiny Llama whose attention reads the numbers of segments, under either name."""
-    AttentionInterface.register("by_numbers", by_numbers)
-    AttentionMaskInterface.register("by_numbers", lambda *_, **__: None)
-    model = tiny_llama("by_numbers")
-    plain = model.forward
-
-    def forward(*arguments: Any, attention_mask: Any = None, **options: Any) -> Any:
-        # transformers makes bools of such a mask, so code that reads its numbers takes them first
-        named = {} if attention_mask is None else {"segment_ids": attention_mask}
-        return plain(*arguments, **named, **options)
-
-    model.forward = forward
-    yield model
-    del AttentionInterface._global_mapping["by_numbers"]
-    del AttentionMaskInterface._global_mapping["by_numbers"]
-
-
-@pytest.mark.parametrize("positions", ["restart", "continue"])
-@pytest.mark.parametrize("option", ["mask", "attention_mask"])
-def test_numbers_isolate_in_attention_that_reads_them(
-    reading_numbers: Any, option: str, positions: str
-) -> None:
-    options: dict[str, Any] = {option: "segments", "positions": positions}
-    found = verify_isolation(reading_numbers, to_padded(packs(), **options))
-    assert found.isolated, found
-    assert found.leaking > 0.1
-
-
-def test_numbers_as_attention_mask_leak_in_plain_transformers_and_are_named() -> None:
-    found = verify_isolation(tiny_llama(), to_padded(packs(), attention_mask="segments"))
-    assert "attention_mask numbers the segments" in str(found.cause)
-    assert "pass to_padded(mask='segments')" in str(found.cause)
-    for mask in (None, "segments", "4d"):  # only a spelled option puts numbers there
-        given = to_padded(packs(), mask=mask).get("attention_mask")
-        assert given is None or given.is_floating_point()
-    assert to_padded(packs(), rows="segments", mask="padding")["attention_mask"].max() == 1
 
 
 @pytest.mark.parametrize(

@@ -12,25 +12,22 @@ from typing import Any
 
 import pytest
 
-from packprep.loaders import check_trl, to_hf, to_trl
+from packprep.loaders import check_trl, to_trl
 from tests.helpers.torch_models import skip_without
 
 skip_without("torch", "transformers", "trl", "accelerate")
 
-import torch  # noqa: E402
 from transformers import Trainer, TrainingArguments  # noqa: E402
 
 from tests.helpers.recipes import (  # noqa: E402
     LEAK,
     LEAKS,
-    PAGES,
     RECIPES,
     REFUSED,
     SETTINGS,
     TOLERANCE,
     difference,
     llama,
-    tokenizer,
     write_shards,
 )
 
@@ -116,46 +113,6 @@ def test_the_guard_refuses_packs_that_trl_packs_again_with_and_without_caches(
         REFUSED["trl SFTTrainer with packing=True on names of hf, guarded"](shards, tmp_path)
     finally:
         (datasets.enable_caching if was else datasets.disable_caching)()
-
-
-class InOrder:
-    """The override of docs/phases.md, before the class of a trainer."""
-
-    train_dataset: Any
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return torch.utils.data.SequentialSampler(self.train_dataset)
-
-
-@pytest.mark.parametrize(
-    "way", ["setting", "sampler", pytest.param("setting of TRL", marks=LONG), "default"]
-)
-def test_rows_of_phases_are_trained_in_their_order(way: str, tmp_path: Path) -> None:
-    lengths = [[number, 3] for number in range(4, 44)]
-    settings: dict[str, Any] = {**SETTINGS, "per_device_train_batch_size": 2}
-    if way.startswith("setting"):
-        settings["train_sampling_strategy"] = "sequential"
-    if way == "setting of TRL":
-        trl = pytest.importorskip("trl")
-        own = {"bf16": False, "padding_free": True, "max_length": None}
-        kind, args = trl.SFTTrainer, trl.SFTConfig(str(tmp_path), **settings, **own)
-        options: dict[str, Any] = {"processing_class": tokenizer()}
-    else:
-        kind = type("Ordered", (InOrder, Trainer), {}) if way == "sampler" else Trainer
-        args = TrainingArguments(str(tmp_path), remove_unused_columns=False, **settings)
-        options = {"data_collator": to_hf}
-    batches = kind(llama(), args, train_dataset=rows_of(lengths), **options).get_train_dataloader()
-    sizes = [batch["input_ids"].shape[1] for batch in batches]
-    in_order = [sum(map(sum, lengths[first : first + 2])) for first in range(0, len(lengths), 2)]
-    assert (sizes == in_order) == (way != "default")
-
-
-def test_every_script_that_trains_a_model_of_transformers_shows_the_guard() -> None:
-    for page in PAGES.parent.rglob("*.md"):
-        for block in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(), re.DOTALL):
-            trains = "Trainer(" in block or ".backward()" in block
-            if trains and "CausalLM" in block:
-                assert "guard(" in block, (page.name, block[:200])
 
 
 RIGHT: dict[str, Any] = {

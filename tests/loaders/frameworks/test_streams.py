@@ -7,7 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,11 +16,9 @@ import grain
 import numpy as np
 import pytest
 from datasets import IterableDataset
-from datasets.distributed import split_dataset_by_node
 from grain.experimental import FirstFitPackIterDataset
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 from torchdata.nodes import Loader, ParallelMapper
 
 from packprep.loaders import (
@@ -29,7 +27,6 @@ from packprep.loaders import (
     PackedShards,
     TorchtitanSource,
     batch_from_rows,
-    to_hf,
     to_iterable_dataset,
     to_node,
     to_torchtitan,
@@ -193,17 +190,6 @@ def test_a_dataset_has_the_order_of_the_loader_and_resumes_within_any_of_its_sha
     begun = firsts(next(rows) for _ in range(done))
     resumed.load_state_dict(dataset.state_dict())
     assert begun + firsts(resumed) == firsts(PackedLoader(many, 1, epoch=3))
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_workers_and_nodes_read_every_row_of_a_dataset_once(
-    many: PackedShards, workers: int
-) -> None:
-    dataset = to_iterable_dataset(PackedLoader(many, 1))
-    loader = DataLoader(dataset, batch_size=1, num_workers=workers, collate_fn=to_hf)
-    assert sorted(int(fields["input_ids"][0, 0]) for fields in loader) == firsts(many)
-    shares = [firsts(split_dataset_by_node(dataset, rank, 3)) for rank in range(3)]
-    assert sorted(chain(*shares)) == firsts(many)
 
 
 def maxtext_record(documents: list[list[int]], length: int) -> dict[str, Any]:

@@ -124,13 +124,6 @@ def test_values_of_the_response_are_at_its_tokens() -> None:
     assert [[*map(float, sample["advantages"])] for sample in unpack([pack])] == [[0.5, 0.25], [1]]
 
 
-def test_values_that_are_not_numbers_stay_as_they_are() -> None:
-    samples = [{"tokens": [1], "uid": "a", "raw": {"x": 1}}, {"tokens": [2], "uid": "b", "raw": 7}]
-    packs = pack_sequences(samples, num_packs=2)
-    found = unpack([pack.torch() for pack in packs])
-    assert [(sample["uid"], sample["raw"]) for sample in found] == [("a", {"x": 1}), ("b", 7)]
-
-
 def test_every_rank_gets_the_same_number_of_packs() -> None:
     ranks = [[5, 5, 5], [8], [1, 1]]
     for lengths in ranks:
