@@ -319,12 +319,13 @@ def _alone(files: Sequence[Path], *, lone: bool) -> list[Path]:
 
 def _saved(path: Path, config: BuildConfig) -> Source:
     """A directory written by `save_to_disk`: its data files are its content."""
-    folder, asked = path, config.split
+    split, asked = "", config.split
     if (path / "dataset_dict.json").exists():
         splits = sorted(child.name for child in path.iterdir() if (child / "state.json").exists())
-        folder, asked = path / chosen_split(str(path), splits, asked), None
-    state = folder / "state.json"
+        split, asked = chosen_split(str(path), splits, asked), None
     try:
+        folder = inside(path, split, str(path)) if split else path
+        state = folder / "state.json"
         names = data_files(state.read_bytes(), str(state), str(path), asked)
         files = [inside(folder, name, str(state)) for name in names]
         size = sum(file.stat().st_size for file in files)
