@@ -142,6 +142,8 @@ def test_auto_sees_a_lost_thought_of_a_content(source: str, thought: str) -> Non
     last = splitter(source, "auto").render(Conversation(chat("hi", "hello", "bye", inline)))
     assert [turn for turn, _, _ in documents(last)] == [-1]
     assert last.left_out == []
+    empty = splitter(FORGETS, "auto").render(Conversation(thinking("", "")))
+    assert counts(empty) == {"documents": 1, "same_text_rows": 1}
 
 
 @pytest.mark.parametrize("calls", [False, True])

@@ -68,6 +68,7 @@ def test_an_earlier_name_is_accepted_in_yaml_and_python_with_a_line_that_names_t
     old: dict[str, Any] = {earlier: 7}
     expected = BuildConfig(**new)
     assert BuildConfig(**old) == expected
+    assert expected.identity()[earlier] == 7  # manifests keep it
     assert capsys.readouterr() == ("", f"packprep: {earlier} is called {name} now\n")
     path = tmp_path / "build.yaml"
     path.write_text(f"{earlier.replace('_', '-')}: 7\n")
