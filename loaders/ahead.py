@@ -46,7 +46,8 @@ def prefetched(
             yield box.pop()  # keep no reference: the reader decides how long the item lives
     finally:
         queue.stop()
-        thread.join()
+        if thread is not threading.current_thread():  # which may collect a dropped iterator
+            thread.join()
 
 
 class _Queue(Generic[Item]):

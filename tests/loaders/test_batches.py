@@ -282,3 +282,22 @@ def test_batches_are_made_ahead_of_a_slow_reader_and_no_more_than_asked() -> Non
     assert [*islice(iterator, 4)] == [5, 6, 7, 8]
     with pytest.raises(RuntimeError, match="the disk is gone"):  # in its place
         next(iterator)
+
+
+def test_an_iterator_that_its_own_thread_closes_ends_without_an_error() -> None:
+    """As where the thread collects the garbage that a dropped iterator is in."""
+    errors: list[BaseException] = []
+    closed = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 0
+        try:
+            iterator.close()
+        except BaseException as error:
+            errors.append(error)
+        closed.set()
+
+    iterator: Any = prefetched(items(), 2, lambda step: None)
+    assert next(iterator) == 0
+    assert closed.wait(600)
+    assert errors == []
