@@ -22,6 +22,7 @@ from tests.helpers.command import run
 from tests.helpers.corpus import build_options, texts
 from tests.helpers.errors import assert_says, refused
 from tests.helpers.files import config
+from tests.helpers.planted import Packs, plant
 from tests.helpers.zoo import Zoo
 
 EPOCHS = {"epochs": 3, "repack": True, "materialize": "shards"}
@@ -140,6 +141,27 @@ def test_an_export_is_of_one_epoch(zoo: Zoo, tmp_path: Path) -> None:
     packs = PackedShards(built, epoch=1)
     assert [row["input_ids"] for row in rows] == [pack.tokens.tolist() for pack in packs]
     assert_says(run(*export, "trl", "--epoch", 0).err, "another epoch")
+
+
+def test_verify_names_a_document_that_one_epoch_lacks_and_another_holds_twice(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    output = zoo.copy("epochs", tmp_path)
+    shards = read_manifest(output).shards("train")
+
+    def exchange(packs: Packs) -> None:
+        one, other, *_ = [
+            (pack["document_ids"], place)
+            for pack in packs
+            for place, start in enumerate(pack["document_starts"])
+            if start == 0
+        ]
+        one[0][one[1]] = other[0][other[1]]
+
+    plant(output, exchange, next(place for place, each in enumerate(shards) if each.epoch == 1))
+    findings = " ".join(str(finding) for finding in verify(output).findings)
+    assert "is in epoch 0 and not in epoch 1" in findings
+    assert "in epoch 1 is in the packs more than once" in findings
 
 
 def test_commands_and_readers_name_the_epoch_of_a_pack(zoo: Zoo, tmp_path: Path) -> None:

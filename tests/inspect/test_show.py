@@ -141,6 +141,13 @@ def test_rows_that_were_ids_are_shown_as_ids_unless_a_tokenizer_is_given(here: P
     assert run("show", "ids", "--tokenizer", "tok").out.splitlines()[-1] == "   0  The cat"
 
 
+def test_json_holds_the_tokens_labels_and_text_of_a_segment_without_its_padding(here: Path) -> None:
+    first, second, *_ = json.loads(run("show", "padded", "--json").out)
+    assert first["text"] == "<s>The cat sat.</s>"
+    assert first["labels"] == [NO_LOSS, *first["tokens"][1:]]
+    assert (second["row"], second["document"], second["start"]) == ("a.jsonl row 1", 1, 0)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -166,6 +166,19 @@ def test_a_dataset_that_trl_packed_is_read_as_packs(tmp_path: Path) -> None:
             PackedShards(tmp_path / "trl", **options)
 
 
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+def test_tokens_keep_their_type_and_boundaries_of_a_plain_dataset_have_ours(
+    tmp_path: Path, kind: Any
+) -> None:
+    columns = {"tokens": kind(pa.uint16()), "cu_seqlens": kind(pa.int64())}
+    arrays = {name: pa.array([row[name] for row in ROWS], type_) for name, type_ in columns.items()}
+    for pack, row in zip(
+        PackedShards(save_plain(tmp_path / "plain", pa.table(arrays))), ROWS, strict=True
+    ):
+        assert (pack.tokens.dtype, pack.cu_seqlens.dtype) == (np.uint16, np.int32)
+        assert [pack.tokens.tolist(), pack.cu_seqlens.tolist()] == [row[name] for name in columns]
+
+
 def test_packs_of_a_plain_dataset_are_checked_and_have_the_same_columns(tmp_path: Path) -> None:
     table = pa.table({"input_ids": [[1, 2], [3]], "seq_lengths": [[2], [2]]})
     shards = PackedShards(save_plain(tmp_path / "wrong", table))

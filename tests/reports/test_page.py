@@ -177,6 +177,15 @@ def test_the_page_names_what_needs_attention(tmp_path: Path, facts: Facts) -> No
     assert re.search(r"needs fewer packs: [\d,]+ with strategy \w+, [\d,]+ fewer", text)
 
 
+def test_one_source_without_loss_is_a_line_of_text_in_place_of_a_chart(tmp_path: Path) -> None:
+    facts = gather(built(tmp_path, files=1, **WHOLE))
+    page, tokens = render(facts), facts.report["tokens"]["tokens_in"]
+    assert f"<p>All {tokens:,} tokens of part0.jsonl are in the packs.</p>" in page
+    assert "ribbon" not in page.split("</style>")[1]
+    (tmp_path / "lossy").mkdir()
+    assert 'class="ribbon' in render(gather(built(tmp_path / "lossy", files=1)))
+
+
 def test_tokens_that_a_mix_leaves_aside_are_not_lost(tmp_path: Path) -> None:
     mixed = gather(built(tmp_path, **WHOLE, weights=(1, 9)))
     tokens, text = mixed.report["tokens"], text_of(mixed)
