@@ -48,7 +48,7 @@ def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     config = files.config(**options | more)
     with read(options, **more) as found:
         [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
-    return {name: getattr(row, name) for name in FIGURES.split()}
+    return {name: row.figures[name] for name in FIGURES.split()}
 
 
 def built(options: dict[str, Any]) -> dict[str, Any]:
