@@ -17,12 +17,7 @@ from packprep.loaders import PackedShards
 from packprep.schemas import Manifest, check_files, check_ledger, read_manifest
 from packprep.schemas.ledger import LEDGER_KEYS
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import (
-    build_options,
-    texts,
-    tiny_tokenizer,
-    write_jsonl,
-)
+from tests.helpers.corpus import build_options, texts, tiny_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.zoo import NAMES, Zoo
 

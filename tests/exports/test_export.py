@@ -27,14 +27,7 @@ from tests.helpers.command import run
 from tests.helpers.examples import share_of_examples
 from tests.helpers.export_readers import READERS, stored_packs
 from tests.helpers.planted import seal
-from tests.helpers.tiny_shards import (
-    EXAMPLE,
-    GOLDEN,
-    PLAIN,
-    Row,
-    write_golden,
-    write_output,
-)
+from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, Row, write_golden, write_output
 
 LABELED = (*PLAIN, STANDARD_COLUMNS["labels"])
 IN_ORDER = sorted(READERS)

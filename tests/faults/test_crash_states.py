@@ -7,19 +7,7 @@ import pytest
 
 from . import harness
 from .crash_states import BLOCK, MODELS, crash_states
-from .recording import (
-    ROOT,
-    Entry,
-    Naming,
-    Node,
-    Recording,
-    Step,
-    Sync,
-    Tree,
-    Write,
-    apply,
-    tree,
-)
+from .recording import ROOT, Entry, Naming, Node, Recording, Step, Sync, Tree, Write, apply, tree
 
 ROOM = Path(__file__).parents[2]
 OLD, NEW = b"old" * 2000, b"new" * 4000  # two blocks and three

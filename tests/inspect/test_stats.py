@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.inspect.histograms import Counts, Measured, measure_output
-from packprep.inspect.stats import (
-    BinnedCounts,
-    histograms,
-    source_rows,
-    training,
-    training_rows,
-)
+from packprep.inspect.stats import BinnedCounts, histograms, source_rows, training, training_rows
 from packprep.schemas import read_manifest
 from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError

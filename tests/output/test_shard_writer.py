@@ -5,12 +5,7 @@ import pytest
 
 from packprep.config.build_config import BuildConfig
 from packprep.output.shard_folder import ShardFolder
-from packprep.output.shard_writer import (
-    ShardLayout,
-    cut_shards,
-    shard_bytes,
-    write_shard,
-)
+from packprep.output.shard_writer import ShardLayout, cut_shards, shard_bytes, write_shard
 from packprep.schemas import FormatError
 from packprep.schemas.storage.places import Directory
 from packprep.windows.placement import Packs

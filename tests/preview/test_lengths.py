@@ -16,11 +16,7 @@ from packprep.preview.sweep import sweep_configs
 from packprep.support.errors import PackprepError
 from packprep.support.progress import Silent
 from tests.helpers import files
-from tests.helpers.corpus import (
-    RecordedProgress,
-    build_options,
-    texts,
-)
+from tests.helpers.corpus import RecordedProgress, build_options, texts
 from tests.helpers.zoo import Zoo
 
 FIGURES = "utilization packs bound gap gap_share bias straggler tokens_lost tokens_lost_share"

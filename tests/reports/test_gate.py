@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from packprep.reports.figures import figures
-from packprep.reports.gate import (
-    NumberVerdict,
-    check_figures,
-    not_in_baseline,
-    read_baseline,
-)
+from packprep.reports.gate import NumberVerdict, check_figures, not_in_baseline, read_baseline
 from packprep.reports.gate_formats import append_github_summary, as_json, markdown
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.errors import refused

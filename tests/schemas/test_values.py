@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.packing.figures import FIGURES
-from packprep.schemas import (
-    Finding,
-    Findings,
-    FormatError,
-    canonical,
-    canonical_json,
-    check_ledger,
-)
+from packprep.schemas import Finding, Findings, FormatError, canonical, canonical_json, check_ledger
 from packprep.schemas.canonical import parse_canonical
 from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.ledger import LEDGER_KEYS

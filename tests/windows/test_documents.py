@@ -11,12 +11,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.schemas import FormatError
 from packprep.sources.units import Part
 from packprep.tokens.store import TokenFile
-from packprep.windows.documents import (
-    form_windows,
-    held_out,
-    join_documents,
-    read_chosen,
-)
+from packprep.windows.documents import form_windows, held_out, join_documents, read_chosen
 from tests.helpers.documents import make_documents, tokenizer
 from tests.helpers.errors import refused
 

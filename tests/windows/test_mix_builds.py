@@ -9,10 +9,7 @@ from packprep import BuildConfig, build
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
 from packprep.support.errors import PackprepError
-from tests.helpers.corpus import (
-    save_tokenizer,
-    write_jsonl,
-)
+from tests.helpers.corpus import save_tokenizer, write_jsonl
 from tests.helpers.errors import assert_says, refused
 from tests.helpers.files import config
 from tests.helpers.planted import packs_of, plant
