@@ -67,17 +67,17 @@ def test_packs_of_every_kind_of_tokenizer_decode_to_its_ids_document_by_document
     source = write_jsonl(tmp_path / "sample.jsonl", ["", *texts, ""])
     folder, out = FOLDERS[name], tmp_path / "out"
     stride = 100 if overflow == "split" and strategy != "wrapped" else 0
-    options: Any = {"strategy": strategy, "overflow": overflow, "max_length": 512}
+    options: Any = {"strategy": strategy, "overflow": overflow, "max_length": 256}
     options |= {"stride": stride} if stride else {}
     build(config(sources=source, output=out, tokenizer=folder, **options))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     names = REAL_TOKENIZERS.get(folder.name) or stand_ins.ENDS[folder.name]
     ends = [None if token is None else tokenizer.token_to_id(token) for token in names]
     expected = dict(enumerate(expected_ids(["", *texts, ""], tokenizer, *ends)))
-    assert max(map(len, expected.values())) > 512
+    assert max(map(len, expected.values())) > 256
     if overflow == "truncate":
-        expected = {document: ids[:512] for document, ids in expected.items()}
+        expected = {document: ids[:256] for document, ids in expected.items()}
     elif overflow == "drop":
-        expected = {document: ids for document, ids in expected.items() if len(ids) <= 512}
+        expected = {document: ids for document, ids in expected.items() if len(ids) <= 256}
     expected = {document: ids for document, ids in expected.items() if ids}
     assert flat_documents(out, stride) == expected

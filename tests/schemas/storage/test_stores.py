@@ -1,4 +1,6 @@
 import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +26,21 @@ def test_only_one_of_several_creates_an_object(folder: Store) -> None:
     folder.delete(["a", "b"])
     assert folder.find("a") is None
     assert folder.create("a", b"third")
+
+
+def test_of_many_that_create_an_object_at_once_one_wins(bucket: str) -> None:
+    folder, together = Store(bucket), threading.Barrier(8)
+
+    def create(number: int) -> bool:
+        together.wait()
+        return folder.create("a", str(number).encode())
+
+    for _ in range(10):
+        with ThreadPoolExecutor(8) as pool:
+            created = list(pool.map(create, range(8)))
+        assert created.count(True) == 1
+        assert folder.read("a") == str(created.index(True)).encode()
+        folder.delete(["a"])
 
 
 class _RefusedError(Exception):
