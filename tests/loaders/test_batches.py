@@ -202,6 +202,20 @@ def test_slices_for_context_parallel_ranks() -> None:
         context_indices(cu, 2, 2, "contiguous")
 
 
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    st.integers(1, 4),
+    st.sampled_from(["contiguous", "zigzag"]),
+)
+def test_context_parallel_ranks_share_every_token_once_and_equally(
+    lengths: list[int], size: int, layout: Any
+) -> None:
+    cu = np.cumsum([0, *(2 * size * length for length in lengths)]).astype(np.int32)
+    shares = [context_indices(cu, rank, size, layout).tolist() for rank in range(size)]
+    assert {len(share) for share in shares} == {cu[-1] // size}
+    assert sorted(place for share in shares for place in share) == list(range(cu[-1]))
+
+
 def test_slices_keep_whole_boundaries_and_every_token_once(tmp_path: Path) -> None:
     """Also of segments padded to a multiple, as of a build with --pad-segment-to-multiple 4."""
     rows = [rich_row(4 * number, 1 + number % 5, 7 - number % 6) for number in range(7)]
