@@ -21,9 +21,14 @@ class Result:
 
 
 def run(*arguments: object, stdin: bytes = b"") -> Result:
-    """Run `packprep ARGUMENTS...` and restore the environment."""
+    """Run `packprep ARGUMENTS...` and restore the environment.
+
+    click is told where to write: now and then something put sys.stderr back during a long run of
+    all tests, and the sentence of a refused build went to pytest.
+    """
     out, err = io.StringIO(), io.StringIO()
     with (
+        mock.patch("click.utils._default_text_stderr", return_value=err),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["packprep", *map(str, arguments)]),
