@@ -232,7 +232,7 @@ _WORSE: Mapping[str, tuple[Callable[[float, float], float], str]] = {
     "lower above 1": (lambda now, was: max(now, 1) - max(was, 1), "above 1 it may rise"),
     "nearer 0": (lambda now, was: abs(now) - abs(was), "it may move away from 0"),
 }
-"""How much worse a number got, and words for an allowed change, by the direction that is better."""
+"""By the better direction: f(value, baseline), the amount by which it got worse, and its words."""
 _OTHER = (lambda now, was: abs(now - was), "it may change")
 
 
