@@ -1,6 +1,7 @@
 """The contract between the writer and every reader: columns, manifest, files and checks."""
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from .storage.store_errors import StoreError as StoreError
     from .validate import check_batch as check_batch
     from .validate import sound_parts as sound_parts
+
+# To colour an error, numba replaces sys.stdout and sys.stderr for a moment, and raises and catches
+# hundreds while it loads and compiles. That is in another thread than the one that writes.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 
 # Module of each public name, loaded when the name is first used.
 _HOME = {

@@ -12,6 +12,8 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 
+import packprep.schemas  # noqa: F401 (its settings of numba, before a test loads numba)
+
 from .helpers import examples, warm
 from .helpers.store_servers import SERVERS, StoreServer, running
 

@@ -170,3 +170,18 @@ def test_a_build_of_the_sample_leaves_nothing_to_compile_in_a_read_only_image(
     words = ("build", "data/prose.jsonl", "-o", "b", "--seed", "7", "--window", "100KB", *options)
     assert "compiling" not in run(*words)
     assert sorted(kernels.iterdir()) == kept
+
+
+def test_numba_never_replaces_the_streams_of_the_process() -> None:
+    """Its colours would, in the thread that compiles while another one writes an error."""
+    code = """
+import io, sys
+import {module}
+from numba.core import errors
+sys.stderr = before = io.StringIO()
+errors.init = lambda: sys.exit("streams replaced")
+errors.TypingError("message")
+assert sys.stderr is before
+"""
+    for module in ("packprep.packing.api", "packprep.trees.merge", "packprep.loaders"):
+        subprocess.run([sys.executable, "-c", code.format(module=module)], check=True)
