@@ -32,12 +32,14 @@ class OptionFields:
         "Files, globs, directories, - for stdin, or a hub dataset.",
         "SOURCE",
         identity=False,
+        common=True,
     )
     output: str = _output(
         "run",
         "",
         "Output directory, or s3://bucket/folder. It appears only when it is complete.",
         "DIR",
+        common=True,
     )
     tokenizer: Any = _tokenizer(
         "tokens",
@@ -45,6 +47,7 @@ class OptionFields:
         "A tokenizer.json, a directory that has one, or a hub name.",
         "PATH|NAME",
         identity=False,
+        common=True,
     )
 
     name: str | None = _sources(
@@ -61,13 +64,16 @@ class OptionFields:
     revision: str | None = _sources(
         "read", None, "Revision of a hub dataset.", "NAME", identity=False, per_source=True
     )
-    text_column: str = _sources("rows", "text", "Column with the text.", "COLUMN", per_source=True)
+    text_column: str = _sources(
+        "rows", "text", "Column with the text.", "COLUMN", per_source=True, common=True
+    )
     text_template: str | None = _sources(
         "rows",
         None,
         'Build the text from several columns: "{title}\\n\\n{body}".',
         "TEMPLATE",
         per_source=True,
+        common=True,
     )
     messages_column: str | None = _sources(
         "rows",
@@ -75,6 +81,7 @@ class OptionFields:
         "Column with conversations, instead of text; auto finds it, or a prompt and a response "
         "column.",
         "COLUMN",
+        common=True,
     )
     prompt_column: str | None = _sources(
         "rows",
@@ -82,12 +89,21 @@ class OptionFields:
         "Column with prompts; needs --response-column or --pair-columns. Without a chat template, "
         "prompt and response are joined unchanged.",
         "COLUMN",
+        common=True,
     )
     response_column: str | None = _sources(
-        "rows", None, "Column with the responses to the prompts.", "COLUMN"
+        "rows",
+        None,
+        "Column with the responses to the prompts.",
+        "COLUMN",
+        common=True,
     )
     pair_columns: Sequence[str] = _sources(
-        "rows", (), "Two columns, such as chosen,rejected; both sides of a row share a pack.", "A,B"
+        "rows",
+        (),
+        "Two columns, such as chosen,rejected; both sides of a row share a pack.",
+        "A,B",
+        common=True,
     )
     input_ids_column: str | None = _sources(
         "rows",
@@ -95,6 +111,7 @@ class OptionFields:
         "Column with token ids, instead of text; auto for pairs of token ids.",
         "COLUMN",
         per_source=True,
+        common=True,
     )
     boundaries: str | None = _sources(
         "rows",
@@ -141,6 +158,7 @@ class OptionFields:
         None,
         "Stop after the unit of text that reaches N tokens. From a mix, draw N tokens.",
         least=1,
+        common=True,
     )
     weights: Sequence[str | float] = _sources(
         "read",
@@ -148,6 +166,7 @@ class OptionFields:
         "Make a mix: the share of tokens from each source, such as 50,30,20.",
         "W,W,...",
         identity=False,
+        common=True,
     )
     max_epochs: float = _sources(
         "read",
@@ -163,6 +182,7 @@ class OptionFields:
         "own; in a YAML file a list of tables.",
         "JSON",
         identity=False,
+        common=True,
     )
     on_error: Literal["stop", "skip"] = _sources("rows", "stop", "What to do with a bad row.")
     max_row_size: int = _sources(
@@ -206,6 +226,7 @@ class OptionFields:
         "Jinja template for conversations; default: the template of the tokenizer.",
         "FILE",
         identity=False,
+        common=True,
     )
     template_date: str | None = _tokenizer(
         "tokens", None, "Today's date, for templates that ask for it.", "YYYY-MM-DD"
@@ -217,7 +238,10 @@ class OptionFields:
         "JSON",
     )
     train_on: Literal["assistant", "last-turn", "all"] = _tokenizer(
-        "tokens", "assistant", "Turns of a conversation to train on."
+        "tokens",
+        "assistant",
+        "Turns of a conversation to train on.",
+        common=True,
     )
     train_fields: Sequence[str] = _tokenizer(
         "tokens",
@@ -231,6 +255,7 @@ class OptionFields:
         "Documents of a conversation: row makes one. each makes one per turn of the assistant, up "
         "to that turn, and trains only it. auto does so for rows in which the chat template "
         "changes earlier turns.",
+        common=True,
     )
     max_turns: int | None = _tokenizer(
         "tokens",
@@ -243,26 +268,37 @@ class OptionFields:
         None,
         "Size of the vocabulary: token ids are below N; needs --input-ids-column.",
         least=1,
+        common=True,
     )
     truncate_at: str | None = _tokenizer(
         "rows", None, "Cut each text at the first match of this regex.", "REGEX"
     )
     keep_tokens: str | None = _tokenizer(
-        "run", None, "Token store: directory that keeps tokens for later builds.", "DIR"
+        "run",
+        None,
+        "Token store: directory that keeps tokens for later builds.",
+        "DIR",
+        common=True,
     )
 
     max_length: int = _packing(
-        "segments", 4096, "Tokens per pack, at least 2: 4096 or 4Ki.", least=2
+        "segments",
+        4096,
+        "Tokens per pack, at least 2: 4096 or 4Ki.",
+        least=2,
+        common=True,
     )
     strategy: StrategyName = _packing(
         "segments",
         "best_fit",
         "How to pack documents. knapsack is first fit decreasing, filled pack by pack.",
+        common=True,
     )
     overflow: Literal["split", "truncate", "drop", "error"] = _packing(
         "segments",
         "split",
         "What to do with a document longer than max_length; for pairs the default is truncate.",
+        common=True,
     )
     stride: int = _packing(
         "segments", 0, "Tokens that consecutive pieces of a split document share.", least=0
@@ -311,6 +347,7 @@ class OptionFields:
         False,
         "Write tokens with which several segments of a row begin once, as a tree: turns of a "
         "conversation, sides of a pair.",
+        common=True,
     )
     min_shared: int = _packing(
         "segments", 16, "share-prefixes: share prefixes of at least N tokens.", least=1
@@ -346,12 +383,17 @@ class OptionFields:
     )
 
     epochs: int = _order(
-        "output", 1, "Number of epochs to pack; more than one needs repack.", least=1
+        "output",
+        1,
+        "Number of epochs to pack; more than one needs repack.",
+        least=1,
+        common=True,
     )
     repack: bool = _order(
         "output",
         False,
         "Pack the documents again for each epoch, so that they get other neighbours.",
+        common=True,
     )
     order: Literal["shuffle", "input", "length", "balanced"] = _order(
         "order", "shuffle", "Order of the packs."
@@ -400,6 +442,7 @@ class OptionFields:
         "Write the tokens of the packs, or an index: their plan, which points into token files. "
         "auto is index for several epochs, else shards.",
         added="shards",
+        common=True,
     )
     shard_size: int = _output("output", "500MB", "Size of one shard.", "SIZE", size=True, least=1)
     holdout: float = _output(
@@ -407,6 +450,7 @@ class OptionFields:
         0.0,
         "Share of documents for a validation split, such as 0.01 or 1%; DIR becomes a DatasetDict.",
         "SHARE",
+        common=True,
     )
     num_proc: int = _output(
         "run", usable_cores().value, "CPU cores to use; does not change the output.", least=1
@@ -456,6 +500,7 @@ class OptionFields:
         False,
         "Replace an output, or discard an unfinished one, of other settings; in a store, only an "
         "unfinished one.",
+        common=True,
     )
     append: bool = _output(
         "once", False, "Add the source files that are not in the output yet, in new windows."

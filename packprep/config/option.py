@@ -1,5 +1,6 @@
 """Definition of one option: default, stage, help text, and the value's part in the identity."""
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal, get_args
 
@@ -12,17 +13,20 @@ COLUMN_CHOICE = (
 
 TRAIN_FIELDS = ("content", "reasoning", "tool_calls")  # of a message of the assistant
 
-# The part of a build that an option decides. Every set of options is derived from the stages:
-#   read      which rows there are, and in which units
-#   rows      what one row is
-#   tokens    the ids of a row
-#   segments  how documents are filtered and cut
-#   plan      which segments share a pack
-#   order     the order of packs
-#   output    windows, splits, columns and files
-#   run       how a build works: never changes the bytes
-#   once      this command only: never written to a file
 Stage = Literal["read", "rows", "tokens", "segments", "plan", "order", "output", "run", "once"]
+"""The part of a build that an option decides. Every set of options is derived from the stages."""
+STAGES: Mapping[Stage, str] = {
+    "read": "which rows are read, and how they are divided among tasks",
+    "rows": "what one row is",
+    "tokens": "the token ids of a row",
+    "segments": "how documents are filtered and cut",
+    "plan": "which segments share a pack",
+    "order": "the order of the packs",
+    "output": "windows, splits, columns and files",
+    "run": "how the build runs; it never changes the shards",
+    "once": "this command alone; `build.yaml` of the output does not keep it",
+}
+"""What each stage decides: the headings of `--help` and of the page of options."""
 
 StrategyName = Literal[
     "best_fit",
@@ -46,6 +50,7 @@ def option(
     text: str,
     metavar: str = "N",
     *,
+    common: bool = False,
     identity: bool = True,
     added: Any = None,
     per_source: bool = False,
@@ -56,6 +61,7 @@ def option(
 
     group: the heading on the help page.
     metavar: the name of the value there.
+    common: True for what most builds need: `-h` shows it, `--help-all` shows the others too.
     identity: False if the value does not decide the bytes of the output, or a digest of the thing
     it names does.
     added: a build with this value does not record it, so that its identity is that of builds before
@@ -71,6 +77,7 @@ def option(
             "group": group,
             "help": text,
             "metavar": metavar,
+            "common": common,
             "identity": identity and stage not in ("run", "once"),
             "added": added,
             "per_source": per_source,

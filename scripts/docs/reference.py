@@ -20,7 +20,7 @@ import errors
 from packprep.cli.commands.build import build_options, default_of
 from packprep.cli.main import COMMANDS, cli
 from packprep.config.build_config import BuildConfig
-from packprep.config.option import Stage
+from packprep.config.option import STAGES
 from packprep.packing.figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
@@ -29,18 +29,6 @@ SCHEMA = ROOT / "schemas" / "report.schema.json"
 EXAMPLES = Path(__file__).parent / "cli_examples.md"
 GENERATED = "<!-- Written by scripts/docs/reference.py. Change the code, not this page. -->\n"
 WIDTH = 80
-
-STAGES: dict[Stage, str] = {
-    "read": "which rows are read, and how they are divided among tasks",
-    "rows": "what one row is",
-    "tokens": "the token ids of a row",
-    "segments": "how documents are filtered and cut",
-    "plan": "which segments share a pack",
-    "order": "the order of the packs",
-    "output": "windows, splits, columns and files",
-    "run": "how the build runs; it never changes the shards",
-    "once": "this run alone; `build.yaml` of the output does not keep it",
-}
 
 CLI = f"""# Command line
 

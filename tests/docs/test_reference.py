@@ -11,7 +11,7 @@ import yaml
 
 from packprep.cli.main import COMMANDS
 from packprep.config.build_config import BuildConfig
-from packprep.config.option import Stage
+from packprep.config.option import STAGES, Stage
 from packprep.config.yaml_file import from_yaml
 
 from .blocks import ROOT
@@ -36,7 +36,7 @@ def test_generated_pages_are_those_that_the_code_writes_and_have_every_command_a
         assert f"packprep {name} " in help_page.split("Example")[1]
         assert max(map(len, help_page.splitlines())) <= 80
         assert help_page in pages[ROOT / "docs/reference/cli.md"]
-    assert list(reference.STAGES) == list(get_args(Stage))
+    assert list(STAGES) == list(get_args(Stage))
 
 
 @pytest.mark.parametrize("name", FIELDS)
