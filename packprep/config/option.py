@@ -24,7 +24,7 @@ STAGES: Mapping[Stage, str] = {
     "order": "the order of the packs",
     "output": "windows, splits, columns and files",
     "run": "how the build runs; it never changes the shards",
-    "once": "this command alone; `build.yaml` of the output does not keep it",
+    "once": "this command alone; build.yaml of the output does not keep it",
 }
 """What each stage decides: the headings of `--help` and of the page of options."""
 

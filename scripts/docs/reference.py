@@ -18,9 +18,9 @@ import click
 import errors
 
 from packprep.cli.commands.build import build_options, default_of
+from packprep.cli.help_page import by_stage
 from packprep.cli.main import COMMANDS, cli
 from packprep.config.build_config import BuildConfig
-from packprep.config.option import STAGES
 from packprep.packing.figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +33,9 @@ WIDTH = 80
 CLI = f"""# Command line
 
 {GENERATED}
-Every command prints its help with `--help` or `-h`. The examples on this page run from top to
-bottom in an empty folder, with the data that this command writes:
+Every command prints its help with `--help` or `-h`. That of `build` and `plan` has what most builds
+need; `--help-all` has all options, as the page [Options](options.md) does. The examples on this
+page run from top to bottom in an empty folder, with the data that this command writes:
 
 ```console
 $ packprep sample data
@@ -63,8 +64,9 @@ _PACKPREP_COMPLETE=fish_source packprep | source    # ~/.config/fish/config.fish
 OPTIONS = f"""# Options
 
 {GENERATED}
-The options of `packprep build`, grouped as in its `--help`. Each is also a key of a YAML file and
-an argument of `packprep.BuildConfig`.
+All options of `packprep build`, by stage: the part of a build that they decide. Below the same
+headings `--help-all` lists them, and `-h` those that most builds need. Each is also a key of a YAML
+file and an argument of `packprep.BuildConfig`.
 
 - **YAML.** `packprep build -c FILE` reads the options from a file. Without a source on the command
   line, `packprep.yaml` in the working folder is read. `-` and `_` are the same in a key. The
@@ -78,12 +80,6 @@ an argument of `packprep.BuildConfig`.
 - **Switches** are `true` or `false` in YAML, `--append` or `--no-append` on the command line.
 - **Own value per source** marks an option that a table in `sources` may set for one source alone,
   see [Mixes](../mixes.md).
-
-The stage of an option says which part of a build it decides:
-
-| stage | it decides |
-|---|---|
-{{stages}}
 
 Options of the stages `run` and `once` never change the bytes of the shards.
 """
@@ -145,18 +141,17 @@ def _examples() -> dict[str, str]:
 
 
 def options_page() -> str:
-    """Every field of BuildConfig under the headings of `packprep build --help`."""
-    stages = "\n".join(f"| {stage} | {text} |" for stage, text in STAGES.items())
-    parts = [OPTIONS.format(stages=stages)]
+    """Every field of BuildConfig under the headings of `packprep build --help-all`."""
     spellings = {
         parameter.name: parameter for parameter in _flags() if isinstance(parameter, click.Option)
     }
-    groups: dict[str, list[dataclasses.Field[Any]]] = {}
-    for spec in dataclasses.fields(BuildConfig):
-        groups.setdefault(spec.metadata["group"], []).append(spec)
-    for group, specs in groups.items():
-        parts.append(f"## {group}\n")
-        parts += [_option(spec, spellings.get(spec.name)) for spec in specs]
+    parts = [OPTIONS]
+    options = {spec.name: spec for spec in dataclasses.fields(BuildConfig)}
+    for heading, names in by_stage("build", options).items():
+        title, _, decides = heading.partition(": ")
+        parts.append(f"## {title}\n")
+        parts += [f"{decides[0].upper()}{decides[1:]}.\n"] if decides else []
+        parts += [_option(options[name], spellings.get(name)) for name in names]
     return "\n".join(parts)
 
 
@@ -172,7 +167,7 @@ def _option(spec: "dataclasses.Field[Any]", flag: click.Option | None) -> str:
     default = _default(spec)
     rows = [
         f"- `{_typed(spec, flag)}`; in YAML `{_yaml(spec)}`",
-        f"- {_type(spec)}{', ' + default if default else ''}; stage {spec.metadata['stage']}"
+        f"- {_type(spec)}{', ' + default if default else ''}"
         + ("; own value per source" if spec.metadata["per_source"] else ""),
     ]
     return f"### {spec.name}\n\n{_markdown(text)}\n\n" + "\n".join(rows) + "\n"

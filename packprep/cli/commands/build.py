@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from packprep.cli.completion import of_names, of_paths
+from packprep.cli.help_page import StagedHelp
 from packprep.cli.options import value_option
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_report, print_table, stopped
@@ -24,28 +25,14 @@ from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError
 
 _SHORT = {"output": "-o"}
-_HEADINGS = ("Sources", "Tokenizer", "Packing", "Order", "Output", "Machines", "Run")
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of BuildConfig
 
 
-class Grouped(click.Command):
-    """A command with options of a build, listed under headings in the order of `_HEADINGS`."""
+class Grouped(StagedHelp):
+    """A command with options of a build, also under their earlier names."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(context, list(_with_new_flags(args)))
-
-    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
-        for parameter in self.get_params(context):
-            if (
-                isinstance(parameter, click.Option)
-                and (record := parameter.get_help_record(context)) is not None
-            ):
-                groups[getattr(parameter, "group", _HEADINGS[-1])].append(record)
-        for heading, records in groups.items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records, col_max=36)
 
 
 def _with_new_flags(arguments: Sequence[str]) -> Iterator[str]:
@@ -63,11 +50,10 @@ def _flag(option: str) -> str:
 
 
 class _Option(click.Option):
-    """An option with a heading. Its default is None, which means that it was not typed."""
+    """An option whose default is None, which means that it was not typed."""
 
-    def __init__(self, names: Sequence[str], group: str, **settings: Any) -> None:
+    def __init__(self, names: Sequence[str], **settings: Any) -> None:
         super().__init__(names, default=None, **settings)
-        self.group = group
 
     def get_help_record(self, context: click.Context) -> tuple[str, str] | None:
         if self.secondary_opts:
@@ -87,7 +73,7 @@ def _make_option(field: "dataclasses.Field[Any]") -> _Option:
         choices = get_args(field.type)
         metavar = "|".join(choices)
         settings["shell_complete"] = of_names(choices)
-        if len(metavar) > 20:
+        if len(metavar) > 15:
             first, _, rest = text.partition(". ")
             metavar = "NAME"
             text = f"{first.removesuffix('.')}: {', '.join(choices)}. {rest}".rstrip()
@@ -103,7 +89,6 @@ def _make_option(field: "dataclasses.Field[Any]") -> _Option:
         settings["metavar"] = metavar
     return _Option(
         names,
-        field.metadata["group"],
         help=text + (f"  [default: {default}]" if (default := default_of(field)) else ""),
         **settings,
     )
@@ -129,7 +114,6 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
             if field.name == "order" and "shuffle" not in left_out:
                 short = _Option(
                     ["--shuffle/--no-shuffle"],
-                    "Order",
                     help="Short for --order shuffle, --order input.",
                 )
                 command.params.append(short)
