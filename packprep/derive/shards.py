@@ -6,6 +6,8 @@ signed. A written shard has a receipt, so that a stopped command resumes. Memory
 batches, and the length of every pack if shards are cut again.
 """
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.derive.parts import OutputPart
-from packprep.output.shard_folder import ShardFolder, link_file
 from packprep.output.shard_writer import (
     BATCH_TOKENS,
     ShardFile,
@@ -26,7 +27,7 @@ from packprep.output.shard_writer import (
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.manifest import FileEntry
 from packprep.schemas.names import stored_schema
-from packprep.schemas.storage.places import Directory
+from packprep.schemas.storage.places import Directory, Files
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.units import ranges
 
@@ -59,6 +60,16 @@ def _entries(
     return [(part, entry) for part in parts for entry in part.manifest.shards(split, epoch)]
 
 
+def link_file(source: Path, path: Path) -> None:
+    """Link a file, or copy it on another disk or a file system without links."""
+    try:
+        os.link(source, path)
+    except OSError:
+        shutil.copyfile(source, path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
 @dataclass(frozen=True)
 class ShardMaker:
     """Maker of the shards of a result in its staging directory."""
@@ -67,8 +78,8 @@ class ShardMaker:
     written: Written
 
     @property
-    def _folder(self) -> ShardFolder:
-        return ShardFolder(Directory(self.staging / "shards"))
+    def _files(self) -> Files:
+        return Directory(self.staging / "shards")
 
     def make(self, parts: Sequence[OutputPart], shard_size: int | None) -> list[ShardFile]:
         """Write the shards of all splits. shard_size: bytes, about; None keeps shards as cut."""
@@ -100,7 +111,7 @@ class ShardMaker:
                             [entry.sha256, part.shift, part.made.names, part.made.is_index]
                         )
                         shard = read_shard_receipt(receipt, made_from)
-                        if shard is None or not shard.intact(self._folder):
+                        if shard is None or not shard.intact(self._files):
                             with reading as path:
                                 size, sha256 = self._rewrite(part, entry, path, name)
                             shard = receipt_like(entry, name, split, size, sha256)
@@ -122,7 +133,7 @@ class ShardMaker:
         token_columns = [column for column in made.columns if column.kind == "token"]
         content = column_bytes(token_columns, entry.tokens, 0, 0)  # nearly all bytes
         schema = stored_schema(made.columns, made.names)
-        return write_batches(self._folder, name, part.batches(entry, path), schema, content)
+        return write_batches(self._files, name, part.batches(entry, path), schema, content)
 
     def _cut_again(
         self, parts: Sequence[OutputPart], split: str, shard_size: int
@@ -141,7 +152,7 @@ class ShardMaker:
                 name = f"{split}-{epoch:03d}-{number:05d}.arrow"
                 cuts = ranges(lengths[first:last], BATCH_TOKENS, at_most=True)
                 batches = (rows.take(end - start) for start, end in cuts)
-                size, sha256 = write_batches(self._folder, name, batches, schema)
+                size, sha256 = write_batches(self._files, name, batches, schema)
                 yield ShardFile(
                     name=name,
                     split=split,

@@ -15,11 +15,11 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.config.yaml_file import from_output, to_yaml
 from packprep.derive.parts import OutputPart
+from packprep.derive.shards import link_file
 from packprep.derive.summing import summed, summed_report
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.policy import Sources
 from packprep.output.report import percentiles
-from packprep.output.shard_folder import link_file
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import SETTINGS, file_entry, name_shards
 from packprep.schemas.canonical import canonical_json, digest_of

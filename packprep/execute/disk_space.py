@@ -66,7 +66,7 @@ class DiskUse:
 
 def disk_uses(job: Job, tokens: int) -> list[DiskUse]:
     """Directories of a build with this many tokens: its own, and the token store."""
-    own = "-o" if job.shards.on_disk else "--work-dir"
+    own = "-o" if job.shards.directory is not None else "--work-dir"
     found = [DiskUse(job.staging, needed_bytes(job, tokens), own)]
     if job.config.keep_tokens:
         stored = round(_SPARE * tokens * job.tokenizer.id_type.itemsize)
@@ -81,7 +81,7 @@ def needed_bytes(job: Job, tokens: int) -> int:
     # Columns by segment are small beside these.
     stored = {"tokens", *needed, *({"position_ids"} & {*job.config.columns})}
     in_shards = sum(types[name].numpy_dtype.itemsize for name in stored)
-    in_shards *= job.config.epochs * job.shards.on_disk
+    in_shards *= job.config.epochs * (job.shards.directory is not None)
     in_shards *= job.config.materialize == "shards"
     in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
     return round(_SPARE * tokens * (in_shards + in_files))

@@ -17,10 +17,10 @@ from packprep.chat.build_tokenizer import ChatTokenizer, with_template
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.output.directory import whole_output
-from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.index_table import TOKENS
+from packprep.schemas.storage.places import Files
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import FileState, Source
 from packprep.tokens.store import tokens_key
@@ -62,7 +62,7 @@ class Job:
         return self.staging / "scratch" / self.process
 
     @cached_property
-    def shards(self) -> ShardFolder:
+    def shards(self) -> Files:
         return whole_output(self.config).shards(self.staging)
 
     @property

@@ -83,7 +83,7 @@ class Stages:
             windows = Windows(job, files, self.clock)
             shards, account = self.pack(windows)
         with self.clock("sign off"):
-            entries = name_shards(job.staging, shards, stay=not job.shards.on_disk)
+            entries = name_shards(job.staging, shards, stay=job.shards.directory is None)
         report = write_report(
             job.staging, account, files, job.sources, job.config, entries, self.clock.total()
         )

@@ -10,7 +10,7 @@ Files are hashed with xxh3 (128 bits), which shows damage and costs a tenth of s
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,72 +18,52 @@ import numpy as np
 import xxhash
 
 from packprep.exports.packs import PackBatch
+from packprep.output.hashed_file import HashedFile
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.files import inside
 from packprep.schemas.storage.writing import sync_directory, write_file
-from packprep.support.linux import begin_to_store
 
 PROGRESS = "progress.json"
-_FLUSHED = 32 << 20  # bytes after which the system is asked to write them to disk
 _BLOCK = 4 << 20
 
 
-class ExportFile:
+class ExportFile(HashedFile):
     """A file that is being written, hashed on the way."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
         """Open a file. size: bytes of it that an earlier run finished; the rest is cut off."""
-        self._file = path.open("r+b" if size else "wb", buffering=0)
-        self._hash = _hash_of(self._file, size)
-        self.bytes = self._flushed = size
-        self.closed = False
-        self._file.truncate(size)
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._hash.update(view)
-        left = view
-        while len(left):
-            left = left[self._file.write(left) :]
-        self.bytes += len(view)
-        if self.bytes - self._flushed >= _FLUSHED:
-            begin_to_store(self._file.fileno(), self._flushed, self.bytes)
-            self._flushed = self.bytes
-        return len(view)
+        file = path.open("r+b" if size else "wb")
+        super().__init__(file, _hash_of(file, size), begun=size)
+        file.truncate(size)
 
     def write_array_header(self, length: int) -> None:
         """Write the header of a NumPy file of int64."""
         header = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
         np.lib.format.write_array_header_1_0(self, header)
 
-    def tell(self) -> int:
-        return self.bytes
-
-    def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
-
     def sync(self) -> None:
+        self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file and make it survive a power failure."""
         if not self.closed:
             self.sync()
-            self._file.close()
-            self.closed = True
+            self.abandon()
 
     def abandon(self) -> None:
         """Close the file as it is."""
-        self._file.close()
+        with suppress(OSError):  # of a full disk, which was reported when it was written
+            self._file.close()
         self.closed = True
 
     @property
     def receipt(self) -> dict[str, Any]:
-        return {"bytes": self.bytes, "xxh3_128": self._hash.hexdigest()}
+        return {"bytes": self.bytes, "xxh3_128": self.digest()}
 
 
 def _hash_of(file: Any, size: int) -> Any:
-    """xxh3 of the next bytes of a file that is not buffered."""
+    """xxh3 of the next bytes of a file."""
     digest = xxhash.xxh3_128()
     while size > 0 and (block := file.read(min(size, _BLOCK))):
         digest.update(block)

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 import xxhash
 
 from packprep.inspect.verdict import Verdict
+from packprep.schemas.canonical import file_digest
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding
 from packprep.schemas.listed import is_cache
 from packprep.schemas.storage.export_manifest import EXPORT, ExportManifest, parse_export
-from packprep.schemas.storage.places import Files, digest_at
+from packprep.schemas.storage.places import Files
 from packprep.support.progress import Progress
 
 
@@ -47,7 +48,9 @@ def _problem(files: Files, name: str, size: int, digest: str) -> str:
         return f"it is missing; export.json lists it with {size} bytes"
     if stored.bytes != size:
         return f"it has {stored.bytes} bytes; expected {size}"
-    if (found := digest_at(files, name, xxhash.xxh3_128)) != digest:
+    with files.open(name) as file:
+        found = file_digest(file, xxhash.xxh3_128)
+    if found != digest:
         return f"it has xxh3_128 {found}; expected {digest}"
     return ""
 

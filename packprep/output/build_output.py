@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packprep.config.build_config import BuildConfig
-from packprep.output.shard_folder import ShardFolder
 from packprep.schemas import Manifest
+from packprep.schemas.storage.places import Files
 from packprep.sources.source import Source
 from packprep.support.file_lock import Holder
 from packprep.support.progress import Progress
@@ -85,5 +85,5 @@ class WholeOutput(BuildOutput, Protocol):
     def holder(self) -> Holder | None:
         """Process that builds the output, or built it and died; None if unknown."""
 
-    def shards(self, staging: Path) -> ShardFolder:
+    def shards(self, staging: Path) -> Files:
         """Folder in which a build writes its shards before they get their final names."""

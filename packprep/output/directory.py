@@ -12,12 +12,11 @@ from typing import Any
 from packprep.config.build_config import BuildConfig
 from packprep.output.build_facts import difference
 from packprep.output.build_output import WholeOutput
-from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import BUILD, PARTS, staging_path
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.storage.places import Directory
+from packprep.schemas.storage.places import Directory, Files
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import sync_directory
 from packprep.sources.source import Source
@@ -97,8 +96,8 @@ class LocalOutput:
     def holder(self) -> Holder | None:
         return holder(self.path)
 
-    def shards(self, staging: Path) -> ShardFolder:
-        return ShardFolder(Directory(staging / "shards"))
+    def shards(self, staging: Path) -> Files:
+        return Directory(staging / "shards")
 
 
 def whole_output(config: BuildConfig) -> WholeOutput:

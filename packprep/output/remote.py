@@ -21,11 +21,11 @@ from packprep.config.build_config import BuildConfig
 from packprep.output.build_facts import difference
 from packprep.output.publish import begin, finish_publication, pending, prepared, published, tidy
 from packprep.output.remote_lock import StoreLock, check_proven, store_holder, store_locked
-from packprep.output.shard_folder import ShardFolder
 from packprep.output.staging import BUILD, NAMES, STORE, SUFFIX
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.index_table import TOKENS
 from packprep.schemas.manifest import Manifest
+from packprep.schemas.storage.places import Files
 from packprep.schemas.storage.stores import Store
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import Source
@@ -147,9 +147,9 @@ class StoreOutput:
         """Drop unfinished uploads that a killed process left for this staging directory."""
         self.work.forget_uploads(_token(staging, self.url))
 
-    def shards(self, staging: Path) -> ShardFolder:
+    def shards(self, staging: Path) -> Files:
         """See `WholeOutput.shards`: a folder in OUT.incomplete."""
-        return ShardFolder(self.work.under(_token(staging, self.url)))
+        return self.work.under(_token(staging, self.url))
 
     def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """See `BuildOutput.publish`."""
@@ -165,7 +165,7 @@ class StoreOutput:
 
     def _send_tokens(self, staging: Path, manifest: Manifest) -> dict[str, str]:
         """Upload the token files of an index beside its shards; final names by working names."""
-        files, moves = self.shards(staging).files, {}
+        files, moves = self.shards(staging), {}
         for entry in manifest.all_files:
             if entry.path.startswith(f"{TOKENS}/"):
                 name = entry.path.replace("/", "-")

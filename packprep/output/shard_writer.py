@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.hashing_file import HashingFile
-from packprep.output.shard_folder import ShardFolder
+from packprep.output.hashed_file import HashedFile, LateSha256
 from packprep.packing.kernels.gather import copy_compiled
-from packprep.schemas.canonical import parse_json
+from packprep.schemas.canonical import file_digest, parse_json
 from packprep.schemas.columns import STANDARD_COLUMNS, Column, columns_of_type
 from packprep.schemas.index.packs import PlannedPacks
 from packprep.schemas.manifest import FileEntry
 from packprep.schemas.names import Names, needed_columns, stored_columns, stored_schema
+from packprep.schemas.storage.places import Files
+from packprep.schemas.storage.stores import Stored
 from packprep.schemas.validate import check_batch
 from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
@@ -126,7 +127,10 @@ def _tree_columns(carried: Sequence[Column]) -> tuple[list[str], list[Column]]:
 class ShardFile:
     """Receipt of a written shard.
 
-    version: see `ShardFolder.version`. epoch, window: that it belongs to. phase: None without
+    It is written after the shard, and proves that this has not changed: by its version, which is
+    one request, or, on disk, by its digest, which means reading the shard.
+
+    version: see `Stored`. epoch, window: that it belongs to. phase: None without
     phases.
     """
 
@@ -142,9 +146,14 @@ class ShardFile:
     window: int = 0
     phase: int | None = None
 
-    def intact(self, folder: ShardFolder) -> bool:
-        """True if the file exists and matches the receipt."""
-        return folder.intact(self.name, self.bytes, self.sha256, self.version)
+    def intact(self, files: Files) -> bool:
+        """True if the file exists and matches the receipt. Without a version it is read."""
+        if not files.holds(self.name, Stored(self.bytes, self.version)):
+            return False
+        if self.version:
+            return True
+        with files.open(self.name) as file:
+            return file_digest(file) == self.sha256
 
 
 def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str) -> ShardFile:
@@ -198,7 +207,7 @@ def column_bytes(
 
 
 def write_shard(
-    folder: ShardFolder,
+    files: Files,
     name: str,
     split: str,
     packs: Packs,
@@ -231,11 +240,12 @@ def write_shard(
     if layout.index:
         in_window = [(first + start, first + end) for start, end in parts]
         batches = index_batches(packs, in_window, layout.index)
-        size, sha256 = write_batches(folder, name, batches, layout.schema, content, at_once=True)
+        size, sha256 = write_batches(files, name, batches, layout.schema, content, at_once=True)
     else:
         with ThreadPoolExecutor(1) as pool:  # gathering beside hashing and writing
             batches = ahead(lambda part: pool.submit(checked, part), parts, 2)
-            size, sha256 = write_batches(folder, name, batches, layout.schema, content)
+            size, sha256 = write_batches(files, name, batches, layout.schema, content)
+    stored = files.find(name)
     return ShardFile(
         name=name,
         split=split,
@@ -244,13 +254,13 @@ def write_shard(
         packs=last - first,
         segments=segments,
         tokens=tokens,
-        version=folder.version(name),
+        version=stored.version if stored is not None else "",
         window=window,
     )
 
 
 def write_batches(
-    folder: ShardFolder,
+    files: Files,
     name: str,
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
@@ -263,8 +273,8 @@ def write_batches(
     content: bytes of its columns if known, to preallocate them. at_once: make all of a small file
     in memory first. Returns its bytes and sha256.
     """
-    with folder.writing(name, content) as raw:
-        file = HashingFile(raw)
+    with files.writing(name) as raw:
+        file = HashedFile(raw, LateSha256(), room=content)
         if at_once:
             memory = pa.BufferOutputStream()
             with pa.ipc.new_stream(memory, schema) as writer:

@@ -4,6 +4,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,19 @@ from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
 from packprep.packing.account import Sums
-from packprep.schemas.canonical import canonical_json, digest_of, file_digest, file_xxh3
+from packprep.schemas.canonical import (
+    canonical_json,
+    digest_of,
+    file_digest,
+    file_xxh3,
+    parse_json,
+)
 from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
 from packprep.schemas.index_table import IndexTable
 from packprep.schemas.manifest import NEWEST_VERSION, Manifest, format_version
 from packprep.schemas.report import Report
+from packprep.schemas.storage.places import Files
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
     write_dataset_files,
@@ -200,10 +208,19 @@ def sign(
         ],
     }
 
-    opened = partial(whole_output(config).shards(staging).open_named, staging)
+    opened = partial(_open_named, whole_output(config).shards(staging), staging)
     return write_manifest(
         staging, data, run | facts, lambda manifest: read_back(staging, manifest, opened)
     )
+
+
+def _open_named(shards: Files, staging: Path, path: str) -> BufferedReader:
+    """A shard as a file to read, after `name_shards` has named it. path: its final one."""
+    if shards.directory is not None:
+        return (staging / path).open("rb")
+    moves = parse_json((staging / NAMES).read_bytes())
+    working = next(name for name, final in moves.items() if final == path)
+    return shards.open(Path(working).name)
 
 
 def _check_written(paths: Sequence[Path], files: Sequence[TokenFile]) -> None:

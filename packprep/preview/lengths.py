@@ -20,7 +20,6 @@ from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.shard_folder import ShardFolder
 from packprep.output.shard_writer import ShardLayout, write_shard
 from packprep.preview.stored_lengths import (
     Lengths,
@@ -214,7 +213,7 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     layout = ShardLayout.from_config(plain, tokenizer)
     packs = plan_window(documents, tokenizer, plain, 0).packs
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
-        shards = ShardFolder(Directory(Path(folder)))
+        shards = Directory(Path(folder))
         write_shard(
             shards, "warm.arrow", "train", packs, 0, min(1, len(packs)), layout
         )  # compiles, the first time

@@ -1,10 +1,8 @@
 """Files of a directory, or of a folder in a store, read and written by the same methods."""
 
-import hashlib
 import io
-import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +11,7 @@ from ..files import inside
 from ..listed import names_in
 from ..manifest import Output
 from .stores import Store, Stored, is_url
-from .writing import temporary_name
+from .writing import writing_file
 
 if TYPE_CHECKING:
     from .batches import Batches
@@ -36,6 +34,9 @@ class Files(Protocol):
 
     def find(self, name: str) -> Stored | None:
         """Size and version of a file; None if there is none."""
+
+    def holds(self, name: str, stored: Stored) -> bool:
+        """True if a file has this size and version."""
 
     def list(self) -> dict[str, Stored]:
         """Every file, those of subfolders too, by name, in a fixed order."""
@@ -76,11 +77,16 @@ class Directory:
     def find(self, name: str) -> Stored | None:
         """See `Files.find`. Raises FormatError for a name or a link out of the directory."""
         path = inside(self.directory, name) if name else self.directory
-        return _stored(path) if path.is_file() else None
+        return Stored(path.stat().st_size) if path.is_file() else None
+
+    def holds(self, name: str, stored: Stored) -> bool:
+        return self.find(name) == stored
 
     def list(self) -> dict[str, Stored]:
         """See `Files.list`. A link to a folder is listed, and not followed."""
-        return {name: _stored(self.directory / name) for name in names_in(self.directory)}
+        paths = {name: self.directory / name for name in names_in(self.directory)}
+        facts = {n: path.stat() if path.exists() else path.lstat() for n, path in paths.items()}
+        return {name: Stored(fact.st_size) for name, fact in facts.items()}
 
     def read(self, name: str) -> bytes:
         return (self.directory / name).read_bytes()
@@ -88,17 +94,11 @@ class Directory:
     def open(self, name: str, version: str | None = None) -> io.BufferedReader:
         return io.BufferedReader(io.FileIO(self.directory / name), _BUFFER)
 
-    @contextmanager
-    def writing(self, name: str) -> Iterator[Any]:
-        """See `Files.writing`: a temporary name, a sync and a rename."""
+    def writing(self, name: str) -> AbstractContextManager[Any]:
+        """See `Files.writing`; folders are made."""
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = temporary_name(path)
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        return writing_file(path)
 
 
 def files_at(place: str | Path, *, mmap: bool = True) -> Files:
@@ -127,14 +127,3 @@ def finished_output(
     from .remote import RemoteOutput
 
     return RemoteOutput(str(place), cache_dir, cache_size, evicted)
-
-
-def digest_at(files: Files, name: str, hasher: Callable[[], Any] = hashlib.sha256) -> str:
-    """Hex digest of a file."""
-    with files.open(name) as file:
-        return str(hashlib.file_digest(file, hasher).hexdigest())
-
-
-def _stored(path: Path) -> Stored:
-    facts = path.stat() if path.exists() else path.lstat()
-    return Stored(facts.st_size, "")

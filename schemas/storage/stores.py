@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +25,38 @@ _EXTRAS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure"
 _POLL = 0.2  # seconds between questions for the state of a copy
 
 
-class Stored(NamedTuple):
-    """An object of a store.
+# Names of the version of an object in different stores; the first is that of S3.
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "content_md5",
+    "generation",
+    "blob_id",
+    "xet_hash",
+    "LastModified",
+    "last_modified",
+    "mtime",
+    "created",
+)
 
-    version: changes with the bytes, such as an ETag in S3; "" where a store has none.
+
+class Stored(NamedTuple):
+    """A file, or an object of a store.
+
+    version: changes with the bytes, such as an ETag in S3; "" for files and where a store has none.
     """
 
     bytes: int
-    version: str
+    version: str = ""
+
+    @staticmethod
+    def listed(facts: dict[str, Any]) -> "Stored | None":
+        """The object of an entry in a listing; None for a folder."""
+        if facts.get("type") != "file":
+            return None
+        version = next((str(facts[name]) for name in _VERSIONS if facts.get(name)), "")
+        return Stored(int(facts["size"] or 0), version.strip('"'))
 
 
 def is_url(path: str | Path) -> bool:
@@ -77,11 +102,19 @@ class Store:
         """The object under a name; None if there is none."""
         with self._errors(name):
             try:
-                return _stored(self._fs.info(self._path(name)))
+                return Stored.listed(self._fs.info(self._path(name)))
             except FileNotFoundError as error:
                 if no_bucket(error):
                     raise
                 return None
+
+    def holds(self, name: str, stored: Stored) -> bool:
+        """See `places.Files.holds`; an object of the first listing needs no request."""
+        return self._listed.get(name) == stored or self.find(name) == stored
+
+    @cached_property
+    def _listed(self) -> dict[str, Stored]:
+        return self.list()
 
     def list(self, folder: str = "") -> dict[str, Stored]:
         """Every object in a folder and its subfolders, by name, sorted by bytes.
@@ -96,7 +129,7 @@ class Store:
                     raise
                 listing = {}
         names = {
-            self._name(path): _stored(facts)
+            self._name(path): Stored.listed(facts)
             for path, facts in listing.items()
             if not path.endswith("/")
         }
@@ -110,7 +143,7 @@ class Store:
         names = {
             self._name(path): stored
             for path, facts in listing.items()
-            if (stored := _stored(facts)) is not None
+            if (stored := Stored.listed(facts)) is not None
         }
         return {name: names[name] for name in sorted(names, key=str.encode)}
 
@@ -270,7 +303,7 @@ class _Reading(io.RawIOBase):
         self._store, self._name, self._file = store, name, file
         # s3fs asks for the ETag with each request.
         details = None if hasattr(store._fs, "call_s3") else getattr(file, "details", None)
-        self._opened = _stored(details) if isinstance(details, dict) else None
+        self._opened = Stored.listed(details) if isinstance(details, dict) else None
 
     def readable(self) -> bool:
         return True
@@ -320,25 +353,3 @@ def _opened(url: str) -> tuple[Any, str]:
             errno.EINVAL, f"it is not the address of a store: {error_text(error)}", url
         ) from None
     return fs, str(root).rstrip("/")
-
-
-def _stored(facts: dict[str, Any]) -> Stored | None:
-    """The object of an entry in a listing; None for a folder."""
-    if facts.get("type") != "file":
-        return None
-    # Names of the version in different stores; the first is that of S3.
-    names = (
-        "ETag",
-        "etag",
-        "md5Hash",
-        "content_md5",
-        "generation",
-        "blob_id",
-        "xet_hash",
-        "LastModified",
-        "last_modified",
-        "mtime",
-        "created",
-    )
-    version = next((str(facts[name]) for name in names if facts.get(name)), "")
-    return Stored(int(facts["size"] or 0), version.strip('"'))

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.errors import FormatError
@@ -18,20 +18,28 @@ from packprep.schemas.files import MANIFEST, check_path, check_split
 from packprep.schemas.manifest import Manifest, parse_manifest
 
 
-def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Write `path` whole or not at all: temporary name, sync, rename, sync of the directory.
+@contextmanager
+def writing_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+    """A file that appears, complete, at the end of the `with` block, or never if that raises.
 
-    Without sync, a power failure may leave it empty.
+    It has a temporary name, is synced and renamed, and its directory is synced. Without sync, a
+    power failure may leave it empty.
     """
     temporary = temporary_name(path)
     with errors_named(temporary), temporary.open("wb") as file:
-        file.write(content)
+        yield file
         file.flush()
         if sync:
             os.fsync(file.fileno())
     temporary.replace(path)
     if sync:
         sync_directory(path.parent)
+
+
+def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Write `path` whole or not at all; see `writing_file`."""
+    with writing_file(path, sync=sync) as file:
+        file.write(content)
 
 
 @contextmanager

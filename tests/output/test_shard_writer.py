@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from packprep.config.build_config import BuildConfig
-from packprep.output.shard_folder import ShardFolder
+from packprep.output.hashed_file import HashedFile, LateSha256
 from packprep.output.shard_writer import ShardLayout, cut_shards, shard_bytes, write_shard
 from packprep.schemas import FormatError
 from packprep.schemas.storage.places import Directory
@@ -33,7 +33,7 @@ def test_a_token_outside_the_vocabulary_stops_the_shard_and_leaves_no_file_of_it
     packs, layout = packed([5])
     narrow = ShardLayout(columns=layout.columns, max_length=8, vocab_size=12, bos_id=0, pad_id=0)
     with pytest.raises(FormatError, match=r"a\.arrow pack 0 segment 0 token 2"):
-        write_shard(ShardFolder(Directory(tmp_path)), "a.arrow", "train", packs, 0, 1, narrow)
+        write_shard(Directory(tmp_path), "a.arrow", "train", packs, 0, 1, narrow)
     assert not (tmp_path / "a.arrow").exists()
 
 
@@ -41,7 +41,7 @@ def test_a_token_outside_the_vocabulary_stops_the_shard_and_leaves_no_file_of_it
 def test_room_taken_at_once_is_no_part_of_a_file_and_need_not_be_there(
     size: int, tmp_path: Path
 ) -> None:
-    with ShardFolder(Directory(tmp_path)).writing("a", size) as file:
-        file.write(b"12345")
+    with Directory(tmp_path).writing("a") as file:
+        HashedFile(file, LateSha256(), room=size).write(b"12345")
     assert (tmp_path / "a").read_bytes() == b"12345"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from packprep.schemas import FormatError, StoreError
-from packprep.schemas.storage.places import Directory, Files, digest_at, files_at
+from packprep.schemas.canonical import file_digest
+from packprep.schemas.storage.places import Directory, Files, files_at
 
 
 @pytest.fixture(params=["directory", "server"])
@@ -31,8 +32,8 @@ def test_what_is_written_is_found_listed_and_read(files: Files) -> None:
     for name, content in written.items():
         assert files.read(name) == content
         assert files.find(name) == files.list()[name]
-        assert digest_at(files, name) == hashlib.sha256(content).hexdigest()
         with files.open(name) as opened:
+            assert file_digest(opened) == hashlib.sha256(content).hexdigest()
             opened.seek(len(content) // 2)
             assert opened.read() == content[len(content) // 2 :]
         assert files.where(name).endswith(f"folder/{name}")
