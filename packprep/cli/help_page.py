@@ -10,10 +10,11 @@ from collections.abc import Iterable
 import click
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.option import STAGES, Stage
+from packprep.config.stages import STAGES, Command
 
 EVERY_BUILD = ("sources", "output", "tokenizer")  # what every build has
 _FIELDS = {field.name: field for field in dataclasses.fields(BuildConfig)}
+_STAGE = {field.name: stage for stage in STAGES for field in dataclasses.fields(stage)}
 _ONLY_IN_ALL = ("json", "shuffle")  # of the options that are not fields
 _ALL = f"{__name__}.all"  # key of a context whose help shows every option
 _NAMES_WIDTH = 36
@@ -48,17 +49,18 @@ class StagedHelp(click.Command):
 def by_stage(command: str, options: Iterable[str]) -> dict[str, list[str]]:
     """The options of a command below their headings, without headings that have none."""
     first = f"Every {command}"
-    titles = {stage: f"{stage.capitalize()}: {decides}" for stage, decides in STAGES.items()}
-    parts: dict[str, list[str]] = {title: [] for title in (first, *titles.values())}
+    parts: dict[str, list[str]] = {title: [] for title in (first, *map(title_of, STAGES))}
     for name in options:
-        parts[first if name in EVERY_BUILD else titles[_stage_of(name)]].append(name)
+        of_command = _STAGE["order"] if name == "shuffle" else Command
+        parts[first if name in EVERY_BUILD else title_of(_STAGE.get(name, of_command))].append(name)
+    parts[first].sort(key=EVERY_BUILD.index)
     return {title: names for title, names in parts.items() if names}
 
 
-def _stage_of(option: str) -> Stage:
-    """Stage of an option; `once` for one of the command itself."""
-    field = _FIELDS.get("order" if option == "shuffle" else option)
-    return field.metadata["stage"] if field is not None else "once"
+def title_of(stage: type) -> str:
+    """The heading of a stage: its name, and what it decides."""
+    decides = str(stage.__doc__).removeprefix("Decides ").removesuffix(".")
+    return f"{stage.__name__}: {decides}"
 
 
 def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, str] | None:

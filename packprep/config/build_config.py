@@ -1,6 +1,6 @@
 """The checked options of one build, from the command line, a YAML file or Python.
 
-fields.py has the options, values.py converts their values, checks.py refuses wrong ones.
+stages.py has the options, values.py converts their values, checks.py refuses wrong ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,21 @@ from typing import TYPE_CHECKING, Any
 from packprep.config import checks, mix
 from packprep.config.keywords import unknown_option
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
-from packprep.config.options import Options
+from packprep.config.options import Options, held
 from packprep.config.phases import LENGTHS, Phase
 from packprep.config.spellings import gone, option_here, recorded_name, with_new_names
+from packprep.config.stages import (
+    Command,
+    Cutting,
+    Ordering,
+    Packing,
+    Parsing,
+    Reading,
+    Running,
+    Tokenizing,
+    Writing,
+    options_in,
+)
 from packprep.config.token_sources import IDS_COLUMN, names_token_files
 from packprep.config.values import value_of
 from packprep.support.errors import ConfigError, nearest
@@ -23,11 +35,22 @@ from packprep.support.errors import ConfigError, nearest
 class BuildConfig(Options):
     """Options of one build, checked at construction.
 
-    A wrong value raises ConfigError before any work is done.
+    A wrong value raises ConfigError before any work is done. An option is an attribute; all of one
+    stage are one value, which functions of that stage take.
 
     Example: BuildConfig(sources=["docs/*.jsonl"], output="packed", tokenizer="tokenizer.json",
     max_length=8192)
     """
+
+    reading = held(Reading)
+    parsing = held(Parsing)
+    tokenizing = held(Tokenizing)
+    cutting = held(Cutting)
+    packing = held(Packing)
+    ordering = held(Ordering)
+    writing = held(Writing)
+    running = held(Running)
+    command = held(Command)
 
     if not TYPE_CHECKING:  # the types are those of the fields
 
@@ -78,7 +101,7 @@ class BuildConfig(Options):
                         "have it or none; set it for the build too"
                     )
             try:
-                self.reading(entry.reading)
+                self.of_source(entry.reading)
             except ConfigError as error:
                 raise ConfigError(f"source {entry.label}: {error}") from None
 
@@ -102,7 +125,7 @@ class BuildConfig(Options):
             **lengths,
         )
 
-    def reading(self, options: Mapping[str, Any]) -> "BuildConfig":
+    def of_source(self, options: Mapping[str, Any]) -> "BuildConfig":
         """The config to read a source with: this one, changed by the `options` of the source."""
         if not options:
             return self
@@ -121,11 +144,13 @@ class BuildConfig(Options):
             recorded_name(spec.name): list(value) if isinstance(value, tuple) else value
             for spec in fields(self)
             if spec.metadata["identity"]
+            and spec.name not in _NEVER_BYTES
             and (value := getattr(self, spec.name)) != (spec.metadata["added"] or _RECORDED)
         }
 
 
 _RECORDED = object()  # equal to no value
+_NEVER_BYTES = options_in(Running, Command)
 
 
 def _written_out(

@@ -9,7 +9,6 @@ from dataclasses import fields
 from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options
-from packprep.config.phases import check_phases
 from packprep.schemas.columns import COLUMN_NAME, HF_NAMES, NUMBER_TYPES, STANDARD_COLUMNS
 from packprep.support.errors import ConfigError, brief, nearest
 
@@ -40,7 +39,7 @@ def check(config: Options) -> None:
     _check_ranges(config)
     _check_columns(config)
     _check_executor(config)
-    check_phases(config)
+    _check_phases(config)
     _check_output(config)
     _check_packing(config)
     _check_epochs(config)
@@ -382,4 +381,30 @@ def _check_epochs(config: Options) -> None:
         raise ConfigError(
             "order input keeps documents beside the same neighbours in every epoch; choose another "
             "order, or leave out repack"
+        )
+
+
+def _check_phases(config: Options) -> None:
+    """Raise ConfigError for options that have no meaning with phases, or without them."""
+    if not config.phases:
+        return
+    if config.append:
+        raise ConfigError(
+            "append cannot add to phases, which are drawn from all sources together; build again "
+            "with --overwrite and a token store (--keep-tokens)"
+        )
+    if config.repack:
+        raise ConfigError(
+            "repack cannot be used with phases, each of which has documents of its own; leave out "
+            "one of them"
+        )
+    if config.materialize == "index":
+        raise ConfigError(
+            "materialize index holds one length of packs, and each phase has its own; build the "
+            "phases as shards"
+        )
+    if config.strategy == "balanced":
+        raise ConfigError(
+            "strategy balanced packs one window, and each phase has windows of its own; choose "
+            "another strategy"
         )

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from packprep.config.fields import OptionFields
+from packprep.config.options import Options
 
-_NAMES = tuple(spec.name for spec in fields(OptionFields))
+_NAMES = tuple(spec.name for spec in fields(Options))
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 

@@ -1,6 +1,5 @@
-"""Definition of one option: default, stage, help text, and the value's part in the identity."""
+"""Definition of one option: default, help text, and the value's part in the identity."""
 
-from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal, get_args
 
@@ -12,21 +11,6 @@ COLUMN_CHOICE = (
 
 
 TRAIN_FIELDS = ("content", "reasoning", "tool_calls")  # of a message of the assistant
-
-Stage = Literal["read", "rows", "tokens", "segments", "plan", "order", "output", "run", "once"]
-"""The part of a build that an option decides. Every set of options is derived from the stages."""
-STAGES: Mapping[Stage, str] = {
-    "read": "which rows are read, and how they are divided among tasks",
-    "rows": "what one row is",
-    "tokens": "the token ids of a row",
-    "segments": "how documents are filtered and cut",
-    "plan": "which segments share a pack",
-    "order": "the order of the packs",
-    "output": "windows, splits, columns and files",
-    "run": "how the build runs; it never changes the shards",
-    "once": "this command alone; build.yaml of the output does not keep it",
-}
-"""What each stage decides: the headings of `--help` and of the page of options."""
 
 StrategyName = Literal[
     "best_fit",
@@ -44,8 +28,6 @@ STRATEGY_NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 
 def option(
-    group: str,
-    stage: Stage,
     default: Any,
     text: str,
     metavar: str = "N",
@@ -59,8 +41,7 @@ def option(
 ) -> Any:
     """Define a field with its help text.
 
-    group: the heading on the help page.
-    metavar: the name of the value there.
+    metavar: the name of the value on the help page.
     common: True for what most builds need: `-h` shows it, `--help-all` shows the others too.
     identity: False if the value does not decide the bytes of the output, or a digest of the thing
     it names does.
@@ -73,12 +54,10 @@ def option(
     return field(
         default=default,
         metadata={
-            "stage": stage,
-            "group": group,
             "help": text,
             "metavar": metavar,
             "common": common,
-            "identity": identity and stage not in ("run", "once"),
+            "identity": identity,
             "added": added,
             "per_source": per_source,
             "size": size,

@@ -16,14 +16,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packprep.config.amounts import counted, without_percent
 from packprep.config.spellings import recorded_name, with_new_names
 from packprep.support.errors import ConfigError, brief, nearest
-
-if TYPE_CHECKING:
-    from packprep.config.fields import OptionFields
 
 _MOST = 32
 LENGTHS = ("max_length", "min_document_tokens", "max_document_tokens")
@@ -253,29 +250,3 @@ def _weight(where: str, label: str, value: Any) -> Fraction:
         raise ConfigError(
             f"{where} has weight {brief(value)} for {label}, expected a number of at least 0"
         ) from None
-
-
-def check_phases(config: "OptionFields") -> None:
-    """Raise ConfigError for options that have no meaning with phases, or without them."""
-    if not config.phases:
-        return
-    if config.append:
-        raise ConfigError(
-            "append cannot add to phases, which are drawn from all sources together; build again "
-            "with --overwrite and a token store (--keep-tokens)"
-        )
-    if config.repack:
-        raise ConfigError(
-            "repack cannot be used with phases, each of which has documents of its own; leave out "
-            "one of them"
-        )
-    if config.materialize == "index":
-        raise ConfigError(
-            "materialize index holds one length of packs, and each phase has its own; build the "
-            "phases as shards"
-        )
-    if config.strategy == "balanced":
-        raise ConfigError(
-            "strategy balanced packs one window, and each phase has windows of its own; choose "
-            "another strategy"
-        )

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig, check_keys
-from packprep.config.options import options_in
 from packprep.config.spellings import GONE, RENAMED
+from packprep.config.stages import Command, options_in
 from packprep.config.yaml_variables import escaped, fill_variables, unescaped
 from packprep.support.errors import ConfigError, brief
 
@@ -181,6 +181,6 @@ def _is_left_out(key: str, value: Any) -> bool:
     """
     return (
         value is None
-        or key in options_in("once")
+        or key in options_in(Command)
         or (key == "tokenizer" and not isinstance(value, str))
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from packprep.chat.build_tokenizer import ChatTokenizer, load_build_tokenizer
 from packprep.config.build_config import BuildConfig, check_keys
-from packprep.config.options import options_in
+from packprep.config.stages import Command, Reading, Running, Writing, options_in
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.schemas.columns import Column
@@ -33,7 +33,7 @@ from packprep.windows.planner import plan_window, window_seed
 from packprep.windows.segments import TooLongError
 
 _SMALL_BATCH = 10_000  # documents; a smaller batch causes a warning
-_NOT_IN_MAP = options_in("read", "output", "run", "once") - {
+_NOT_IN_MAP = options_in(Reading, Writing, Running, Command) - {
     *("columns", "names", "token_type")
 } | {"sample_by"}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packprep.config.options import options_in
+from packprep.config.stages import Cutting, options_in
 from packprep.packing.account import Dropped
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
@@ -21,7 +21,7 @@ _TAILS = tuple(
 )  # any other reason may take any part
 # Options that say how documents were cut, without filters and labels. A merged output keeps only
 # those that all of its parts agree on.
-_CUTTING = options_in("segments") - {
+_CUTTING = options_in(Cutting) - {
     "max_length",
     "min_document_tokens",
     "max_document_tokens",

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import with_template
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import options_in
 from packprep.config.spellings import RENAMED, recorded_name
+from packprep.config.stages import Cutting, Parsing, Tokenizing, options_in
 from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
@@ -35,7 +35,7 @@ from packprep.tokens.encode import cut_text, encode_table
 
 # Options that decide which tokens of a text are in packs. A merged output keeps only those that all
 # of its parts agree on.
-SHAPING = frozenset(map(recorded_name, options_in("rows", "tokens", "segments")))
+SHAPING = frozenset(map(recorded_name, options_in(Parsing, Tokenizing, Cutting)))
 
 
 def recorded_config(manifest: Manifest) -> BuildConfig:

@@ -145,7 +145,7 @@ def _samples(
         count = source.format.count
         rows = None
         if count is not None and not limited:
-            rows = count(source, config.reading(source.reading))
+            rows = count(source, config.of_source(source.reading))
         on_error = (
             config.on_error if part is source else "skip"
         )  # rows of a part have other numbers

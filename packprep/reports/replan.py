@@ -13,7 +13,7 @@ import numpy as np
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.option import STRATEGY_NAMES
-from packprep.config.options import options_in
+from packprep.config.stages import Cutting, Ordering, Packing, options_in
 from packprep.inspect.histograms import read_windows
 from packprep.output.shard_writer import column_bytes
 from packprep.packing.account import Sums
@@ -28,7 +28,7 @@ from packprep.windows.planner import CutWindow
 _MOST_EVENED = 250_000  # segments
 # Options that another plan repeats. Filters, and cuts of text, were applied by the build, and
 # num_packs belongs to one strategy.
-_KEPT = options_in("segments", "plan", "order") - {
+_KEPT = options_in(Cutting, Packing, Ordering) - {
     "max_length",
     "strategy",
     "min_document_tokens",

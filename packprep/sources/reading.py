@@ -64,7 +64,7 @@ def read_rows(
     Rows before `first` are read but not rendered, which is what conversations cost. Raises
     InputError naming the source.
     """
-    config = config.reading(source.reading)
+    config = config.of_source(source.reading)
     read = [begin.row]  # rows so far, for errors
     with readable(source, read), unpacked(source, scratch) as path:
         chats = _conversations(source, path, config, scratch) if config.chats else None
@@ -90,7 +90,7 @@ def row_shape(
     conversations are rendered.
     """
     source = sources[0]
-    config = config.reading(source.reading)
+    config = config.of_source(source.reading)
     names = number_columns(config)
     chats = types = None
     if config.carry or config.chats:

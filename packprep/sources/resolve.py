@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import PER_SOURCE
+from packprep.config.stages import PER_SOURCE
 from packprep.config.token_sources import IDS_COLUMN
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
@@ -67,7 +67,7 @@ def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None
 def _resolved(config: BuildConfig, scratch: Path, progress: Progress) -> list[Source]:
     sources: list[Source] = []
     for number, entry in enumerate(config.entries()):
-        reading = config.reading(entry.reading)
+        reading = config.of_source(entry.reading)
         with _readable(entry.label):
             files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
         _check_keys(entry.reading, files, f"source {entry.label}: ")
@@ -144,7 +144,7 @@ def check_local(config: BuildConfig) -> None:
     Nothing is read, and the hub is not asked.
     """
     for entry in config.entries():
-        reading = config.reading(entry.reading)
+        reading = config.of_source(entry.reading)
         with _readable(entry.label):
             for name in entry.paths:
                 for path in _local_files(name, reading):

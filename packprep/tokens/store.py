@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from packprep.chat.turn_counts import TurnCounts
 from packprep.config.build_config import BuildConfig
-from packprep.config.options import options_in
 from packprep.config.spellings import recorded_name
+from packprep.config.stages import Parsing, Reading, Tokenizing, options_in
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import (
     canonical_json,
@@ -108,7 +108,7 @@ def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildCon
 
 def text_options(config: BuildConfig) -> dict[str, Any]:
     """The options that decide the token files."""
-    deciding = set(map(recorded_name, options_in("read", "rows", "tokens")))
+    deciding = set(map(recorded_name, options_in(Reading, Parsing, Tokenizing)))
     options = {name: value for name, value in config.identity().items() if name in deciding}
     return options | {"max_tokens": config.tokens_to_read}
 

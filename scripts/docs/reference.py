@@ -81,7 +81,7 @@ file and an argument of `packprep.BuildConfig`.
 - **Own value per source** marks an option that a table in `sources` may set for one source alone,
   see [Mixes](../mixes.md).
 
-Options of the stages `run` and `once` never change the bytes of the shards.
+Options of Running and Command never change the bytes of the shards.
 """
 
 

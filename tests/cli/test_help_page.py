@@ -5,12 +5,12 @@ import re
 import click
 import pytest
 
-from packprep.cli.help_page import EVERY_BUILD
+from packprep.cli.help_page import EVERY_BUILD, title_of
 from packprep.cli.main import cli
-from packprep.config.option import STAGES
+from packprep.config.stages import STAGES
 from tests.helpers.command import run
 
-TITLES = [f"{stage.capitalize()}: {decides}" for stage, decides in STAGES.items()]
+TITLES = [title_of(stage) for stage in STAGES]
 
 
 def options_on(page: str) -> list[str]:

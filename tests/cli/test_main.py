@@ -17,7 +17,7 @@ from packprep import BuildConfig
 from packprep.cli.commands.build import command as build_command
 from packprep.cli.commands.build import resolve_options
 from packprep.cli.main import COMMANDS, GONE_COMMANDS
-from packprep.config.options import options_in
+from packprep.config.stages import Command, options_in
 from packprep.config.yaml_file import to_yaml
 from packprep.engines.third_party import is_fast
 from packprep.schemas import read_manifest
@@ -283,7 +283,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
     assert resolve_options(("a",), None, parameters)[0] == from_file
     assert getattr(from_file, field.name) != field.default
     (here / "resolved.yaml").write_text(to_yaml(from_file))
-    once = {key: getattr(from_file, key) for key in options_in("once")}
+    once = {key: getattr(from_file, key) for key in options_in(Command)}
     assert replace(resolve_options((), Path("resolved.yaml"), {})[0], **once) == from_file
 
 

@@ -29,11 +29,11 @@ def test_a_table_has_the_path_the_amount_and_the_options_of_a_source() -> None:
 def test_the_column_of_a_source_replaces_a_template_and_the_reverse() -> None:
     sources = [{"path": "a", "text_column": "x"}, {"path": "b"}]
     settings = config(sources=sources, text_template="{q} {a}")
-    first, second = (settings.reading(entry.reading) for entry in settings.entries())
+    first, second = (settings.of_source(entry.reading) for entry in settings.entries())
     assert (first.text_column, first.text_template) == ("x", None)
     assert (second.text_column, second.text_template) == ("text", "{q} {a}")
     [entry] = config(sources={"path": "a", "text_template": "{q}"}, text_column="x").entries()
-    assert config(text_column="x").reading(entry.reading).text_column == "text"
+    assert config(text_column="x").of_source(entry.reading).text_column == "text"
 
 
 ABOVE_0 = "expected a number above 0"

@@ -1,0 +1,552 @@
+"""All options of a build, by the part of it that they decide; the rows of one table.
+
+The command line, the YAML file and Python read these fields; functions take the stage that they
+need. A `BuildConfig` has all of them and checks them: a stage made by hand is not checked.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from os import PathLike
+from typing import Any, Literal, cast
+
+from packprep.config import mix
+from packprep.config.executors import EXECUTORS, MERGE
+from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, StrategyName, option
+from packprep.support.errors import ConfigError, brief
+from packprep.support.limits import usable_cores, usable_memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Decides which rows are read, and how they are divided among tasks."""
+
+    # A dict has options of the source, see mix.py.
+    sources: Sequence[str | PathLike[str] | Mapping[str, Any]] = option(
+        (),
+        "Files, globs, directories, - for stdin, or a hub dataset.",
+        "SOURCE",
+        identity=False,
+        common=True,
+    )
+    name: str | None = option(
+        None, "Configuration of a hub dataset.", "NAME", identity=False, per_source=True
+    )
+    split: str | None = option(
+        None,
+        "Split of a hub dataset or of a saved DatasetDict.",
+        "NAME",
+        identity=False,
+        per_source=True,
+    )
+    revision: str | None = option(
+        None, "Revision of a hub dataset.", "NAME", identity=False, per_source=True
+    )
+    limit: int | None = option(
+        None,
+        "Read only the first N rows of all sources together.",
+        per_source=True,
+        least=1,
+    )
+    max_tokens: int | None = option(
+        None,
+        "Stop after the unit of text that reaches N tokens. From a mix, draw N tokens.",
+        least=1,
+        common=True,
+    )
+    weights: Sequence[str | float] = option(
+        (),
+        "Make a mix: the share of tokens from each source, such as 50,30,20.",
+        "W,W,...",
+        identity=False,
+        common=True,
+    )
+    max_epochs: float = option(
+        1.0,
+        "How many times a mix may use each source. A higher number allows a larger mix.",
+        "X",
+        identity=False,
+    )
+    phases: Sequence[Mapping[str, Any]] = option(
+        (),
+        "Parts of the output, one after another, each with tokens, weights and max_length of its "
+        "own; in a YAML file a list of tables.",
+        "JSON",
+        identity=False,
+        common=True,
+    )
+    unit_size: int = option(
+        "64MB",
+        "Text in one unit. One task tokenizes a unit; windows are made of shuffled units.",
+        "SIZE",
+        size=True,
+        least=1,
+    )
+
+    def entries(self) -> tuple[mix.Entry, ...]:
+        """One entry for each source, from `sources` and `weights`."""
+        sources = cast("Sequence[str | Mapping[str, Any]]", self.sources)  # paths are text here
+        weights = cast("Sequence[str]", self.weights)
+        return mix.entries(sources, weights, self.max_epochs, PER_SOURCE, phased=bool(self.phases))
+
+    @property
+    def is_mix(self) -> bool:
+        """True if documents are drawn from the sources, rather than all of them taken once."""
+        return bool(self.phases) or mix.is_mix(self.entries())
+
+    @property
+    def tokens_to_read(self) -> int | None:
+        """Tokens after which no more text is read; None to read everything.
+
+        A mix is drawn from all the text, so its max_tokens does not stop reading.
+        """
+        return None if self.is_mix else self.max_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsing:
+    """Decides what one row is, and which documents it makes."""
+
+    text_column: str = option(
+        "text", "Column with the text.", "COLUMN", per_source=True, common=True
+    )
+    text_template: str | None = option(
+        None,
+        'Build the text from several columns: "{title}\\n\\n{body}".',
+        "TEMPLATE",
+        per_source=True,
+        common=True,
+    )
+    messages_column: str | None = option(
+        None,
+        "Column with conversations, instead of text; auto finds it, or a prompt and a response "
+        "column.",
+        "COLUMN",
+        common=True,
+    )
+    prompt_column: str | None = option(
+        None,
+        "Column with prompts; needs --response-column or --pair-columns. Without a chat template, "
+        "prompt and response are joined unchanged.",
+        "COLUMN",
+        common=True,
+    )
+    response_column: str | None = option(
+        None, "Column with the responses to the prompts.", "COLUMN", common=True
+    )
+    pair_columns: Sequence[str] = option(
+        (),
+        "Two columns, such as chosen,rejected; both sides of a row share a pack.",
+        "A,B",
+        common=True,
+    )
+    input_ids_column: str | None = option(
+        None,
+        "Column with token ids, instead of text; auto for pairs of token ids.",
+        "COLUMN",
+        per_source=True,
+        common=True,
+    )
+    boundaries: str | None = option(
+        None,
+        "Split rows of token ids that are packed already: after each EOS (eos) or before each BOS "
+        "(bos); eos:2 names the id.",
+        "KIND[:ID]",
+    )
+    labels_column: str | None = option(
+        None,
+        "Column with a label for each token id, -100 where there is no loss.",
+        "COLUMN",
+        per_source=True,
+    )
+    loss_mask_column: str | None = option(
+        None,
+        "Column with 0 or 1 for each token id, 1 where there is a loss.",
+        "COLUMN",
+        per_source=True,
+    )
+    carry: Sequence[str] = option(
+        (),
+        "Columns to copy into the shards, with a number per row or per token id; may be repeated.",
+        "NAME[:TYPE]",
+    )
+    sample_by: Literal["document", "paragraph", "line"] = option(
+        "document",
+        "How a .txt file is split into documents. document does not split it.",
+        per_source=True,
+    )
+    on_error: Literal["stop", "skip"] = option("stop", "What to do with a bad row.")
+    max_row_size: int = option("256MB", "A larger row is a bad row.", "SIZE", size=True, least=1)
+    truncate_at: str | None = option(
+        None, "Cut each text at the first match of this regex.", "REGEX"
+    )
+    group_prefix: str | None = option(
+        None,
+        "share-prefixes: rows with the same value in this column share prefixes too, such as "
+        "several answers to one prompt, and are held out together. Values are compared as text.",
+        "COLUMN",
+        added=True,
+    )
+    group_column: str | None = option(
+        None,
+        "Rows with different values in this column never share a pack. Values are compared as "
+        "text: 1 is '1', true is 'true'.",
+        "COLUMN",
+    )
+    parse_special_tokens: bool = option(
+        False, "Turn special tokens that are spelled out in the text into their ids."
+    )
+    turns: Literal["row", "each", "auto"] = option(
+        "row",
+        "Documents of a conversation: row makes one. each makes one per turn of the assistant, up "
+        "to that turn, and trains only it. auto does so for rows in which the chat template "
+        "changes earlier turns.",
+        common=True,
+    )
+    max_turns: int | None = option(
+        None,
+        "Make documents only of the last N turns of a row; needs --turns each or auto.",
+        least=1,
+    )
+
+    @property
+    def chats(self) -> bool:
+        """True if rows are conversations."""
+        return self.input_ids_column is None and (
+            self.messages_column is not None or self.prompt_column is not None
+        )
+
+    @property
+    def splits_rows(self) -> bool:
+        """True if a row may be several documents."""
+        return self.turns != "row" or self.boundaries is not None
+
+    @property
+    def parses_special_tokens(self) -> bool:
+        """True if special tokens in the text are parsed.
+
+        In conversations the template writes them; turns.py makes sure that no others are parsed.
+        """
+        return self.parse_special_tokens or self.chats
+
+    def boundary(self) -> tuple[str, int | None] | None:
+        """Kind of `boundaries`, eos or bos, and the token, None for the tokenizer's own."""
+        if self.boundaries is None:
+            return None
+        kind, _, token = self.boundaries.partition(":")
+        if kind not in ("eos", "bos") or not (token.isdecimal() or self.boundaries == kind):
+            raise ConfigError(
+                f"boundaries is {brief(self.boundaries)}, expected eos or bos, or one of them with "
+                "the id of the token, such as eos:2"
+            )
+        return kind, int(token) if token else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizing:
+    """Decides the token ids of a row."""
+
+    tokenizer: Any = option(
+        None,
+        "A tokenizer.json, a directory that has one, or a hub name.",
+        "PATH|NAME",
+        identity=False,
+        common=True,
+    )
+    tokenizer_revision: str | None = option(
+        None, "Revision of a hub tokenizer.", "NAME", identity=False
+    )
+    bos: str = option("auto", "Token before each document: auto, none or a token.", "TOKEN")
+    eos: str = option("auto", "Token after each document: auto, none or a token.", "TOKEN")
+    engine: Literal["auto", "hf", "fastokens", "gigatoken"] = option(
+        "auto", "Tokenizer engine. All of them give the same ids.", identity=False
+    )
+    # The reference takes 18 times the CPU of a whole build with a fast engine: this costs 2 %.
+    verify_engine: float = option(
+        0.001,
+        "Share of documents to encode again with the reference engine and compare.",
+        "SHARE",
+        identity=False,
+    )
+    chat_template: str | None = option(
+        None,
+        "Jinja template for conversations; default: the template of the tokenizer.",
+        "FILE",
+        identity=False,
+        common=True,
+    )
+    template_date: str | None = option(
+        None, "Today's date, for templates that ask for it.", "YYYY-MM-DD"
+    )
+    template_variables: str | None = option(
+        None,
+        'Variables for the chat template, such as {"enable_thinking": false}.',
+        "JSON",
+    )
+    train_on: Literal["assistant", "last-turn", "all"] = option(
+        "assistant", "Turns of a conversation to train on.", common=True
+    )
+    train_fields: Sequence[str] = option(
+        TRAIN_FIELDS,
+        "Fields of the assistant's messages to train on: some of content,reasoning,tool_calls.",
+        "NAMES",
+    )
+    vocab_size: int | None = option(
+        None,
+        "Size of the vocabulary: token ids are below N; needs --input-ids-column.",
+        least=1,
+        common=True,
+    )
+
+    def variables(self) -> dict[str, Any]:
+        """The variables of the chat template."""
+        try:
+            variables = json.loads(self.template_variables or "{}")
+            if not isinstance(variables, dict):
+                raise ValueError
+        except (ValueError, RecursionError):
+            value = brief(self.template_variables)
+            raise ConfigError(
+                f'template_variables is {value}, expected JSON such as {{"enable_thinking": false}}'
+            ) from None
+        return variables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cutting:
+    """Decides how documents are filtered and cut."""
+
+    max_length: int = option(
+        4096, "Tokens per pack, at least 2: 4096 or 4Ki.", least=2, common=True
+    )
+    strategy: StrategyName = option(
+        "best_fit",
+        "How to pack documents. knapsack is first fit decreasing, filled pack by pack.",
+        common=True,
+    )
+    overflow: Literal["split", "truncate", "drop", "error"] = option(
+        "split",
+        "What to do with a document longer than max_length; for pairs the default is truncate.",
+        common=True,
+    )
+    stride: int = option(0, "Tokens that consecutive pieces of a split document share.", least=0)
+    truncation_side: Literal["right", "left", "balanced"] = option(
+        "right",
+        "End that truncate cuts off. balanced keeps whole turns, and cuts prompt and response of "
+        "the next one in proportion.",
+    )
+    continuation_bos: bool = option(
+        False, "Start the later pieces of a split document with BOS too."
+    )
+    train_overlap: bool = option(False, "Train the tokens that stride repeats in both pieces.")
+    min_loss_tokens: int = option(
+        1,
+        "Drop segments (wrapped: also packs) with fewer trained tokens, if rows have labels.",
+        least=0,
+    )
+    min_document_tokens: int = option(1, "Drop documents with fewer text tokens.", least=0)
+    max_document_tokens: int | None = option(None, "Drop documents with more text tokens.", least=0)
+    share_prefixes: bool = option(
+        False,
+        "Write tokens with which several segments of a row begin once, as a tree: turns of a "
+        "conversation, sides of a pair.",
+        common=True,
+    )
+    min_shared: int = option(16, "share-prefixes: share prefixes of at least N tokens.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """Decides which segments share a pack."""
+
+    min_pack_tokens: int = option(
+        0,
+        "Drop packs with fewer tokens, padding not counted; max_length/64 to /16 is usual.",
+        added=0,
+        least=0,
+    )
+    max_segments_per_pack: int | None = option(
+        None, "Maximum number of segments in a pack.", least=1
+    )
+    pad_segment_to_multiple: int = option(
+        1, "Pad each segment to a multiple of N (context parallel: 2*cp).", least=1
+    )
+    num_packs: int | None = option(
+        None, "strategy balanced: number of packs; default: as few as possible.", least=1
+    )
+    shuffle_documents: bool = option(
+        False,
+        "strategy stream, greedy or first_fit_input: take documents in a seeded random order.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ordering:
+    """Decides the order of the packs."""
+
+    order: Literal["shuffle", "input", "length", "balanced"] = option(
+        "shuffle", "Order of the packs."
+    )
+    seed: int = option(
+        0, "Seed of every random choice; the same seed gives the same bytes.", least=0
+    )
+    balance_ranks: int = option(8, "order balanced: number of ranks that step together.", least=1)
+    attention_cost: str = option(
+        "24576,1", "Cost of a pack for balancing, a * tokens + b * sum(segment^2).", "A,B"
+    )
+
+    def cost(self) -> tuple[float, float]:
+        """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""
+        try:
+            linear, quadratic = (float(part) for part in self.attention_cost.split(","))
+            if not (min(linear, quadratic) >= 0 and 0 < linear + quadratic < float("inf")):
+                raise ValueError
+        except ValueError:
+            raise ConfigError(
+                f"attention_cost is {self.attention_cost!r}, expected two numbers of at least 0 "
+                "such as 24576,1"
+            ) from None
+        return linear, quadratic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """Decides windows, splits, columns and files."""
+
+    window: int = option(
+        "4GB",
+        "Amount of text whose documents are packed together.",
+        "SIZE",
+        size=True,
+        least=1,
+    )
+    epochs: int = option(
+        1, "Number of epochs to pack; more than one needs repack.", least=1, common=True
+    )
+    repack: bool = option(
+        False,
+        "Pack the documents again for each epoch, so that they get other neighbours.",
+        common=True,
+    )
+    packs_multiple_of: int = option(
+        1,
+        "Make the number of packs a multiple of N, such as world size times batch size.",
+        least=1,
+    )
+    remainder: Literal["drop", "fill"] = option(
+        "drop", "packs-multiple-of: drop packs, or fill up with packs of one pad token."
+    )
+    columns: Sequence[str] = option(
+        COLUMN_CHOICE,
+        "Columns to write in addition to tokens and cu_seqlens; '' for none.",
+        "NAMES",
+    )
+    names: Literal["packprep", "hf"] = option(
+        "packprep",
+        "Names of the columns: those of packprep, or input_ids, labels, position_ids and "
+        "seq_lengths, which TRL and transformers read.",
+    )
+    token_type: Literal["auto", "int32", "uint16"] = option(
+        "int32",
+        "Type of token ids in the shards. uint16 takes half of the bytes and holds vocabularies of "
+        "up to 65,536 ids; auto takes it where it does. Positions have the same type.",
+        added="int32",
+    )
+    materialize: Literal["auto", "shards", "index"] = option(
+        "auto",
+        "Write the tokens of the packs, or an index: their plan, which points into token files. "
+        "auto is index for several epochs, else shards.",
+        added="shards",
+        common=True,
+    )
+    shard_size: int = option("500MB", "Size of one shard.", "SIZE", size=True, least=1)
+    holdout: float = option(
+        0.0,
+        "Share of documents for a validation split, such as 0.01 or 1%; DIR becomes a DatasetDict.",
+        "SHARE",
+        common=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Decides how the build runs; it never changes the shards."""
+
+    output: str = option(
+        "",
+        "Output directory, or s3://bucket/folder. It appears only when it is complete.",
+        "DIR",
+        common=True,
+    )
+    keep_tokens: str | None = option(
+        None, "Token store: directory that keeps tokens for later builds.", "DIR", common=True
+    )
+    num_proc: int = option(
+        usable_cores().value, "CPU cores to use; does not change the output.", least=1
+    )
+    max_memory: int = option(
+        usable_memory().value // 2,
+        "Memory to use, memory-mapped files not counted; does not change the output.",
+        size=True,
+        least=1,
+    )
+    isolate: bool = option(
+        False,
+        "Tokenize in separate processes; one that dies, hangs or grows too large is replaced.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Decides what this command alone does; build.yaml of the output does not keep it."""
+
+    executor: Literal["local", "ray", "array"] = option(
+        "local", "Where the work runs; does not change the output."
+    )
+    task_index: str | None = option(
+        None,
+        "executor array: number of this task, from 0; merge signs off the output.",
+        "I|merge",
+    )
+    num_tasks: int | None = option(None, "executor array: number of tasks.", least=1)
+    ray_address: str | None = option(
+        None,
+        "executor ray: address of the cluster, auto or HOST:PORT; default: this machine.",
+        "ADDRESS",
+    )
+    work_dir: str | None = option(
+        None,
+        "Working directory for an output in a store; on a cluster, a shared one; default: the "
+        "current directory.",
+        "DIR",
+    )
+    unproven_store: bool = option(
+        False,
+        "Write to a store that the tests of packprep have not run with: two builds may mix there.",
+    )
+    overwrite: bool = option(
+        False,
+        "Replace an output, or discard an unfinished one, of other settings; in a store, only an "
+        "unfinished one.",
+        common=True,
+    )
+    append: bool = option(
+        False, "Add the source files that are not in the output yet, in new windows."
+    )
+
+    @property
+    def is_task(self) -> bool:
+        """True if this command is one task of several, and another command signs off."""
+        return EXECUTORS[self.executor].many_commands and self.task_index != MERGE
+
+
+STAGES = (Reading, Parsing, Tokenizing, Cutting, Packing, Ordering, Writing, Running, Command)
+"""The headings of `--help` and of the page of options, with the first line of each."""
+PER_SOURCE = tuple(
+    spec.name for stage in STAGES for spec in fields(stage) if spec.metadata["per_source"]
+)
+
+
+def options_in(*stages: type) -> frozenset[str]:
+    """Names of the options of these stages."""
+    return frozenset(spec.name for stage in stages for spec in fields(stage))
