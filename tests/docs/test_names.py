@@ -3,14 +3,18 @@
 import ast
 import importlib
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from packprep.cli.main import COMMANDS, cli
+from packprep.config.build_config import BuildConfig
 from packprep.config.option import STRATEGY_NAMES
 from packprep.exports.registry import EXPORT_FORMATS
+from tests.helpers.command import run
 
 from .blocks import PAGES, ROOT, load
 
@@ -86,3 +90,34 @@ def test_claims_name_options_and_tests_that_exist() -> None:
         for option in parameter.opts
     }
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", CLAIMS)) <= known
+
+
+# Pages that a reader follows with `-h` alone: of these rows of the README's table, and the README.
+MAIN_PAGES = [ROOT / "README.md"] + [
+    ROOT / path
+    for row in ("start", "prepare data", "share")
+    for path in re.findall(r"\(([\w/-]+\.md)\)", README.split(f"\n| {row} |")[1].splitlines()[0])
+]
+FIELDS = {field.name for field in fields(BuildConfig)} - {"sources"}
+
+
+def _used(page: Path, name: str) -> set[str]:
+    """Options of a command in the console blocks of a page, and in its files of a build."""
+    blocks = load(page)
+    shells = [block for block in blocks if block.language == "console"]
+    text = "\n".join(
+        each.text.replace("\\\n", " ") for shell in shells for each in shell.commands()
+    )
+    typed = re.findall(rf"packprep {name}\b([^|;&\n]*)", text)
+    files = [yaml.safe_load(block.text) for block in blocks if block.language == "yaml"]
+    keys = FIELDS & {str(key).replace("-", "_") for file in files for key in file}
+    flags = {flag for words in typed for flag in re.findall(r"(?<!\S)--?[a-z][a-z-]*", words)}
+    return flags | {"--" + key.replace("_", "-") for key in keys if name == "build"}
+
+
+@pytest.mark.parametrize("page", MAIN_PAGES, ids=_names)
+def test_the_short_help_has_every_option_that_a_main_page_uses(page: Path) -> None:
+    assert _used(page, "build")
+    for name in ("build", "plan"):
+        listed = re.findall(r"(?<![\w-])--?\w[\w-]*", run(name, "-h").out.replace("[no-]", ""))
+        assert _used(page, name) <= set(listed)
