@@ -279,3 +279,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "rwkv": {"attention_hidden_size": 32},
     "xlstm": {},
 }
+
+# Axolotl's SUPPORTED_MULTIPACK_MODEL_TYPES, without gemmoe, which is not in transformers.
+PACKED_BY_AXOLOTL = """
+afmoe apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 falcon gemma gemma2 gemma3 gemma3_text
+glm glm4 gpt_oss granite granitemoe granitemoehybrid granitemoeshared hunyuan_v1_dense
+hunyuan_v1_moe lfm2 lfm2_moe llama llama4 ministral ministral3 mistral mixtral mllama_text_model
+olmo olmo2 olmo3 phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3 starcoder2
+"""

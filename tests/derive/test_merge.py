@@ -1,7 +1,6 @@
 """Several outputs as one: their packs in order, under one account."""
 
 import json
-import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -105,6 +104,15 @@ def test_merging_merged_outputs_lists_every_build_once(zoo: Zoo, tmp_path: Path)
     merge(parts[:2], tmp_path / "ab")
     nested, flat = merge([tmp_path / "ab", parts[2]], tmp_path / "x"), merge(parts, tmp_path / "y")
     assert nested.data == flat.data
+
+
+def test_one_merge_with_all_changes_is_a_merge_for_each(zoo: Zoo, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"materialize": "shards", "names": "hf"}
+    merge([zoo["index"]], tmp_path / "a", **changes)
+    merge([tmp_path / "a"] * 2, tmp_path / "aa")
+    stepwise = merge([tmp_path / "aa"], tmp_path / "cut", shard_size=5_000)
+    at_once = merge([zoo["index"]] * 2, tmp_path / "all", **changes, shard_size=5_000)
+    assert at_once.data == stepwise.data
 
 
 def test_shards_that_stay_the_same_are_linked_and_others_are_written(
@@ -234,11 +242,13 @@ def test_a_stopped_merge_writes_only_the_shards_that_are_missing(
 def test_an_unfinished_merge_of_other_outputs_is_discarded_with_overwrite_only(
     zoo: Zoo, tmp_path: Path
 ) -> None:
-    with disk_fails(signing, "write_manifest"):
-        merge([zoo["text"]] * 2, tmp_path / "all")
+    for name, folder in (("text", "all"), ("index", "index")):
+        with disk_fails(signing, "write_manifest"):
+            merge([zoo[name]] * 2, tmp_path / folder)
+    merge([zoo["index"]] * 2, tmp_path / "index")  # whose token files are there
+    assert verify(tmp_path / "index").sound
     with pytest.raises(ConfigError, match=r"is an unfinished build .*add --overwrite"):
         merge([zoo["split"]], tmp_path / "all")
     merge([zoo["split"]], tmp_path / "all", overwrite=True)
     check_concatenation([zoo["split"]], tmp_path / "all")
-    shutil.rmtree(tmp_path / "all")
-    assert not any(tmp_path.iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "index"]

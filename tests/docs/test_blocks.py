@@ -35,25 +35,6 @@ def test_a_block_that_would_not_run_is_refused(page: str, words: str) -> None:
         check_page(blocks_of(page, "page.md"))
 
 
-def test_shell_and_python_keep_their_state_and_what_is_not_run_leaves_no_trace(
-    tmp_path: Path,
-) -> None:
-    folder = run(
-        tmp_path,
-        '```python file="src/a.py"\nprint("hello")\n```\n\n```python\nx = 2\n```\n\n'
-        "```console\n$ python src/a.py\nhello\n$ pip install 'packprep[ray,s3]' numpy  # words\n"
-        "$ mkdir new && cd new\n$ name=file\n$ (exit 3)\n$ echo $?\n3\n```\n\n"
-        '```console not-run="of a test"\n$ touch there\n```\n\n'
-        '```console exit="2"\n$ echo 40 > $name\n$ cat $name\n40\n$ (exit 2)\n```\n\n'
-        '```python\nprint(x + int(open("new/file").read()))\n```\n\n'
-        '```text output="above"\n42\n```\n'
-        "```python\nimport urllib.request\ntry:\n    urllib.request.urlopen('http://example.org')\n"
-        'except OSError as error:\n    print(error)\n```\n\n```text output="above"\n'
-        "<urlopen error [Errno 111] Connection refused>\n```\n",
-    )
-    assert {path.name for path in folder.rglob("*")} == {"src", "a.py", "new", "file"}
-
-
 @pytest.mark.parametrize(
     ("page", "part"),
     [

@@ -17,9 +17,9 @@ from packprep.schemas import check_files, read_manifest
 from packprep.schemas.canonical import file_digest
 from packprep.sources import units
 from packprep.sources.reading import read_rows
-from packprep.support.errors import ConfigError, StoppedError
+from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.tokens import token_files
-from tests.helpers.corpus import RecordedProgress, build_options, disk_fails, texts
+from tests.helpers.corpus import RecordedProgress, build_options, disk_fails, texts, write_jsonl
 from tests.helpers.errors import refused
 
 Undisturbed = Callable[..., dict[str, Any]]
@@ -177,6 +177,20 @@ def test_text_that_is_tokenized_is_not_read_again(
     data = resumed(corpus)[0]
     assert opened == ["1.jsonl", "2.jsonl"]
     assert data == undisturbed()
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_bad_row_costs_no_work_if_it_is_skipped_and_starts_over_if_it_is_mended(
+    corpus: dict[str, Any], tmp_path: Path, undisturbed: Undisturbed, mended: bool
+) -> None:
+    write_jsonl(tmp_path / "2.jsonl", [*texts(40, seed=2), {"text": 7}])
+    with refused(InputError, "2.jsonl row 40"):
+        build(BuildConfig(**corpus))
+    if mended:
+        write_jsonl(tmp_path / "2.jsonl", texts(40, seed=2))
+    data, said = resumed(corpus, on_error="stop" if mended else "skip")
+    assert data["splits"] == undisturbed()["splits"]
+    assert ("2.jsonl changed" if mended else "resuming after ") in said
 
 
 def test_too_little_memory_for_a_window_keeps_the_tokens(

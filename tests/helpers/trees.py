@@ -69,7 +69,7 @@ def answer_rows(groups: int) -> list[dict[str, Any]]:
                     "ids": ids,
                     "mask": [0] * len(prompt) + [1] * len(answer),
                     "prompt": group,
-                    "set": group % 3,
+                    "set": (group + number) % 3,
                     "quality": number / 8,
                     "weights": [place / 4 for place in range(len(ids))],
                 }

@@ -22,6 +22,7 @@ from tests.helpers import warm
 from tests.helpers.corpus import save_tokenizer
 from tests.helpers.tiny_shards import Row, row_of, write_output
 from tests.helpers.torch_models import VOCABULARY, documents, skip_without, tiny_llama
+from tests.windows.test_pairs import build_ids
 
 from .test_trainers import ROOT, losses_in
 
@@ -142,25 +143,44 @@ def test_log_probabilities_in_chunks_give_what_logits_give(shards: PackedShards)
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of the libraries' own making
-def test_sums_are_those_of_trls_dpo_on_padded_rows(shards: PackedShards) -> None:
-    """TRL's own collator and log-probabilities, on the same prompts and answers as rows."""
+def test_sums_and_gradients_of_packs_are_those_of_trls_dpo_on_padded_rows(
+    shards: PackedShards, tmp_path: Path
+) -> None:
+    """TRL's own collator and log-probabilities, on the same prompts and answers as rows.
+
+    Of packs written here, and of a build of these rows.
+    """
     trainer = pytest.importorskip("trl.trainer.dpo_trainer")
     from trl.trainer.utils import add_fused_lm_head
 
     sides = {side[:2]: side for pack in PACKS for side in pack}
     rows = []
-    for pair in PAIRS:
+    for pair in sorted(PAIRS):
         chosen, rejected, prompt = (*(ids_of(sides[pair, n]) for n in (0, 1)), sides[pair, 0][2])
         answers = {"chosen_ids": chosen[prompt:], "rejected_ids": rejected[prompt:]}
         rows.append({"prompt_ids": chosen[:prompt], **answers})
     inputs = trainer.DataCollatorForPreference(pad_token_id=0)(rows)
     labels = inputs["input_ids"].masked_fill(inputs.pop("completion_mask") == 0, -100)
     model = tiny_llama()
-    ours = packed(model, batches_of(shards)[0])
+    built = build_ids(
+        tmp_path / "rows", [row | {"margin": 0.5} for row in rows], vocab_size=VOCABULARY
+    )
+    ours = [packed(model, batches_of(x, len(x))[0]) for x in (shards, PackedShards(built))]
     add_fused_lm_head(model)
-    theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs
-    both = torch.cat([ours.chosen, ours.rejected])
-    torch.testing.assert_close(both, theirs.sum(dim=1), atol=1e-4, rtol=1e-5)
+    theirs = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs.sum(1)
+    wanted = gradients_of_dpo(model, theirs)
+    for each in ours:
+        order = each.pair_ids.argsort()
+        both = torch.cat([each.chosen[order], each.rejected[order]])
+        torch.testing.assert_close(both, theirs, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(gradients_of_dpo(model, both), wanted, atol=1e-5, rtol=1e-4)
+
+
+def gradients_of_dpo(model: Any, sums: torch.Tensor) -> Any:
+    """Gradients of the loss, with a reference that gives every side the same probability."""
+    chosen, rejected = sums.chunk(2)
+    loss = -torch.nn.functional.logsigmoid(0.1 * (chosen - rejected)).mean()
+    return torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)
 
 
 @st.composite

@@ -6,6 +6,7 @@ Every strategy against its reference, every constraint, every order, every wrong
 import hashlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -195,11 +196,13 @@ DIGESTS = {
 
 
 @every_strategy
-def test_plans_are_the_same_on_every_machine(strategy: str) -> None:
+def test_plans_are_the_same_on_every_machine_and_in_any_thread(strategy: str) -> None:
     """Pinned: another digest means other bytes for every dataset built with these settings."""
     lengths = (np.arange(1000) * 7919 % 241 + 1).astype(np.int32)
-    order = pack_lengths(lengths, 512, strategy, 3).order.astype("<i8")
-    assert hashlib.sha256(order.tobytes()).hexdigest()[:8] == DIGESTS[strategy]
+    with ThreadPoolExecutor(4) as threads:
+        plans = [*threads.map(lambda _: pack_lengths(lengths, 512, strategy, 3), range(4))]
+    orders = (plan.order.astype("<i8").tobytes() for plan in plans)
+    assert {hashlib.sha256(order).hexdigest()[:8] for order in orders} == {DIGESTS[strategy]}
 
 
 def test_shuffling_of_documents_and_of_packs_is_fair() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packprep.packing.api import pack_lengths
 from packprep.packing.bounds import feasible_bound, lower_bound
-from packprep.packing.order import emptiest, sequence
+from packprep.packing.order import sequence
 from packprep.packing.plan import PackPlan
 from packprep.packing.repack import exchanged
 from packprep.packing.strategies import NO_LIMIT, STRATEGIES, Items
@@ -179,13 +179,6 @@ def test_length_order_puts_the_longest_first_and_input_order_keeps_the_order_of_
     assert sequence("length", times, longest, cost, 0, 8).tolist() == [1, 2, 2, 0, 0]
     assert sequence("input", times, longest, cost, 0, 8).tolist() == [0, 0, 1, 2, 2]
     assert sorted(sequence("shuffle", times, longest, cost, 0, 8).tolist()) == [0, 0, 1, 2, 2]
-
-
-def test_emptiest_returns_the_packs_to_drop() -> None:
-    fills = np.array([8, 3, 8, 3, 5])
-    assert emptiest(fills, 0).tolist() == []
-    assert emptiest(fills, 1).tolist() == [3]
-    assert emptiest(fills, 3).tolist() == [1, 3, 4]
 
 
 # As many documents of a length as in short texts: many of 100 tokens, one of 900.

@@ -108,15 +108,11 @@ def contents(directory: Path) -> dict[str, str]:
     return {str(path.relative_to(directory)): file_digest(path) for path in files}
 
 
-@pytest.mark.parametrize("name", DIGESTS)
+@pytest.mark.parametrize("name", sorted({*DIGESTS} | {path.name for path in GOLDEN.iterdir()}))
 def test_a_golden_output_is_as_it_was_written(name: str) -> None:
     manifest = read_manifest(GOLDEN / name)
     assert manifest.sha256 == DIGESTS[name]
     assert check_files(GOLDEN / name, manifest, "sha256") == []
-
-
-def test_every_golden_output_is_pinned() -> None:
-    assert sorted(path.name for path in GOLDEN.iterdir()) == sorted(DIGESTS)
 
 
 def test_the_same_values_are_written_as_the_same_bytes_today(tmp_path: Path) -> None:

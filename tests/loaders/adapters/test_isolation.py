@@ -21,6 +21,7 @@ from packprep.loaders import to_hf, to_hf_4d, to_llama_factory, verify_isolation
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts" / "checks"))
 
 import families  # noqa: E402
+import family_sizes  # noqa: E402
 
 PAGE = (Path(__file__).parents[3] / "docs" / "train" / "isolation.md").read_text()
 LENGTHS = [37, 1, 50, 40]
@@ -172,6 +173,11 @@ QUICK += ["gemma3", "llama4", "mllama_text_model", "deepseek_v3", "deepseek_v4",
 def test_the_page_of_families_shows_what_is_measured_now(family: str) -> None:
     measured = [re.sub(r"leak [\d.]+", "leak", cell) for cell in families.row(family)]
     assert measured == in_the_page(family)
+
+
+def test_the_page_has_every_family_of_the_script_and_every_type_that_axolotl_packs() -> None:
+    named = [*family_sizes.FAMILIES, *family_sizes.PACKED_BY_AXOLOTL.split()]
+    assert all(map(in_the_page, named))
 
 
 def test_models_that_read_seq_idx_are_told_what_they_lack(batch: PackedBatch) -> None:
