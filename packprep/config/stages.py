@@ -24,7 +24,7 @@ class Reading:
     # A dict has options of the source, see mix.py.
     sources: Sequence[str | PathLike[str] | Mapping[str, Any]] = option(
         (),
-        "Files, globs, directories, - for stdin, or a hub dataset.",
+        "Files, globs, folders, - for stdin, a hub dataset.",
         "SOURCE",
         identity=False,
         common=True,
@@ -56,7 +56,7 @@ class Reading:
     )
     weights: Sequence[str | float] = option(
         (),
-        "Make a mix: the share of tokens from each source, such as 50,30,20.",
+        "Make a mix: shares of tokens by source, such as 50,30,20.",
         "W,W,...",
         identity=False,
         common=True,
@@ -69,8 +69,8 @@ class Reading:
     )
     phases: Sequence[Mapping[str, Any]] = option(
         (),
-        "Parts of the output, one after another, each with tokens, weights and max_length of its "
-        "own; in a YAML file a list of tables.",
+        "Parts of the output, one after another; each has tokens, weights and max_length of "
+        "its own. In a YAML file, a list of tables.",
         "JSON",
         identity=False,
         common=True,
@@ -112,15 +112,15 @@ class Parsing:
     )
     text_template: str | None = option(
         None,
-        'Build the text from several columns: "{title}\\n\\n{body}".',
+        'Text of several columns: "{title}\\n\\n{body}".',
         "TEMPLATE",
         per_source=True,
         common=True,
     )
     messages_column: str | None = option(
         None,
-        "Column with conversations, instead of text; auto finds it, or a prompt and a response "
-        "column.",
+        "Column with conversations, or auto to find it; a prompt and a response column are found "
+        "too.",
         "COLUMN",
         common=True,
     )
@@ -198,9 +198,9 @@ class Parsing:
     )
     turns: Literal["row", "each", "auto"] = option(
         "row",
-        "Documents of a conversation: row makes one. each makes one per turn of the assistant, up "
-        "to that turn, and trains only it. auto does so for rows in which the chat template "
-        "changes earlier turns.",
+        "Make a document of a conversation, or of each turn; each goes up to a turn of the "
+        "assistant, and trains only it. auto does so for rows in which the chat template changes "
+        "earlier turns.",
         common=True,
     )
     max_turns: int | None = option(
@@ -248,7 +248,7 @@ class Tokenizing:
 
     tokenizer: Any = option(
         None,
-        "A tokenizer.json, a directory that has one, or a hub name.",
+        "A tokenizer.json, its directory, or a hub name.",
         "PATH|NAME",
         identity=False,
         common=True,
@@ -284,7 +284,7 @@ class Tokenizing:
         "JSON",
     )
     train_on: Literal["assistant", "last-turn", "all"] = option(
-        "assistant", "Turns of a conversation to train on.", common=True
+        "assistant", "Turns to train on.", common=True
     )
     train_fields: Sequence[str] = option(
         TRAIN_FIELDS,
@@ -293,7 +293,7 @@ class Tokenizing:
     )
     vocab_size: int | None = option(
         None,
-        "Size of the vocabulary: token ids are below N; needs --input-ids-column.",
+        "Size of the vocabulary; token ids are below N. Needs --input-ids-column.",
         least=1,
         common=True,
     )
@@ -317,7 +317,7 @@ class Cutting:
     """Decides how documents are filtered and cut."""
 
     max_length: int = option(
-        4096, "Tokens per pack, at least 2: 4096 or 4Ki.", least=2, common=True
+        4096, "Tokens per pack; at least 2, such as 8192 or 8Ki.", least=2, common=True
     )
     strategy: StrategyName = option(
         "best_fit",
@@ -326,7 +326,7 @@ class Cutting:
     )
     overflow: Literal["split", "truncate", "drop", "error"] = option(
         "split",
-        "What to do with a document longer than max_length; for pairs the default is truncate.",
+        "What to do with longer documents; for pairs the default is truncate.",
         common=True,
     )
     stride: int = option(0, "Tokens that consecutive pieces of a split document share.", least=0)
@@ -348,8 +348,8 @@ class Cutting:
     max_document_tokens: int | None = option(None, "Drop documents with more text tokens.", least=0)
     share_prefixes: bool = option(
         False,
-        "Write tokens with which several segments of a row begin once, as a tree: turns of a "
-        "conversation, sides of a pair.",
+        "Write a prefix that segments of a row share once; turns of a conversation or sides of "
+        "a pair become a tree.",
         common=True,
     )
     min_shared: int = option(16, "share-prefixes: share prefixes of at least N tokens.", least=1)
@@ -425,7 +425,7 @@ class Writing:
     )
     repack: bool = option(
         False,
-        "Pack the documents again for each epoch, so that they get other neighbours.",
+        "Pack the documents again for each epoch; they get other neighbours.",
         common=True,
     )
     packs_multiple_of: int = option(
@@ -454,15 +454,15 @@ class Writing:
     )
     materialize: Literal["auto", "shards", "index"] = option(
         "auto",
-        "Write the tokens of the packs, or an index: their plan, which points into token files. "
-        "auto is index for several epochs, else shards.",
+        "Write the tokens of the packs, or an index; an index is their plan, which points into "
+        "token files. auto is index for several epochs, else shards.",
         added="shards",
         common=True,
     )
     shard_size: int = option("500MB", "Size of one shard.", "SIZE", size=True, least=1)
     holdout: float = option(
         0.0,
-        "Share of documents for a validation split, such as 0.01 or 1%; DIR becomes a DatasetDict.",
+        "Share of documents for a validation split: 0.01 or 1%; DIR becomes a DatasetDict.",
         "SHARE",
         common=True,
     )
@@ -479,7 +479,7 @@ class Running:
         common=True,
     )
     keep_tokens: str | None = option(
-        None, "Token store: directory that keeps tokens for later builds.", "DIR", common=True
+        None, "Token store: folder that keeps tokens for later builds.", "DIR", common=True
     )
     num_proc: int = option(
         usable_cores().value, "CPU cores to use; does not change the output.", least=1
@@ -526,8 +526,7 @@ class Command:
     )
     overwrite: bool = option(
         False,
-        "Replace an output, or discard an unfinished one, of other settings; in a store, only an "
-        "unfinished one.",
+        "Replace an output of other settings, finished or not; in a store, only an unfinished one.",
         common=True,
     )
     append: bool = option(

@@ -38,3 +38,4 @@ def test_the_short_help_fits_a_screen_or_two_and_the_long_one_has_every_option(n
         assert heads == [title for title in TITLES if title in heads]
     assert heads == TITLES  # of the long one
     assert len(options_on(short)) <= 30
+    assert len(short.splitlines()) <= 75

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -74,9 +75,9 @@ def _make_option(field: "dataclasses.Field[Any]") -> _Option:
         metavar = "|".join(choices)
         settings["shell_complete"] = of_names(choices)
         if len(metavar) > 15:
-            first, _, rest = text.partition(". ")
-            metavar = "NAME"
-            text = f"{first.removesuffix('.')}: {', '.join(choices)}. {rest}".rstrip()
+            first, *rest = re.split(r"(?<=[.;]) ", text, maxsplit=1)
+            metavar, end = "NAME", first[-1]
+            text = " ".join([f"{first[:-1]}: {', '.join(choices)}{end}", *rest])
     else:
         settings["type"] = str  # values.py converts numbers too, from any source of options
     if field.name == "carry":
