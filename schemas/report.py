@@ -10,11 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+Counts = dict[str, int]
+"""A table of whole numbers; report.schema.json has its keys and what they count."""
+
 
 class Ledger(TypedDict):
     """Tokens by what became of them: the equation that `check_ledger` checks.
 
-    shared: only if rows share prefixes.
+    shared: only if rows share prefixes. bos_added, eos_added: special tokens that the build added,
+    in the ledger of all sources.
     """
 
     tokens_in: int
@@ -23,15 +27,10 @@ class Ledger(TypedDict):
     filler: int
     tokens_packed: int
     truncated: int
-    dropped: dict[str, int]
+    dropped: Counts
     shared: NotRequired[int]
-
-
-class TotalLedger(Ledger):
-    """The ledger of all sources, with the special tokens that the build added."""
-
-    bos_added: int
-    eos_added: int
+    bos_added: NotRequired[int]
+    eos_added: NotRequired[int]
 
 
 # "in" is a keyword, so this one cannot be a class statement.
@@ -40,8 +39,8 @@ DocumentCounts = TypedDict(
     {
         "in": int,
         "empty": int,
-        "skipped": dict[str, int],
-        "dropped": dict[str, int],
+        "skipped": Counts,
+        "dropped": Counts,
         "cut": int,
         "cut_characters": int,
     },
@@ -52,87 +51,40 @@ skipped: rows by reason. dropped: by reason. cut: documents with shortened text.
 """
 
 
-class LeftOutText(TypedDict):
-    """Size of text. tokens: of the texts encoded alone."""
-
-    characters: int
-    tokens: int
-
-
-class ReportLeftOut(LeftOutText):
+class ReportLeftOut(TypedDict):
     """Text of messages that the chat template does not write.
 
-    It is in no ledger, since it was never rendered. documents: rows with such text. fields: by
-    field of the messages.
+    It is in no ledger, since it was never rendered. documents: rows with such text. characters,
+    tokens: of the texts, encoded alone. fields: both, by field of the messages.
     """
 
     documents: int
-    fields: dict[str, LeftOutText]
-
-
-class ReportGroupsApart(TypedDict):
-    """Groups of `group_prefix` with rows in several windows or splits, and all their rows."""
-
-    groups: int
-    rows: int
-
-
-class ReportTurns(TypedDict):
-    """Rows of conversations and the documents of their turns.
-
-    split_rows: rows with a document per turn; the others are one document. same_text_rows: rows
-    that stay one although a later rendering differs, since no text of a message does.
-    without_turn: rows without a turn of the assistant. at_text: turns trained from their own text
-    on, as they do not begin with their generation prompt. earlier: turns before the last max_turns.
-    behind_rows, behind_characters: rows with text behind their last turn, and that text; it is in
-    no document.
-    """
-
-    rows: int
-    documents: int
-    split_rows: int
-    same_text_rows: int
-    without_turn: int
-    at_text: int
-    earlier: int
-    behind_rows: int
-    behind_characters: int
-
-
-class DocumentsPerPack(TypedDict):
-    """Percentiles of the documents and pieces in a pack."""
-
-    p50: int
-    p95: int
-    max: int
-
-
-class ReportSplit(TypedDict):
-    """Counts of one split."""
-
-    packs: int
-    segments: int
+    characters: int
     tokens: int
+    fields: dict[str, Counts]
 
 
-class ReportWindow(ReportSplit):
-    """One window: the documents that were planned together."""
+class ReportWindow(TypedDict):
+    """One window: the documents that were planned together, with the figures of its plan.
+
+    epoch, phase, max_length: only if there are several epochs, or phases.
+    """
 
     window: int
     split: str
+    packs: int
+    segments: int
+    tokens: int
     bound: int
     gap: int
-    bias: float
-    straggler: float
-    epoch: NotRequired[int]  # where documents are packed for several
-    phase: NotRequired[int]  # where there are phases
+    epoch: NotRequired[int]
+    phase: NotRequired[int]
     max_length: NotRequired[int]
 
 
-class ReportEpoch(TypedDict):
-    """Figures of the packing of one epoch. Its tokens balance."""
+class ReportFigures(TypedDict):
+    """Figures of packs: of all, or of those of one epoch. Rows without labels have no loss."""
 
-    epoch: int
     tokens: Ledger
     packs: int
     segments: int
@@ -144,24 +96,27 @@ class ReportEpoch(TypedDict):
     straggler: float
 
 
-class Rates(TypedDict):
-    """Shares of the documents with tokens that begin with BOS and that end with EOS.
+class ReportEpoch(ReportFigures):
+    """Figures of the packing of one epoch. Its tokens balance."""
 
-    Older reports have none.
+    epoch: int
+
+
+class SourceAccount(TypedDict):
+    """The account of one input file, or of several.
+
+    bos_rate, eos_rate: shares of the documents with tokens that begin with BOS and that end with
+    EOS; older reports have none. left_out: if rows are conversations. turns: if turns may be
+    documents.
     """
-
-    bos_rate: NotRequired[float]
-    eos_rate: NotRequired[float]
-
-
-class SourceAccount(Rates):
-    """The account of one input file, or of several."""
 
     documents: DocumentCounts
     tokens: Ledger
     segments: int
-    left_out: NotRequired[ReportLeftOut]  # where rows are conversations
-    turns: NotRequired[ReportTurns]  # where turns may be documents
+    bos_rate: NotRequired[float]
+    eos_rate: NotRequired[float]
+    left_out: NotRequired[ReportLeftOut]
+    turns: NotRequired[Counts]
 
 
 class ReportSource(SourceAccount):
@@ -169,33 +124,6 @@ class ReportSource(SourceAccount):
 
     name: str
     label: NotRequired[str]
-
-
-class RepeatedCounts(TypedDict):
-    """Copies beyond the first of documents that a mix draws more than once."""
-
-    documents: int
-    tokens: int
-
-
-class MixedSource(TypedDict):
-    """One source of a mix. asked: weight, epochs or max_tokens, or nothing."""
-
-    name: str
-    asked: dict[str, float]
-    asked_share: float
-    share: float
-    trained_tokens: int
-    epochs: float
-    repeated: RepeatedCounts
-    account: SourceAccount
-
-
-class ReportMix(TypedDict):
-    """Shares asked for and achieved. limited_by: the source that limits the size of the mix."""
-
-    limited_by: str | None
-    sources: list[MixedSource]
 
 
 class PhaseSource(TypedDict):
@@ -207,6 +135,25 @@ class PhaseSource(TypedDict):
     trained_tokens: int
 
 
+class MixedSource(PhaseSource):
+    """One source of a mix. asked: weight, epochs or max_tokens, or nothing.
+
+    repeated: documents and tokens of copies beyond the first of each document.
+    """
+
+    asked: dict[str, float]
+    epochs: float
+    repeated: Counts
+    account: SourceAccount
+
+
+class ReportMix(TypedDict):
+    """Shares asked for and achieved. limited_by: the source that limits the size of the mix."""
+
+    limited_by: str | None
+    sources: list[MixedSource]
+
+
 class ReportPhase(TypedDict):
     """One phase: what was asked for, and the account of its windows."""
 
@@ -214,52 +161,47 @@ class ReportPhase(TypedDict):
     max_length: int
     min_len: int
     max_len: int | None
-    splits: dict[str, ReportSplit]
+    splits: dict[str, Counts]
     packs: int
     utilization: float
     tokens: Ledger
     sources: list[PhaseSource]
 
 
-class SumFigures(Rates):
-    """The numbers that follow from sums over all sources and windows.
+class SumFigures(ReportFigures):
+    """The figures of a report that follow from sums over all sources and windows."""
 
-    Reports of rows without labels have no loss.
-    """
-
-    tokens: TotalLedger
     tokens_lost: int
     tokens_lost_share: float
     max_length: int
-    packs: int
-    segments: int
-    utilization: float
-    loss_tokens: NotRequired[int]
-    loss_utilization: NotRequired[float]
-    bound: int
-    gap: int
     gap_share: float
-    bias: float
-    straggler: float
+    loss_utilization: NotRequired[float]
+    bos_rate: NotRequired[float]
+    eos_rate: NotRequired[float]
 
 
 class InputReport(SumFigures):
-    """The part of a report that the inputs of the build decide."""
+    """The part of a report that the inputs of the build decide.
+
+    documents_per_pack: p50, p95 and max. splits: packs, segments and tokens of each. turns: rows of
+    conversations, and the documents of their turns. groups_apart: groups of `group_prefix` with
+    rows in several windows or splits, and all their rows.
+    """
 
     report_version: int
     documents: DocumentCounts
     straggler_ranks: int
-    documents_per_pack: DocumentsPerPack
-    splits: dict[str, ReportSplit]
+    documents_per_pack: Counts
+    splits: dict[str, Counts]
     windows: list[ReportWindow]
     epochs: NotRequired[list[ReportEpoch]]
     sources: list[ReportSource]
     mix: NotRequired[ReportMix]
     phases: NotRequired[list[ReportPhase]]
-    turns: NotRequired[ReportTurns]
+    turns: NotRequired[Counts]
     left_out: NotRequired[ReportLeftOut]
     left_out_example: NotRequired[str]
-    groups_apart: NotRequired[ReportGroupsApart]
+    groups_apart: NotRequired[Counts]
 
 
 class Report(InputReport):

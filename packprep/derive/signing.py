@@ -16,16 +16,16 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.yaml_file import from_output, to_yaml
 from packprep.derive.parts import OutputPart
 from packprep.derive.shards import link_file
-from packprep.derive.summing import summed, summed_report
+from packprep.derive.summing import summed_report
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.policy import Sources
-from packprep.output.report import percentiles
+from packprep.output.report import percentiles, summed
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import SETTINGS, file_entry, name_shards
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.index_table import TOKENS, joined_tables
 from packprep.schemas.manifest import FileEntry, Manifest
-from packprep.schemas.report import DocumentsPerPack
+from packprep.schemas.report import Counts
 from packprep.schemas.storage.writing import write_file, write_manifest
 
 _REPORT = "report.json"
@@ -171,7 +171,7 @@ def _link_tokens(part: OutputPart, staging: Path) -> list[Path]:
     return linked
 
 
-def _documents_per_pack(parts: Sequence[OutputPart]) -> DocumentsPerPack:
+def _documents_per_pack(parts: Sequence[OutputPart]) -> Counts:
     counts: Counter[int] = Counter()
     for part in parts:
         measured = measure_output(part.source.output).documents_per_pack

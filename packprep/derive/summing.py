@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from packprep.output.report import summed
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES, epoch_figures, figures_of, terms
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.report import DocumentsPerPack, Report, ReportEpoch
+from packprep.schemas.report import Counts, Report, ReportEpoch
 
 _ADDED = ("documents", "tokens", "splits", "seconds")
 
 
 def summed_report(
     reports: Sequence[Report],
-    documents_per_pack: DocumentsPerPack,
+    documents_per_pack: Counts,
     entries: Sequence[Mapping[str, Any]],
 ) -> Report:
     """Merge the report.json of several outputs, in order.
@@ -94,15 +95,3 @@ def _packed(figures: Report | ReportEpoch, max_length: int) -> Sums:
         bound=figures["bound"],
     )
     return replace(sums, measured=terms(figures, sums))
-
-
-def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum of numbers key by key, in nested tables too; a missing key counts as nothing.
-
-    Example: [{"a": 1, "b": {"c": 2}}, {"a": 3}] -> {"a": 4, "b": {"c": 2}}
-    """
-    total: dict[str, Any] = {}
-    for key in dict.fromkeys(key for table in tables for key in table):
-        values = [table[key] for table in tables if key in table]
-        total[key] = summed(values) if isinstance(values[0], Mapping) else sum(values)
-    return total

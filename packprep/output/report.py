@@ -16,18 +16,15 @@ from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Sums
 from packprep.packing.figures import epoch_figures, figures_of, terms
 from packprep.schemas.report import (
+    Counts,
     DocumentCounts,
-    DocumentsPerPack,
     InputReport,
-    LeftOutText,
     MixedSource,
     PhaseSource,
     ReportEpoch,
     ReportLeftOut,
     ReportMix,
     ReportPhase,
-    ReportSplit,
-    ReportTurns,
     ReportWindow,
     SourceAccount,
 )
@@ -130,12 +127,11 @@ class Account:
 
     def by_epoch(self, max_length: int) -> list[ReportEpoch]:
         """Figures of each epoch."""
-        return [self._of_epoch(epoch, max_length) for epoch in range(len(self.epochs))]
-
-    def _of_epoch(self, epoch: int, max_length: int) -> ReportEpoch:
-        windows = [window for window in self.windows if window["epoch"] == epoch]
-        packs = [_packs_of(window, max_length) for window in windows]
-        return epoch_figures(Sums.total([*self.epochs[epoch], *packs]), epoch)
+        packs = [(window["epoch"], _packs_of(window, max_length)) for window in self.windows]
+        return [
+            epoch_figures(Sums.total([*sums, *(of for at, of in packs if at == epoch)]), epoch)
+            for epoch, sums in enumerate(self.epochs)
+        ]
 
     def once(self, numbers: Iterable[int]) -> Sums:
         """Sums of some sources in which each document counts once: those of the first epoch."""
@@ -182,7 +178,7 @@ def make_report(
     }
     report: InputReport = {
         "report_version": 1,
-        "documents": _sum_documents(by_source),
+        "documents": cast("DocumentCounts", summed([table["documents"] for table in by_source])),
         **figures_of(account.total(config.max_length)),  # type: ignore[typeddict-item]  # no mix
         "straggler_ranks": config.balance_ranks,
         "documents_per_pack": percentiles(account.segments_per_pack),
@@ -276,23 +272,22 @@ def _of_source(
     return account
 
 
-def _turns(rows: int, counts: "Sequence[TurnCounts]") -> ReportTurns:
+def _turns(rows: int, counts: "Sequence[TurnCounts]") -> Counts:
     """Rows and the documents of their turns."""
-    return {"rows": rows, **vars(sum(counts, TurnCounts()))}  # type: ignore[typeddict-item]
+    return {"rows": rows, **vars(sum(counts, TurnCounts()))}
 
 
 def _left_out(counts: "Sequence[LeftOutCount]") -> ReportLeftOut:
     """Text of messages that the chat template does not write."""
-    fields: dict[str, LeftOutText] = {}
+    fields: dict[str, Counts] = {}
     for count in counts:
         for name, (characters, tokens) in count.fields.items():
-            sums = fields.setdefault(name, {"characters": 0, "tokens": 0})
-            sums["characters"] += characters
-            sums["tokens"] += tokens
+            text = {"characters": characters, "tokens": tokens}
+            fields[name] = summed([text, fields.get(name, {})])
     return {
         "documents": sum(count.documents for count in counts),
-        "characters": sum(sums["characters"] for sums in fields.values()),
-        "tokens": sum(sums["tokens"] for sums in fields.values()),
+        "characters": sum(text["characters"] for text in fields.values()),
+        "tokens": sum(text["tokens"] for text in fields.values()),
         "fields": dict(sorted(fields.items())),
     }
 
@@ -363,20 +358,19 @@ def _of_phase(phase: PhaseAccount, sources: Sequence[Mapping[str, Any]]) -> Repo
     }
 
 
-def _sum_documents(by_source: Sequence[SourceAccount]) -> DocumentCounts:
-    tables = [source["documents"] for source in by_source]
-    total: dict[str, Any] = {
-        key: sum(table[key] for table in tables) for key in ("in", "empty", "cut", "cut_characters")
-    }
-    for key in ("skipped", "dropped"):
-        counts: Counter[str] = Counter()
-        for table in tables:
-            counts.update(table[key])
-        total[key] = dict(sorted(counts.items()))
-    return cast("DocumentCounts", total)
+def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum of numbers key by key, in nested tables too, sorted; a missing key counts as nothing.
+
+    Example: [{"a": 1, "b": {"c": 2}}, {"a": 3}] -> {"a": 4, "b": {"c": 2}}
+    """
+    total: dict[str, Any] = {}
+    for key in sorted({key for table in tables for key in table}):
+        values = [table[key] for table in tables if key in table]
+        total[key] = summed(values) if isinstance(values[0], Mapping) else sum(values)
+    return total
 
 
-def percentiles(counts: Counter[int]) -> DocumentsPerPack:
+def percentiles(counts: Counter[int]) -> Counts:
     """p50, p95 and max of segments per pack, from how often each number occurs."""
     if not counts:
         return {"p50": 0, "p95": 0, "max": 0}
@@ -386,11 +380,12 @@ def percentiles(counts: Counter[int]) -> DocumentsPerPack:
     return {"p50": p50, "p95": p95, "max": int(values[-1])}
 
 
-def _splits(windows: Sequence[ReportWindow]) -> dict[str, ReportSplit]:
-    splits: dict[str, ReportSplit] = {}
-    for window in windows:
-        counts = splits.setdefault(window["split"], {"packs": 0, "segments": 0, "tokens": 0})
-        counts["packs"] += window["packs"]
-        counts["segments"] += window["segments"]
-        counts["tokens"] += window["tokens"]
-    return splits
+def _splits(windows: Sequence[ReportWindow]) -> dict[str, Counts]:
+    """Sums of the windows of each split."""
+    return {
+        split: {
+            key: sum(window[key] for window in windows if window["split"] == split)
+            for key in ("packs", "segments", "tokens")
+        }
+        for split in dict.fromkeys(window["split"] for window in windows)
+    }
