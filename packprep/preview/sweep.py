@@ -23,11 +23,11 @@ from packprep.output.shard_writer import ShardLayout
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES
 from packprep.preview.output_bytes import output_bytes
-from packprep.preview.window_plan import WindowDocuments, plan_cut
+from packprep.preview.window_plan import WindowDocuments, documents_cut, window_sums
 from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
-from packprep.windows.planner import CutWindow, cut_window, remainders
+from packprep.windows.planner import CutWindow, cut_window, plan_cut, remainders, resized
 from packprep.windows.segments import TooLongError
 
 _PLANNED = {row.name: row for row in FIGURES if row.plan is not None}
@@ -144,7 +144,6 @@ def _plan_group(
 ) -> Iterator[Row]:
     """Rows of configs that share their segments, which are kept if there is one window."""
     kept: CutWindow | None = None
-    bound: int | None = None
     for config in configs:
         if config.strategy == "balanced" and len(windows) > len(
             {window.split for window in windows}
@@ -161,19 +160,19 @@ def _plan_group(
             changes = _changes(windows, config, tokenizer)
             for window, change in zip(windows, changes, strict=True):
                 cut = kept or cut_window(window.documents, tokenizer, config)
-                plan = plan_cut(cut, window, config, bound)
-                if len(windows) == 1:
-                    kept, bound = cut, None if config.strategy == "wrapped" else plan.bound
-                of_window = plan.sums(config, change)
+                kept = cut if len(windows) == 1 else None
+                plan = plan_cut(window.documents, cut, config, window.seed(config))
+                written = resized(plan.packs, change, config)
+                of_window = window_sums(plan, written, config.max_length)
                 sums += of_window
-                divided += plan.cut
+                divided += documents_cut(plan)
                 size += output_bytes(
                     layout,
                     config.shard_size,
                     tokens=of_window.tokens_packed,
                     segments=of_window.segments,
                     packs=of_window.packs,
-                    rows=plan.tree_rows(config, change),
+                    rows=int(written.rows_per_pack.sum()),
                 )
         except TooLongError as error:
             yield Row(**_named(config), problem=f"a document has {error.tokens:,} tokens")
@@ -200,18 +199,18 @@ def _changes(
         return changes
     for split in dict.fromkeys(window.split for window in windows):
         places = [place for place, window in enumerate(windows) if window.split == split]
-        cuts = [cut_window(windows[place].documents, tokenizer, config) for place in places]
-        counts = [
-            len(plan_cut(cut, windows[place], config).packs)
-            for place, cut in zip(places, cuts, strict=True)
-        ]
+        counts = []
+        for place in places:
+            documents, seed = windows[place].documents, windows[place].seed(config)
+            cut = cut_window(documents, tokenizer, config)
+            counts.append(len(plan_cut(documents, cut, config, seed).packs))
         for place, change in zip(places, remainders(counts, config), strict=True):
             changes[place] = change
     return changes
 
 
 def row_of(config: BuildConfig, sums: Sums, cut: int, size: int, seconds: float = 0.0) -> Row:
-    """Row of the sums of all windows. cut: see `Planned`. size: bytes of the shards."""
+    """Row of the sums of all windows. cut: see `documents_cut`. size: bytes of the shards."""
     return Row(
         **_named(config),
         figures={name: row.value(sums) for name, row in _PLANNED.items()},

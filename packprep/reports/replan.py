@@ -18,12 +18,12 @@ from packprep.inspect.histograms import read_windows
 from packprep.output.shard_writer import column_bytes
 from packprep.packing.account import Sums
 from packprep.preview.sweep import Row, row_of
-from packprep.preview.window_plan import of_lengths, plan_cut
+from packprep.preview.window_plan import documents_cut, of_lengths, window_sums
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent
 from packprep.windows.cut import cut_segments
-from packprep.windows.planner import CutWindow
+from packprep.windows.planner import CutWindow, plan_cut
 
 _MOST_EVENED = 250_000  # segments
 # Options that another plan repeats. Filters, and cuts of text, were applied by the build, and
@@ -86,11 +86,12 @@ def replan(
                 continue
             # 0 ends: they matter only for min_document_tokens, and too short documents are gone.
             segments, account = cut_segments(lengths, 0, config, has_bos=True)
-            plan = plan_cut(CutWindow(segments=segments, account=account), window, config)
-            planned = plan.sums(config)
-            shorter = planned.packs * (manifest.max_length - packs.longest)
-            sums[name] += replace(planned, max_length=manifest.max_length, shorter=shorter)
-            divided[name] += plan.cut
+            cut = CutWindow(segments=segments, account=account)
+            plan = plan_cut(window.documents, cut, config, window.seed(config))
+            shorter = len(plan.packs) * (manifest.max_length - packs.longest)
+            planned = window_sums(plan, plan.packs, manifest.max_length)
+            sums[name] += replace(planned, shorter=shorter)
+            divided[name] += documents_cut(plan)
         progress.advance("plan", done, manifest.num_packs, "packs")
     return [
         row_of(

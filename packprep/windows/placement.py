@@ -54,6 +54,16 @@ class Packs:
         packs: Int64 = np.diff(ends[self.offsets])
         return packs
 
+    @property
+    def placed(self) -> NDArray[np.bool_]:
+        """True for segments that are in a pack, [segments]."""
+        real = self.order >= 0
+        if len(real) == len(self.segments) and real.all():
+            return real  # every segment is in one pack
+        placed = np.zeros(len(self.segments), np.bool_)
+        placed[self.order[real]] = True
+        return placed
+
     @cached_property
     def rows_per_pack(self) -> Int64:
         """Rows of the trees of each pack, [packs]; 0 without trees."""

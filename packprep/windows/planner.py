@@ -73,35 +73,42 @@ def plan_window(
         shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
         documents, stored = documents.take(visit.astype(np.int64)), np.argsort(visit)
     cut = cut_window(documents, tokenizer, config)
+    plan = plan_cut(documents, cut, config, seed, planner, mixed, stored)
+    if cut.trees is None and (labels := documents.labels) is not None:
+        return replace(plan, trained=plan.packs.segments.trained(labels, config))
+    return plan
+
+
+def plan_cut(
+    documents: Documents,
+    cut: "CutWindow",
+    config: BuildConfig,
+    seed: int,
+    planner: Planner | None = None,
+    mixed: Int64 | None = None,
+    stored: Int64 | None = None,
+) -> WindowPlan:
+    """Plan the segments of one window, which several strategies may share.
+
+    mixed: see `plan_window`. stored: the stored order of shuffled documents. Labels are counted
+    for trees only.
+    """
     segments, account, plan = plan_segments(documents, cut, config, seed, planner)
     if mixed is not None and config.order == "shuffle" and mixed.any():
         plan = _interleaved(plan, mixed[documents.source[segments.document]], int(mixed.max()) + 1)
-    trained = cut.trained
-    if cut.trees is None and (labels := documents.labels) is not None:
-        trained = segments.trained(labels, config)
-    return WindowPlan(
-        packs=packs_of(documents, segments, plan, cut.trees, config, seed),
-        planned=plan.num_packs,
-        account=account,
-        trained=trained,
-        bound=plan.bound,
-        measured=measure(plan, documents, account, config, stored),
-    )
-
-
-def measure(
-    plan: PackPlan,
-    documents: Documents,
-    account: DocumentAccount,
-    config: BuildConfig,
-    stored: Int64 | None = None,
-) -> dict[str, float]:
-    """Figures of a planned window, by name. stored: the stored order of shuffled documents."""
     kept = documents.length
     if account.dropped:
         kept = np.where(np.sum([*account.dropped.values()], axis=0) < kept, kept, np.int32(0))
     kept = kept if stored is None else kept[stored]
-    return window_figures(PlannedWindow(plan, kept, config.balance_ranks, config.cost()))
+    window = PlannedWindow(plan, kept, config.balance_ranks, config.cost())
+    return WindowPlan(
+        packs=packs_of(documents, segments, plan, cut.trees, config, seed),
+        planned=plan.num_packs,
+        account=account,
+        trained=cut.trained,
+        bound=plan.bound,
+        measured=window_figures(window),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,41 +344,49 @@ def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
 
 
 def account_by_source(
-    plan: WindowPlan, tokenizer: Tokenizer, sources: int, written: Packs
+    plan: WindowPlan, tokenizer: Tokenizer | None, sources: int, written: Packs
 ) -> list[Sums]:
     """Account of each source; the last entry is of filler packs.
 
+    tokenizer: its BOS and EOS are looked for in the tokens; None reads none. sources: 1 to sum over
+    all documents.
     written: the packs of the plan that go into shards, with filler packs. Raises ValueError for a
     reason to drop tokens that is not in `Dropped`.
     """
-    documents, account, segments = written.documents, plan.account, written.segments
+    documents, account, lengths = written.documents, plan.account, written.segments.lengths
+    one = sources == 1
+    source_of_segment = documents.source if one else documents.source[written.segments.document]
 
     def by_source(source: NDArray[Any], counts: NDArray[Any]) -> list[int]:
+        if one:
+            return [int(counts.sum(dtype=np.int64))]
         return np.bincount(source, weights=counts, minlength=sources).astype(np.int64).tolist()  # type: ignore[no-any-return]
+
+    def of_documents(counts: NDArray[Any]) -> list[int]:
+        return by_source(documents.source, counts)
+
+    def of_segments(kept: NDArray[np.bool_], counts: NDArray[Any]) -> list[int]:
+        return by_source(source_of_segment, np.where(kept, counts, 0))
 
     has_ids = documents.length > 0
     split = documents.values.get(SPLIT)
     sides = has_ids if split is None else (split > 0).astype(np.int8) + (documents.length > split)
-    in_shards = np.zeros(len(segments), np.bool_)
-    in_shards[written.order[written.order >= 0]] = True
-    of_segment = documents.source[segments.document]
-    counts: dict[str, Any] = {
-        "documents": by_source(documents.source, np.ones(len(documents), np.int8)),
-        "empty": by_source(documents.source, ~has_ids),
-        "tokens_in": by_source(documents.source, documents.length),
-        "truncated": by_source(documents.source, account.truncated),
-        "overlap": by_source(documents.source, account.overlap),
-        "continuation_bos": by_source(documents.source, account.continuation_bos),
-        "shared": [0] * sources
-        if account.shared is None
-        else by_source(documents.source, account.shared),
-        "segments": by_source(of_segment, in_shards),
-        "tokens_packed": by_source(of_segment, np.where(in_shards, written.padded, 0)),
-        "filler": by_source(of_segment, np.where(in_shards, written.padded - segments.lengths, 0)),
+    in_shards = written.placed
+    counts: dict[str, list[Any]] = {
+        "documents": of_documents(np.ones(len(documents), np.int8)),
+        "empty": of_documents(~has_ids),
+        "tokens_in": of_documents(documents.length),
+        "truncated": of_documents(account.truncated),
+        "overlap": of_documents(account.overlap),
+        "continuation_bos": of_documents(account.continuation_bos),
+        "shared": [0] * sources if account.shared is None else of_documents(account.shared),
+        "segments": by_source(source_of_segment, in_shards),
+        "tokens_packed": of_segments(in_shards, written.padded),
+        "filler": of_segments(in_shards, written.padded - lengths),
     }
-    for end, token in tokenizer.ends().items():
+    for end, token in tokenizer.ends().items() if tokenizer else ():
         if token is not None:
-            counts[f"{end}_added"] = by_source(documents.source, sides)
+            counts[f"{end}_added"] = of_documents(sides)
             last = documents.length[has_ids].astype(np.int64) - 1
             outermost = documents.tokens.shifted(
                 has_ids, last if end == "eos" else np.zeros_like(last)
@@ -380,20 +395,14 @@ def account_by_source(
             matches = _matches(token.id, outermost, documents.mapped)
             counts[f"{end}_found"] = by_source(documents.source[has_ids], matches)
     if plan.trained is not None:
-        counts["loss_tokens"] = by_source(of_segment, np.where(in_shards, plan.trained, 0))
-    dropped = {
-        Dropped(reason): by_source(documents.source, lost)
-        for reason, lost in account.dropped.items()
-    }
-    planned = np.zeros(len(segments), np.bool_)
-    planned[plan.packs.order] = True
-    dropped[Dropped.SMALL_PACK] = by_source(of_segment, np.where(planned, 0, segments.lengths))
-    left_over = np.where(planned & ~in_shards, segments.lengths, 0)
-    dropped[Dropped.REMAINDER] = by_source(of_segment, left_over)
-    dropped_documents = {
-        Dropped(reason): by_source(documents.source, lost > 0)
-        for reason, lost in account.dropped.items()
-    }
+        counts["loss_tokens"] = of_segments(in_shards, plan.trained)
+    lost = {Dropped(reason): tokens for reason, tokens in account.dropped.items()}
+    dropped = {reason: of_documents(tokens) for reason, tokens in lost.items()}
+    dropped_documents = {reason: of_documents(tokens > 0) for reason, tokens in lost.items()}
+    if len(plan.packs) < plan.planned:
+        dropped[Dropped.SMALL_PACK] = of_segments(~plan.packs.placed, lengths)
+    if written is not plan.packs:
+        dropped[Dropped.REMAINDER] = of_segments(plan.packs.placed & ~in_shards, lengths)
     fillers = int((written.order < 0).sum())
     return [
         Sums(

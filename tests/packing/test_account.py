@@ -12,12 +12,11 @@ from packprep.config.build_config import BuildConfig
 from packprep.output.report import Account
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.figures import figures_of
-from packprep.preview.window_plan import WindowDocuments, plan_cut
+from packprep.preview.window_plan import window_sums
 from packprep.reports.facts import lost
 from packprep.schemas import check_ledger
 from packprep.windows.planner import (
     account_by_source,
-    cut_window,
     plan_window,
     resized,
     window_seed,
@@ -94,9 +93,7 @@ def test_a_plan_predicts_every_sum_of_the_build(
     built = account.total(config.max_length)
     check_ledger(built.ledger)
 
-    window = WindowDocuments("train", 0, tokenized)
-    cut = cut_window(tokenized, policy, config)
-    predicted = plan_cut(cut, window, config).sums(config, change)
+    predicted = window_sums(plan, written, config.max_length)
     assert predicted.ledger == built.ledger
     built_figures = figures_of(built)
     for name, value in figures_of(predicted).items():
