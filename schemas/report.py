@@ -10,15 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-Counts = dict[str, int]
+CountTable = dict[str, int]
 """A table of whole numbers; report.schema.json has its keys and what they count."""
 
 
 class Ledger(TypedDict):
     """Tokens by what became of them: the equation that `check_ledger` checks.
 
-    shared: only if rows share prefixes. bos_added, eos_added: special tokens that the build added,
-    in the ledger of all sources.
+    shared: only if rows share prefixes.
     """
 
     tokens_in: int
@@ -27,10 +26,15 @@ class Ledger(TypedDict):
     filler: int
     tokens_packed: int
     truncated: int
-    dropped: Counts
+    dropped: CountTable
     shared: NotRequired[int]
-    bos_added: NotRequired[int]
-    eos_added: NotRequired[int]
+
+
+class TotalLedger(Ledger):
+    """The ledger of all sources, with the special tokens that the build added."""
+
+    bos_added: int
+    eos_added: int
 
 
 # "in" is a keyword, so this one cannot be a class statement.
@@ -39,8 +43,8 @@ DocumentCounts = TypedDict(
     {
         "in": int,
         "empty": int,
-        "skipped": Counts,
-        "dropped": Counts,
+        "skipped": CountTable,
+        "dropped": CountTable,
         "cut": int,
         "cut_characters": int,
     },
@@ -61,7 +65,7 @@ class ReportLeftOut(TypedDict):
     documents: int
     characters: int
     tokens: int
-    fields: dict[str, Counts]
+    fields: dict[str, CountTable]
 
 
 class ReportWindow(TypedDict):
@@ -85,7 +89,6 @@ class ReportWindow(TypedDict):
 class ReportFigures(TypedDict):
     """Figures of packs: of all, or of those of one epoch. Rows without labels have no loss."""
 
-    tokens: Ledger
     packs: int
     segments: int
     utilization: float
@@ -100,6 +103,7 @@ class ReportEpoch(ReportFigures):
     """Figures of the packing of one epoch. Its tokens balance."""
 
     epoch: int
+    tokens: Ledger
 
 
 class SourceAccount(TypedDict):
@@ -116,7 +120,7 @@ class SourceAccount(TypedDict):
     bos_rate: NotRequired[float]
     eos_rate: NotRequired[float]
     left_out: NotRequired[ReportLeftOut]
-    turns: NotRequired[Counts]
+    turns: NotRequired[CountTable]
 
 
 class ReportSource(SourceAccount):
@@ -143,7 +147,7 @@ class MixedSource(PhaseSource):
 
     asked: dict[str, float]
     epochs: float
-    repeated: Counts
+    repeated: CountTable
     account: SourceAccount
 
 
@@ -161,7 +165,7 @@ class ReportPhase(TypedDict):
     max_length: int
     min_len: int
     max_len: int | None
-    splits: dict[str, Counts]
+    splits: dict[str, CountTable]
     packs: int
     utilization: float
     tokens: Ledger
@@ -171,6 +175,7 @@ class ReportPhase(TypedDict):
 class SumFigures(ReportFigures):
     """The figures of a report that follow from sums over all sources and windows."""
 
+    tokens: TotalLedger
     tokens_lost: int
     tokens_lost_share: float
     max_length: int
@@ -191,17 +196,17 @@ class InputReport(SumFigures):
     report_version: int
     documents: DocumentCounts
     straggler_ranks: int
-    documents_per_pack: Counts
-    splits: dict[str, Counts]
+    documents_per_pack: CountTable
+    splits: dict[str, CountTable]
     windows: list[ReportWindow]
     epochs: NotRequired[list[ReportEpoch]]
     sources: list[ReportSource]
     mix: NotRequired[ReportMix]
     phases: NotRequired[list[ReportPhase]]
-    turns: NotRequired[Counts]
+    turns: NotRequired[CountTable]
     left_out: NotRequired[ReportLeftOut]
     left_out_example: NotRequired[str]
-    groups_apart: NotRequired[Counts]
+    groups_apart: NotRequired[CountTable]
 
 
 class Report(InputReport):

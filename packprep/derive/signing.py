@@ -25,7 +25,7 @@ from packprep.output.sign_off import SETTINGS, file_entry, name_shards
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.index_table import TOKENS, joined_tables
 from packprep.schemas.manifest import FileEntry, Manifest
-from packprep.schemas.report import Counts
+from packprep.schemas.report import CountTable
 from packprep.schemas.storage.writing import write_file, write_manifest
 
 _REPORT = "report.json"
@@ -171,7 +171,7 @@ def _link_tokens(part: OutputPart, staging: Path) -> list[Path]:
     return linked
 
 
-def _documents_per_pack(parts: Sequence[OutputPart]) -> Counts:
+def _documents_per_pack(parts: Sequence[OutputPart]) -> CountTable:
     counts: Counter[int] = Counter()
     for part in parts:
         measured = measure_output(part.source.output).documents_per_pack

@@ -1,6 +1,6 @@
 """Account of several outputs together.
 
-Counts are added, shares are computed from the sums, averages are weighted.
+CountTable are added, shares are computed from the sums, averages are weighted.
 """
 
 from collections import Counter
@@ -12,14 +12,14 @@ from packprep.output.report import summed
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES, epoch_figures, figures_of, terms
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.report import Counts, Report, ReportEpoch
+from packprep.schemas.report import CountTable, Report, ReportEpoch
 
 _ADDED = ("documents", "tokens", "splits", "seconds")
 
 
 def summed_report(
     reports: Sequence[Report],
-    documents_per_pack: Counts,
+    documents_per_pack: CountTable,
     entries: Sequence[Mapping[str, Any]],
 ) -> Report:
     """Merge the report.json of several outputs, in order.

@@ -16,7 +16,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Sums
 from packprep.packing.figures import epoch_figures, figures_of, terms
 from packprep.schemas.report import (
-    Counts,
+    CountTable,
     DocumentCounts,
     InputReport,
     MixedSource,
@@ -272,14 +272,14 @@ def _of_source(
     return account
 
 
-def _turns(rows: int, counts: "Sequence[TurnCounts]") -> Counts:
+def _turns(rows: int, counts: "Sequence[TurnCounts]") -> CountTable:
     """Rows and the documents of their turns."""
     return {"rows": rows, **vars(sum(counts, TurnCounts()))}
 
 
 def _left_out(counts: "Sequence[LeftOutCount]") -> ReportLeftOut:
     """Text of messages that the chat template does not write."""
-    fields: dict[str, Counts] = {}
+    fields: dict[str, CountTable] = {}
     for count in counts:
         for name, (characters, tokens) in count.fields.items():
             text = {"characters": characters, "tokens": tokens}
@@ -370,7 +370,7 @@ def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def percentiles(counts: Counter[int]) -> Counts:
+def percentiles(counts: Counter[int]) -> CountTable:
     """p50, p95 and max of segments per pack, from how often each number occurs."""
     if not counts:
         return {"p50": 0, "p95": 0, "max": 0}
@@ -380,7 +380,7 @@ def percentiles(counts: Counter[int]) -> Counts:
     return {"p50": p50, "p95": p95, "max": int(values[-1])}
 
 
-def _splits(windows: Sequence[ReportWindow]) -> dict[str, Counts]:
+def _splits(windows: Sequence[ReportWindow]) -> dict[str, CountTable]:
     """Sums of the windows of each split."""
     return {
         split: {
