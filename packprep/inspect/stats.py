@@ -1,122 +1,15 @@
-"""Figures of `packprep stats` beside the report: text histograms, and the steps of an epoch."""
+"""Figures of `packprep stats` next to the report: exact counts, and the steps of an epoch."""
 
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packprep.inspect.histograms import COST_UNIT, Counts, Measured, log_edges, read_windows
+from packprep.inspect.histograms import Measured, read_windows
 from packprep.output.report import shown_names
 from packprep.packing.account import Sums
 from packprep.schemas.manifest import Manifest, Output
 from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
-
-_FILL_SHARES = (
-    0,
-    0.5,
-    0.75,
-    0.9,
-    0.95,
-    0.98,
-    0.99,
-    0.995,
-    0.999,
-    1,
-)  # most packs are in the last few
-_BAR = 40  # characters of the longest bar
-
-
-@dataclass(frozen=True)
-class BinnedCounts:
-    """One quantity in bins. title: the quantity and its unit. labels, counts: of each bin."""
-
-    title: str
-    labels: Sequence[str]
-    counts: NDArray[np.int64]
-    summary: str
-
-    def lines(self) -> list[str]:
-        """A line for each bin: label, count, and a bar relative to the largest bin."""
-        block = "█" if _shows("█") else "#"
-        label = max(map(len, self.labels), default=0)
-        number = max((len(f"{count:,}") for count in self.counts.tolist()), default=0)
-        most = max(self.counts.tolist(), default=0) or 1
-        return [
-            f"{name.rjust(label)}  {f'{count:,}'.rjust(number)}  "
-            f"{block * -(-count * _BAR // most)}".rstrip()
-            for name, count in zip(self.labels, self.counts.tolist(), strict=True)
-        ]
-
-
-def _shows(character: str) -> bool:
-    try:
-        character.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def histograms(measured: Measured) -> list[BinnedCounts]:
-    """Histograms of document length, documents per pack, fill and attention cost.
-
-    Empty bins at both ends are omitted.
-    """
-    shares = [f"{100 * share:g}%" for share in _FILL_SHARES]
-    fills = np.ceil(np.array([*_FILL_SHARES, 2]) * measured.max_length).astype(np.int64)
-    fill_labels = [f"{low} to {high}" for low, high in pairwise(shares)] + ["100%"]
-    # In short packs, several shares are the same number of tokens.
-    fill_labels = [
-        label for label, wide in zip(fill_labels, np.diff(fills) > 0, strict=True) if wide
-    ]
-    cost_edges = np.append(np.arange(0, COST_UNIT, COST_UNIT // 10), COST_UNIT + 1).astype(np.int64)
-    return [
-        _counted("document length, tokens", measured.documents),
-        _counted("documents per pack", measured.documents_per_pack),
-        _histogram(
-            "fill of a pack",
-            measured.fill,
-            np.unique(fills),
-            fill_labels,
-            lambda value: f"{value / measured.max_length:.2%}",
-        ),
-        _histogram(
-            "attention cost of a pack, 1 is one document of max_length",
-            measured.cost,
-            cost_edges,
-            [f"{step / 10:.1f} to {(step + 1) / 10:.1f}" for step in range(10)],
-            lambda value: f"{value / COST_UNIT:.3f}",
-        ),
-    ]
-
-
-def _counted(title: str, counts: Counts) -> BinnedCounts:
-    edges = log_edges(int(counts.values[-1]) if counts.total else 1, 1)
-    if counts.total and counts.values[0] == 0:
-        edges = np.append(0, edges)
-    return _histogram(title, counts, edges, _ranges(edges), lambda value: f"{value:,}")
-
-
-def _ranges(edges: NDArray[np.int64]) -> list[str]:
-    return [
-        f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
-        for low, high in pairwise(edges.tolist())
-    ]
-
-
-def _histogram(
-    title: str, counts: Counts, edges: NDArray[np.int64], labels: Sequence[str], show: Any
-) -> BinnedCounts:
-    by_bin = counts.bins(edges)
-    filled = np.flatnonzero(by_bin)
-    first, last = (int(filled[0]), int(filled[-1]) + 1) if filled.size else (0, 0)
-    figures = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
-    summary = ", ".join(f"{name} {show(counts.quantile(share))}" for name, share in figures.items())
-    return BinnedCounts(title, labels[first:last], by_bin[first:last], summary)
 
 
 def summaries(measured: Measured) -> dict[str, dict[str, Any]]:

@@ -1,16 +1,17 @@
 """Histograms and pack pictures of a report: bins, ranges, ticks, and positions in pixels.
 
-Numbers in, data classes out; page.html draws them.
+Numbers in, data classes out; page.html draws them, and `text_bars` those of a terminal.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from packprep.inspect.histograms import Counts, log_edges
+from packprep.inspect.histograms import COST_UNIT, Counts, Measured, log_edges
 from packprep.support.arrays import Int64
 
 _GAP = 8
@@ -20,6 +21,7 @@ _VISIBLE = 4.0  # segments narrower than this are drawn together with their neig
 _EPSILON = 1e-9
 _BINS, _TICKS = 24, 8  # of a histogram, at most
 _WIDTH, _HEIGHT = 360, 174  # of a histogram
+_CHARACTERS = 40  # of the longest bar in text
 _ABOVE, _BELOW = 16, 26  # for the text above and below
 _LETTER = 7.0  # width of a digit in tick labels on a phone, where the text is largest
 
@@ -60,7 +62,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Histogram:
-    """One histogram as the page shows it: counts of `of` along an axis of `unit`.
+    """One histogram as pages and terminals show it: counts of `of` along an axis of `unit`.
 
     marks: positions by name.
     """
@@ -94,6 +96,73 @@ def histogram(
     if room and counts.quantile(1) > room:
         marks["a pack"] = axis.place(room + 1)
     return Histogram(title, note, of, unit + axis.scale, bins, axis.ticks, marks)
+
+
+def histograms(measured: Measured) -> list[Histogram]:
+    """Histograms of lengths and packs."""
+    documents, per_pack = measured.documents, measured.documents_per_pack
+    fill, cost = measured.fill, measured.cost
+    full = int(fill.counts[fill.values * 100 >= 99 * measured.max_length].sum())
+    return [
+        histogram(
+            documents,
+            amounts(documents),
+            title="Length of documents",
+            of="documents",
+            unit="tokens",
+            room=measured.max_length,
+            note=f"Median {documents.quantile(0.5):,} tokens, 95% have up to "
+            f"{documents.quantile(0.95):,}, longest {documents.quantile(1):,}.",
+        ),
+        histogram(
+            per_pack,
+            amounts(per_pack),
+            title="Documents in a pack",
+            of="packs",
+            unit="documents",
+            note=f"Median {per_pack.quantile(0.5):,}, 95% have up to "
+            f"{per_pack.quantile(0.95):,}, maximum {per_pack.quantile(1):,}. A piece counts "
+            "as a document.",
+        ),
+        histogram(
+            fill,
+            percents(fill, measured.max_length),
+            title="Fill of packs",
+            of="packs",
+            unit="of a pack",
+            note=f"{full:,} of {fill.total:,} packs are at least 99% full.",
+        ),
+        histogram(
+            cost,
+            percents(cost, COST_UNIT),
+            title="Attention cost of packs",
+            of="packs",
+            unit="of the cost of one full document",
+            note="Attention compute of a pack; 100% is one document that fills the pack. "
+            f"Median {cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% have up to "
+            f"{cost.quantile(0.05) / COST_UNIT:.0%}.",
+        ),
+    ]
+
+
+def text_bars(shown: Histogram) -> list[str]:
+    """A line for each bar: label, count, and a bar relative to the longest."""
+    block = "█" if _shows("█") else "#"
+    label = max(len(each.label) for each in shown.bins)
+    number = len(f"{shown.most:,}")
+    return [
+        f"{each.label:>{label}}  {each.count:>{number},}  "
+        f"{block * -(-each.count * _CHARACTERS // shown.most)}".rstrip()
+        for each in shown.bins
+    ]
+
+
+def _shows(character: str) -> bool:
+    try:
+        character.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def amounts(counts: Counts) -> Axis:

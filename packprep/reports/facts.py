@@ -6,12 +6,11 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from packprep.inspect.histograms import COST_UNIT, Measured, measure_output
+from packprep.inspect.histograms import Measured, measure_output
 from packprep.inspect.report_file import read_report
 from packprep.output.report import shown_names
 from packprep.packing.account import Dropped, Sums
 from packprep.preview.sweep import Row
-from packprep.reports.charts import Histogram, amounts, histogram, percents
 from packprep.reports.flows import Link
 from packprep.reports.replan import replan
 from packprep.schemas.manifest import Manifest, Output, read_manifest
@@ -114,52 +113,6 @@ class Facts:
         return sorted(
             (link for link in links if link.tokens), key=lambda link: order.index(link.kind)
         )
-
-    def histograms(self) -> list[Histogram]:
-        """Histograms of lengths and packs, for the page."""
-        documents, per_pack = self.measured.documents, self.measured.documents_per_pack
-        fill, cost = self.measured.fill, self.measured.cost
-        full = int(fill.counts[fill.values * 100 >= 99 * self.measured.max_length].sum())
-        return [
-            histogram(
-                documents,
-                amounts(documents),
-                title="Length of documents",
-                of="documents",
-                unit="tokens",
-                room=self.measured.max_length,
-                note=f"Median {documents.quantile(0.5):,} tokens, 95% have up to "
-                f"{documents.quantile(0.95):,}, longest {documents.quantile(1):,}.",
-            ),
-            histogram(
-                per_pack,
-                amounts(per_pack),
-                title="Documents in a pack",
-                of="packs",
-                unit="documents",
-                note=f"Median {per_pack.quantile(0.5):,}, 95% have up to "
-                f"{per_pack.quantile(0.95):,}, maximum {per_pack.quantile(1):,}. A piece counts "
-                "as a document.",
-            ),
-            histogram(
-                fill,
-                percents(fill, self.measured.max_length),
-                title="Fill of packs",
-                of="packs",
-                unit="of a pack",
-                note=f"{full:,} of {fill.total:,} packs are at least 99% full.",
-            ),
-            histogram(
-                cost,
-                percents(cost, COST_UNIT),
-                title="Attention cost of packs",
-                of="packs",
-                unit="of the cost of one full document",
-                note="Attention compute of a pack; 100% is one document that fills the pack. "
-                f"Median {cost.quantile(0.5) / COST_UNIT:.0%}, the cheapest 5% have up to "
-                f"{cost.quantile(0.05) / COST_UNIT:.0%}.",
-            ),
-        ]
 
     def strategies(self) -> list[Strategy]:
         """The strategy of the build and all others, for the page."""

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from packprep.config.spellings import RENAMED
 from packprep.inspect.histograms import WindowPacks, read_batches
 from packprep.packing.account import Sums
-from packprep.reports.charts import drawing, pack_bars
+from packprep.reports.charts import drawing, histograms, pack_bars
 from packprep.reports.closing import figure_lines
 from packprep.reports.facts import Facts, decimals, lost, not_drawn, percent, short, visible
 from packprep.reports.flows import flow
@@ -91,7 +91,7 @@ def render(facts: Facts) -> str:
         packs=_packs(facts),
         by_source=len(facts.names) > 1,
         legend=_legend(facts),
-        histograms=[(shown, drawing(shown)) for shown in facts.histograms()],
+        histograms=[(shown, drawing(shown)) for shown in histograms(facts.measured)],
         strategies=facts.strategies(),
         emptiest=max((row.empty for row in facts.strategies()), default=0.0) or 1.0,
         ranks=facts.ranks,

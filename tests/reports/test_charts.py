@@ -1,3 +1,4 @@
+import io
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,6 +18,7 @@ from packprep.reports.charts import (
     histogram,
     pack_bars,
     percents,
+    text_bars,
 )
 from packprep.reports.flows import Link, flow
 
@@ -44,6 +46,21 @@ def test_small_numbers_have_a_bar_each_over_the_range_they_have() -> None:
     assert [round(bar.height, 1) for bar in drawn.bars] == [132.0, 66.0, 0.0, 0.0, 66.0]
     assert [bar.x for bar in drawn.bars] == [0.5, 72.5, 144.5, 216.5, 288.5]
     assert all(bar.y + bar.height == drawn.floor for bar in drawn.bars)
+
+
+def test_bars_of_text_are_as_long_as_their_share_of_the_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bins = [Bin("1", 1000), Bin("10 to 11", 1), Bin("12", 0)]
+    one = Histogram("t", "", "packs", "tokens", bins, [], {})
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    assert text_bars(one) == [
+        "       1  1,000  " + "█" * 40,
+        "10 to 11      1  █",
+        "      12      0",
+    ]
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert text_bars(one)[1] == "10 to 11      1  #"
 
 
 def texts(axis: Axis) -> str:

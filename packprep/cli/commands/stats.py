@@ -154,7 +154,8 @@ def _measured(output: "Output", global_batch_size: int | None, world_size: int) 
 
 
 def _print_stats(result: _Stats) -> None:
-    from packprep.inspect.stats import histograms, source_rows, training_rows
+    from packprep.inspect.stats import source_rows, training_rows
+    from packprep.reports.charts import histograms, text_bars
     from packprep.reports.closing import table
 
     appended = [("builds", f"{result.builds:,}")] if result.builds > 1 else []
@@ -163,8 +164,8 @@ def _print_stats(result: _Stats) -> None:
     print_grid("sources", _SOURCE_HEADS, source_rows(result.report))
     for histogram in histograms(result.measured):
         click.echo()
-        print_sentence(f"{histogram.title} ({histogram.summary})", "italic")
-        for line in histogram.lines():
+        print_sentence(f"{histogram.title}: {histogram.note}", "italic")
+        for line in text_bars(histogram):
             click.echo(line)
     click.echo()
     print_table("training", training_rows(result.training))

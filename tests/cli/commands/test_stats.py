@@ -26,10 +26,10 @@ def test_the_report_its_sources_histograms_and_steps_are_printed(zoo: Zoo) -> No
         assert any(line.startswith(name) and line.endswith(value) for line in lines), name
     assert sum(line.endswith("100.00%  100.00%") for line in lines) == 3, "BOS and EOS of sources"
     for title in (
-        "document length, tokens (",
-        "documents per pack (",
-        "fill of a pack (",
-        "attent",
+        "Length of documents: Median",
+        "Documents in a pack: Median",
+        "Fill of packs: ",
+        "Attention cost of packs: ",
     ):
         assert any(line.startswith(title) for line in lines), title
     assert f"steps per epoch       {report['packs'] // 4}" in result.out
