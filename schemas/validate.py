@@ -85,12 +85,12 @@ def sound_parts(
             )
         return
     view = batch_view(views, where, first_pack)
-    _check_tokens(view, vocab_size, findings)
+    check_ids(view, vocab_size, findings)
     if (starts := check_trees(view, findings)) is not None:
         _check_positions(view, starts, findings)
     _check_documents(view, findings)
     _check_pairs(view, findings)
-    _check_labels(view, vocab_size, findings)
+    _check_padding(view, findings)
     if names == "hf":
         _check_first_labels(view, findings)
     for column in columns:
@@ -99,7 +99,8 @@ def sound_parts(
     yield view
 
 
-def _check_tokens(view: BatchView, vocab_size: int, findings: Findings) -> None:
+def check_ids(view: BatchView, vocab_size: int, findings: Findings) -> None:
+    """Check that tokens are ids, and that labels are ids or -100."""
     # As unsigned, a negative id is larger than any vocabulary: one pass checks both ends.
     tokens = view.columns["tokens"]
     if len(tokens) and int(as_unsigned(tokens).max()) >= vocab_size:
@@ -110,6 +111,18 @@ def _check_tokens(view: BatchView, vocab_size: int, findings: Findings) -> None:
                 token, "token id", f"the id is {tokens[token]}; expected 0 to {vocab_size - 1}"
             ),
         )
+    labels = view.columns.get("labels")
+    if labels is None or np.count_nonzero(as_unsigned(labels) >= vocab_size) == view.unlabelled:
+        return
+    findings.many(
+        "label",
+        np.flatnonzero((as_unsigned(labels) >= vocab_size) & (labels != NO_LOSS)),
+        lambda token: view.token(
+            token,
+            "label",
+            f"the label is {labels[token]}; expected {NO_LOSS} or 0 to {vocab_size - 1}",
+        ),
+    )
 
 
 def _check_positions(view: BatchView, before: NDArray[np.int64], findings: Findings) -> None:
@@ -216,8 +229,8 @@ def _check_pairs(view: BatchView, findings: Findings) -> None:
         report(alone, "a segment of the other side in this pack")
 
 
-def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
-    """Check that labels are ids or -100, and that all padding has the label -100."""
+def _check_padding(view: BatchView, findings: Findings) -> None:
+    """Check that all padding has the label -100."""
     labels, real = (view.columns.get(name) for name in ("labels", "segment_lengths"))
     # Padding is the part of a segment behind its real length, or all of a filler segment.
     begins = (
@@ -229,17 +242,6 @@ def _check_labels(view: BatchView, vocab_size: int, findings: Findings) -> None:
         what = f"it has padding but there are no labels; expected labels of {NO_LOSS} there"
         findings.many("padding", segments, lambda segment: view.segment(segment, "padding", what))
         return
-    if np.count_nonzero(as_unsigned(labels) >= vocab_size) != view.unlabelled:
-        wrong = (as_unsigned(labels) >= vocab_size) & (labels != NO_LOSS)
-        findings.many(
-            "label",
-            np.flatnonzero(wrong),
-            lambda token: view.token(
-                token,
-                "label",
-                f"the label is {labels[token]}; expected {NO_LOSS} or 0 to {vocab_size - 1}",
-            ),
-        )
     if len(segments):
         # [start, end) of each padding, ascending and flat: reduceat gives the maximum of each, and
         # of the gaps between them.

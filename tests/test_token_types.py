@@ -219,7 +219,7 @@ def test_verify_and_export_find_wrong_values_in_uint16(zoo: Zoo, tmp_path: Path)
     plant(narrow, edit)
     found = {finding.what for finding in verify(narrow).findings}
     assert {"the id is 65535; expected 0 to 319", "position_ids has 2; expected 1"} <= found
-    with pytest.raises(FormatError, match="have the token id 65535; expected 0 to 319"):
+    with pytest.raises(FormatError, match="the id is 65535; expected 0 to 319"):
         export(narrow, str(tmp_path / "out"), "npy")
     for name in ("manifest.json", "report.json", "build.yaml"):
         (narrow / name).unlink()

@@ -14,10 +14,9 @@ from packprep.derive.parts import OutputPart, merged_inputs, read_parts
 from packprep.derive.shards import ShardMaker, packs_of_shards, splits_of
 from packprep.derive.signing import sign_merged, sign_one
 from packprep.output.build_facts import build_facts
-from packprep.output.directory import finish_swap, half_swapped, publish
-from packprep.output.staging import staged
+from packprep.output.directory import LocalTarget
+from packprep.output.staging import OUTPUT, staged
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.files import MANIFEST
 from packprep.schemas.index_table import TOKENS
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.names import Names
@@ -49,13 +48,12 @@ def merge(
     something else, and FormatError for damage.
     """
     progress = progress or Silent()
-    if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise ConfigError(f"{output} is not a directory; choose another -o")
+    target = LocalTarget(OUTPUT, output)
     with locked(output, f"{output} is being built"):
-        if overwrite and (output.exists() or half_swapped(output)):
-            finish_swap(output)
+        if overwrite and (target.half_swapped or target.check()):
+            target.tidy()
         result = _Result(outputs, output, shard_size, names, materialize, overwrite)
-        if output.exists() and any(output.iterdir()):
+        if target.check():
             if (made := result.made_before()) is not None:
                 progress.say(f"{output} has these packs already: nothing to do")
                 return made
@@ -64,8 +62,6 @@ def merge(
 
 
 def _check_overwrite(outputs: Sequence[Output], output: Path, overwrite: bool) -> None:
-    if not (output / MANIFEST).exists():
-        raise ConfigError(f"{output} exists and is not an output of packprep; choose another -o")
     if not overwrite:
         raise ConfigError(f"{output} exists already; choose another -o, or add --overwrite")
     if len(outputs) > 1 and any(_is_same(each, output) for each in outputs):
@@ -97,7 +93,7 @@ class _Result:
         materialize: Materialize | None = None,
         overwrite: bool | None = None,
     ) -> None:
-        self.output = output
+        self.output, self.target = output, LocalTarget(OUTPUT, output)
         self.overwrite = overwrite
         self.shard_size = shard_size
         self.parts = read_parts(outputs, names, materialize)
@@ -115,8 +111,6 @@ class _Result:
 
     def made_before(self) -> Manifest | None:
         """The manifest of an output that is the result already; None for any other."""
-        if not (self.output / MANIFEST).exists():
-            return None
         made = read_manifest(self.output)
         if made.identity != digest_of(self.inputs):
             return None
@@ -130,16 +124,15 @@ class _Result:
         with staged(self.output) as staged_output:
             staging = staged_output.path
             facts = build_facts(self.inputs, tokens="", source_bytes=0)
-            replaces = (self.output / MANIFEST).exists()
-            signed = staged_output.claim(facts, progress, replaces=replaces, discard=self.overwrite)
-            if signed is None:
-                signed = self._write(staging, progress)
-            publish(staging, self.output)
+            replaces = self.target.replaces
+            if not staged_output.claim(facts, progress, replaces=replaces, discard=self.overwrite):
+                self._write(staging, progress)
+            signed = self.target.publish(staging, progress)
         if self.parts[0].made.names != self.parts[0].manifest.names:
             progress.say(f"{self.output} has the names of {signed.names}{self._changed_columns()}")
         return signed
 
-    def _write(self, staging: Path, progress: Progress) -> Manifest:
+    def _write(self, staging: Path, progress: Progress) -> None:
         shutil.rmtree(staging / TOKENS, ignore_errors=True)  # half copied by a killed command
         total, done = sum(part.manifest.num_packs for part in self.parts), 0
 
@@ -150,8 +143,9 @@ class _Result:
 
         shards = ShardMaker(staging, written).make(self.parts, self.shard_size)
         if self.is_one:
-            return sign_one(staging, self.parts[0], shards)
-        return sign_merged(staging, self.output, self.parts, self.inputs, shards)
+            sign_one(staging, self.parts[0], shards)
+        else:
+            sign_merged(staging, self.output, self.parts, self.inputs, shards)
 
     def _changed_columns(self) -> str:
         """Columns that other names add or leave out, as the end of a sentence."""

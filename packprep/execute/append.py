@@ -18,21 +18,19 @@ from packprep.config.build_config import BuildConfig
 from packprep.derive.merge import merge_locked
 from packprep.derive.parts import generations, merge_obstacle
 from packprep.output.build_facts import difference
-from packprep.output.build_output import BuildOutput
-from packprep.output.directory import (
-    LocalOutput,
-    finish_swap,
-    half_swapped,
-    publish,
-    remove_replaced,
-    set_aside,
-    whole_output,
-)
+from packprep.output.build_output import BuildOutput, target_of
+from packprep.output.directory import LocalTarget
 from packprep.output.sign_off import SETTINGS
-from packprep.output.staging import BUILD, Staging, appended_path, at_work, staging_path
+from packprep.output.staging import (
+    BUILD,
+    OUTPUT,
+    Staging,
+    appended_path,
+    at_work,
+    staging_path,
+)
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.columns import UINT16_LIMIT, token_type
-from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.sources.source import STDIN, Source
 from packprep.support.errors import ConfigError
@@ -47,38 +45,30 @@ def open_output(config: BuildConfig) -> BuildOutput:
     """Output of a build. ConfigError if there cannot be one."""
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write to")
-    output = whole_output(config)
-    check_store_place(config, output.path)
-    if isinstance(output, LocalOutput):
-        if config.append and _can_grow(output.path):
-            return GrowingOutput(config)
-        output.check()
-    return output
+    target = target_of(config)
+    check_store_place(config, target.path)
+    if isinstance(target, LocalTarget):
+        if config.append and (target.replaces or target.half_swapped):
+            return GrowingOutput(target, config.token_type)
+        target.check()
+    return BuildOutput(target)
 
 
-def _can_grow(output: Path) -> bool:
-    """True if there is an output to append to, even one whose swap was killed half way."""
-    return (output / MANIFEST).exists() or half_swapped(output)
-
-
-class GrowingOutput:
+class GrowingOutput(BuildOutput):
     """An existing output to which documents are added; see `BuildOutput`.
 
-    path: the output in which the new part is built.
+    target: that of the output in which the new part is built.
     """
 
     one_split_does = True  # all new documents may fall into one split; the old output has both
 
-    def __init__(self, config: BuildConfig) -> None:
-        self.old = Path(config.output)
-        self.path = appended_path(self.old)
+    def __init__(self, old: LocalTarget[Manifest], token_type: str) -> None:
+        self._old, self.old, self._token_type = old, old.path, token_type
+        self._new = LocalTarget(OUTPUT, appended_path(old.path))
+        super().__init__(self._new)
 
     def __str__(self) -> str:
         return str(self.old)
-
-    @property
-    def replaces(self) -> bool:
-        return (self.path / MANIFEST).exists()
 
     @property
     def manifest(self) -> Manifest:
@@ -104,11 +94,11 @@ class GrowingOutput:
 
     def _tidy(self) -> None:
         staging = staging_path(self.old)
-        finish_swap(self.old)
-        remove_replaced(self.path)
+        self._old.tidy()
+        self._new.remove_replaced()
         self._check_unfinished(Staging(staging))
         merged = {generation["identity"] for generation in generations(self.manifest)}
-        if self.replaces and read_manifest(self.path).identity in merged:
+        if self._new.replaces and read_manifest(self._new.path).identity in merged:
             self._remove()
 
     def _check_unfinished(self, staging: Staging) -> None:
@@ -116,7 +106,7 @@ class GrowingOutput:
         if not (staging.path / BUILD).exists() or not staging.committed():
             return
         if "generations" in json.loads((staging.path / BUILD).read_bytes()).get("inputs", ()):
-            if not self.replaces:  # the part that was to be merged is gone
+            if not self._new.replaces:  # the part that was to be merged is gone
                 shutil.rmtree(staging.path)
             return
         raise ConfigError(
@@ -126,8 +116,8 @@ class GrowingOutput:
 
     def _remove(self) -> None:
         """Delete the new part. It is renamed first, so that a half-deleted one is never merged."""
-        set_aside(self.path, self.path)
-        remove_replaced(self.path)
+        self._new.set_aside(self._new.path)
+        self._new.remove_replaced()
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
         """See `BuildOutput.wanted`: sources that the output does not have."""
@@ -158,14 +148,16 @@ class GrowingOutput:
         return new
 
     def already_built(
-        self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
+        self, inputs: dict[str, Any], overwrite: bool, progress: Progress
     ) -> Manifest | None:
         """Manifest of an output that has all sources, or of a built part that is not merged yet.
 
         ConfigError if settings differ from those of the output, or of an unfinished append.
         """
         old = self.manifest
-        changed = _other_settings(old.data["inputs"], inputs) or _other_type(old, inputs, config)
+        changed = _other_settings(old.data["inputs"], inputs) or _other_type(
+            old, inputs, self._token_type
+        )
         if changed:
             settings = self.old / SETTINGS
             hint = f" (-c {settings} has them)" if settings.exists() else ""
@@ -175,40 +167,37 @@ class GrowingOutput:
             )
         if not inputs["sources"]:
             return old
-        if not self.replaces:
+        if not self._new.replaces:
             return None
-        part = read_manifest(self.path)
+        part = read_manifest(self._new.path)
         if part.identity == digest_of(inputs):
             return part
         changed = difference({"inputs": part.data["inputs"]}, {"inputs": inputs})
         raise ConfigError(
-            f"{self.path} is an unfinished append with other settings ({changed}); repeat its "
-            f"settings to resume it, or delete {self.path} to start over"
+            f"{self._new.path} is an unfinished append with other settings ({changed}); repeat its "
+            f"settings to resume it, or delete {self._new.path} to start over"
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """Merge the new part if it is built and not merged yet."""
-        if self.replaces:
+        if self._new.replaces:
             return self._merge(progress)
         progress.say(f"nothing to append: {self} stays as it is")
         return manifest
 
-    def begin(self, staging: Path) -> None:
-        """See `BuildOutput.begin`: nothing to prepare."""
-
-    def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
+    def publish(self, staging: Path, progress: Progress) -> Manifest:
         """See `BuildOutput.publish`: merges the signed part with the output."""
-        publish(staging, self.path)
+        super().publish(staging, progress)
         return self._merge(progress)
 
     def _merge(self, progress: Progress) -> Manifest:
-        if changed := merge_obstacle(self.manifest, read_manifest(self.path)):
+        if changed := merge_obstacle(self.manifest, read_manifest(self._new.path)):
             self._remove()
             raise ConfigError(
                 f"the new files do not fit {self}: they differ in {changed}; give columns the same "
                 "types (--carry NAME:TYPE), or choose another -o"
             )
-        manifest = merge_locked([self.old, self.path], self.old, progress)
+        manifest = merge_locked([self.old, self._new.path], self.old, progress)
         self._remove()
         return manifest
 
@@ -237,11 +226,11 @@ def _other_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return difference(before, now)
 
 
-def _other_type(old: Manifest, new: Mapping[str, Any], config: BuildConfig) -> str:
+def _other_type(old: Manifest, new: Mapping[str, Any], asked: str) -> str:
     """Difference of the token ids, in words. A merged output may not know its token_type."""
     fits = new["tokenizer"]["vocab_size"] <= UINT16_LIMIT
     before = token_type(old.columns)
-    now = "uint16" if fits and config.token_type != "int32" else "int32"
+    now = "uint16" if fits and asked != "int32" else "int32"
     return "" if before == now else f"token_type was {before!r}, now {now!r}"
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packprep.chat.build_tokenizer import ChatTokenizer, with_template
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Special, Tokenizer
-from packprep.output.directory import whole_output
+from packprep.output.build_output import target_of
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.index_table import TOKENS
@@ -63,7 +63,7 @@ class Job:
 
     @cached_property
     def shards(self) -> Files:
-        return whole_output(self.config).shards(self.staging)
+        return target_of(self.config).shards(self.staging)
 
     @property
     def receipts(self) -> Path:

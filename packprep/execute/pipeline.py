@@ -98,6 +98,7 @@ def build(
     progress = progress or Silent()
     clock = StageClock()
     output = open_output(config)
+    path = output.target.path
     if config.is_task:
         raise ConfigError(
             "one task of an array makes no manifest; call packprep.execute.pipeline.build_share "
@@ -106,21 +107,21 @@ def build(
     with clock(START):
         tokenizer = _tokenizer(config, progress)
     with (
-        locked(output.path, f"{output} is being built") as dead_holder,
-        without_tasks(output.path, config, progress),
-        staged(output.path) as staging,
+        locked(path, f"{output} is being built") as dead_holder,
+        without_tasks(path, config, progress),
+        staged(path) as staging,
         output.held(staging.path),
     ):
         if dead_holder is not None:
             progress.say(f"the last build of {output}, {dead_holder}, was interrupted")
         loading = threading.Thread(
-            target=_load_datasets, args=(config, output.replaces), daemon=True
+            target=_load_datasets, args=(config, output.target.replaces), daemon=True
         )
         loading.start()  # while sources are hashed and the engine loads
         with clock("hash"), _digests_kept(staging, config):
             sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
-        finished = output.already_built(inputs, config, progress)
+        finished = output.already_built(inputs, config.overwrite, progress)
         if finished is not None:
             return output.keep(staging.path, finished, progress)
         job = Job(
@@ -130,17 +131,16 @@ def build(
             sources=sources,
             planner=planner,
         )
-        signed = staging.claim(
-            _facts(job, inputs), progress, replaces=output.replaces, discard=_discard(config)
+        is_signed = staging.claim(
+            _facts(job, inputs), progress, replaces=output.target.replaces, discard=_discard(config)
         )
-        if signed is not None:
+        if is_signed:
             progress.say(f"{staging.path} is complete: only its last rename was missing")
-            return output.publish(staging.path, signed, progress)
-        output.begin(staging.path)
+            return output.publish(staging.path, progress)
         stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
         with _system_errors(stages), _store_used(job):
-            manifest = stages.run(inputs, RUNNERS[config.executor].ahead)
-            return output.publish(staging.path, manifest, progress)
+            stages.run(inputs, RUNNERS[config.executor].ahead)
+            return output.publish(staging.path, progress)
 
 
 def _discard(config: BuildConfig) -> bool | None:
@@ -208,16 +208,17 @@ def build_share(
         )
     index, total, setting = array_share(config, os.environ)
     output = open_output(config)
+    path = output.target.path
     tokenizer = _tokenizer(config, progress)
     progress.say(f"task {index} of {total}, from {setting}")
-    staging = staging_at(output.path)
+    staging = staging_at(path)
     with ExitStack() as stack:
-        with joining(output.path, progress):
+        with joining(path, progress):
             stack.enter_context(output.held(staging.path, shared=True))
             with remembered(staging.path / DIGESTS):
                 sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
-            member = member_path(output.path)
+            member = member_path(path)
             job = Job(
                 config=config,
                 staging=staging.path,
@@ -226,13 +227,13 @@ def build_share(
                 planner=planner,
                 process=member.name,
             )
-            done = output.already_built(inputs, config, progress) is not None
+            done = output.already_built(inputs, config.overwrite, progress) is not None
             if not done:
                 done = staging.join(
                     _facts(job, inputs),
                     progress,
-                    alone=not at_work(output.path),
-                    replaces=output.replaces,
+                    alone=not at_work(path),
+                    replaces=output.target.replaces,
                     discard=_discard(config),
                 )
             if not done:

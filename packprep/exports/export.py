@@ -7,39 +7,43 @@ resumes an interrupted export after the last finished shard.
 
 import shutil
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from packprep.config.spellings import gone_format
 from packprep.exports.folder import PROGRESS, ExportFolder
 from packprep.exports.packs import read_packs
 from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
-from packprep.output.remote_lock import check_proven, store_locked
-from packprep.output.staging import SUFFIX
-from packprep.schemas.canonical import canonical_json, digest_of, parse_json
+from packprep.output.directory import target_at
+from packprep.output.staging import staging_path
+from packprep.output.target import Publishable, Target
+from packprep.schemas.canonical import digest_of
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.storage.export_manifest import (
     EXPORT,
     VERSION,
     ExportManifest,
     parse_export,
-    read_export,
 )
-from packprep.schemas.storage.stores import Store, is_url
-from packprep.schemas.storage.writing import sync_directory, write_file
-from packprep.support.errors import ConfigError, asked, nearest
+from packprep.schemas.storage.writing import write_file
+from packprep.support.errors import ConfigError, nearest
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 from packprep.support.version import __version__
 from packprep.tokens.checked_output import CheckedOutput
 
-SENT = "sent.json"  # versions of the objects that are in the store already
-_AT_ONCE = 4  # uploads at a time
-_BLOCK = 16 << 20
+EXPORTED = Publishable(
+    name="an export",
+    activity="is being written",
+    work="the export is made",
+    last=EXPORT,
+    parse=parse_export,
+    sizes=lambda manifest: {name: each["bytes"] for name, each in manifest.files.items()},
+    parts=(PROGRESS,),
+    marks=(PROGRESS, EXPORT),
+)
 
 
 def export(
@@ -76,21 +80,24 @@ def export(
         raise ConfigError(
             f"{source} has no trees, so nothing is shared in it; leave out --unshared"
         )
-    destination = (
-        _StoreDestination(output, work_dir, unproven_store)
-        if is_url(output)
-        else _LocalDestination(output)
-    )
+    target = target_at(EXPORTED, output, work_dir, unproven_store=unproven_store)
+    staging = staging_path(target.path)
+    EXPORTED.check_staging(staging)
     facts = _facts(manifest, to)
     if unshared:
         facts["unshared"] = True
     if manifest.epochs > 1 or epoch:
         manifest, facts = _of_epoch(manifest, epoch, source), facts | {"epoch": epoch}
-    with destination.held():
-        if (existing := destination.existing()) is not None:
-            return _same_export(existing, facts, output, progress)
+    same = partial(_check_same, target, facts)
+    with locked(target.path, f"{target} is being written"), target.held(None):
+        if (existing := target.existing(same, progress)) is not None:
+            same(existing)
+            target.tidy()
+            shutil.rmtree(staging, ignore_errors=True)
+            progress.say(f"{target} is this export already: nothing to do")
+            return existing
         start = time.monotonic()
-        folder = ExportFolder(destination.staging, facts)
+        folder = ExportFolder(staging, facts)
         try:
             checked = CheckedOutput(source, manifest)
             checked.say_caches(progress)
@@ -109,8 +116,8 @@ def export(
                 "seconds": round(time.monotonic() - start, 3),
             },
         )
-        destination.publish(export_manifest, progress)
-    return export_manifest
+        write_file(staging / EXPORT, export_manifest.to_json())
+        return target.publish(staging, progress)
 
 
 def _facts(manifest: Manifest, to: str) -> dict[str, Any]:
@@ -144,16 +151,14 @@ def _of_epoch(manifest: Manifest, epoch: int | None, source: Output) -> Manifest
     return replace(manifest, data=data | kept)
 
 
-def _same_export(
-    existing: ExportManifest, facts: dict[str, Any], output: str, progress: Progress
-) -> ExportManifest:
+def _check_same(
+    target: Target[ExportManifest], facts: Mapping[str, object], existing: ExportManifest
+) -> None:
     changed = [key for key, value in facts.items() if existing.data.get(key) != value]
     if changed:
         raise ConfigError(
-            f"{output} is an export with another {changed[0]}; choose another -o, or delete it"
+            f"{target} is an export with another {changed[0]}; choose another -o, or delete it"
         )
-    progress.say(f"{output} is this export already: nothing to do")
-    return existing
 
 
 def _write(
@@ -180,124 +185,3 @@ def _write(
             progress.advance("export", done / 1e6, total / 1e6, "M tokens")
         writer.finish()
         folder.finish_split(split)
-
-
-class _LocalDestination:
-    """A directory that appears with one rename."""
-
-    def __init__(self, output: str) -> None:
-        self.path = Path(output)
-        self.staging = self.path.with_name(self.path.name + SUFFIX)
-        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
-            raise ConfigError(f"{self.path} is not a directory; choose another -o")
-        known = {PROGRESS, SENT, EXPORT}
-        # The very first file may have been cut off before it got its name.
-        files = [*self.staging.iterdir()] if self.staging.exists() else []
-        names = {file.name for file in files if file.suffix != ".tmp"}
-        if names and not known & names:
-            raise ConfigError(
-                f"{self.staging}, in which the export is made, has files of something else; choose "
-                "another -o"
-            )
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock of the directory."""
-        with locked(self.path, f"{self.path} is being written"):
-            yield
-
-    def existing(self) -> ExportManifest | None:
-        """The export that is here; ConfigError if there is something else."""
-        if not self.path.exists() or not any(self.path.iterdir()):
-            return None
-        if (existing := read_export(self.path)) is None:
-            raise ConfigError(f"{self.path} exists and is not an export; choose another -o")
-        return existing
-
-    def publish(self, export_manifest: ExportManifest, progress: Progress) -> None:
-        """Write export.json, and rename the directory."""
-        write_file(self.staging / EXPORT, export_manifest.to_json())
-        (self.staging / PROGRESS).unlink(missing_ok=True)
-        sync_directory(self.staging)
-        if self.path.exists():
-            self.path.rmdir()
-        self.staging.rename(self.path)
-        sync_directory(self.path.absolute().parent)
-
-
-class _StoreDestination:
-    """A folder of a store. It is made in a directory, and sent; export.json is created last."""
-
-    def __init__(self, output: str, work_dir: str | None, unproven_store: bool) -> None:
-        self.url = output.rstrip("/")
-        check_proven(self.url, accepted=unproven_store)
-        name = self.url.rpartition("/")[2]
-        if not self.url.partition("://")[2].partition("/")[2]:
-            raise ConfigError(
-                f"{self.url} is a bucket; give a folder in it, such as {self.url}/exported"
-            )
-        self.local = _LocalDestination(str(Path(work_dir or ".", name)))
-        self.staging = self.local.staging
-        with asked():
-            self.store = Store(self.url)
-            self.work = Store(self.url + SUFFIX)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the locks of the directory and of the store."""
-        owner = digest_of([self.url, str(self.staging.absolute())])[:16]
-        with (
-            self.local.held(),
-            asked(),
-            store_locked(self.work, f"{self.url} is being written", owner, shared=False),
-        ):
-            yield
-
-    def existing(self) -> ExportManifest | None:
-        """The export that is here; ConfigError if there is something else."""
-        try:
-            content = self.store.read(EXPORT)
-        except FileNotFoundError:
-            sent = self._sent()
-            for name, stored in self.store.list().items():
-                if name not in sent and not (self.staging / PROGRESS).exists():
-                    raise ConfigError(
-                        f"{self.store.where(name)} exists ({stored.bytes:,} bytes) and is not of "
-                        "this export; delete it, or choose another -o"
-                    ) from None
-            return None
-        return parse_export(content, self.store.where(EXPORT))
-
-    def _sent(self) -> dict[str, str]:
-        try:
-            sent: dict[str, str] = parse_json((self.staging / SENT).read_bytes())
-        except (FileNotFoundError, ValueError):
-            return {}
-        return sent
-
-    def publish(self, export_manifest: ExportManifest, progress: Progress) -> None:
-        """Send all files, then export.json."""
-        sent = self._sent()
-        files = export_manifest.files
-
-        def send(name: str) -> str:
-            stored = self.store.find(name) if name in sent else None
-            if stored is None or not stored.version or stored.version != sent[name]:
-                with (self.staging / name).open("rb") as file, self.store.writing(name) as upload:
-                    while block := file.read(_BLOCK):
-                        upload.write(block)
-                stored = self.store.find(name)
-            return stored.version if stored is not None else ""
-
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for number, (name, version) in enumerate(
-                zip(files, pool.map(send, files), strict=True), 1
-            ):
-                sent[name] = version
-                write_file(self.staging / SENT, canonical_json(sent), sync=False)
-                progress.advance("send", number, len(files), "files")
-        if not self.store.create(EXPORT, export_manifest.to_json()):
-            theirs = parse_export(self.store.read(EXPORT), self.store.where(EXPORT))
-            if theirs.data != export_manifest.data:
-                raise ConfigError(f"{self.url} was written by another export; choose another -o")
-        shutil.rmtree(self.staging)

@@ -1,58 +1,70 @@
-"""Interface of an output, as a build sees it; mypy checks every output against it.
+"""The output of a build, wherever it is. `execute.append.GrowingOutput` gets more documents."""
 
-`directory.LocalOutput` is absent or complete, `remote.StoreOutput` is in a store, which has no
-rename, and `execute.append.GrowingOutput` gets more documents.
-"""
-
+import contextlib
+import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas import Manifest
-from packprep.schemas.storage.places import Files
+from packprep.output.build_facts import difference
+from packprep.output.directory import target_at
+from packprep.output.staging import BUILD, OUTPUT, SUFFIX
+from packprep.output.target import Target
+from packprep.schemas.canonical import digest_of, parse_json
+from packprep.schemas.manifest import Manifest
 from packprep.sources.source import Source
-from packprep.support.file_lock import Holder
+from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress
 
 
-class BuildOutput(Protocol):
+def output_target(
+    output: str | Path, work_dir: str | None = None, *, unproven_store: bool = False
+) -> Target[Manifest]:
+    """The place of an output. work_dir: see `StoreTarget`; None for the current directory."""
+    if str(output).startswith("hf://"):
+        raise ConfigError(
+            f"{output} is on the hub, which cannot create a file only where there is none; build "
+            "into a directory, then run packprep push DIR USER/NAME"
+        )
+    return target_at(OUTPUT, str(output), work_dir, unproven_store=unproven_store)
+
+
+def target_of(config: BuildConfig) -> Target[Manifest]:
+    """The place of a build's output."""
+    return output_target(config.output, config.work_dir, unproven_store=config.unproven_store)
+
+
+class BuildOutput:
     """An output that a build makes.
 
-    The build calls `held`, then `wanted`, then `already_built`; then either `keep`, or `begin` and
-    `publish`. Messages name the output by str(output).
+    The build calls `held`, then `wanted`, then `already_built`; then either `keep` or `publish`.
+
+    one_split_does: True if a split may be empty when another one has documents.
     """
 
-    @property
-    def path(self) -> Path:
-        """Path beside which the build has its staging directory and its lock.
+    one_split_does = False
 
-        It is on this machine and need not exist.
-        """
+    def __init__(self, target: Target[Manifest]) -> None:
+        self.target = target
 
-    @property
-    def replaces(self) -> bool:
-        """True if a finished build replaces an old output at `path`."""
-
-    @property
-    def one_split_does(self) -> bool:
-        """True if a split may be empty when another one has documents."""
+    def __str__(self) -> str:
+        return str(self.target)
 
     def held(self, staging: Path, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Hold the locks that a build needs in addition to the lock of `path`, if any.
-
-        shared: True for a task of an array, which does not hold the lock of `path` either.
-        """
+        """See `Target.held`."""
+        return self.target.held(staging, shared=shared)
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
         """Sources that are to be built.
 
         ConfigError for a source that the output has with other content.
         """
+        return list(sources)
 
     def already_built(
-        self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
+        self, inputs: dict[str, Any], overwrite: bool, progress: Progress
     ) -> Manifest | None:
         """Manifest of a finished output of the same inputs; None if there is work to do.
 
@@ -60,30 +72,45 @@ class BuildOutput(Protocol):
         not an output.
         """
 
+        def check(manifest: Manifest, state: str, advice: str) -> None:
+            if manifest.identity != digest_of(inputs):
+                changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
+                raise ConfigError(f"{self} {state} ({changed}); choose another -o, {advice}")
+
+        def check_begun(manifest: Manifest) -> None:
+            advice = f"finish that build, or delete {self} and {self}{SUFFIX}"
+            check(manifest, "is being published by a build with other settings", advice)
+
+        manifest = self.target.existing(check_begun, progress)
+        if manifest is None:
+            return None
+        if self.target.replaces:
+            if overwrite and manifest.identity != digest_of(inputs):
+                return None
+            advice = "or --overwrite"
+        elif overwrite:
+            advice = (
+                "and delete the old output when nobody reads it: an output in a store cannot be "
+                "replaced at once, so readers would see a mix of old and new files"
+            )
+        else:
+            advice = "or delete it first"
+        check(manifest, "was built with other settings", advice)
+        return manifest
+
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
         """Finish the output that `already_built` returned, and delete leftovers.
 
         manifest: the one that `already_built` returned. Returns the manifest of the output.
         """
+        self.target.tidy()
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            build = parse_json((staging / BUILD).read_bytes())
+            if digest_of(build["inputs"]) == manifest.identity:
+                shutil.rmtree(staging)
+        progress.say(f"{self} is this build already: nothing to do")
+        return manifest
 
-    def begin(self, staging: Path) -> None:
-        """Prepare for shards. Called once, before the first shard is written."""
-
-    def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """Make the signed output appear at its place, and remove the staging directory.
-
-        May be called again after an interruption at any point. Returns the manifest of the output.
-        """
-
-
-class WholeOutput(BuildOutput, Protocol):
-    """An output that a build of all sources makes, and the state that `packprep stats` shows."""
-
-    def finished(self) -> Manifest | None:
-        """Manifest of the output; None if it is absent or incomplete."""
-
-    def holder(self) -> Holder | None:
-        """Process that builds the output, or built it and died; None if unknown."""
-
-    def shards(self, staging: Path) -> Files:
-        """Folder in which a build writes its shards before they get their final names."""
+    def publish(self, staging: Path, progress: Progress) -> Manifest:
+        """See `Target.publish`."""
+        return self.target.publish(staging, progress)

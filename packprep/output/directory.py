@@ -1,140 +1,135 @@
-"""An output directory, which is absent or complete.
+"""A directory that is absent or complete.
 
-A build works in OUT.incomplete beside it; one rename turns that into OUT.
+Work is done in OUT.incomplete beside it; one rename turns that into OUT.
 """
 
 import shutil
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Set
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
-from packprep.config.build_config import BuildConfig
-from packprep.output.build_facts import difference
-from packprep.output.build_output import WholeOutput
-from packprep.output.staging import BUILD, PARTS, staging_path
-from packprep.schemas.canonical import digest_of
-from packprep.schemas.files import MANIFEST
-from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.storage.places import Directory, Files
+from packprep.output.staging import staging_path
+from packprep.output.target import Publishable, Signed, Target
+from packprep.schemas.storage.places import Directory
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import sync_directory
-from packprep.sources.source import Source
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import Holder, holder
 from packprep.support.linux import exchange
-from packprep.support.progress import Progress
+from packprep.support.progress import Progress, Silent
 
 
-class LocalOutput:
-    """An output in a directory; see `BuildOutput`. path: that directory."""
+class LocalTarget(Target[Signed]):
+    """A directory; see `Target`. Nothing but the lock of the path needs to be held."""
 
-    one_split_does = False
-
-    def __init__(self, config: BuildConfig) -> None:
-        self.path = Path(config.output)
-
-    def __str__(self) -> str:
-        return str(self.path)
+    @property
+    def files(self) -> Directory:
+        return Directory(self.path)
 
     @property
     def replaces(self) -> bool:
-        return (self.path / MANIFEST).exists()
+        return (self.path / self.kind.last).exists()
 
-    @contextmanager
-    def held(self, staging: Path, *, shared: bool = False) -> Iterator[None]:
-        """See `BuildOutput.held`: needs no other lock."""
-        yield
-
-    def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
-        """See `BuildOutput.wanted`: all of them."""
-        return list(sources)
+    @property
+    def replaced(self) -> Path:
+        """Path of what was replaced, until it is deleted."""
+        return self.path.with_name(self.path.name + ".replaced")
 
     def check(self) -> bool:
-        """True if the directory has an output; ConfigError if it has other files, or is a link."""
+        """True if something is published there; ConfigError for other files, or a link."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
             raise ConfigError(f"{self.path} is not a directory; choose another -o")
         if not self.path.exists() or not any(self.path.iterdir()):
             return False
-        if not (self.path / MANIFEST).exists():
-            raise ConfigError(f"{self} exists and is not an output of packprep; choose another -o")
+        if not self.replaces:
+            raise ConfigError(f"{self} exists and is not {self.kind.name}; choose another -o")
         return True
-
-    def already_built(
-        self, inputs: dict[str, Any], config: BuildConfig, progress: Progress
-    ) -> Manifest | None:
-        """See `BuildOutput.already_built`."""
-        if not self.check():
-            return None
-        manifest = read_manifest(self.path)
-        if manifest.identity == digest_of(inputs):
-            return manifest
-        if config.overwrite:
-            return None
-        changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
-        raise ConfigError(
-            f"{self} was built with other settings ({changed}); choose another -o, or --overwrite"
-        )
-
-    def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """See `BuildOutput.keep`: deletes the output that this one replaced."""
-        finish_swap(self.path)
-        progress.say(f"{self} is this build already: nothing to do")
-        return manifest
-
-    def begin(self, staging: Path) -> None:
-        """See `BuildOutput.begin`: nothing to prepare."""
-
-    def publish(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
-        """See `BuildOutput.publish`."""
-        publish(staging, self.path)
-        return manifest
-
-    def finished(self) -> Manifest | None:
-        return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
 
     def holder(self) -> Holder | None:
         return holder(self.path)
 
-    def shards(self, staging: Path) -> Files:
+    def held(self, staging: Path | None, *, shared: bool = False) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def existing(self, same: Callable[[Signed], None], progress: Progress) -> Signed | None:
+        return self.finished() if self.check() else None
+
+    def shards(self, staging: Path) -> Directory:
         return Directory(staging / "shards")
 
+    def publish(self, staging: Path, progress: Progress) -> Signed:
+        """See `Target.publish`: deletes what is no part of it, and renames once.
 
-def whole_output(config: BuildConfig) -> WholeOutput:
-    """Output of a build of all sources; for any build use `execute.append.open_output`."""
-    if not is_url(config.output):
-        return LocalOutput(config)
-    from packprep.output.remote import StoreOutput
-
-    return StoreOutput(config)
-
-
-def publish(staging: Path, output: Path) -> None:
-    """Delete everything that is not part of the output, then make it appear by one rename.
-
-    Until then an old output stays in its place. May be called again after an interruption at any
-    point.
-    """
-    listed = {staging / entry.path for entry in read_manifest(staging).all_files}
-    for name in PARTS:
-        if (path := staging / name).is_dir():
-            _clear(path, listed)
+        Until then an old output stays in its place.
+        """
+        signed, _ = self.kind.signed_in(staging)
+        listed = {staging / path for path in self.kind.sizes(signed)}
+        for name in self.kind.parts:
+            if (path := staging / name).is_dir():
+                _clear(path, listed)
+            else:
+                path.unlink(missing_ok=True)
+        for folder in {staging, *(above for path in listed for above in path.parents)}:
+            if folder.is_relative_to(staging):
+                sync_directory(folder)
+        if self.path.exists():
+            shutil.rmtree(self.replaced, ignore_errors=True)
+        if self.path.exists() and exchange(staging, self.path):
+            staging.rename(self.replaced)  # so that nobody resumes it as a build
         else:
-            path.unlink(missing_ok=True)
-    for folder in {staging, *(above for path in listed for above in path.parents)}:
-        if folder.is_relative_to(staging):
-            sync_directory(folder)
-    replaced = replaced_path(output)
-    if output.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-    if output.exists() and exchange(staging, output):
-        staging.rename(replaced)  # so that nobody resumes it as a build
-    else:
-        if output.exists():
-            output.rename(replaced)
-        staging.rename(output)
-    sync_directory(output.parent)
-    remove_replaced(output)
+            if self.path.exists():
+                self.path.rename(self.replaced)
+            staging.rename(self.path)
+        sync_directory(self.path.absolute().parent)
+        self.remove_replaced()
+        return signed
+
+    @property
+    def half_swapped(self) -> bool:
+        """True if `publish` was killed between its renames, so that neither has the name."""
+        return (
+            self._is_finished(staging_path(self.path))
+            and not self.path.exists()
+            and self.replaced.exists()
+        )
+
+    def tidy(self) -> None:
+        """Finish a `publish` that was killed, and delete what it has left."""
+        staging = staging_path(self.path)
+        if self.half_swapped:
+            self.publish(staging, Silent())
+        elif self._is_finished(staging):
+            self.set_aside(staging)  # what was replaced
+        self.remove_replaced()
+
+    def set_aside(self, directory: Path) -> None:
+        """Rename a directory as a replaced one, so that a half-deleted one is never used."""
+        self.remove_replaced()
+        directory.rename(self.replaced)
+        sync_directory(self.path.absolute().parent)
+
+    def _is_finished(self, staging: Path) -> bool:
+        last, part = self.kind.last, self.kind.parts[-1]
+        return (staging / last).exists() and not (staging / part).exists()
+
+    def remove_replaced(self) -> None:
+        """Delete what was replaced."""
+        shutil.rmtree(self.replaced, ignore_errors=True)
+
+
+def target_at(
+    kind: Publishable[Signed],
+    place: str,
+    work_dir: str | None = None,
+    *,
+    unproven_store: bool = False,
+) -> Target[Signed]:
+    """The target at a path or a URL. work_dir, unproven_store: see `StoreTarget`."""
+    if not is_url(place):
+        return LocalTarget(kind, Path(place))
+    from packprep.output.remote import StoreTarget
+
+    return StoreTarget(kind, place, work_dir, unproven_store=unproven_store)
 
 
 def _clear(directory: Path, listed: Set[Path]) -> None:
@@ -145,41 +140,3 @@ def _clear(directory: Path, listed: Set[Path]) -> None:
                 path.unlink()
     else:
         shutil.rmtree(directory)
-
-
-def half_swapped(output: Path) -> bool:
-    """True if `publish` was killed between its renames, so that neither output has its name."""
-    return _is_finished(staging_path(output)) and (
-        not output.exists() and replaced_path(output).exists()
-    )
-
-
-def finish_swap(output: Path) -> None:
-    """Finish a `publish` that was killed, and delete what it has left."""
-    staging = staging_path(output)
-    if half_swapped(output):
-        publish(staging, output)
-    elif _is_finished(staging):
-        set_aside(staging, output)  # the replaced output
-    remove_replaced(output)
-
-
-def set_aside(directory: Path, output: Path) -> None:
-    """Rename a directory as a replaced output, so that a half-deleted one is never used."""
-    remove_replaced(output)
-    directory.rename(replaced_path(output))
-    sync_directory(output.parent)
-
-
-def _is_finished(staging: Path) -> bool:
-    return (staging / MANIFEST).exists() and not (staging / BUILD).exists()
-
-
-def remove_replaced(output: Path) -> None:
-    """Delete an old output that a new one has replaced."""
-    shutil.rmtree(replaced_path(output), ignore_errors=True)
-
-
-def replaced_path(output: Path) -> Path:
-    """Path of a replaced output until it is deleted."""
-    return output.with_name(output.name + ".replaced")

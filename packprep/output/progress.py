@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from packprep.config.build_config import BuildConfig
-from packprep.output.build_output import WholeOutput
-from packprep.output.directory import LocalOutput, whole_output
+from packprep.output.build_output import output_target
+from packprep.output.directory import LocalTarget
 from packprep.output.staging import (
     BUILD,
     CLAIMS,
@@ -18,6 +17,7 @@ from packprep.output.staging import (
     staging_path,
     task_locks,
 )
+from packprep.output.target import Target
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
@@ -35,8 +35,8 @@ def build_progress(name: str | Path, work_dir: str | None = None) -> dict[str, A
     """
     if str(name).startswith("hf://"):
         return None  # nothing is built there
-    output = whole_output(BuildConfig(output=str(name), work_dir=work_dir))
-    if isinstance(output, LocalOutput):
+    output = output_target(name, work_dir)
+    if isinstance(output, LocalTarget):
         new = appended_path(output.path)
         if output.replaces and (new.exists() or staging_path(new).exists()):
             return _appended(output.path, new)
@@ -45,7 +45,7 @@ def build_progress(name: str | Path, work_dir: str | None = None) -> dict[str, A
     return _unfinished(output)
 
 
-def _unfinished(output: WholeOutput) -> dict[str, Any] | None:
+def _unfinished(output: Target[Manifest]) -> dict[str, Any] | None:
     staging = staging_path(output.path)
     build = _read(staging / BUILD)
     owner = output.holder()
@@ -80,7 +80,7 @@ def _tasks_at_work(staging: Path) -> int | None:
 def _appended(output: Path, new: Path) -> dict[str, Any]:
     """Progress of an append, whose new part is built at `new`."""
     there = read_manifest(output)
-    facts = _unfinished(whole_output(BuildConfig(output=str(new))))
+    facts = _unfinished(output_target(new))
     if facts is None:  # finished, but not yet merged into the output
         owner, part = holder(output), read_manifest(new)
         facts = {

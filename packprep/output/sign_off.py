@@ -10,7 +10,7 @@ from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.yaml_file import to_yaml
-from packprep.output.directory import whole_output
+from packprep.output.build_output import target_of
 from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
@@ -208,7 +208,7 @@ def sign(
         ],
     }
 
-    opened = partial(_open_named, whole_output(config).shards(staging), staging)
+    opened = partial(_open_named, target_of(config).shards(staging), staging)
     return write_manifest(
         staging, data, run | facts, lambda manifest: read_back(staging, manifest, opened)
     )

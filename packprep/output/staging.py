@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from packprep.output.build_facts import resume_obstacle
+from packprep.output.target import Publishable
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import BUILD as BUILD
 from packprep.schemas.files import MANIFEST, inside
 from packprep.schemas.files import SUFFIX as SUFFIX
 from packprep.schemas.listed import check_file
-from packprep.schemas.manifest import Manifest, read_manifest
+from packprep.schemas.manifest import parse_manifest, read_manifest
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
 from packprep.support.file_lock import taken_by
@@ -61,6 +62,16 @@ PARTS = (
     JOB,
     BUILD,
 )  # not part of the output; BUILD is deleted last
+OUTPUT = Publishable(
+    name="an output of packprep",
+    activity="is being built",
+    work="the build would work",
+    last=MANIFEST,
+    parse=parse_manifest,
+    sizes=lambda manifest: {entry.path: entry.bytes for entry in manifest.all_files},
+    parts=PARTS,
+    marks=(BUILD, MANIFEST),
+)
 _KEPT = (
     "scratch",
     CLAIMS,
@@ -128,14 +139,14 @@ class Staging:
         *,
         replaces: bool,
         discard: bool | None = None,
-    ) -> Manifest | None:
+    ) -> bool:
         """Claim the directory for this build: resume the work in it, or begin.
 
         build: content of build.json; its `inputs` must not change. replaces: True if there is an
         old output, which an interrupted swap may have left here. discard: True to delete the work
-        of a build with other settings; None if the command has no option for that. Returns the
-        manifest if only the last rename is missing. ConfigError if another build has left work
-        here, and is not to be discarded.
+        of a build with other settings; None if the command has no option for that. Returns True
+        if only the last rename is missing. ConfigError if another build has left work here, and is
+        not to be discarded.
         """
         before = self._before(replaces)
         if before is not None and (changed := resume_obstacle(before, build)):
@@ -163,11 +174,11 @@ class Staging:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.claimed = True
         remove_leftovers(self.path)
-        if before is not None and (manifest := self._finished()) is not None:
-            return manifest
+        if before is not None and self._finished():
+            return True
         self._undo_names()
         write_file(self.path / BUILD, canonical_json(build))
-        return None
+        return False
 
     def join(
         self,
@@ -184,7 +195,7 @@ class Staging:
         ConfigError is raised if it was claimed with other settings.
         """
         if alone:
-            return self.claim(build, progress, replaces=replaces, discard=discard) is not None
+            return self.claim(build, progress, replaces=replaces, discard=discard)
         claimed = json.loads((self.path / BUILD).read_bytes())
         if changed := resume_obstacle(claimed, build):
             raise ConfigError(
@@ -220,16 +231,15 @@ class Staging:
             else {"inputs": manifest.data["inputs"], "format_version": manifest.format_version}
         )
 
-    def _finished(self) -> Manifest | None:
-        """Manifest of a complete output; None, after deleting it, if any file does not match it."""
+    def _finished(self) -> bool:
+        """True for a complete output; its manifest is deleted if any file does not match it."""
         try:
-            manifest = read_manifest(self.path)
-            for entry in manifest.all_files:
+            for entry in read_manifest(self.path).all_files:
                 check_file(self.path, entry, "sha256")
         except FormatError:
             (self.path / MANIFEST).unlink(missing_ok=True)
-            return None
-        return manifest
+            return False
+        return True
 
     def _undo_names(self) -> None:
         """Give shards their working names again if the last build died while it renamed them."""
@@ -278,10 +288,7 @@ def staging_at(output: Path) -> Staging:
     ConfigError if the path has other files.
     """
     path = staging_path(output)
-    if path.is_symlink() or (path.exists() and not _is_staging(path)):
-        raise ConfigError(
-            f"{path}, in which the build would work, has files of something else; choose another -o"
-        )
+    OUTPUT.check_staging(path)
     return Staging(path)
 
 
@@ -292,14 +299,6 @@ def _leave(staging: Staging) -> None:
             return
         shutil.rmtree(staging.path, ignore_errors=True)
         time.sleep(0.02 * staging.path.exists())
-
-
-def _is_staging(path: Path) -> bool:
-    """True for a directory with build.json or a manifest, or with only names that a build gives."""
-    if not path.is_dir():
-        return False
-    names = {file.name for file in path.iterdir() if file.suffix != ".tmp"}
-    return bool(names & {BUILD, MANIFEST}) or names <= set(PARTS)
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -24,7 +24,7 @@ from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.engines.parity import EngineChoice
 from packprep.engines.tokenizer import Tokenizer
-from packprep.output.directory import whole_output
+from packprep.output.build_output import target_of
 from packprep.preview.draws import SampledDocuments
 from packprep.preview.lengths import sample_engine
 from packprep.preview.stored_lengths import of_files
@@ -72,7 +72,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     With append the prediction is for the sources that the output does not hold yet.
     """
     check_local(config)
-    check_store_place(config, whole_output(config).path if config.output else None)
+    check_store_place(config, target_of(config).path if config.output else None)
     tokenizer = load_build_tokenizer(config)
     engine = sample_engine(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():

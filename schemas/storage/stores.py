@@ -11,7 +11,7 @@ import errno
 import io
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -128,24 +128,22 @@ class Store:
                 if no_bucket(error):
                     raise
                 listing = {}
-        names = {
-            self._name(path): Stored.listed(facts)
-            for path, facts in listing.items()
-            if not path.endswith("/")
-        }
-        objects = {name: stored for name, stored in names.items() if name and stored is not None}
-        return dict(sorted(objects.items(), key=lambda item: item[0].encode()))
+        return self._named(listing)
 
     def glob(self, pattern: str) -> dict[str, Stored]:
         """Every object whose name matches, as `list` gives them."""
         with self._errors(pattern):
             listing = self._fs.glob(self._path(pattern), detail=True)
+        return self._named(listing)
+
+    def _named(self, listing: Mapping[str, dict[str, Any]]) -> dict[str, Stored]:
+        """The objects of a listing by name, without folders, sorted by bytes."""
         names = {
-            self._name(path): stored
+            path.removeprefix(self._root).lstrip("/"): stored
             for path, facts in listing.items()
-            if (stored := Stored.listed(facts)) is not None
+            if not path.endswith("/") and (stored := Stored.listed(facts)) is not None
         }
-        return {name: names[name] for name in sorted(names, key=str.encode)}
+        return {name: names[name] for name in sorted(names, key=str.encode) if name}
 
     def read(self, name: str) -> bytes:
         """Content of an object. Raises FileNotFoundError if there is none."""
@@ -274,9 +272,6 @@ class Store:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
-
-    def _name(self, path: str) -> str:
-        return path.removeprefix(self._root).lstrip("/")
 
     def _errors(
         self, name: str, *, writing: bool = False

@@ -27,10 +27,14 @@ def writing_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """
     temporary = temporary_name(path)
     with errors_named(temporary), temporary.open("wb") as file:
-        yield file
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
+        try:
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     temporary.replace(path)
     if sync:
         sync_directory(path.parent)

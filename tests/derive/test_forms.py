@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from packprep import build
-from packprep.derive import merge as merging
 from packprep.derive import signing
 from packprep.derive.merge import merge
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedLoader, PackedShards
+from packprep.output.directory import LocalTarget
 from packprep.schemas import FormatError, Manifest, check_files, read_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
@@ -198,7 +198,7 @@ def test_other_names_in_place_replace_the_output_in_one_step(
     before = content(out)
     expected = merge([out], tmp_path / "other", names="hf").data
     steps: list[tuple[Any, str]] = [(signing, "name_shards"), (signing, "write_manifest")]
-    for module, step in [*steps, (merging, "publish")]:
+    for module, step in [*steps, (LocalTarget, "publish")]:
         with disk_fails(module, step):
             merge([out], out, names="hf", overwrite=True)
         assert content(out) == before

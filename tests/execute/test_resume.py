@@ -11,7 +11,7 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.execute import stages, window_files
-from packprep.output import directory as outputs
+from packprep.output.directory import LocalTarget
 from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.schemas.canonical import file_digest
@@ -78,7 +78,7 @@ STEPS: list[tuple[Any, str, int]] = [
     (stages, "name_shards", 0),
     (stages, "write_report", 0),
     (stages, "sign", 0),
-    (outputs, "publish", 0),
+    (LocalTarget, "publish", 0),
 ]
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -209,7 +209,7 @@ def test_an_old_output_stays_until_the_new_one_is_whole_and_then_goes(
     output, old = Path(corpus["output"]), build(BuildConfig(**corpus)).data
     shutil.copytree(output, output.with_name("old"))
     new = {"max_length": 32, "overwrite": True}
-    with disk_fails(outputs, "publish"):
+    with disk_fails(LocalTarget, "publish"):
         build(BuildConfig(**corpus | new))
     assert read_manifest(output).data == old
     assert check_files(output, read_manifest(output), "sha256") == []

@@ -18,6 +18,8 @@ from packprep.exports import mds
 from packprep.exports.export import export
 from packprep.exports.packs import PackBatch, read_packs
 from packprep.inspect.verify import verify
+from packprep.output import remote
+from packprep.output.directory import LocalTarget
 from packprep.schemas import STANDARD_COLUMNS
 from packprep.schemas.errors import FormatError
 from packprep.schemas.storage.export_manifest import EXPORT, read_export
@@ -226,7 +228,7 @@ def test_an_interrupted_export_with_other_facts_starts_over(
 
     write_output(tmp_path / "in", {"train": SHARDS}, max_length=9)
     with monkeypatch.context() as patch:
-        patch.setattr(export_module._LocalDestination, "publish", killed)
+        patch.setattr(LocalTarget, "publish", killed)
         with pytest.raises(Killed):
             export(tmp_path / "in", str(tmp_path / "out"), "npy")
     export(tmp_path / "in", str(tmp_path / "out"), "megatron")
@@ -279,7 +281,7 @@ def test_a_sealed_shard_with_a_wrong_id_is_an_error_that_names_it(tmp_path: Path
     place = content.index(np.array([1, 20, 21], np.int32).tobytes())
     shard.write_bytes(content[: place + 4] + b"\xff" * 4 + content[place + 8 :])
     seal(tmp_path / "v1-example", shard.name, 2, 16)  # by a writer that does not look
-    with pytest.raises(FormatError, match=r"00001\.arrow packs from 0 have the token id -1"):
+    with pytest.raises(FormatError, match=r"00001\.arrow pack 0 .*: the id is -1; expected"):
         export(tmp_path / "v1-example", str(tmp_path / "out"), "npy")
 
 
@@ -300,21 +302,31 @@ def test_an_export_to_a_store_appears_with_export_json(
     export(source, "local", "npy")
     store = Store(f"{bucket}/exported")
     sent: list[str] = []
+    most = 2
     writing = Store.writing
 
     def dying(self: Store, name: str) -> Any:
-        if len(sent) == 2:
+        if len(sent) == most:
             raise Killed
-        sent.append(name)
+        sent.append(name.partition("/")[2])
         return writing(self, name)
 
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(remote, "_AT_ONCE", 1)
+    monkeypatch.setattr(Store, "writing", dying)
+    with pytest.raises(Killed):
+        export(source, store.url, "npy")
+    most = 3  # the rest
     with monkeypatch.context() as patched:
-        patched.setattr(export_module, "_AT_ONCE", 1)
-        patched.setattr(Store, "writing", dying)
+        patched.setattr(Store, "copy_to", killed)
         with pytest.raises(Killed):
             export(source, store.url, "npy")
-    assert sent == ["train.csv.gz", "train.npy"]
+    assert sent == ["train.csv.gz", "train.npy", "train.offsets.npy"]
     assert store.find(EXPORT) is None
+    with pytest.raises(ConfigError, match="is an export with another format; choose another -o"):
+        export(source, store.url, "megatron")
     export(source, store.url, "npy")
     names = store.list()
     assert {name: store.read(name) for name in names if name != EXPORT} == files_of(Path("local"))
@@ -337,7 +349,7 @@ def test_an_export_to_a_store_appears_with_export_json(
 def test_a_folder_of_a_store_with_other_files_is_never_touched(bucket: str, tmp_path: Path) -> None:
     Store(bucket).write("mine/thesis.tex", b"words")
     with pytest.raises(
-        ConfigError, match=r"mine/thesis\.tex exists \(5 bytes\) and is not of this"
+        ConfigError, match=r"mine contains thesis\.tex and is not an export; choose another -o"
     ):
         export(GOLDEN / "v1-example", f"{bucket}/mine", "npy", work_dir=str(tmp_path))
     with pytest.raises(ConfigError, match=r"is a bucket; give a folder in it, such as \w+://"):

@@ -12,8 +12,8 @@ from packprep import BuildConfig, build
 from packprep.execute import stages, window_files
 from packprep.execute.array_tasks import member_path
 from packprep.execute.pipeline import build_share
-from packprep.output import directory as outputs
 from packprep.output.build_facts import build_facts, difference, resume_obstacle
+from packprep.output.directory import LocalTarget
 from packprep.output.progress import build_progress
 from packprep.output.staging import CLAIMS, staging_path
 from packprep.support.file_lock import locked
@@ -52,7 +52,7 @@ def test_a_stopped_build_says_how_far_it_came(
     for place, name, stage in (
         (window_files, "write_shard", "pack"),
         (stages, "name_shards", "pack"),
-        (outputs, "publish", "sign off"),
+        (LocalTarget, "publish", "sign off"),
     ):
         stop_at(monkeypatch, corpus, place, name)
         facts = found(output)

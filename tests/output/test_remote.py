@@ -21,10 +21,9 @@ from packprep.execute.append import open_output
 from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
-from packprep.output import publish, remote_lock, sign_off
-from packprep.output import remote as storeoutput
-from packprep.output.publish import RECORD
-from packprep.output.remote import StoreOutput
+from packprep.output import remote_lock, sign_off
+from packprep.output.build_output import target_of
+from packprep.output.remote import RECORD, Publication, StoreTarget
 from packprep.schemas import Manifest, RemoteOutput, canonical_json, read_manifest
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
@@ -157,11 +156,13 @@ def test_no_shard_is_ever_on_this_machine_and_the_same_command_again_does_nothin
 ) -> None:
     here: list[str] = []
 
-    def noted(staging: Path, folder: str, moves: dict[str, str]) -> Any:
-        here.extend(path.relative_to(staging).as_posix() for path in staging.rglob("*.arrow"))
-        return publish.prepared(staging, folder, moves)
+    real = StoreTarget.publish
 
-    monkeypatch.setattr(storeoutput, "prepared", noted)
+    def noted(target: StoreTarget[Any], staging: Path, *rest: Any) -> Any:
+        here.extend(path.relative_to(staging).as_posix() for path in staging.rglob("*.arrow"))
+        return real(target, staging, *rest)
+
+    monkeypatch.setattr(StoreTarget, "publish", noted)
     first = work.build()
     assert here
     assert all(name.startswith("tokens/") for name in here)
@@ -206,7 +207,7 @@ def test_a_half_published_output_is_finished_by_the_same_build_anywhere_and_refu
     other: dict[str, Any] = {"max_length": 128, "work_dir": str(work.folder / "other")}
     work.refuses("is being published by a build with other settings .max_length was 64", **other)
     with monkeypatch.context() as patch:
-        patch.setattr(storeoutput, "prepared", None)  # what was written down is enough
+        patch.setattr(StoreTarget, "begin", None)  # what was written down is enough
         work.build(work_dir=str(work.folder / "elsewhere"))
     work.build()  # finds it done, and takes away its own directory
     work.check()
@@ -221,14 +222,15 @@ def test_a_build_that_wakes_up_after_another_one_has_published_changes_nothing(
     It had a stale lock, and all its shards in the store.
     """
     work.dies_at(monkeypatch, "create", 3, after=True)
-    output = StoreOutput(work.config())
-    record = publish.Publication(**json.loads(output.work.read(RECORD)))
+    output = target_of(work.config())
+    assert isinstance(output, StoreTarget)
+    record = Publication(**json.loads(output.work.read(RECORD)))
     output.work.delete([RECORD])
     other = work.build(max_length=128, work_dir=str(work.folder / "other"))
-    before = output.store.list()
+    before = output.files.list()
     with pytest.raises(StoppedError, match="was published by another build meanwhile; run the"):
-        publish.begin(output.store, output.work, record)
-    assert (output.store.list(), output.work.list()) == (before, {})
+        output.begin(record)
+    assert (output.files.list(), output.work.list()) == (before, {})
     assert RemoteOutput(work.url).manifest == other
 
 
@@ -237,7 +239,9 @@ def test_a_build_of_the_same_takes_over_what_another_one_has_begun_to_publish(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work.dies_at(monkeypatch, "create", 3, after=True)  # the lock takes two
-    theirs = publish.pending(work.unfinished)
+    output = target_of(work.config())
+    assert isinstance(output, StoreTarget)
+    theirs = output.pending()
     assert theirs is not None
     work.unfinished.delete([RECORD])
     here = str(work.folder / "other")
@@ -245,7 +249,7 @@ def test_a_build_of_the_same_takes_over_what_another_one_has_begun_to_publish(
     facts = {"shards": theirs.shards, "files": theirs.files, "manifest": theirs.manifest}
     work.unfinished.create(RECORD, canonical_json(facts))
     # With the report of the first one, seconds and all.
-    assert work.build(work_dir=here).sha256 == theirs.parsed.sha256
+    assert work.build(work_dir=here).sha256 == output.signed(theirs).sha256
 
 
 @long
@@ -299,7 +303,8 @@ def test_a_build_that_was_passed_over_publishes_nothing(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine slept for minutes while it wrote, and another build began."""
-    output = StoreOutput(work.config())
+    output = target_of(work.config())
+    assert isinstance(output, StoreTarget)
     real = sign_off.sign
 
     def sleeps(*arguments: Any) -> Any:
@@ -311,8 +316,8 @@ def test_a_build_that_was_passed_over_publishes_nothing(
 
     monkeypatch.setattr(stages, "sign", sleeps)
     work.refuses("is being built by process [0-9]+ on elsewhere now, because this", StoppedError)
-    assert output.store.list() == {}
-    assert publish.pending(output.work) is None
+    assert output.files.list() == {}
+    assert output.pending() is None
 
 
 @long

@@ -25,7 +25,7 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from packprep.schemas.storage.writing import temporary_name
+from packprep.schemas.storage.writing import write_file
 
 _DIGEST = 32  # bytes of a sha256
 
@@ -59,16 +59,10 @@ class KernelCache(NullCache):  # type: ignore[misc,unused-ignore]
         """Write a compiled kernel to the first folder that can be written."""
         name, content = self._file(sig, data.codegen), self._signed(dumps(data._reduce()))
         for folder in self._folders:
-            partial = temporary_name(folder / name)
-            try:
+            with suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-                partial.write_bytes(content)
-                partial.replace(folder / name)
-            except OSError:
-                with suppress(OSError):
-                    partial.unlink()
-                continue
-            return
+                write_file(folder / name, content, sync=False)
+                return
 
     def _signed(self, content: bytes) -> bytes:
         """Content of a file: a digest of the code and the kernel, and the kernel."""
