@@ -9,7 +9,7 @@ import click
 from packprep.cli.amount_types import CountType, ShareType
 from packprep.cli.completion import of_paths
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 VALUES: Mapping[str, Mapping[str, Any]] = {
     "DIR": {"shell_complete": of_paths("dir")},
@@ -22,7 +22,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
 """Type and completion of a value, by its metavar."""
 
 
-def value_option(metavar: str, *names: str, **settings: Any) -> Callable[[_Command], _Command]:
+def value_option(metavar: str, *names: str, **settings: Any) -> Callable[[Decorated], Decorated]:
     """Decorator that adds an option with a value of `VALUES`. settings: for `click.option`."""
     return click.option(*names, metavar=metavar, **{**VALUES[metavar], **settings})
 
@@ -36,6 +36,6 @@ STORE_OPTION = value_option(
 QUIET_OPTION = click.option("-q", "--quiet", is_flag=True, help="Print no progress and no table.")
 
 
-def json_option(what: str = "JSON") -> Callable[[_Command], _Command]:
+def json_option(what: str = "JSON") -> Callable[[Decorated], Decorated]:
     """Decorator that adds --json. what: it prints, for the help."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what}.")

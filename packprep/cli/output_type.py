@@ -1,88 +1,57 @@
-"""Types of arguments that name an output: a directory, or a URL such as s3://bucket/packed."""
+"""Arguments that name an output: a directory, or a URL such as s3://bucket/packed."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packprep.cli.completion import of_paths
+from packprep.cli.options import Decorated
 from packprep.support.errors import ConfigError, asked
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from packprep.schemas.manifest import Output
 
 
-class OutputType(click.ParamType):  # type: ignore[type-arg]
-    """Type of a finished output, converted to a `packprep.schemas.manifest.Output`.
+def output_argument(
+    name: str = "output", metavar: str = "OUT", *, completes: str = "dir", several: bool = False
+) -> Callable[[Decorated], Decorated]:
+    """Decorator that adds an argument with one or several outputs, opened by `output_at`.
 
     completes: "dir", or "file" where a report.json is accepted too.
     """
 
-    name = "output"
+    def opened(
+        context: click.Context, parameter: click.Parameter, value: Any
+    ) -> "Output | tuple[Output, ...]":
+        return tuple(map(output_at, value)) if several else output_at(value)
 
-    def __init__(self, completes: str = "dir") -> None:
-        self._completes = completes
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> "Output":
-        return output_at(value) if isinstance(value, str) else Path(value)
-
-    def shell_complete(
-        self, context: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        return of_paths(self._completes)(context, param, incomplete)
-
-
-class DirectoryType(click.ParamType):  # type: ignore[type-arg]
-    """Type of a local directory that a command writes."""
-
-    name = "directory"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> Path:
-        if "://" in str(value):
-            raise ConfigError(
-                f"{value} is a URL, and only packprep build writes to a store; give a local "
-                "directory, and copy it to the store"
-            )
-        return Path(value)
-
-    def shell_complete(
-        self, context: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        return of_paths("dir")(context, param, incomplete)
+    return click.argument(
+        name,
+        metavar=metavar,
+        nargs=-1 if several else 1,
+        required=True,
+        shell_complete=of_paths(completes),
+        callback=opened,
+    )
 
 
-def with_store(output: "Output", store: Sequence[str]) -> "Output":
-    """The output, with token stores at other places if some are given."""
+def with_store(output: "Output", store: Sequence[str], *, one_of_several: bool = False) -> "Output":
+    """The output, with token stores at other places if some are given.
+
+    one_of_several: the stores may be those of other outputs.
+    """
     if not store:
         return output
     from packprep.schemas.manifest import read_manifest
     from packprep.tokens.index_shards import MovedStore
 
     manifest = read_manifest(output)
-    if not manifest.is_index:
-        raise ConfigError(
-            f"{output} is not an index, so it needs no token store; leave out --store"
-        )
-    return MovedStore(output, manifest, store)
-
-
-def with_stores(outputs: "Sequence[Output]", store: Sequence[str]) -> "list[Output]":
-    """The outputs, of which each index has its token stores at other places if some are given."""
-    if not store or len(outputs) == 1:
-        return [with_store(output, store) for output in outputs]
-    from packprep.schemas.manifest import read_manifest
-
-    return [
-        with_store(output, store) if read_manifest(output).is_index else output
-        for output in outputs
-    ]
+    if manifest.is_index:
+        return MovedStore(output, manifest, store)
+    if one_of_several:
+        return output
+    raise ConfigError(f"{output} is not an index, so it needs no token store; leave out --store")
 
 
 def output_at(name: str) -> "Output":

@@ -38,6 +38,11 @@ def stopped() -> str:
     return f"stopped; to resume: {shlex.join(['packprep', *sys.argv[1:]])}"
 
 
+def print_json(value: Any) -> None:
+    """Print a value as JSON for a script, indented for a reader."""
+    click.echo(json.dumps(value, indent=2))
+
+
 def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
     """Print report.json of a new output: as JSON, as a table, or not at all if `quiet`.
 
@@ -50,7 +55,7 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
     manifest = read_manifest(output)
     report = read_report(output, manifest)
     if as_json:
-        click.echo(json.dumps(report, indent=2))
+        print_json(report)
     elif not quiet:
         rows = table(report)
         rows[-1:-1] = _engine(manifest.run.get("engine"))  # before the digest

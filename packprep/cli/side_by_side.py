@@ -1,6 +1,5 @@
 """Prints several outputs or reports side by side."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from string import ascii_uppercase
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packprep.cli.printing import print_grid, print_table
+from packprep.cli.printing import print_grid, print_json, print_table
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def print_side_by_side(outputs: "Sequence[Output]", *, everything: bool, as_json
             for name, each in zip(names[1:], row, strict=True)
         ]
         facts = {"outputs": names, "options": options, "figures": numbers}
-        click.echo(json.dumps(facts, indent=2))
+        print_json(facts)
         return
     digests = [report.get("sha256") for report in reports]
     for other, digest in zip(names[1:], digests[1:], strict=True):

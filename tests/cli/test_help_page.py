@@ -5,12 +5,12 @@ import re
 import click
 import pytest
 
-from packprep.cli.help_page import EVERY_BUILD, title_of
+from packprep.cli.help_page import title_of
 from packprep.cli.main import cli
 from packprep.config.stages import STAGES
 from tests.helpers.command import run
 
-TITLES = [title_of(stage) for stage in STAGES]
+FIRST, TITLES = ["--output", "--tokenizer"], [title_of(stage) for stage in STAGES]
 
 
 def options_on(page: str) -> list[str]:
@@ -30,10 +30,8 @@ def test_the_short_help_fits_a_screen_or_two_and_the_long_one_has_every_option(n
     for page in (short, long):
         assert max(map(len, page.splitlines())) <= 80
         every = page.split(f"Every {name}\n")[1].split("\n\n")[0]
-        assert ["--" + each for each in EVERY_BUILD[1:] if f"--{each}" in names] == options_on(
-            every
-        )
         assert every.startswith("  SOURCE...")
+        assert options_on(every) == [flag for flag in FIRST if flag in names]
         heads = [line for line in page.splitlines() if line in TITLES]
         assert heads == [title for title in TITLES if title in heads]
     assert heads == TITLES  # of the long one

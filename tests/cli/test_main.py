@@ -212,17 +212,9 @@ def test_the_yaml_file_in_the_working_folder_is_a_build_of_its_own(here: Path) -
         (here / "packprep.yaml").write_text(f"{keys}{wrong}\n")
         assert sentence in error_of("build")
     assert packprep("build a.jsonl -o third --tokenizer tok").code == 0, "not read with sources"
-
-
-def test_sources_on_the_command_line_win_over_those_of_the_file(here: Path) -> None:
-    write_jsonl(here / "b.jsonl", ["one"])
-    file = here / "elsewhere" / "build.yaml"
-    file.parent.mkdir()
-    file.write_text("sources: a.jsonl\noutput: out\ntokenizer: tok\nlimit: 3\n")
-    assert resolve_options((), file, {})[0].sources == ("a.jsonl",)
-    assert packprep("build -c elsewhere/build.yaml -q").code == 0, "paths are those of the folder"
-    config, _ = resolve_options(("b.jsonl",), file, {})
-    assert (config.sources, config.limit) == (("b.jsonl",), 3)
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "b.yaml").write_text(keys)
+    assert packprep("build -c elsewhere/b.yaml -o fourth -q").code == 0, "paths start here"
 
 
 EXAMPLES: dict[str, Any] = (
@@ -301,6 +293,7 @@ def test_the_command_line_wins_over_the_file_and_shuffle_is_short_for_order(
     here: Path, keys: str, parameters: dict[str, Any], option: str, value: object
 ) -> None:
     (here / "build.yaml").write_text(f"sources: a\n{keys}")
+    assert resolve_options(("b",), Path("build.yaml"), {})[0].sources == ("b",)
     assert getattr(resolve_options((), Path("build.yaml"), parameters)[0], option) == value
     with pytest.raises(ConfigError, match="order and shuffle set the same option"):
         resolve_options(("a",), None, {"shuffle": True, "order": "length"})

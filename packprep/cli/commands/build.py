@@ -1,7 +1,6 @@
 """`packprep build`. Its options are generated from the fields of BuildConfig."""
 
 import dataclasses
-import json
 import os
 import re
 import signal
@@ -17,7 +16,7 @@ from packprep.cli.completion import of_names, of_paths
 from packprep.cli.help_page import StagedHelp
 from packprep.cli.options import value_option
 from packprep.cli.output_type import output_at
-from packprep.cli.printing import print_report, print_table, stopped
+from packprep.cli.printing import print_json, print_report, print_table, stopped
 from packprep.config.build_config import BuildConfig
 from packprep.config.option import COLUMN_CHOICE
 from packprep.config.spellings import RENAMED, note_new_name
@@ -255,7 +254,7 @@ def _stop_at_once(close: Callable[[], None]) -> Iterator[None]:
 
 def _show(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        print_json(result)
         return
     for title, values in result.items():
         print_table(title, [(key, _shown(value)) for key, value in values.items()])

@@ -1,14 +1,13 @@
 """`packprep check`: a CI gate on the numbers of a build."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from packprep.cli.options import json_option, value_option
-from packprep.cli.output_type import OutputType
-from packprep.cli.printing import print_grid, print_sentence
+from packprep.cli.output_type import output_argument
+from packprep.cli.printing import print_grid, print_json, print_sentence
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     short_help="Fail CI when the numbers of a build get worse.",
     epilog="Exit codes: 0 all checks passed, 1 a check failed, 2 wrong usage or bad input.",
 )
-@click.argument("output", metavar="OUT|REPORT", type=OutputType("file"))
+@output_argument(metavar="OUT|REPORT", completes="file")
 @value_option("FILE", "--baseline", help="Baseline written by --update-baseline, or a report.json.")
 @click.option(
     "--tolerance",
@@ -103,7 +102,7 @@ def command(
     if verdicts:
         gate_formats.append_github_summary(text)
     if as_json:
-        click.echo(json.dumps(gate_formats.as_json(verdicts), indent=2))
+        print_json(gate_formats.as_json(verdicts))
     elif verdicts:
         titles = ("", "number", "baseline", "now", "change", "allowed")
         print_grid(

@@ -1,13 +1,12 @@
 """`packprep env`: facts for a bug report."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from packprep.cli.options import json_option
-from packprep.cli.printing import print_table
+from packprep.cli.printing import print_json, print_table
 
 
 @click.command("env", short_help="Print versions and settings for a bug report.")
@@ -25,7 +24,7 @@ def command(as_json: bool) -> None:
 
     facts = environment()
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        print_json(facts)
         return
     print_table(
         "packprep " + facts.pop("packprep"),

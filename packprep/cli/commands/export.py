@@ -1,13 +1,12 @@
 """`packprep export`: an output in the format of another trainer."""
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packprep.cli.options import QUIET_OPTION, STORE_OPTION, json_option, value_option
-from packprep.cli.output_type import OutputType, with_store
-from packprep.cli.printing import print_table
+from packprep.cli.output_type import output_argument, with_store
+from packprep.cli.printing import print_json, print_table
 from packprep.config.spellings import gone_format
 from packprep.exports.registry import EXPORT_FORMATS
 
@@ -41,7 +40,7 @@ class _Format(click.Choice[str]):
 
 
 @click.command("export", short_help="Write an output in the format of another trainer.", help=_HELP)
-@click.argument("source", metavar="OUT", type=OutputType())
+@output_argument("source")
 @click.option(
     "--to",
     required=True,
@@ -96,7 +95,7 @@ def command(
     with open_progress(quiet=quiet) as progress:
         manifest = export(with_store(source, store), output, to, progress=progress, **options)
     if as_json:
-        click.echo(json.dumps(manifest.data, indent=2))
+        print_json(manifest.data)
     elif not quiet:
         rows: list[tuple[str, str]] = [
             (

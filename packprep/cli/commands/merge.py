@@ -5,18 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packprep.cli.options import QUIET_OPTION, STORE_OPTION, json_option
-from packprep.cli.output_type import DirectoryType, OutputType, with_stores
+from packprep.cli.options import QUIET_OPTION, STORE_OPTION, json_option, value_option
+from packprep.cli.output_type import output_argument, with_store
 
 if TYPE_CHECKING:
     from packprep.schemas.manifest import Output
 
 
 @click.command("merge", short_help="Merge outputs, or rewrite one: shard size, names, tokens.")
-@click.argument("outputs", nargs=-1, required=True, metavar="IN...", type=OutputType())
-@click.option(
-    "-o", "--output", required=True, metavar="DIR", type=DirectoryType(), help="Directory to write."
-)
+@output_argument("outputs", "IN...", several=True)
+@value_option("DIR", "-o", "--output", required=True, help="Directory to write.")
 @click.option("--shard-size", metavar="SIZE", help="Cut the shards again, of about SIZE bytes.")
 @click.option(
     "--names",
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 @QUIET_OPTION
 def command(
     outputs: "tuple[Output, ...]",
-    output: Path,
+    output: str,
     shard_size: str | None,
     store: tuple[str, ...],
     as_json: bool,
@@ -71,12 +69,18 @@ def command(
     from packprep.support.errors import ConfigError
     from packprep.support.progress import open_progress
 
+    if "://" in output:
+        raise ConfigError(
+            f"{output} is a URL, and only packprep build writes to a store; give a local "
+            "directory, and copy it to the store"
+        )
     size = parse_size(shard_size, "shard_size") if shard_size is not None else None
-    if by := ", ".join(at_work(output).values()):
+    if by := ", ".join(at_work(Path(output)).values()):
         raise ConfigError(
             f"{output} is being built by tasks of an array ({by}); wait until they are done"
         )
     with open_progress(quiet=quiet) as progress:
-        stores = with_stores(outputs, store)
-        merge(stores, output, shard_size=size, progress=progress, **options)
-    print_report(output, as_json=as_json, quiet=quiet)
+        several = len(outputs) > 1
+        stores = [with_store(each, store, one_of_several=several) for each in outputs]
+        merge(stores, Path(output), shard_size=size, progress=progress, **options)
+    print_report(Path(output), as_json=as_json, quiet=quiet)

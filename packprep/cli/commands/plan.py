@@ -1,7 +1,6 @@
 """`packprep plan`: results of every choice of length, strategy and overflow, without a build."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,7 +11,7 @@ from packprep.cli.amount_types import ShareType
 from packprep.cli.commands.build import Grouped, build_options, merged_options
 from packprep.cli.completion import of_names, of_paths
 from packprep.cli.options import value_option
-from packprep.cli.printing import print_grid, print_sentence
+from packprep.cli.printing import print_grid, print_json, print_sentence
 from packprep.config.amounts import count_of
 from packprep.config.build_config import BuildConfig, default_overflow
 from packprep.engines.third_party import share_machine, tell_libraries
@@ -154,7 +153,7 @@ def command(
     if padding_of_batch is not None:
         notes += _padding(measured, dict.fromkeys(lengths), padding_of_batch, base.seed)
     if run["json"]:
-        click.echo(json.dumps(_as_json(measured, rows, rate, notes, global_batch_size), indent=2))
+        print_json(_as_json(measured, rows, rate, notes, global_batch_size))
         return
     _print(measured, rows, rate, global_batch_size, fitting)
     for note in notes:

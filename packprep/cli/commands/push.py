@@ -1,19 +1,19 @@
 """`packprep push`: an output to the Hugging Face hub."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from packprep.cli.options import json_option
-from packprep.cli.output_type import OutputType
+from packprep.cli.output_type import output_argument
+from packprep.cli.printing import print_json
 from packprep.support.errors import ConfigError
 
 
 @click.command("push", short_help="Push an output to the Hugging Face hub.")
-@click.argument("output", metavar="OUT", type=OutputType())
+@output_argument()
 @click.argument("name", metavar="NAME")
 @click.option(
     "--revision", metavar="BRANCH", help="Branch to push to; made if missing.  [default: main]"
@@ -55,10 +55,11 @@ def command(
         files, size = check_ready(output, name)
         facts = {"output": str(output), "repository": name, "files": files, "bytes": size}
         card = dataset_card(output, name)
-        sentence = f"{output}: {files} files, {size / 1e6:,.1f} MB, ready for {name}"
-        click.echo(json.dumps(facts | {"card": card}, indent=2) if as_json else sentence)
-        if not as_json:
-            click.echo(f"\n{card}", nl=False)
+        if as_json:
+            print_json(facts | {"card": card})
+            return
+        click.echo(f"{output}: {files} files, {size / 1e6:,.1f} MB, ready for {name}")
+        click.echo(f"\n{card}", nl=False)
         return
     with open_progress("the hub", quiet=quiet) as progress:
         pushed = push(
@@ -70,7 +71,7 @@ def command(
             **options,
         )
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(pushed), indent=2))
+        print_json(dataclasses.asdict(pushed))
         return
     what = "is there already" if pushed.already_there else f"{pushed.bytes / 1e6:,.1f} MB"
     click.echo(f"{pushed.url}: {pushed.files} files, {what}, commit {pushed.commit[:12]}")

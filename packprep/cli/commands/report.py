@@ -1,13 +1,13 @@
 """`packprep report`: an output as a web page."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from packprep.cli.options import STORE_OPTION
-from packprep.cli.output_type import OutputType, with_store
+from packprep.cli.output_type import output_argument, with_store
+from packprep.cli.printing import print_json
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("report", short_help="Write a report of an output: one web page.")
-@click.argument("output", metavar="OUT", type=OutputType())
+@output_argument()
 @click.option(
     "-o",
     "--page",
@@ -50,6 +50,6 @@ def command(output: "Output", page: Path, store: tuple[str, ...], as_json: bool)
         facts = gather(with_store(output, store), progress)
     written = write_page(facts, page)
     if as_json:
-        click.echo(json.dumps(as_data(facts) | {"written": [str(written)]}, indent=2))
+        print_json(as_data(facts) | {"written": [str(written)]})
     else:
         click.echo(written)

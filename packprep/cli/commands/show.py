@@ -1,7 +1,6 @@
 """`packprep show`: a pack as readable text, its rows, and the packs that hold a row."""
 
 import hashlib
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packprep.cli.options import STORE_OPTION, json_option, value_option
-from packprep.cli.output_type import OutputType, with_store
-from packprep.cli.printing import print_columns
+from packprep.cli.output_type import output_argument, with_store
+from packprep.cli.printing import print_columns, print_json
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
 @click.command("show", short_help="Print a pack as text, or the rows in it; find a row.")
-@click.argument("output", metavar="OUT", type=OutputType())
+@output_argument()
 @click.option(
     "--pack",
     type=click.IntRange(0),
@@ -120,7 +119,7 @@ def command(
     decoder = None if raw else _decoder(manifest, tokenizer)
     if as_json:
         found = [_as_dict(each, segment, sources, decoder) for each, segment in shown]
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     if first is not None:
         click.secho(_heading(first, len(shown), manifest), bold=True)
@@ -155,7 +154,7 @@ def _list(
 
     rows = located_rows(segments, manifest, sources)
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     if all(row.get("turn") is None for row in rows):  # a column of dashes would say nothing
         rows = [{key: value for key, value in row.items() if key != "turn"} for row in rows]

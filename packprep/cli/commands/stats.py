@@ -1,6 +1,5 @@
 """`packprep stats`: the contents of outputs, or the progress of an unfinished build."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ import click
 from packprep.cli.completion import of_paths
 from packprep.cli.options import STORE_OPTION, json_option, value_option
 from packprep.cli.output_type import output_at, with_store
-from packprep.cli.printing import print_grid, print_sentence, print_table
+from packprep.cli.printing import print_grid, print_json, print_sentence, print_table
 from packprep.cli.side_by_side import print_side_by_side
 from packprep.support.errors import ConfigError
 
@@ -92,7 +91,7 @@ def command(
         if progress is None:
             raise
         if as_json:
-            click.echo(json.dumps({"progress": progress}, indent=2))
+            print_json({"progress": progress})
         else:
             _print_progress(name, progress)
         return
@@ -100,7 +99,7 @@ def command(
     progress = build_progress(name) if isinstance(output, Path) else None
     result = _measured(with_store(output, store), global_batch_size, world_size)
     if as_json:
-        click.echo(json.dumps({"progress": progress} | result.as_dict(), indent=2))
+        print_json({"progress": progress} | result.as_dict())
         return
     if progress is not None:
         _print_progress(f"{name} is finished; a build that is not", progress)

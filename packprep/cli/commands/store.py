@@ -9,6 +9,7 @@ import click
 
 from packprep.cli.completion import of_paths
 from packprep.cli.options import json_option
+from packprep.cli.printing import print_json
 
 if TYPE_CHECKING:
     from packprep.tokens.store_entries import StoreEntry
@@ -72,7 +73,7 @@ def _list(store: str, entries: "list[StoreEntry]", as_json: bool) -> None:
     from packprep.cli.printing import print_columns
 
     if as_json:
-        click.echo(json.dumps([entry.as_dict() for entry in entries], indent=2))
+        print_json([entry.as_dict() for entry in entries])
         return
     if not entries:
         click.echo(f"{store} has no tokens")
@@ -97,7 +98,7 @@ def _verify(entries: "list[StoreEntry]", as_json: bool) -> int:
     faults = {entry.path.name: list(entry.faults()) for entry in entries}
     count = sum(map(len, faults.values()))
     if as_json:
-        click.echo(json.dumps({"sound": not count, "faults": faults}, indent=2))
+        print_json({"sound": not count, "faults": faults})
         return int(count > 0)
     for sentences in faults.values():
         for sentence in sentences:
@@ -140,7 +141,7 @@ def _clean(
         freed += size
         deleted.append(entry.path.name)
     if as_json:
-        click.echo(json.dumps({"deleted": deleted, "bytes": freed, "in_use": busy}, indent=2))
+        print_json({"deleted": deleted, "bytes": freed, "in_use": busy})
         return
     for sentence in busy:
         click.echo(sentence)

@@ -1,7 +1,6 @@
 """`packprep verify`: check an output against its manifest."""
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +8,7 @@ import click
 from packprep.cli.amount_types import CountType
 from packprep.cli.completion import of_paths
 from packprep.cli.options import STORE_OPTION, json_option, value_option
-from packprep.cli.printing import print_table
+from packprep.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:
     from packprep.inspect.verdict import Verdict
@@ -93,7 +92,7 @@ def command(
     with open_progress("the files", quiet=quiet) as progress:
         verdict = verify(output, progress=progress, max_findings=max_findings, **options)
     if as_json:
-        click.echo(json.dumps(as_dict(verdict), indent=2))
+        print_json(as_dict(verdict))
     elif not quiet or not verdict.sound:
         _print(verdict)
     context.exit(0 if verdict.sound else 1)
@@ -140,13 +139,8 @@ def _print(verdict: "Verdict") -> None:
     rows: list[tuple[str, str | Text]] = [
         ("result", result),
         ("files", f"{verdict.files:,} ({verdict.bytes:,} bytes)"),
+        ("packs", f"{verdict.packs:,} ({verdict.segments:,} segments, {verdict.tokens:,} tokens)"),
     ]
-    rows.append(
-        (
-            "packs",
-            f"{verdict.packs:,} ({verdict.segments:,} segments, {verdict.tokens:,} tokens)",
-        )
-    )
     for source in verdict.sources[:12]:
         ends = [
             f"{source[end]:.4%} with {end.upper()}"
