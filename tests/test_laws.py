@@ -71,7 +71,7 @@ def packed(
 ) -> tuple[WindowPlan, Packs, Any, Any, pa.Table]:
     policy = tokenizer()
     documents = make_documents(texts, policy, **more)
-    plan = plan_window(documents, policy, config, seed=config.seed)
+    plan = plan_window(documents, policy, config.pack_rules(), seed=config.seed)
     table = checked(plan.packs, ShardLayout.from_config(config, policy))
     return plan, plan.packs, documents, policy, table
 
@@ -168,7 +168,7 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     originals = tokens_of(plain)
     trained = [[bits.random() < 0.4 for _ in tokens] for tokens in originals]
     documents = with_columns(plain, trained, as_mask=as_mask)
-    plan = plan_window(documents, policy, config, seed=config.seed)
+    plan = plan_window(documents, policy, config.pack_rules(), seed=config.seed)
     layout = ShardLayout.from_config(config, policy, labelled_columns())
     table = checked(plan.packs, layout)
     # where the pieces of each document begin and end
@@ -250,7 +250,7 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(
     config = BuildConfig(max_length=8, packs_multiple_of=2, remainder="fill")
     plan, packs, _, policy, _ = packed(config, texts)
     change = max(change, -len(packs))
-    written = resized(packs, change, config)
+    written = resized(packs, change, config.order)
     assert len(written) == len(packs) + change
     checked(written, ShardLayout.from_config(config, policy))
     before = sorted(packs.lengths.tolist())

@@ -69,7 +69,7 @@ def content(out: Path) -> dict[str, bytes]:
 
 def table(options: BuildConfig, documents: Any, carried: Any = ()) -> tuple[pa.Table, ShardLayout]:
     policy = tokenizer(tokens=1 << 10)
-    plan = plan_window(documents, policy, options, seed=options.seed)
+    plan = plan_window(documents, policy, options.pack_rules(), seed=options.seed)
     layout = ShardLayout.from_config(options, policy, carried)
     return checked(plan.packs, layout), layout
 

@@ -12,7 +12,8 @@ from packprep.config import checks, mix
 from packprep.config.keywords import unknown_option
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options, held
-from packprep.config.phases import LENGTHS, Phase
+from packprep.config.pack_rules import MixRules, PackRules
+from packprep.config.phases import Phase
 from packprep.config.spellings import gone, option_here, recorded_name, with_new_names
 from packprep.config.stages import (
     Command,
@@ -115,14 +116,38 @@ class BuildConfig(Options):
 
     def in_phase(self, phase: Phase) -> "BuildConfig":
         """The config that cuts and packs the documents of a phase."""
-        lengths = {name: getattr(phase, name) for name in LENGTHS}
         return replace(
             self,
             phases=(),
             sources=(),
             weights=(),
             max_epochs=1.0,
-            **lengths,
+            max_length=phase.max_length,
+            min_document_tokens=phase.min_document_tokens,
+            max_document_tokens=phase.max_document_tokens,
+        )
+
+    def pack_rules(self) -> PackRules:
+        """What decides the packs of a window, without phases."""
+        return PackRules(
+            cutting=self.cutting,
+            packing=self.packing,
+            ordering=self.ordering,
+            pairs=bool(self.pair_columns),
+            groups_share=self.group_prefix is not None,
+            repack=self.repack,
+        )
+
+    def mix_rules(self) -> MixRules:
+        """What decides the draw of a mix."""
+        rules, phases = self.pack_rules(), self.phase_list()
+        return MixRules(
+            entries=self.entries(),
+            phases=phases,
+            packs=tuple(rules.in_phase(phase) for phase in phases) or (rules,),
+            holdout=self.holdout,
+            max_tokens=self.max_tokens,
+            window=self.window,
         )
 
     def of_source(self, options: Mapping[str, Any]) -> "BuildConfig":

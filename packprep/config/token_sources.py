@@ -12,7 +12,8 @@ IDS_COLUMN = "input_ids"
 
 def names_token_files(paths: Iterable[str]) -> bool:
     """True if a path is a file of token ids, or Megatron's name for a .bin and its .idx."""
-    return any(path.rpartition(".")[2] in TOKEN_ENDINGS or _is_prefix(path) for path in paths)
+    endings = tuple(f".{ending}" for ending in TOKEN_ENDINGS)
+    return any(path.endswith(endings) or _is_prefix(path) for path in paths)
 
 
 def _is_prefix(path: str) -> bool:

@@ -150,7 +150,10 @@ class TokenizeAndPack:
         layout = ShardLayout.from_config(self.config, self.tokenizer, carried)
         try:
             plan = plan_window(
-                documents, self.tokenizer, self.config, window_seed(self.config, 0, 0)
+                documents,
+                self.tokenizer,
+                self.config.pack_rules(),
+                window_seed(self.config.seed, 0, 0),
             )
         except TooLongError as error:
             raise InputError(

@@ -156,12 +156,13 @@ class Shares:
         if needs_tokens or self.job.planner is not None:
             return []
         number_of = {place: number for number, place in enumerate(self.places.slices)}
-        epochs = form_epochs(self.places.slices, config)
+        epochs = form_epochs(self.places.slices, config.window, config.ordering, config.epochs)
         windows = [window for of_epoch in epochs for window in of_epoch]
         check_windows(
             max(map(len, epochs)),
             max(sum(place.documents for place in window) for window in windows),
-            config,
+            config.strategy,
+            config.max_memory,
         )
         return [[number_of[place] for place in window] for window in windows]
 

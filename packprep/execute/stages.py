@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from packprep.config.executors import EXECUTORS
+from packprep.config.pack_rules import PackRules
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.execute import disk_space
 from packprep.execute.array_tasks import (
@@ -28,8 +29,9 @@ from packprep.output.sign_off import name_shards, sign, write_report, write_sett
 from packprep.output.staging import (
     remove_leftovers,
 )
+from packprep.packing.account import Sums
 from packprep.packing.kernels.compiled import compiling
-from packprep.packing.nothing_left import nothing_left
+from packprep.packing.nothing_left import labelled_by, nothing_left
 from packprep.packing.warm import load_build
 from packprep.schemas.columns import columns_of_type
 from packprep.schemas.manifest import Manifest
@@ -335,25 +337,37 @@ class Stages:
                         "smaller packs_multiple_of"
                     )
                 what = f"no document is left for the split {split}"
-                sums = account.total(config.max_length)
+                sums, rules = account.total(config.max_length), config.pack_rules()
                 parts = [part for file in windows.files for part in file.parts]
                 skipped = sum((Counter(part.skipped) for part in parts), Counter[str]())
                 rows = sum(part.rows for part in parts) - skipped.total()
-                raise InputError(nothing_left(what, sums, rows, skipped, config))
+                raise InputError(self._nothing_left(what, sums, rules, rows, skipped))
         if self.job.config.group_prefix is not None:
             account.groups_apart = windows.groups_apart(self.job.splits)
         for number, phase in enumerate(account.phases, 1):
             if not any(window["packs"] for window in phase.account.windows):
-                of_phase = config.in_phase(config.phase_list()[number - 1])
-                sums = phase.account.total(of_phase.max_length)
-                raise InputError(
-                    nothing_left(f"phase {number} has no packs", sums, 0, {}, of_phase)
-                )
+                rules = config.mix_rules().packs[number - 1]
+                sums = phase.account.total(rules.cutting.max_length)
+                raise InputError(self._nothing_left(f"phase {number} has no packs", sums, rules))
         if reused and not EXECUTORS[self.job.config.executor].many_processes:
             self.progress.say(
                 f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
             )
         return shards, account
+
+    def _nothing_left(
+        self,
+        what: str,
+        sums: Sums,
+        rules: PackRules,
+        empty: int = 0,
+        skipped: Mapping[str, int] | None = None,
+    ) -> str:
+        """The sentence of `nothing_left` for this build."""
+        config = self.job.config
+        labels = labelled_by(config.parsing, config.train_on)
+        multiple = config.packs_multiple_of
+        return nothing_left(what, sums, empty, skipped or {}, rules, multiple, labels)
 
     def _window(
         self, windows: Windows, split: str, number: int, change: int = 0
@@ -374,5 +388,9 @@ class Stages:
         return [
             change
             for _, run in itertools.groupby(range(len(windows)), windows.run)
-            for change in remainders([counts[number] for number in run], self.job.config)
+            for change in remainders(
+                [counts[number] for number in run],
+                self.job.config.packs_multiple_of,
+                self.job.config.remainder,
+            )
         ]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.pack_rules import PackRules
 from packprep.execute.job import Job
 from packprep.output.report import Account
 from packprep.output.shard_writer import (
@@ -72,19 +72,19 @@ def window_name(split: str, window: int) -> str:
     return f"{split}-{window:05d}.json"
 
 
-def check_windows(windows: int, most: int, config: BuildConfig) -> None:
+def check_windows(windows: int, most: int, strategy: str, max_memory: int) -> None:
     """Raise if windows cannot be planned.
 
     windows: of an epoch. most: documents of the largest window.
     """
-    if config.strategy == "balanced" and windows > 1:
+    if strategy == "balanced" and windows > 1:
         raise ConfigError(
             f"balanced packs one window and the input makes {windows}; choose a larger --window"
         )
-    if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > config.max_memory:
+    if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > max_memory:
         raise StoppedError(
             f"a window has {most:,} documents, and planning them takes {needed / 1e6:,.0f} MB of "
-            f"memory; give more than --max-memory {config.max_memory / 1e6:,.0f}MB to resume, or "
+            f"memory; give more than --max-memory {max_memory / 1e6:,.0f}MB to resume, or "
             "start over with a smaller --window"
         )
 
@@ -113,7 +113,15 @@ class Windows:
         with self.clock("draw"):
             entries, config = [source.entry for source in self.job.sources], self.job.config
             return [
-                Mix(self.files, self.job.tokens, entries, config, self._packed_tokens, epoch)
+                Mix(
+                    self.files,
+                    self.job.tokens,
+                    entries,
+                    config.mix_rules(),
+                    self._packed_tokens,
+                    epoch,
+                    config.max_memory,
+                )
                 for epoch in range(config.epochs)
             ]
 
@@ -122,17 +130,20 @@ class Windows:
         epoch, in_epoch = self.place(number)
         return epoch, self.mixes[epoch].phase_of[in_epoch] if self.mixes else 0
 
-    def config(self, number: int) -> BuildConfig:
-        """The config that cuts and packs the documents of a window."""
+    def rules(self, number: int) -> PackRules:
+        """What decides the packs of a window."""
         if not self.mixes:
-            return self.job.config
+            return self.job.config.pack_rules()
         epoch, in_epoch = self.place(number)
-        return self.mixes[epoch].config_of(in_epoch)
+        return self.mixes[epoch].rules_of(in_epoch)
 
     @cached_property
     def epochs(self) -> Sequence[Sequence[Sequence[TokenFile]]]:
         """Token files of each window of each epoch."""
-        return [mix.windows for mix in self.mixes] or form_epochs(self.files, self.job.config)
+        config = self.job.config
+        return [mix.windows for mix in self.mixes] or form_epochs(
+            self.files, config.window, config.ordering, config.epochs
+        )
 
     @cached_property
     def windows(self) -> Mapping[int, Sequence[TokenFile]]:
@@ -180,7 +191,8 @@ class Windows:
 
         ConfigError if they can never be planned; StoppedError if only memory is short.
         """
-        check_windows(max(map(len, self.epochs)), self._most, self.job.config)
+        config = self.job.config
+        check_windows(max(map(len, self.epochs)), self._most, config.strategy, config.max_memory)
 
     @property
     def at_once(self) -> int:
@@ -221,14 +233,14 @@ class Windows:
         self.job.receipts.mkdir(exist_ok=True)
         with self.clock("plan"):
             plan = self._plan(split, number)
-            written = resized(plan.packs, change, self.job.config)
+            written = resized(plan.packs, change, self.job.config.order)
             account = Account.empty(len(self.job.sources))
             by_source = account_by_source(plan, self.job.tokenizer, len(self.job.sources), written)
             account.add(number, split, plan, written, by_source)
             if self.job.config.phases:
                 account.windows[-1] |= {
                     "phase": self.run(number)[1],
-                    "max_length": self.config(number).max_length,
+                    "max_length": self.rules(number).cutting.max_length,
                 }
         made_from = self._made_from(split, number, change)
         with self.clock("write"):
@@ -269,27 +281,27 @@ class Windows:
     def _plan(self, split: str, number: int) -> WindowPlan:
         documents = self._documents(split, number)
         documents.mapped.relieve(len(documents) * MEMORY_PER_DOCUMENT)
-        seed = window_seed(self.job.config, number, int(split == "validation"))
-        with self._too_long(documents, self.config(number)):
+        seed = window_seed(self.job.config.seed, number, int(split == "validation"))
+        with self._too_long(documents, self.rules(number)):
             phased = self.job.config.phases and self.mixes
             mixed = self.mixes[0].cells.entry_of_source if phased else None
             return plan_window(
-                documents, self.job.tokenizer, self.config(number), seed, self.job.planner, mixed
+                documents, self.job.tokenizer, self.rules(number), seed, self.job.planner, mixed
             )
 
-    def _packed_tokens(self, documents: Documents, config: BuildConfig) -> NDArray[np.int64]:
-        with self._too_long(documents, config):
-            return packed_tokens(documents, self.job.tokenizer, config)
+    def _packed_tokens(self, documents: Documents, rules: PackRules) -> NDArray[np.int64]:
+        with self._too_long(documents, rules):
+            return packed_tokens(documents, self.job.tokenizer, rules)
 
     @contextmanager
-    def _too_long(self, documents: Documents, config: BuildConfig) -> Iterator[None]:
+    def _too_long(self, documents: Documents, rules: PackRules) -> Iterator[None]:
         """Name file and row in the error about a document over max_length."""
         try:
             yield
         except TooLongError as error:
             raise InputError(
                 f"{self._row(documents, error.document)} has {error.tokens:,} tokens but a pack "
-                f"holds {config.max_length:,}; choose --overflow split, truncate or drop"
+                f"holds {rules.cutting.max_length:,}; choose --overflow split, truncate or drop"
             ) from None
 
     def _documents(self, split: str, number: int) -> Documents:
@@ -301,7 +313,7 @@ class Windows:
         )
         if not self.job.config.holdout:
             return documents
-        validation = held_out(documents, self.job.config)
+        validation = held_out(documents, self.job.config.holdout, self.job.config.seed)
         return documents.take(validation if split == "validation" else ~validation)
 
     def _row(self, documents: Documents, document: int) -> str:

@@ -244,9 +244,10 @@ def _cut(document: Document, config: BuildConfig, policy: Policy) -> Segments:
         labels = Labels(values=Pointers.into(document.labels, np.zeros(1, np.int64)))
     if document.split is not None:
         split = np.array([document.split], np.int32)
-        return cut_pairs(lengths, split, ends, config, labels)[0]
+        multiple = config.pad_segment_to_multiple
+        return cut_pairs(lengths, split, ends, config.cutting, multiple, labels)[0]
     has_bos = policy.bos is not None
-    return cut_segments(lengths, ends, config, has_bos=has_bos, labels=labels)[0]
+    return cut_segments(lengths, ends, config.cutting, has_bos=has_bos, labels=labels)[0]
 
 
 def _compare_pieces(

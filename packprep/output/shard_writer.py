@@ -104,7 +104,9 @@ class ShardLayout:
             pad_id=tokenizer.pad_id,
             names=config.names,
             added=tuple(added),
-            index=columns_of_index(config),
+            index=columns_of_index(config.cutting, config.pad_segment_to_multiple)
+            if config.materialize == "index"
+            else (),
         )
 
 

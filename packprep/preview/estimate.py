@@ -301,7 +301,7 @@ def _sampled(
         length=documents.length,
         entry=np.array([source.entry for source in sources])[documents.source],
         scale=scales[documents.source],
-        validation=held_out(documents, config),
+        validation=held_out(documents, config.holdout, config.seed),
     )
 
 
@@ -310,7 +310,7 @@ def _kept(
 ) -> NDArray[np.int64]:
     """Tokens of each document in packs, [documents]."""
     try:
-        return packed_tokens(documents, tokenizer, config)
+        return packed_tokens(documents, tokenizer, config.pack_rules())
     except TooLongError as error:
         name = sources[int(documents.source[error.document])].name
         raise InputError(

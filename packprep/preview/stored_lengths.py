@@ -162,10 +162,11 @@ def of_files(
 ) -> Lengths:
     """Lengths of token files, in the windows of an epoch of a build."""
     schema = file_schema(directory, files)
-    first = sum(len(form_windows(files, config, before)) for before in range(epoch))
+    size, ordering = config.window, config.ordering
+    first = sum(len(form_windows(files, size, ordering, before)) for before in range(epoch))
     windows = [
         WindowDocuments("train", number, read_documents(directory, members))
-        for number, members in enumerate(form_windows(files, config, epoch), first)
+        for number, members in enumerate(form_windows(files, size, ordering, epoch), first)
     ]
     for option, given, stored_as in (
         ("--group-column", config.group_column, "group"),
@@ -188,7 +189,7 @@ def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[Win
     """Windows of each split, in the order of a build."""
     if not config.holdout:
         return list(windows)
-    masks = [held_out(window.documents, config) for window in windows]
+    masks = [held_out(window.documents, config.holdout, config.seed) for window in windows]
     train = [window.take(~out) for window, out in zip(windows, masks, strict=True)]
     return train + [
         replace(window.take(out), split="validation")

@@ -155,14 +155,15 @@ def _plan_group(
             continue
         sums, divided, size = Sums(), 0, 0
         layout = ShardLayout.from_config(config, tokenizer, carried)
+        rules = config.pack_rules()
         started = time.perf_counter()
         try:
             changes = _changes(windows, config, tokenizer)
             for window, change in zip(windows, changes, strict=True):
-                cut = kept or cut_window(window.documents, tokenizer, config)
+                cut = kept or cut_window(window.documents, tokenizer, rules)
                 kept = cut if len(windows) == 1 else None
-                plan = plan_cut(window.documents, cut, config, window.seed(config))
-                written = resized(plan.packs, change, config)
+                plan = plan_cut(window.documents, cut, rules, window.seed(config.seed))
+                written = resized(plan.packs, change, config.order)
                 of_window = window_sums(plan, written, config.max_length)
                 sums += of_window
                 divided += documents_cut(plan)
@@ -197,14 +198,16 @@ def _changes(
     changes = [0] * len(windows)
     if config.packs_multiple_of == 1:
         return changes
+    rules = config.pack_rules()
     for split in dict.fromkeys(window.split for window in windows):
         places = [place for place, window in enumerate(windows) if window.split == split]
         counts = []
         for place in places:
-            documents, seed = windows[place].documents, windows[place].seed(config)
-            cut = cut_window(documents, tokenizer, config)
-            counts.append(len(plan_cut(documents, cut, config, seed).packs))
-        for place, change in zip(places, remainders(counts, config), strict=True):
+            documents, seed = windows[place].documents, windows[place].seed(config.seed)
+            cut = cut_window(documents, tokenizer, rules)
+            counts.append(len(plan_cut(documents, cut, rules, seed).packs))
+        of_split = remainders(counts, config.packs_multiple_of, config.remainder)
+        for place, change in zip(places, of_split, strict=True):
             changes[place] = change
     return changes
 

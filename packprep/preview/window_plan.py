@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Sums
 from packprep.packing.figures import terms
 from packprep.schemas.index.runs import Pointers
@@ -26,9 +25,9 @@ class WindowDocuments:
     def tokens(self) -> int:
         return int(self.documents.length.sum(dtype=np.int64))
 
-    def seed(self, config: BuildConfig) -> int:
+    def seed(self, seed: int) -> int:
         """Seed that a build plans this window with."""
-        return window_seed(config, self.number, int(self.split == "validation"))
+        return window_seed(seed, self.number, int(self.split == "validation"))
 
     def take(self, kept: Bools | Int64) -> "WindowDocuments":
         """Keep the documents of a mask or of an array of indices."""

@@ -85,9 +85,9 @@ def replan(
             if (config := in_phase[key]) is None:
                 continue
             # 0 ends: they matter only for min_document_tokens, and too short documents are gone.
-            segments, account = cut_segments(lengths, 0, config, has_bos=True)
+            segments, account = cut_segments(lengths, 0, config.cutting, has_bos=True)
             cut = CutWindow(segments=segments, account=account)
-            plan = plan_cut(window.documents, cut, config, window.seed(config))
+            plan = plan_cut(window.documents, cut, config.pack_rules(), window.seed(config.seed))
             shorter = len(plan.packs) * (manifest.max_length - packs.longest)
             planned = window_sums(plan, plan.packs, manifest.max_length)
             sums[name] += replace(planned, shorter=shorter)

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Cutting
 from packprep.packing.account import Dropped
 from packprep.support.arrays import Bools, Int32, Int64
 from packprep.windows.labels import Labels, proportional
@@ -26,7 +26,7 @@ from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 
 
 def cut_segments(
-    lengths: Int32, ends: int, config: BuildConfig, *, has_bos: bool, labels: Labels | None = None
+    lengths: Int32, ends: int, cutting: Cutting, *, has_bos: bool, labels: Labels | None = None
 ) -> tuple[Segments, DocumentAccount]:
     """Segments of documents of these lengths, and the account of dropped and repeated tokens.
 
@@ -36,33 +36,33 @@ def cut_segments(
     where packs end. Raises TooLongError for a document longer than max_length with overflow error.
     """
     nothing = np.zeros(len(lengths), np.int32)
-    short = (lengths > 0) & (lengths < config.min_document_tokens + ends)
+    short = (lengths > 0) & (lengths < cutting.min_document_tokens + ends)
     long = (
-        lengths > config.max_document_tokens + ends
-        if config.max_document_tokens is not None
+        lengths > cutting.max_document_tokens + ends
+        if cutting.max_document_tokens is not None
         else np.zeros(len(lengths), np.bool_)
     )
-    over = (lengths > config.max_length) & ~short & ~long
+    over = (lengths > cutting.max_length) & ~short & ~long
     dropped = {
         Dropped.TOO_SHORT: np.where(short, lengths, 0),
         Dropped.TOO_LONG: np.where(long, lengths, 0),
     }
     kept = np.where(short | long, 0, lengths)
     truncated = start = nothing
-    if config.overflow == "error" and over.any():
+    if cutting.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
-    if config.overflow == "drop":
+    if cutting.overflow == "drop":
         dropped[Dropped.OVERFLOW] = np.where(over, lengths, 0)
         kept = np.where(over, 0, kept)
-    elif config.overflow == "truncate":
-        truncated = np.where(over, lengths - config.max_length, 0)
+    elif cutting.overflow == "truncate":
+        truncated = np.where(over, lengths - cutting.max_length, 0)
         kept = kept - truncated
-        start = truncated if config.truncation_side == "left" else nothing
+        start = truncated if cutting.truncation_side == "left" else nothing
     dropped = {
         reason: counts.astype(np.int32) for reason, counts in dropped.items() if counts.any()
     }
-    if config.overflow == "split" and config.strategy != "wrapped" and over.any():
-        segments, account = _split(kept, dropped, config, has_bos=has_bos)
+    if cutting.overflow == "split" and cutting.strategy != "wrapped" and over.any():
+        segments, account = _split(kept, dropped, cutting, has_bos=has_bos)
     else:
         rows = np.flatnonzero(kept).astype(np.int32)
         segments = Segments(
@@ -71,8 +71,8 @@ def cut_segments(
             count=kept[rows].astype(np.int32),
             bos=np.zeros(len(rows), np.bool_),
         )
-        if config.truncation_side == "balanced" and labels is not None and over.any():
-            segments = _balanced(segments, lengths, truncated, labels, config.max_length)
+        if cutting.truncation_side == "balanced" and labels is not None and over.any():
+            segments = _balanced(segments, lengths, truncated, labels, cutting.max_length)
         account = DocumentAccount(
             truncated=truncated,
             overlap=nothing.astype(np.int64),
@@ -82,7 +82,7 @@ def cut_segments(
     return (
         (segments, account)
         if labels is None
-        else _trainable(segments, account, lengths, labels, config)
+        else _trainable(segments, account, lengths, labels, cutting)
     )
 
 
@@ -107,20 +107,23 @@ def _trainable(
     account: DocumentAccount,
     lengths: Int32,
     labels: Labels,
-    config: BuildConfig,
+    cutting: Cutting,
 ) -> tuple[Segments, DocumentAccount]:
     """Drop segments with too few trained tokens, and the tokens that only they have."""
     if segments.repeated is None:
         return _kept(
-            segments, segments.trained(labels, config) >= config.min_loss_tokens, account, lengths
+            segments,
+            segments.trained(labels, cutting.train_overlap) >= cutting.min_loss_tokens,
+            account,
+            lengths,
         )
     kept, repeated = labels.trainable(
         segments.document,
         segments.start,
         segments.count,
         segments.bos,
-        config.min_loss_tokens,
-        config.train_overlap,
+        cutting.min_loss_tokens,
+        cutting.train_overlap,
     )
     return _kept(replace(segments, repeated=repeated), kept, account, lengths)
 
@@ -159,25 +162,25 @@ def _kept(
 
 
 def _split(
-    lengths: Int32, dropped: dict[Dropped, Int32], config: BuildConfig, *, has_bos: bool
+    lengths: Int32, dropped: dict[Dropped, Int32], cutting: Cutting, *, has_bos: bool
 ) -> tuple[Segments, DocumentAccount]:
     """Pieces of max_length that start `max_length - stride` apart, up to the end of the document.
 
     Later pieces may have an extra BOS.
     """
-    extra = int(config.continuation_bos and has_bos)
-    later = config.max_length - extra  # document tokens of a later piece
-    step = later - config.stride
-    over = np.maximum(lengths.astype(np.int64) - config.max_length, 0)
+    extra = int(cutting.continuation_bos and has_bos)
+    later = cutting.max_length - extra  # document tokens of a later piece
+    step = later - cutting.stride
+    over = np.maximum(lengths.astype(np.int64) - cutting.max_length, 0)
     pieces = np.where(lengths > 0, 1 - (-over // step), 0)
     document = np.repeat(np.arange(len(lengths), dtype=np.int32), pieces)
     number = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     # Piece 0 has max_length document tokens, so piece 1 starts at max_length - stride; each later
     # piece starts `step` further.
-    start = np.where(number > 0, config.max_length - config.stride + (number - 1) * step, 0)
-    count = np.minimum(lengths[document] - start, np.where(number > 0, later, config.max_length))
-    new = np.where(number > 0, count - config.stride, count)
-    tail = (number > 0) & (number == pieces[document] - 1) & (new < config.min_document_tokens)
+    start = np.where(number > 0, cutting.max_length - cutting.stride + (number - 1) * step, 0)
+    count = np.minimum(lengths[document] - start, np.where(number > 0, later, cutting.max_length))
+    new = np.where(number > 0, count - cutting.stride, count)
+    tail = (number > 0) & (number == pieces[document] - 1) & (new < cutting.min_document_tokens)
     if tail.any():
         dropped = dropped | {Dropped.SHORT_TAIL: _sum(document[tail], new[tail], len(lengths))}
     more = (number > 0) & ~tail
@@ -185,7 +188,7 @@ def _split(
     account = DocumentAccount(
         truncated=np.zeros(len(lengths), np.int32),
         overlap=pieces_more.astype(np.int64)
-        * config.stride,  # a large stride repeats more than a document has
+        * cutting.stride,  # a large stride repeats more than a document has
         continuation_bos=pieces_more * np.int32(extra),
         dropped=dropped,
     )
@@ -194,8 +197,8 @@ def _split(
         start=start.astype(np.int32),
         count=count.astype(np.int32),
         bos=(number > 0) & bool(extra),
-        repeated=np.where(number > 0, np.int32(config.stride), np.int32(0))
-        if config.stride
+        repeated=np.where(number > 0, np.int32(cutting.stride), np.int32(0))
+        if cutting.stride
         else None,
     )
     return segments.take(~tail) if tail.any() else segments, account
@@ -245,18 +248,18 @@ def wrap_documents(
     segments: Segments,
     account: DocumentAccount,
     lengths: Int32,
-    config: BuildConfig,
+    cutting: Cutting,
     labels: Labels | None = None,
 ) -> tuple[Segments, Int64, DocumentAccount]:
     """Segments of `wrap`, without packs that have fewer than `min_loss_tokens` trained tokens.
 
     Returns the segments, the first segment of each pack [packs + 1], and the account.
     """
-    pieces, edges = wrap(segments, config.max_length)
+    pieces, edges = wrap(segments, cutting.max_length)
     if labels is None:
         return pieces, edges, account
     sizes = np.diff(edges)
-    trained = np.append(0, np.cumsum(pieces.trained(labels, config), dtype=np.int64))
-    packs = np.diff(trained[edges]) >= config.min_loss_tokens
+    trained = np.append(0, np.cumsum(pieces.trained(labels, cutting.train_overlap), dtype=np.int64))
+    packs = np.diff(trained[edges]) >= cutting.min_loss_tokens
     pieces, account = _kept(pieces, np.repeat(packs, sizes), account, lengths)
     return pieces, np.append(0, np.cumsum(sizes[packs])), account

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Ordering
 from packprep.schemas.columns import STANDARD_COLUMNS, Column, DType, Kind
 from packprep.schemas.errors import FormatError
 from packprep.schemas.index.runs import Pointers
@@ -114,27 +114,29 @@ class DocumentRows:
         return ids
 
 
-def form_epochs(files: Sequence[_Slice], config: BuildConfig) -> list[list[list[_Slice]]]:
+def form_epochs(
+    files: Sequence[_Slice], window: int, ordering: Ordering, epochs: int
+) -> list[list[list[_Slice]]]:
     """Windows of each epoch; epochs may have different numbers of windows."""
-    return [form_windows(files, config, epoch) for epoch in range(config.epochs)]
+    return [form_windows(files, window, ordering, epoch) for epoch in range(epochs)]
 
 
 def form_windows(
-    files: Sequence[_Slice], config: BuildConfig, epoch: int = 0
+    files: Sequence[_Slice], window: int, ordering: Ordering, epoch: int = 0
 ) -> list[list[_Slice]]:
     """Slices of each window of an epoch, sorted by unit number.
 
-    A window ends with the unit that reaches its size.
+    window: bytes of text; a window ends with the unit that reaches them.
     """
     units: dict[int, list[_Slice]] = {}
     for file in files:
         units.setdefault(file.unit, []).append(file)
     numbers = np.array(list(units))
-    numbers = numbers[unit_order(numbers, config, epoch)]
+    numbers = numbers[unit_order(numbers, ordering, epoch)]
     windows: list[list[_Slice]] = []
-    size = config.window
+    size = window
     for number in numbers.tolist():
-        if size >= config.window:
+        if size >= window:
             windows.append([])
             size = 0
         windows[-1] += units[number]
@@ -142,15 +144,15 @@ def form_windows(
     return [sorted(window, key=lambda file: (file.unit, file.slice)) for window in windows]
 
 
-def unit_order(units: NDArray[np.int64], config: BuildConfig, epoch: int = 0) -> NDArray[np.int64]:
+def unit_order(units: NDArray[np.int64], ordering: Ordering, epoch: int = 0) -> NDArray[np.int64]:
     """Order in which these units are dealt, as indices: seeded, or unchanged for order input.
 
     units: numbers of the units.
     """
-    if config.order == "input":
+    if ordering.order == "input":
         return np.arange(len(units))
     later = (epoch,) if epoch else ()
-    key = stream(config.seed, Purpose.UNIT_ORDER, *later)
+    key = stream(ordering.seed, Purpose.UNIT_ORDER, *later)
     return np.argsort(mix(key, units), kind="stable")
 
 
@@ -312,8 +314,8 @@ def group_codes(values: "pa.ChunkedArray[Any]") -> NDArray[np.int32]:
     return np.asarray(codes, np.int32)
 
 
-def held_out(documents: Documents, config: BuildConfig) -> NDArray[np.bool_]:
-    """Mask of the documents that the seed puts into the validation split.
+def held_out(documents: Documents, share: float, seed: int) -> NDArray[np.bool_]:
+    """Mask of the documents that the seed puts into the validation split, a share of all.
 
     It depends on seed and id only, so other options do not change it; with groups of prefixes, on
     the seed and the group, so that no prompt is in both splits. Rows without a group are drawn one
@@ -322,7 +324,7 @@ def held_out(documents: Documents, config: BuildConfig) -> NDArray[np.bool_]:
     numbers = documents.id
     if (groups := documents.values.get(PREFIX_GROUP)) is not None:
         numbers = np.where(groups == 0, numbers, groups)
-    return drawn(stream(config.seed, Purpose.HOLDOUT), numbers, config.holdout)
+    return drawn(stream(seed, Purpose.HOLDOUT), numbers, share)
 
 
 def _join_pointers(parts: Sequence[Pointers]) -> Pointers:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Cutting
 from packprep.schemas.columns import FILLER, Column
 from packprep.schemas.index_table import (
     TOKENS,
@@ -26,18 +26,16 @@ from packprep.tokens.store import TokenFile
 from packprep.windows.placement import Packs
 
 
-def columns_of_index(config: BuildConfig) -> tuple[Column, ...]:
-    """Columns of the shards of an index output; () if a build writes tokens."""
-    if config.materialize != "index":
-        return ()
+def columns_of_index(cutting: Cutting, multiple: int) -> tuple[Column, ...]:
+    """Columns of the shards of an index output. multiple: of the lengths of padded segments."""
     needed = {
-        "bos": config.continuation_bos,
-        "segment_lengths": config.pad_segment_to_multiple > 1,
+        "bos": cutting.continuation_bos,
+        "segment_lengths": multiple > 1,
         # With trees, row_label_starts counts tokens that are repeated.
-        "repeated": config.stride > 0 and not (config.train_overlap or config.share_prefixes),
-        "front": config.truncation_side == "balanced",
-        "hole": config.truncation_side == "balanced",
-        "segment_parents": config.share_prefixes,
+        "repeated": cutting.stride > 0 and not (cutting.train_overlap or cutting.share_prefixes),
+        "front": cutting.truncation_side == "balanced",
+        "hole": cutting.truncation_side == "balanced",
+        "segment_parents": cutting.share_prefixes,
     }
     return index_columns([name for name, is_needed in needed.items() if is_needed])
 

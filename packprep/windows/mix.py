@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
 from packprep.config.mix import shares
+from packprep.config.pack_rules import MixRules, PackRules
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.account import Dropped, Sums
 from packprep.support.arrays import Bools, Int64
@@ -109,7 +109,7 @@ class Mix:
     """The draw of a build, and its windows; those of a phase follow those of the phase before.
 
     entry_of_source: the entry of each input file. measure: see `Measure`. epoch: each draws the
-    same documents, in other windows.
+    same documents, in other windows. max_memory: see `read_documents`.
 
     cells: see `Cells`. windows: the token files of each window. phase_of: the phase of each window;
     0 without phases.
@@ -120,12 +120,14 @@ class Mix:
         files: Sequence[TokenFile],
         directory: Path,
         entry_of_source: Sequence[int],
-        config: BuildConfig,
+        rules: MixRules,
         measure: Measure,
         epoch: int = 0,
+        max_memory: int | None = None,
     ) -> None:
-        self._files, self._directory, self._config = files, directory, config
-        self.cells = Cells(files, directory, entry_of_source, config, measure)
+        self._files, self._directory, self._rules = files, directory, rules
+        self._max_memory = max_memory
+        self.cells = Cells(files, directory, entry_of_source, rules, measure)
         self._counted = [Counter[str]() for _ in entry_of_source]
         self._streams: list[_Streams] = []
         self._drawn: list[list[int]] = []
@@ -135,9 +137,9 @@ class Mix:
         self._lay_out(epoch)
         self.windows = [[files[number] for number in numbers] for numbers in self._files_of_window]
 
-    def config_of(self, window: int) -> BuildConfig:
-        """The config that cuts and packs the documents of a window."""
-        return self.cells.configs[self.phase_of[window]]
+    def rules_of(self, window: int) -> PackRules:
+        """What decides the packs of a window."""
+        return self._rules.packs[self.phase_of[window]]
 
     def documents(self, window: int, split: str) -> Documents:
         """The documents of one window and split in the order of the mix."""
@@ -150,9 +152,7 @@ class Mix:
             places.append(places_of_rows)
             return rows
 
-        documents = read_chosen(
-            self._directory, self.windows[window], chosen, self._config.max_memory
-        )
+        documents = read_chosen(self._directory, self.windows[window], chosen, self._max_memory)
         return documents.take(np.argsort(np.concatenate(places), kind="stable"))
 
     @property
@@ -256,7 +256,7 @@ class Mix:
 
         A stream has the documents of a cell that a phase draws equally often.
         """
-        phases = len(self.cells.configs)
+        phases = len(self._rules.packs)
         tokens: list[dict[tuple[int, int], Int64]] = [{} for _ in range(phases)]
         has_documents: list[dict[tuple[int, int], NDArray[np.bool_]]] = [{} for _ in range(phases)]
         self._drawn = [[0] * len(self._files) for _ in range(phases)]
@@ -295,15 +295,17 @@ class Mix:
 
     def _order(self, epoch: int) -> Int64:
         """Token files in the order of the streams: units in seeded order, or in input order."""
-        return unit_order(np.array([file.unit for file in self._files]), self._config, epoch)
+        return unit_order(
+            np.array([file.unit for file in self._files]), self._rules.ordering, epoch
+        )
 
     def _windows_of(self, phase: int, copies: Sequence[int]) -> int:
         """Number of windows of a phase. copies: numbers of copies that documents have in it."""
         text_bytes = sum(file.text_bytes for file in self._files)
         text_tokens = sum(file.tokens for file in self._files)
         wanted = sum(self.cells.wanted[phase][: len(self.cells.entries)])
-        windows = max(1, wanted * text_bytes // max(1, text_tokens * self._config.window))
-        if self._config.strategy == "balanced":  # it has one window
+        windows = max(1, wanted * text_bytes // max(1, text_tokens * self._rules.window))
+        if self._rules.packs[phase].cutting.strategy == "balanced":  # it has one window
             return windows
         return max(windows, *copies, 1)
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
 from packprep.config.mix import Entry, targets
+from packprep.config.pack_rules import MixRules, PackRules
+from packprep.config.stages import Cutting
 from packprep.support.arrays import Int64
 from packprep.support.errors import InputError
 from packprep.tokens.store import TokenFile
@@ -25,8 +26,8 @@ from packprep.windows.documents import Documents, held_out, read_documents
 from packprep.windows.mix_draw import BUCKETS, Draw, buckets, finish_draw, hashes, place
 from packprep.windows.phase_sizes import largest_total
 
-Measure = Callable[[Documents, BuildConfig], Int64]
-"""Tokens that each document will have in packs of a config, [documents]; shares are of these."""
+Measure = Callable[[Documents, PackRules], Int64]
+"""Tokens that each document will have in packs of these rules, [documents]; shares are of these."""
 
 _Pools = dict[int, tuple[Int64, Int64]]  # see `mix_draw.place`
 
@@ -48,7 +49,7 @@ class MeasuredFile:
 class Cells:
     """The draws of all phases.
 
-    configs: config of each phase. available, wanted: tokens of each cell in each phase. asked:
+    available, wanted: tokens of each cell in each phase. asked:
     training tokens of each phase. scarce: source that limits the size of a mix, or None;
     scarce_phase: the phase in which it does. total: tokens of all phases, if their shares are of
     the largest total.
@@ -59,16 +60,14 @@ class Cells:
         files: Sequence[TokenFile],
         directory: Path,
         entry_of_source: Sequence[int],
-        config: BuildConfig,
+        rules: MixRules,
         measure: Measure,
     ) -> None:
-        self._files, self._directory, self._config = files, directory, config
+        self._files, self._directory, self._rules = files, directory, rules
         self._measure = measure
-        self.phases = config.phase_list()
-        self.configs = [config.in_phase(phase) for phase in self.phases] or [config]
-        self.entries = config.entries()
+        self.phases, self.entries = rules.phases, rules.entries
         self.entry_of_source = np.array(entry_of_source, np.int64)
-        self.cells = len(self.entries) * (2 if config.holdout else 1)
+        self.cells = len(self.entries) * (2 if rules.holdout else 1)
         self.scarce: Entry | None = None
         self.scarce_phase = 0
         self.total: int | None = None
@@ -78,7 +77,7 @@ class Cells:
         self._draws: list[list[Draw]] = []
         if any(phase.tokens is None for phase in self.phases):
             self._find_total()
-        for _ in self.configs:
+        for _ in rules.packs:
             self._draw()
 
     def read(self) -> Iterator[tuple[int, MeasuredFile]]:
@@ -89,25 +88,19 @@ class Cells:
     def measured(self, documents: Documents) -> MeasuredFile:
         """The sizes, cells and hashes of documents."""
         validation = (
-            held_out(documents, self._config)
-            if self._config.holdout
+            held_out(documents, self._rules.holdout, self._rules.ordering.seed)
+            if self._rules.holdout
             else np.zeros(len(documents), np.bool_)
         )
-        sizes: dict[Any, Int64] = {}
-        for config in self.configs:
-            key = (config.max_length, config.min_document_tokens, config.max_document_tokens)
-            if key not in sizes:
-                sizes[key] = self._measure(documents, config)
+        sizes: dict[Cutting, Int64] = {}
+        for each in self._rules.packs:
+            if each.cutting not in sizes:
+                sizes[each.cutting] = self._measure(documents, each)
         return MeasuredFile(
             documents=documents,
-            sizes=np.stack(
-                [
-                    sizes[each.max_length, each.min_document_tokens, each.max_document_tokens]
-                    for each in self.configs
-                ]
-            ),
+            sizes=np.stack([sizes[each.cutting] for each in self._rules.packs]),
             cell=validation * len(self.entries) + self.entry_of_source[documents.source],
-            hashed=hashes(self._config.seed, documents.id),
+            hashed=hashes(self._rules.ordering.seed, documents.id),
         )
 
     def copies(self, file: MeasuredFile) -> Int64:
@@ -181,7 +174,7 @@ class Cells:
         """
         count = len(self.entries)
         train, validation = available[:count], available[count:]
-        limit = self._config.max_tokens
+        limit = self._rules.max_tokens
         if limit is not None and validation:
             limit = limit * sum(train) // max(1, sum(train) + sum(validation))
         wanted, self.scarce = targets(self.entries, train, limit)

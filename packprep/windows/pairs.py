@@ -9,7 +9,7 @@ Example: sides of 6 and 2 tokens, max_length=6, truncate -> 4 and 2 tokens at 0 
 
 import numpy as np
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Cutting
 from packprep.packing.account import Dropped
 from packprep.support.arrays import Int32, Int64
 from packprep.windows.labels import Labels, proportional
@@ -20,36 +20,41 @@ SPLIT = "pair_split"
 
 
 def cut_pairs(
-    lengths: Int32, split: Int32, ends: int, config: BuildConfig, labels: Labels | None = None
+    lengths: Int32,
+    split: Int32,
+    ends: int,
+    cutting: Cutting,
+    multiple: int = 1,
+    labels: Labels | None = None,
 ) -> tuple[Segments, DocumentAccount]:
     """Two segments for each pair that is kept, and the account.
 
     lengths: [rows], tokens of both sides. split: [rows], tokens of the first side. ends: number of
     tokens added to a side, BOS and EOS. Filters apply to each side. Both sides must fit a pack
-    together, with their padding to a multiple. Raises TooLongError for a pair longer than
-    max_length with overflow error.
+    together, with their padding to a multiple of `multiple` tokens. Raises TooLongError for a pair
+    longer than max_length with overflow error.
     """
     sides = np.stack([split, lengths - split], axis=1).astype(np.int64)
     nonempty = lengths > 0
-    least = np.maximum(config.min_document_tokens + ends, 1)
+    least = np.maximum(cutting.min_document_tokens + ends, 1)
     short = nonempty & (sides < least).any(axis=1)
-    most = config.max_document_tokens + ends if config.max_document_tokens is not None else 2**31
+    most = cutting.max_document_tokens + ends if cutting.max_document_tokens is not None else 2**31
     long = nonempty & ~short & (sides > most).any(axis=1)
-    over = nonempty & ~short & ~long & (_padded(sides, config).sum(axis=1) > config.max_length)
-    if config.overflow == "error" and over.any():
+    over = nonempty & ~short & ~long & (_padded(sides, multiple).sum(axis=1) > cutting.max_length)
+    if cutting.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
     dropped = {
         Dropped.TOO_SHORT: short,
         Dropped.TOO_LONG: long,
-        Dropped.OVERFLOW: over & (config.overflow == "drop"),
+        Dropped.OVERFLOW: over & (cutting.overflow == "drop"),
     }
     kept = nonempty & ~(short | long | dropped[Dropped.OVERFLOW])
     count = sides.copy()
-    if config.overflow == "truncate" and over.any():
-        count[over] = _truncated(sides[over], config)
+    if cutting.overflow == "truncate" and over.any():
+        count[over] = _truncated(sides[over], cutting.max_length, multiple)
     cut = sides - count
     start = np.stack([np.zeros_like(split), split], axis=1) + (
-        cut if config.truncation_side == "left" else 0
+        cut if cutting.truncation_side == "left" else 0
     )
     rows = np.flatnonzero(kept)
     segments = Segments(
@@ -59,7 +64,9 @@ def cut_pairs(
         bos=np.zeros(2 * len(rows), np.bool_),
     )
     if labels is not None:
-        few = (segments.trained(labels, config).reshape(-1, 2) < config.min_loss_tokens).any(axis=1)
+        few = (
+            segments.trained(labels, cutting.train_overlap).reshape(-1, 2) < cutting.min_loss_tokens
+        ).any(axis=1)
         dropped[Dropped.FEW_LOSS_TOKENS] = np.isin(np.arange(len(lengths)), rows[few])
         segments = segments.take(np.repeat(~few, 2))
         kept = kept & ~dropped[Dropped.FEW_LOSS_TOKENS]
@@ -76,19 +83,17 @@ def cut_pairs(
     )
 
 
-def _padded(tokens: Int64, config: BuildConfig) -> Int64:
-    multiple = config.pad_segment_to_multiple
+def _padded(tokens: Int64, multiple: int) -> Int64:
     return -(-tokens // multiple) * multiple
 
 
-def _truncated(sides: Int64, config: BuildConfig) -> Int64:
+def _truncated(sides: Int64, most: int, multiple: int) -> Int64:
     """Tokens kept of each side, [pairs, 2], cut in proportion.
 
     A side of less than half a pack is not cut.
     """
-    multiple, most = config.pad_segment_to_multiple, config.max_length
     first = proportional(sides[:, 0], sides[:, 1], most).astype(np.int64)
     # A pack is a number of whole multiples; each multiple is for one side.
-    taken = np.clip(_padded(first, config), multiple, most - multiple)
+    taken = np.clip(_padded(first, multiple), multiple, most - multiple)
     kept: Int64 = np.minimum(sides, np.stack([taken, most - taken], axis=1))
     return kept

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.pack_rules import PackRules
+from packprep.config.stages import Ordering
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing import order as orders
 from packprep.packing.account import Dropped, Sums
@@ -58,7 +59,7 @@ class WindowPlan:
 def plan_window(
     documents: Documents,
     tokenizer: Tokenizer,
-    config: BuildConfig,
+    rules: PackRules,
     seed: int,
     planner: Planner | None = None,
     mixed: Int64 | None = None,
@@ -68,21 +69,23 @@ def plan_window(
     mixed: entry of each source, to interleave shuffled packs of different entries.
     """
     stored = None
-    if config.repack and (planner is not None or config.strategy == "wrapped"):
+    if rules.repack and (planner is not None or rules.cutting.strategy == "wrapped"):
         visit = np.arange(len(documents), dtype=np.int32)
         shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
         documents, stored = documents.take(visit.astype(np.int64)), np.argsort(visit)
-    cut = cut_window(documents, tokenizer, config)
-    plan = plan_cut(documents, cut, config, seed, planner, mixed, stored)
+    cut = cut_window(documents, tokenizer, rules)
+    plan = plan_cut(documents, cut, rules, seed, planner, mixed, stored)
     if cut.trees is None and (labels := documents.labels) is not None:
-        return replace(plan, trained=plan.packs.segments.trained(labels, config))
+        return replace(
+            plan, trained=plan.packs.segments.trained(labels, rules.cutting.train_overlap)
+        )
     return plan
 
 
 def plan_cut(
     documents: Documents,
     cut: "CutWindow",
-    config: BuildConfig,
+    rules: PackRules,
     seed: int,
     planner: Planner | None = None,
     mixed: Int64 | None = None,
@@ -93,16 +96,16 @@ def plan_cut(
     mixed: see `plan_window`. stored: the stored order of shuffled documents. Labels are counted
     for trees only.
     """
-    segments, account, plan = plan_segments(documents, cut, config, seed, planner)
-    if mixed is not None and config.order == "shuffle" and mixed.any():
+    segments, account, plan = plan_segments(documents, cut, rules, seed, planner)
+    if mixed is not None and rules.ordering.order == "shuffle" and mixed.any():
         plan = _interleaved(plan, mixed[documents.source[segments.document]], int(mixed.max()) + 1)
     kept = documents.length
     if account.dropped:
         kept = np.where(np.sum([*account.dropped.values()], axis=0) < kept, kept, np.int32(0))
     kept = kept if stored is None else kept[stored]
-    window = PlannedWindow(plan, kept, config.balance_ranks, config.cost())
+    window = PlannedWindow(plan, kept, rules.ordering.balance_ranks, rules.ordering.cost())
     return WindowPlan(
-        packs=packs_of(documents, segments, plan, cut.trees, config, seed),
+        packs=packs_of(documents, segments, plan, cut.trees, rules, seed),
         planned=plan.num_packs,
         account=account,
         trained=cut.trained,
@@ -124,40 +127,40 @@ class CutWindow:
     trained: NDArray[np.int32] | None = None
 
 
-def cut_window(documents: Documents, tokenizer: Tokenizer, config: BuildConfig) -> CutWindow:
+def cut_window(documents: Documents, tokenizer: Tokenizer, rules: PackRules) -> CutWindow:
     """The segments of one window, with `share_prefixes` those of its trees.
 
     May raise TooLongError with overflow error. Raises ConfigError for trees of documents whose
     lengths alone are known.
     """
-    segments, account = cut_documents(documents, tokenizer, config)
-    if not config.share_prefixes:
+    segments, account = cut_documents(documents, tokenizer, rules)
+    if not rules.cutting.share_prefixes:
         return CutWindow(segments=segments, account=account)
     if len(segments) and not documents.tokens.memory:
         raise ConfigError(
             "share_prefixes needs the tokens of rows, and only their lengths are known; build with "
             "--keep-tokens DIR, or plan a token store that has them"
         )
-    trees, trained, account = grow_trees(documents, segments, account, config)
+    trees, trained, account = grow_trees(documents, segments, account, rules)
     return CutWindow(segments=trees.nodes, account=account, trees=trees, trained=trained)
 
 
 def packed_tokens(
-    documents: Documents, tokenizer: Tokenizer, config: BuildConfig
+    documents: Documents, tokenizer: Tokenizer, rules: PackRules
 ) -> NDArray[np.int64]:
     """Tokens that each document has in packs, filler not counted, [documents].
 
     Packs that are dropped later, as a remainder, as small ones or by strategy wrapped, still count:
     they depend on all documents. May raise TooLongError with overflow error.
     """
-    segments, _ = cut_documents(documents, tokenizer, config)
+    segments, _ = cut_documents(documents, tokenizer, rules)
     return np.bincount(
         segments.document, weights=segments.lengths, minlength=len(documents)
     ).astype(np.int64)
 
 
 def cut_documents(
-    documents: Documents, tokenizer: Tokenizer, config: BuildConfig
+    documents: Documents, tokenizer: Tokenizer, rules: PackRules
 ) -> tuple[Segments, DocumentAccount]:
     """The segments of one window, the same for every strategy except wrapped.
 
@@ -165,62 +168,73 @@ def cut_documents(
     """
     ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
     if SPLIT in documents.values:
-        return cut_pairs(documents.length, documents.values[SPLIT], ends, config, documents.labels)
+        return cut_pairs(
+            documents.length,
+            documents.values[SPLIT],
+            ends,
+            rules.cutting,
+            rules.packing.pad_segment_to_multiple,
+            documents.labels,
+        )
     return cut_segments(
-        documents.length, ends, config, has_bos=tokenizer.bos is not None, labels=documents.labels
+        documents.length,
+        ends,
+        rules.cutting,
+        has_bos=tokenizer.bos is not None,
+        labels=documents.labels,
     )
 
 
 def plan_segments(
     documents: Documents,
     cut: CutWindow,
-    config: BuildConfig,
+    rules: PackRules,
     seed: int,
     planner: Planner | None = None,
 ) -> tuple[Segments, DocumentAccount, PackPlan]:
-    """Plan the segments of a window, packs in the order `config.order`.
+    """Plan the segments of a window, packs in the order of the rules.
 
     The lengths of the plan include padding. Returns also the segments and their account, because
     strategy wrapped cuts segments where packs end and drops packs with too few trained tokens.
     """
-    segments, account = cut.segments, cut.account
-    if config.strategy == "wrapped" and planner is None:
+    segments, account, cutting = cut.segments, cut.account, rules.cutting
+    if cutting.strategy == "wrapped" and planner is None:
         segments, edges, account = wrap_documents(
-            segments, account, documents.length, config, documents.labels
+            segments, account, documents.length, cutting, documents.labels
         )
-        plan = PackPlan(segments.count, config.max_length, np.arange(len(segments)), edges)
-        return segments, account, _ordered(plan, config, seed)
-    multiple = config.pad_segment_to_multiple
+        plan = PackPlan(segments.count, cutting.max_length, np.arange(len(segments)), edges)
+        return segments, account, _ordered(plan, rules.ordering, seed)
+    multiple = rules.packing.pad_segment_to_multiple
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
         if cut.trees is not None:
             raise ConfigError("share_prefixes needs a strategy of packprep, not a planner")
-        plan = _planned(planner, padded, config)
-        if config.pair_columns:
+        plan = _planned(planner, padded, cutting.max_length)
+        if rules.pairs:
             _check_pairs(plan, segments)
-        return segments, account, _ordered(plan, config, seed)
-    atoms: NDArray[np.integer[Any]] | None = segments.document if config.pair_columns else None
+        return segments, account, _ordered(plan, rules.ordering, seed)
+    atoms: NDArray[np.integer[Any]] | None = segments.document if rules.pairs else None
     if cut.trees is not None:
         atoms = cut.trees.tree_of
-        if config.pair_columns and config.group_prefix is None:
+        if rules.pairs and not rules.groups_share:
             # Sides that begin differently are trees of their own, one after the other.
             atoms = cut.trees.rows.document[cut.trees.tree_rows[:-1]][atoms]
     plan = pack_lengths(
         padded,
-        config.max_length,
-        config.strategy,
+        cutting.max_length,
+        cutting.strategy,
         seed,
-        order=config.order,
-        shuffle_documents=config.shuffle_documents,
-        max_segments_per_pack=config.max_segments_per_pack,
+        order=rules.ordering.order,
+        shuffle_documents=rules.packing.shuffle_documents,
+        max_segments_per_pack=rules.packing.max_segments_per_pack,
         groups=None if documents.group is None else documents.group[segments.document],
         atoms=atoms,
-        num_packs=config.num_packs,
-        balance_ranks=config.balance_ranks,
-        cost=config.cost(),
-        repack=config.repack,
+        num_packs=rules.packing.num_packs,
+        balance_ranks=rules.ordering.balance_ranks,
+        cost=rules.ordering.cost(),
+        repack=rules.repack,
     )
-    if cut.trees is not None and config.pair_columns and config.group_prefix is not None:
+    if cut.trees is not None and rules.pairs and rules.groups_share:
         _check_sides(plan, cut.trees, documents)
     return segments, account, plan
 
@@ -230,7 +244,7 @@ def packs_of(
     segments: Segments,
     plan: PackPlan,
     trees: Trees | None,
-    config: BuildConfig,
+    rules: PackRules,
     seed: int,
 ) -> Packs:
     """Packs of a plan, without those that hold fewer than `min_pack_tokens` tokens.
@@ -240,49 +254,52 @@ def packs_of(
     packs = Packs(
         documents=documents,
         # With train_overlap, tokens that two pieces share have a label in both.
-        segments=replace(segments, repeated=None) if config.train_overlap else segments,
+        segments=replace(segments, repeated=None) if rules.cutting.train_overlap else segments,
         padded=plan.lengths,
         order=plan.order,
         offsets=plan.offsets,
         trees=trees,
     )
-    if not (config.min_pack_tokens and len(packs)):
+    if not (rules.packing.min_pack_tokens and len(packs)):
         return packs
     tokens = np.add.reduceat(segments.lengths[plan.order], plan.offsets[:-1], dtype=np.int64)
-    enough = np.flatnonzero(tokens >= config.min_pack_tokens)
+    enough = np.flatnonzero(tokens >= rules.packing.min_pack_tokens)
     if len(enough) == len(packs):
         return packs
     packs = packs.take(enough)
-    if config.order != "balanced":
+    if rules.ordering.order != "balanced":
         return packs
     order, offsets = orders.arranged(
         packs.order,
         packs.offsets,
         packs.padded,
-        config.order,
+        rules.ordering.order,
         seed,
-        config.balance_ranks,
-        config.cost(),
+        rules.ordering.balance_ranks,
+        rules.ordering.cost(),
     )
     return replace(packs, order=order, offsets=offsets)
 
 
-def window_seed(config: BuildConfig, window: int, split: int) -> int:
-    """Seed of one window and split, which fits in int64. Each is independent of the others."""
-    return int(stream(config.seed, Purpose.WINDOW, window, split)) >> 1
+def window_seed(seed: int, window: int, split: int) -> int:
+    """Seed of one window and split, which fits in int64. Each is independent of the others.
+
+    seed: of the build.
+    """
+    return int(stream(seed, Purpose.WINDOW, window, split)) >> 1
 
 
-def _planned(planner: Planner, lengths: NDArray[np.int32], config: BuildConfig) -> PackPlan:
+def _planned(planner: Planner, lengths: NDArray[np.int32], max_length: int) -> PackPlan:
     """The checked plan of the user's packer, with segments in input order inside each pack."""
-    plan = planner(lengths, config.max_length)
+    plan = planner(lengths, max_length)
     if not isinstance(plan, PackPlan):
         raise ConfigError(f"the planner returned a {type(plan).__name__}, expected a PackPlan")
-    plan = PackPlan(lengths, config.max_length, plan.order, plan.offsets)
+    plan = PackPlan(lengths, max_length, plan.order, plan.offsets)
     plan.check()
     order = plan.order.astype(np.int64)
     offsets = plan.offsets.astype(np.int64)
     pack = np.repeat(np.arange(plan.num_packs), np.diff(offsets))
-    return PackPlan(lengths, config.max_length, order[np.lexsort((order, pack))], offsets)
+    return PackPlan(lengths, max_length, order[np.lexsort((order, pack))], offsets)
 
 
 def _interleaved(plan: PackPlan, entries: Int64, count: int) -> PackPlan:
@@ -329,16 +346,16 @@ def _pack_of(plan: PackPlan) -> Int64:
     return pack
 
 
-def _ordered(plan: PackPlan, config: BuildConfig, seed: int) -> PackPlan:
-    """The plan with its packs in the order `config.order`."""
+def _ordered(plan: PackPlan, ordering: Ordering, seed: int) -> PackPlan:
+    """The plan with its packs in the order of `ordering`."""
     ordered = orders.arranged(
         plan.order,
         plan.offsets,
         plan.lengths,
-        config.order,
+        ordering.order,
         seed,
-        config.balance_ranks,
-        config.cost(),
+        ordering.balance_ranks,
+        ordering.cost(),
     )
     return PackPlan(plan.lengths, plan.max_length, *ordered)
 
@@ -434,18 +451,18 @@ def _matches(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bo
     return matches
 
 
-def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
+def remainders(counts: Sequence[int], multiple: int, remainder: str) -> list[int]:
     """Packs to add to (above 0) or drop from (below 0) each window, to make the sum a multiple.
 
-    As few as possible, from the last windows. Example: counts [7, 2], packs_multiple_of 4, drop
-    -> [0, -1].
+    As few as possible, from the last windows. remainder: drop or fill. Example: counts [7, 2],
+    multiple 4, drop -> [0, -1].
     """
-    over = sum(counts) % config.packs_multiple_of
+    over = sum(counts) % multiple
     changes = [0] * len(counts)
-    if over and config.remainder == "fill":
+    if over and remainder == "fill":
         # a window that has other packs too
         last = max(window for window, count in enumerate(counts) if count)
-        changes[last] = config.packs_multiple_of - over
+        changes[last] = multiple - over
     else:
         for window in reversed(range(len(counts))):
             changes[window] = -min(over, counts[window])
@@ -453,14 +470,14 @@ def remainders(counts: Sequence[int], config: BuildConfig) -> list[int]:
     return changes
 
 
-def resized(packs: Packs, change: int, config: BuildConfig) -> Packs:
+def resized(packs: Packs, change: int, order: str) -> Packs:
     """Packs with `change` filler packs added (above 0), or the emptiest dropped (below 0).
 
     In order balanced the last packs are dropped instead, so that groups of ranks stay together.
     """
     if change >= 0:
         return packs.filled(change) if change else packs
-    if config.order == "balanced":
+    if order == "balanced":
         return packs.take(np.arange(len(packs) + change))
     left_out = orders.emptiest(packs.lengths, -change)
     return packs.take(np.setdiff1d(np.arange(len(packs)), left_out))

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packprep.config.build_config import BuildConfig
 from packprep.packing.account import Dropped
 from packprep.support.arrays import Bools, Int32, Int64
 from packprep.support.errors import InputError
@@ -53,18 +52,14 @@ class Segments:
             hole=hole,
         )
 
-    def untrained_head(self, config: BuildConfig) -> Int32:
+    def untrained_head(self, train_overlap: bool) -> Int32:
         """Document tokens at the beginning of each segment that never have a label, [segments]."""
         first = 1 - self.bos.astype(np.int32)  # after an extra BOS, the first token has one
-        return (
-            first
-            if self.repeated is None or config.train_overlap
-            else np.maximum(first, self.repeated)
-        )
+        return first if self.repeated is None or train_overlap else np.maximum(first, self.repeated)
 
-    def trained(self, labels: Labels, config: BuildConfig) -> Int32:
+    def trained(self, labels: Labels, train_overlap: bool) -> Int32:
         """Tokens of each segment that have a label in the shard, [segments]."""
-        head = self.untrained_head(config)
+        head = self.untrained_head(train_overlap)
         if self.front is None or self.hole is None:
             return labels.count(self.document, self.start + head, self.count - head)
         before = labels.count(self.document, self.start + head, self.front - head)

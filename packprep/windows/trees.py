@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.pack_rules import PackRules
 from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.index.runs import Pointers
 from packprep.schemas.names import array
@@ -144,7 +144,7 @@ class Weights:
 
 
 def grow_trees(
-    documents: Documents, segments: Segments, account: DocumentAccount, config: BuildConfig
+    documents: Documents, segments: Segments, account: DocumentAccount, rules: PackRules
 ) -> tuple[Trees, Int32, DocumentAccount]:
     """Merge the rows of each group: the trees, trained tokens of each node, and the account.
 
@@ -156,7 +156,7 @@ def grow_trees(
     of_row = sharing_groups(documents)[segments.document]
     while True:
         order, groups = _grouped(of_row, alone)
-        trees, of_trees, shared = _grow(documents, segments.take(order), groups, config)
+        trees, of_trees, shared = _grow(documents, segments.take(order), groups, rules)
         if (fits := trees.weights.fits).all():
             break
         alone[order[of_trees[~fits]]] = True
@@ -222,20 +222,22 @@ def _codes(values: Int64) -> Int64:
 
 
 def _grow(
-    documents: Documents, rows: Segments, groups: Int64, config: BuildConfig
+    documents: Documents, rows: Segments, groups: Int64, rules: PackRules
 ) -> tuple[Trees, Int64, Int64]:
     """Trees of rows in groups, the number of each of their rows, and its shared tokens."""
     tokens, labels, columns = _columns(documents, rows)
     order, shared = merge_prefixes(tokens, rows.count, groups, columns)
     rows = rows.take(order)
     counts = rows.count.astype(np.int64)
-    shared = np.where(shared >= config.min_shared, shared, 0)
-    kept = cut_oversized(counts, shared, config.max_length, config.max_segments_per_pack)
+    shared = np.where(shared >= rules.cutting.min_shared, shared, 0)
+    kept = cut_oversized(
+        counts, shared, rules.cutting.max_length, rules.packing.max_segments_per_pack
+    )
     nodes = tree_nodes(counts, kept)
     trees = Trees(
         rows=rows,
         last=nodes.last,
-        head=rows.untrained_head(config).astype(np.int64),
+        head=rows.untrained_head(rules.cutting.train_overlap).astype(np.int64),
         nodes=_node_segments(rows, nodes.row, nodes.start, nodes.end),
         parent=nodes.parent,
         start=nodes.start,

@@ -139,11 +139,12 @@ def _speeds(name: str, made: tuple[np.ndarray, np.ndarray], repeats: int) -> lis
         counts = lengths[order].astype(np.int64)
         tree_nodes(counts, cut_oversized(counts, shared, config.max_length))
 
-    plan = plan_window(documents, tokenizer, config, seed=0)
+    rules = config.pack_rules()
+    plan = plan_window(documents, tokenizer, rules, seed=0)
     factor = len(tokens) / int(plan.packs.lengths.sum())
     merged = _per_second(len(tokens), merge, repeats)
     planned = _per_second(
-        len(tokens), lambda: plan_window(documents, tokenizer, config, seed=0), repeats
+        len(tokens), lambda: plan_window(documents, tokenizer, rules, seed=0), repeats
     )
     return [name, f"{factor:.2f}", f"{merged:,.0f}", f"{planned:,.0f}"]
 

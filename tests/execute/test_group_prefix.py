@@ -113,10 +113,10 @@ def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str
     for epoch in range(config.epochs):
         places: dict[str, set[tuple[int, bool]]] = defaultdict(set)
         members: dict[str, int] = defaultdict(int)
-        for number, window in enumerate(form_windows(files, config, epoch)):
+        for number, window in enumerate(form_windows(files, config.window, config.ordering, epoch)):
             for file in window:
                 documents = read_documents(store, [file])
-                outs = held_out(documents, config).tolist()
+                outs = held_out(documents, config.holdout, config.seed).tolist()
                 for id_, out in zip(documents.id.tolist(), outs, strict=True):
                     name = json.dumps(rows[id_]["prompt"])
                     places[name].add((number, config.holdout > 0 and out))

@@ -108,7 +108,7 @@ def plan_and_layout(
     policy = documents.tokenizer(bos=False, eos=False)
     carried: list[Column] = [STANDARD_COLUMNS["turn_ids"]]
     carried += [STANDARD_COLUMNS["labels"]] if "labels" in tokenized.aligned else []
-    plan = plan_window(tokenized, policy, config, seed=0)
+    plan = plan_window(tokenized, policy, config.pack_rules(), seed=0)
     return plan, ShardLayout.from_config(config, policy, carried), config
 
 

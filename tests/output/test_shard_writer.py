@@ -16,7 +16,7 @@ from tests.helpers.documents import make_documents, tokenizer
 def packed(texts: list[int], **options: Any) -> tuple[Packs, ShardLayout]:
     config = BuildConfig(**{"max_length": 8, "order": "input", **options})
     policy = tokenizer(bos=False, eos=False)
-    plan = plan_window(make_documents(texts, policy), policy, config, seed=0)
+    plan = plan_window(make_documents(texts, policy), policy, config.pack_rules(), seed=0)
     return plan.packs, ShardLayout.from_config(config, policy)
 
 

@@ -48,7 +48,8 @@ def sums(draw: st.DrawFn) -> Sums:
 def test_a_reason_that_is_not_in_the_enum_fails_at_once() -> None:
     policy = documents.tokenizer()
     tokenized = documents.make_documents([3, 9, 30], policy)
-    plan = plan_window(tokenized, policy, BuildConfig(max_length=8, overflow="drop"), seed=0)
+    rules = BuildConfig(max_length=8, overflow="drop").pack_rules()
+    plan = plan_window(tokenized, policy, rules, seed=0)
     lost = dict(plan.account.dropped)
     assert list(lost) == [Dropped.OVERFLOW]
     wrong: Any = {"over_flow": lost[Dropped.OVERFLOW]}
@@ -85,9 +86,9 @@ def test_a_plan_predicts_every_sum_of_the_build(
 ) -> None:
     policy = documents.tokenizer()
     tokenized = documents.make_documents(texts, policy)
-    plan = plan_window(tokenized, policy, config, seed=window_seed(config, 0, 0))
+    plan = plan_window(tokenized, policy, config.pack_rules(), seed=window_seed(config.seed, 0, 0))
     change = max(change, -len(plan.packs)) if len(plan.packs) else 0
-    written = resized(plan.packs, change, config)
+    written = resized(plan.packs, change, config.order)
     account = Account.empty(1)
     account.add(0, "train", plan, written, account_by_source(plan, policy, 1, written))
     built = account.total(config.max_length)

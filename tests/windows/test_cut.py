@@ -114,7 +114,8 @@ def test_cutting_all_documents_at_once_equals_cutting_each_by_hand(
         assert put_in == kept + by_hand.truncated + sum(by_hand.dropped.values())
     assert pieces_of(segments) == expected
     if trained is not None:
-        assert segments.trained(labels_of(trained, as_mask=as_mask), config).tolist() == counted
+        labels = labels_of(trained, as_mask=as_mask)
+        assert segments.trained(labels, config.train_overlap).tolist() == counted
 
 
 def labels_of(trained: list[list[bool]] | None, *, as_mask: bool) -> Any:

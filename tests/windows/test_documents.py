@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Ordering
 from packprep.schemas import FormatError
 from packprep.sources.units import Part
 from packprep.tokens.store import TokenFile
@@ -46,14 +46,14 @@ def units(windows: list[list[TokenFile]]) -> list[list[int]]:
 
 def test_the_seed_deals_units_to_windows_and_a_window_is_in_input_order() -> None:
     files = [token_file(unit) for unit in range(40)]
-    in_order = units(form_windows(files[:5], BuildConfig(window=20, order="input")))
+    in_order = units(form_windows(files[:5], 20, Ordering(order="input")))
     assert in_order == [[0, 1], [2, 3], [4]], "a window ends with the unit that reaches its size"
-    assert form_windows([], BuildConfig()) == []
-    windows = units(form_windows(files, BuildConfig(window=100, seed=3)))
+    assert form_windows([], 20, Ordering()) == []
+    windows = units(form_windows(files, 100, Ordering(seed=3)))
     assert all(window == sorted(window) for window in windows)
     assert sorted(functools.reduce(operator.iadd, windows, [])) == list(range(40))
-    assert windows != units(form_windows(files, BuildConfig(window=100, seed=4)))
-    assert windows == units(form_windows(files, BuildConfig(window=100, seed=3)))
+    assert windows != units(form_windows(files, 100, Ordering(seed=4)))
+    assert windows == units(form_windows(files, 100, Ordering(seed=3)))
 
 
 def test_labels_outlive_their_documents() -> None:
@@ -91,8 +91,8 @@ def test_token_files_of_two_widths_are_never_read_as_one(tmp_path: Path) -> None
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
 def test_the_held_out_share_is_as_configured_and_depends_only_on_the_document(share: float) -> None:
     documents = make_documents([1] * 100_000, tokenizer())
-    validation = held_out(documents, BuildConfig(holdout=share))
+    validation = held_out(documents, share, seed=0)
     assert abs(validation.mean() - share) < 0.01
     backwards = np.arange(100_000)[::-1]
-    found = held_out(documents.take(backwards), BuildConfig(holdout=share))
+    found = held_out(documents.take(backwards), share, seed=0)
     assert (found == validation[backwards]).all()

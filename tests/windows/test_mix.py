@@ -58,8 +58,8 @@ def mix_of(folder: Path, units: Sequence[Sequence[tuple[int, int]]], settings: B
         token_files(folder, units),
         folder,
         list(entries),
-        settings,
-        lambda documents, config: packed_tokens(documents, POLICY, config),
+        settings.mix_rules(),
+        lambda documents, rules: packed_tokens(documents, POLICY, rules),
     )
 
 
@@ -71,14 +71,14 @@ def played(mix: Mix, options: BuildConfig) -> tuple[list[Sums], dict[str, list[C
     """
     count, splits = len(options.sources), ("train", "validation") if options.holdout else ("train",)
     totals, packed = mix.left_out(POLICY), np.zeros((len(mix.windows), count), np.int64)
-    copies = {split: [Counter[int]() for _ in mix.cells.configs] for split in splits}
+    copies = {split: [Counter[int]() for _ in options.mix_rules().packs] for split in splits}
     for split in splits:
         for window, phase in enumerate(mix.phase_of):
             documents = mix.documents(window, split)
             alone = len(set(documents.id.tolist())) == len(documents)
             assert alone or options.strategy == "balanced"
             copies[split][phase].update(documents.id.tolist())
-            plan = plan_window(documents, POLICY, mix.config_of(window), seed=window)
+            plan = plan_window(documents, POLICY, mix.rules_of(window), seed=window)
             for source, sums in enumerate(account_by_source(plan, POLICY, count, plan.packs)[:-1]):
                 totals[source] += sums
                 packed[window, source] += sums.tokens_kept * (split == "train")
@@ -139,7 +139,7 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
             assert "has no tokens to mix" in str(error)
             return
         everything = read_documents(Path(folder), token_files(Path(folder), units))
-        longest = int(packed_tokens(everything, POLICY, options).max(initial=0))
+        longest = int(packed_tokens(everything, POLICY, options.pack_rules()).max(initial=0))
         totals, by_phase, packed = played(mix, options)
     copies = {
         split: sum(by_phase.get(split, []), Counter[int]()) for split in ("train", "validation")

@@ -35,7 +35,8 @@ PAIRS: dict[str, Any] = {"pair_columns": ("chosen", "rejected"), "overflow": "dr
 def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, int, int]], Any]:
     config = BuildConfig(**{**PAIRS, "max_length": 8, **options})
     lengths = np.array([a + b for a, b in sides], np.int32)
-    segments, account = cut_pairs(lengths, np.array([a for a, _ in sides], np.int32), 0, config)
+    multiple, first = config.pad_segment_to_multiple, np.array([a for a, _ in sides], np.int32)
+    segments, account = cut_pairs(lengths, first, 0, config.cutting, multiple)
     pieces = zip(
         segments.document.tolist(), segments.start.tolist(), segments.count.tolist(), strict=True
     )

@@ -79,7 +79,7 @@ def test_no_document_is_used_more_often_than_max_epochs_and_the_account_closes(
             assert "phase" in str(error)
             return
         totals, copies, of_windows = played(mix, options)
-    packed = np.zeros((len(mix.cells.configs), 2), np.int64)
+    packed = np.zeros((len(options.mix_rules().packs), 2), np.int64)
     np.add.at(packed, mix.phase_of, of_windows)
     most = max(1, -int(-options.max_epochs // 1))
     drawn = sum((each for phases in copies.values() for each in phases), Counter[int]())

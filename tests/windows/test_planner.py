@@ -1,7 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config.build_config import BuildConfig
 from packprep.windows.planner import remainders
 
 
@@ -11,8 +10,7 @@ from packprep.windows.planner import remainders
 def test_the_remaining_packs_are_a_multiple_after_the_smallest_change(
     counts: list[int], multiple: int, remainder: str
 ) -> None:
-    config = BuildConfig(packs_multiple_of=multiple, remainder=remainder)  # type: ignore[arg-type]
-    changes = remainders(counts, config)
+    changes = remainders(counts, multiple, remainder)
     assert (sum(counts) + sum(changes)) % multiple == 0
     assert abs(sum(changes)) < multiple
     assert all(count + change >= 0 for count, change in zip(counts, changes, strict=True))

@@ -101,10 +101,10 @@ def test_an_index_gives_the_record_batches_of_a_build(
         documents = with_columns(documents, trained, as_mask=as_mask)
         columns = labelled_columns()
     documents, rows = window_of(documents, bits.randint(0, len(texts)))
-    packs = plan_window(documents, policy, config, seed=config.seed).packs
+    packs = plan_window(documents, policy, config.pack_rules(), seed=config.seed).packs
     layout = ShardLayout.from_config(config, policy, columns)
     if len(packs) and "labels" in [column.name for column in layout.columns]:
-        packs = resized(packs, bits.randint(0, 2), config)  # filler packs
+        packs = resized(packs, bits.randint(0, 2), config.order)  # filler packs
     check_equal(packs, rows, layout, copy)
 
 
@@ -151,7 +151,7 @@ def documents_of_5_3_and_4() -> Planned:
     """Documents of 5, 3 and 4 tokens in packs of 8, in input order."""
     config = BuildConfig(max_length=8, order="input", materialize="index", strategy="greedy")
     documents, rows = window_of(make_documents([3, 1, 2], tokenizer()), 2)
-    packs = plan_window(documents, tokenizer(), config, seed=0).packs
+    packs = plan_window(documents, tokenizer(), config.pack_rules(), seed=0).packs
     return packs, rows, ShardLayout.from_config(config, tokenizer())
 
 

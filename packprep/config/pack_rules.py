@@ -1,0 +1,61 @@
+"""What decides the packs of a window, and the draw of a mix, as values."""
+
+from dataclasses import dataclass, replace
+
+from packprep.config.mix import Entry
+from packprep.config.phases import Phase
+from packprep.config.stages import Cutting, Ordering, Packing
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackRules:
+    """How the documents of a window are cut, packed and ordered.
+
+    cutting, packing, ordering: options of a build.
+    pairs: True if each document has two sides, which share a pack.
+    groups_share: True if rows with one value of `group_prefix` share prefixes.
+    repack: True if another epoch packs the same documents, so that neighbours must change.
+    """
+
+    cutting: Cutting
+    packing: Packing
+    ordering: Ordering
+    pairs: bool = False
+    groups_share: bool = False
+    repack: bool = False
+
+    def in_phase(self, phase: Phase) -> "PackRules":
+        """The rules of a phase, which has lengths of its own."""
+        return replace(
+            self,
+            cutting=replace(
+                self.cutting,
+                max_length=phase.max_length,
+                min_document_tokens=phase.min_document_tokens,
+                max_document_tokens=phase.max_document_tokens,
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixRules:
+    """How the documents of a mix are drawn from its sources.
+
+    entries: the sources. phases: empty without phases. packs: rules of each phase; of the build, if
+    it has no phases.
+    holdout: share of the documents of the validation split.
+    max_tokens: tokens of the mix; None for as many as it can have.
+    window: bytes of text of one window.
+    """
+
+    entries: tuple[Entry, ...]
+    phases: tuple[Phase, ...]
+    packs: tuple[PackRules, ...]
+    holdout: float
+    max_tokens: int | None
+    window: int
+
+    @property
+    def ordering(self) -> Ordering:
+        """The order of packs, which is that of the build in every phase."""
+        return self.packs[0].ordering
