@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.stages import STAGES, Command, Running, options_in
+from packprep.config.token_sources import IDS_COLUMN, TOKEN_ENDINGS
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import ConfigError
@@ -130,3 +131,9 @@ def test_pairs_are_truncated_unless_another_overflow_is_given(tmp_path: Path) ->
     for text in ("pair_columns: chosen,rejected\n", to_yaml(config(**pairs))):
         (tmp_path / "build.yaml").write_text(text)
         assert BuildConfig(**from_yaml(tmp_path / "build.yaml")) == config(**pairs)
+
+
+@pytest.mark.parametrize("ending", TOKEN_ENDINGS)
+def test_files_of_token_ids_are_known_by_their_ending_and_not_by_their_name(ending: str) -> None:
+    assert BuildConfig(sources=[f"x.{ending}"]).input_ids_column == IDS_COLUMN
+    assert BuildConfig(sources=[ending, f"a.b/{ending}"]).input_ids_column is None
