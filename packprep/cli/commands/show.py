@@ -183,14 +183,12 @@ def _decoder(manifest: "Manifest", moved: str | None) -> Any:
     from packprep.engines.tokenizer import load_tokenizer, recorded_tokenizer
 
     if manifest.data["inputs"]["tokenizer"].get("sha256") != _NO_TOKENIZER:
-        return Tokenizer.from_buffer(
-            recorded_tokenizer(manifest, moved, bos="none", eos="none").json
-        )
-    return (
-        None
-        if moved is None
-        else Tokenizer.from_buffer(load_tokenizer(moved, bos="none", eos="none").json)
-    )
+        loaded = recorded_tokenizer(manifest, moved, bos="none", eos="none")
+    elif moved is not None:
+        loaded = load_tokenizer(moved, bos="none", eos="none")
+    else:
+        return None
+    return Tokenizer.from_buffer(loaded.json)
 
 
 def _side(found_pack: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -> str:

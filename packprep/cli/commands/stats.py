@@ -1,6 +1,5 @@
 """`packprep stats`: the contents of outputs, or the progress of an unfinished build."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from packprep.support.errors import ConfigError
 if TYPE_CHECKING:
     from packprep.inspect.histograms import Measured
     from packprep.schemas.manifest import Output
-    from packprep.schemas.report import Report
 
 _SOURCE_HEADS = (
     "",
@@ -78,6 +76,7 @@ def command(
         places = list(map(output_at, outputs))
         print_side_by_side(places, everything=everything, as_json=as_json)
         return
+    from packprep.inspect.histograms import measure_output
     from packprep.output.progress import build_progress
     from packprep.schemas.errors import FormatError
     from packprep.schemas.manifest import read_manifest
@@ -97,14 +96,16 @@ def command(
         return
     # None replaces an output of a store.
     progress = build_progress(name) if isinstance(output, Path) else None
-    result = _measured(with_store(output, store), global_batch_size, world_size)
+    output = with_store(output, store)
+    measured = measure_output(output)
+    facts = _facts(output, measured, global_batch_size, world_size)
     if as_json:
-        print_json({"progress": progress} | result.as_dict())
+        print_json({"progress": progress} | facts)
         return
     if progress is not None:
         _print_progress(f"{name} is finished; a build that is not", progress)
         click.echo()
-    _print_stats(result)
+    _print_facts(output, measured, facts)
 
 
 def _print_progress(title: str, progress: dict[str, Any]) -> None:
@@ -115,56 +116,36 @@ def _print_progress(title: str, progress: dict[str, Any]) -> None:
     print_table(title, [(key.replace("_", " "), text(key)) for key in progress])
 
 
-@dataclass(frozen=True)
-class _Stats:
+def _facts(
+    output: "Output", measured: "Measured", global_batch_size: int | None, world_size: int
+) -> dict[str, Any]:
     """Everything that is shown of a finished output. builds: 1, and one more for each append."""
-
-    name: str
-    report: "Report"
-    measured: "Measured"
-    training: dict[str, Any]
-    builds: int
-
-    def as_dict(self) -> dict[str, Any]:
-        from packprep.inspect.stats import summaries
-
-        return {
-            "report": self.report,
-            "counts": summaries(self.measured),
-            "training": self.training,
-            "builds": self.builds,
-        }
-
-
-def _measured(output: "Output", global_batch_size: int | None, world_size: int) -> _Stats:
-    from packprep.inspect.histograms import measure_output
     from packprep.inspect.report_file import read_report
-    from packprep.inspect.stats import training
+    from packprep.inspect.stats import summaries, training
     from packprep.schemas.manifest import read_manifest
 
-    manifest, measured = read_manifest(output), measure_output(output)
-    return _Stats(
-        name=str(output),
-        report=read_report(output),
-        measured=measured,
-        training=training(output, manifest, measured, global_batch_size, world_size),
-        builds=len(manifest.data["inputs"].get("generations", ())) or 1,
-    )
+    manifest = read_manifest(output)
+    return {
+        "report": read_report(output),
+        "counts": summaries(measured),
+        "training": training(output, manifest, measured, global_batch_size, world_size),
+        "builds": len(manifest.data["inputs"].get("generations", ())) or 1,
+    }
 
 
-def _print_stats(result: _Stats) -> None:
+def _print_facts(output: "Output", measured: "Measured", facts: dict[str, Any]) -> None:
     from packprep.inspect.stats import source_rows, training_rows
     from packprep.reports.charts import histograms, text_bars
     from packprep.reports.closing import table
 
-    appended = [("builds", f"{result.builds:,}")] if result.builds > 1 else []
-    print_table(result.name, [*table(result.report), *appended])
+    appended = [("builds", f"{facts['builds']:,}")] if facts["builds"] > 1 else []
+    print_table(str(output), [*table(facts["report"]), *appended])
     click.echo()
-    print_grid("sources", _SOURCE_HEADS, source_rows(result.report))
-    for histogram in histograms(result.measured):
+    print_grid("sources", _SOURCE_HEADS, source_rows(facts["report"]))
+    for histogram in histograms(measured):
         click.echo()
         print_sentence(f"{histogram.title}: {histogram.note}", "italic")
         for line in text_bars(histogram):
             click.echo(line)
     click.echo()
-    print_table("training", training_rows(result.training))
+    print_table("training", training_rows(facts["training"]))
