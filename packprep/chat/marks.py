@@ -9,9 +9,9 @@ text that contains one is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from packprep.chat.conversations import Conversation, Message
@@ -104,6 +104,58 @@ def unmark(rendering: str) -> Unmarked:
             generated.append((len(marks), size))
     pieces.append(rendering[last:])
     return Unmarked("".join(pieces), pieces, marks, generated)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A conversation with marks in its texts, and its rendering.
+
+    texts: as they were; empty where marks are in place of them.
+    written: the rendering, with its marks.
+    place: of the mark in a text.
+    roles: of the messages with marks; None: all.
+    starts: position of the beginning of texts, by number; None if texts are marks alone.
+    """
+
+    conversation: Conversation
+    texts: Sequence[Text]
+    written: str
+    place: Callable[[str], int] = len
+    roles: frozenset[str] | None = None
+    starts: Mapping[int, int] | None = None
+
+    @cached_property
+    def rendering(self) -> Unmarked:
+        """The rendering without its marks."""
+        return self.read(self.written)
+
+    @cached_property
+    def at_ends(self) -> Unmarked:
+        """The rendering with each mark at the end of its text."""
+        return self.rendering.at_text_ends()
+
+    def read(self, written: str) -> Unmarked:
+        """A rendering of some of the messages and others, without its marks.
+
+        A template may trim the part of a text that follows its mark.
+        """
+        unmarked, sizes = unmark(written), list[int | None]()
+        for position, number in unmarked.marks:
+            rest = self._rests[number] if 0 <= number < len(self.texts) else ""
+            if not unmarked.text.startswith(rest, position):
+                rest = rest.rstrip()
+            is_there = unmarked.text.startswith(rest, position)
+            sizes.append(len(rest) if is_there else None)
+        return replace(unmarked, rests=sizes) if any(size != 0 for size in sizes) else unmarked
+
+    def owners(self, first: int, last: int | None = None) -> set[int]:
+        """Messages of the texts whose marks are `first` to before `last` of the rendering."""
+        numbers = (number for _, number in self.rendering.marks[first:last])
+        return {self.texts[number].message for number in numbers if number >= 0}
+
+    @cached_property
+    def _rests(self) -> list[str]:
+        return [each.text[self.place(each.text) :] for each in self.texts]
 
 
 def with_texts(

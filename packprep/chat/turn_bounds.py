@@ -12,11 +12,10 @@ with the token of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 
-from packprep.chat.marks import NO_TEXT, Unmarked
+from packprep.chat.marks import NO_TEXT, Marked, Unmarked
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import RenderError
 
@@ -210,25 +209,23 @@ def generated_blocks(rendering: Unmarked) -> list[Turn]:
     return [Turn(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
 
 
-def without(
-    turns: list[Turn], untrained: Sequence[int], rendering: Unmarked, owners: Sequence[int]
-) -> list[Turn]:
+def without(turns: list[Turn], marked: Marked) -> list[Turn]:
     """The turns of {% generation %} blocks that hold no text of an untrained message.
 
     Raises RenderError where it cannot be told which block such a message has.
     """
-    kept, excluded = [], set()
+    untrained, kept, excluded = {*marked.conversation.untrained}, [], set[int]()
     for turn in turns:
-        inside = {owners[text] for _, text in rendering.marks[turn.first[0] : turn.last[0]]}
-        excluded |= inside & set(untrained)
-        if not inside & set(untrained):
+        inside = marked.owners(turn.first[0], turn.last[0])
+        excluded |= inside & untrained
+        if not inside & untrained:
             kept.append(turn)
-        elif inside - set(untrained):
+        elif inside - untrained:
             raise RenderError(
-                f"a block of the template has message {min(inside & set(untrained))}, which the "
+                f"a block of the template has message {min(inside & untrained)}, which the "
                 f"row takes out of what is trained, together with others; {_BLOCK_ADVICE}"
             )
-    if hidden := set(untrained) - excluded:
+    if hidden := untrained - excluded:
         raise RenderError(
             f"cannot find the block of message {min(hidden)}, which the row takes out of what is "
             f"trained; {_BLOCK_ADVICE}"

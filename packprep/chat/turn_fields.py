@@ -16,35 +16,19 @@ the chosen fields, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from packprep.chat.conversations import ASSISTANT_ROLES, Conversation, Message
-from packprep.chat.marks import Text, Unmarked, numbered
+from packprep.chat.marks import Marked, numbered
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import Place, Turn
 from packprep.config.option import TRAIN_FIELDS
 
 _OPEN, _CLOSE = "<think>", "</think>"
-
-
-class MarkedTexts(NamedTuple):
-    """A conversation with marks in its texts, and where the template writes them.
-
-    texts: of the conversation.
-    rendering: with each mark at the end of its text.
-    starts: position of the beginning of texts, by number; None if texts are marks alone.
-    read: reads another rendering with marks in the same way.
-    """
-
-    conversation: Conversation
-    texts: Sequence[Text]
-    rendering: Unmarked
-    starts: Mapping[int, int] | None
-    read: Callable[[str], Unmarked]
 
 
 class _Run(NamedTuple):
@@ -64,7 +48,7 @@ class FieldSelector:
         self.takes_all = self.fields >= {*TRAIN_FIELDS}
         self._tokens = specials
 
-    def select(self, turns: list[Turn], marked: MarkedTexts) -> list[Turn]:
+    def select(self, turns: list[Turn], marked: Marked) -> list[Turn]:
         """The parts of the turns that belong to chosen fields.
 
         Raises RenderError where the bounds of a field cannot be found.
@@ -75,7 +59,7 @@ class FieldSelector:
             else [part for turn in turns for part in self._parts(turn, marked)]
         )
 
-    def _parts(self, turn: Turn, marked: MarkedTexts) -> Iterator[Turn]:
+    def _parts(self, turn: Turn, marked: Marked) -> Iterator[Turn]:
         places = [*self._bounds(turn, marked), (turn.last, "")]
         begin = None
         for place, field in places:
@@ -86,7 +70,7 @@ class FieldSelector:
                     yield Turn(begin, place, turn.at_text)
                 begin = None
 
-    def _bounds(self, turn: Turn, marked: MarkedTexts) -> list[tuple[Place, str]]:
+    def _bounds(self, turn: Turn, marked: Marked) -> list[tuple[Place, str]]:
         """Places in a turn from which on its text belongs to a field."""
         index, runs = self._runs(turn, marked)
         bounds = [(turn.first, runs[0].field)]
@@ -110,12 +94,12 @@ class FieldSelector:
         """True if all of the fields are chosen, or none."""
         return len({field in self.fields for field in fields}) == 1
 
-    def _runs(self, turn: Turn, marked: MarkedTexts) -> tuple[int, list[_Run]]:
+    def _runs(self, turn: Turn, marked: Marked) -> tuple[int, list[_Run]]:
         """Number of the turn's message, and its fields in the order of the rendering."""
         runs: list[_Run] = []
         indexes = set()
         for before in range(turn.first[0], turn.last[0]):
-            position, number = marked.rendering.marks[before]
+            position, number = marked.at_ends.marks[before]
             if number < 0:
                 raise RenderError(f"cannot find the fields of a turn; {_ADVICE}")
             text = marked.texts[number]
@@ -152,7 +136,7 @@ class FieldSelector:
             raise _no_bound(index, runs[-1].field, "tool_calls")
         return index, runs
 
-    def _writes_calls(self, index: int, marked: MarkedTexts) -> bool:
+    def _writes_calls(self, index: int, marked: Marked) -> bool:
         """True if the rendering of a message differs without its tool calls."""
         *earlier, message = marked.conversation.messages[: index + 1]
         bare = {key: item for key, item in message.items() if key != "tool_calls"}
@@ -163,18 +147,16 @@ class FieldSelector:
         except RenderError:
             return True
 
-    def _empty_thought(
-        self, turn: Turn, index: int, run: _Run, marked: MarkedTexts
-    ) -> Place | None:
+    def _empty_thought(self, turn: Turn, index: int, run: _Run, marked: Marked) -> Place | None:
         """End of an empty thought at the beginning of a turn; None if the turn has none."""
-        text, (_, begin) = marked.rendering.text, turn.first
+        text, (_, begin) = marked.at_ends.text, turn.first
         stop = run.start if run.field == "content" else run.end
         if stop is not None and not text[begin : stop[1]].strip():
             return None
         around = self._around_thought(index, marked)
         if around is None:
             return None
-        position, number = marked.rendering.marks[turn.first[0] - 1]
+        position, number = marked.at_ends.marks[turn.first[0] - 1]
         header = text[position:begin]
         if stop is None or around.number != number or not around.opening.startswith(header):
             raise _no_bound(index, "reasoning", run.field)
@@ -192,13 +174,13 @@ class FieldSelector:
                 raise _no_bound(index, "reasoning", run.field)
         return None
 
-    def _between(self, index: int, before: _Run, after: _Run, marked: MarkedTexts) -> Place | None:
+    def _between(self, index: int, before: _Run, after: _Run, marked: Marked) -> Place | None:
         """Place between reasoning and the tool calls after it; None if it is not known."""
         around = self._around_thought(index, marked)
         if around is None or before.field != "reasoning":
             return None
         marks, end = before.end
-        closing = self._common(around.closing, marked.rendering.text[end : after.end[1]])
+        closing = self._common(around.closing, marked.at_ends.text[end : after.end[1]])
         return (marks, end + len(closing)) if closing else None
 
     def _common(self, closing: str, text: str) -> str:
@@ -213,7 +195,7 @@ class FieldSelector:
             (closing[:cut] for cut in cuts if text.startswith(closing[:cut])), key=len, default=""
         )
 
-    def _around_thought(self, index: int, marked: MarkedTexts) -> _Around | None:
+    def _around_thought(self, index: int, marked: Marked) -> _Around | None:
         """The template's text around the reasoning of message `index`, with an answer after it.
 
         None if the template does not write reasoning right before an answer.
@@ -227,7 +209,7 @@ class FieldSelector:
             "content": numbered(answer),
         }
         try:
-            rendering = marked.read(self._render(marked, [*earlier, probe]))
+            rendering = marked.read(self._render(marked, [*earlier, probe])).at_text_ends()
         except RenderError:
             return None
         for (start, number), (position, first), (stop, second) in zip(
@@ -238,7 +220,7 @@ class FieldSelector:
                 return _Around(number, text[start:position], text[position:stop])
         return None
 
-    def _render(self, marked: MarkedTexts, messages: list[Message]) -> str:
+    def _render(self, marked: Marked, messages: list[Message]) -> str:
         return self.template.render(replace(marked.conversation, messages=messages), marked=True)
 
 
@@ -260,9 +242,9 @@ def _no_bound(index: int, before: str, after: str) -> RenderError:
     )
 
 
-def _message_behind(turn: Turn, marked: MarkedTexts) -> int:
+def _message_behind(turn: Turn, marked: Marked) -> int:
     """Number of the message of a turn without texts."""
-    _, number = marked.rendering.marks[turn.first[0] - 1]
+    _, number = marked.at_ends.marks[turn.first[0] - 1]
     before = marked.texts[number].message if number >= 0 else -1
     return min(before + 1, len(marked.conversation.messages) - 1)
 

@@ -18,7 +18,7 @@ moves the system message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -26,7 +26,7 @@ from os.path import commonprefix
 from typing import Literal
 
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
-from packprep.chat.marks import Unmarked, numbered, unmark, with_texts
+from packprep.chat.marks import Marked, Text, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import (
@@ -46,10 +46,6 @@ _REASONING_KEYS = ("reasoning_content", "thinking")
 _SHOWN = 80  # characters of a prompt in an error
 
 
-Read = Callable[[str], Unmarked]
-"""A marked rendering without its marks, and the text after each."""
-
-
 class TurnLocator:
     """Finds the trained turns of marked conversations."""
 
@@ -58,41 +54,29 @@ class TurnLocator:
         self.train_on = train_on
         self._ends = EndFinder(specials, template.variables.get("eos_token"))
 
-    def locate(
-        self,
-        marked: Conversation,
-        rendering: Unmarked,
-        owners: Sequence[int],
-        read: Read,
-    ) -> list[Turn]:
+    def locate(self, marked: Marked) -> list[Turn]:
         """The trained turns of a marked conversation.
 
-        rendering: of that conversation. owners: message number of each text. read: reads other
-        renderings of it. Raises RenderError where a turn has no clear bounds.
+        Raises RenderError where a turn has no clear bounds.
         """
-        messages = marked.messages
-        trained, after = trained_messages([message["role"] for message in messages], self.train_on)
-        trained = [index for index in trained if index not in marked.untrained]
-        if marked.is_turn:
-            return self._last_turn(marked, rendering, owners, read)
+        conversation = marked.conversation
+        roles = [message["role"] for message in conversation.messages]
+        trained, after = trained_messages(roles, self.train_on)
+        trained = [index for index in trained if index not in conversation.untrained]
+        if conversation.is_turn:
+            return self._last_turn(marked)
         if not trained:
             return []
-        if self.template.has_generation_blocks(marked):
-            blocks = self._generated(rendering, owners, after)
-            return without(blocks, marked.untrained, rendering, owners)
+        if self.template.has_generation_blocks(conversation):
+            return without(self._generated(marked, after), marked)
         turns: list[Turn] = []
         for index in trained:
-            first = self._beginning(marked, rendering, owners, index, read)
-            turn = Turn(first, self._end(marked, rendering, len(owners), index, first, read))
-            inside = {
-                owners[number]
-                for _, number in rendering.marks[first[0] : turn.last[0]]
-                if number >= 0
-            }
-            beside = rendering.marks[: first[0]] + rendering.marks[turn.last[0] :]
+            first = self._beginning(marked, index)
+            turn = Turn(first, self._end(marked, index, first))
+            before, last = first[0], turn.last[0]
             if (
-                inside - {index}
-                or index in {owners[number] for _, number in beside if number >= 0}
+                marked.owners(before, last) - {index}
+                or index in marked.owners(0, before) | marked.owners(last)
                 or (turns and turns[-1].last[1] > first[1])
             ):
                 raise RenderError(
@@ -126,62 +110,49 @@ class TurnLocator:
                     return [block for block in blocks if block.last[1] > len(text)]
         raise unknown_block(asks)
 
-    def _last_turn(
-        self,
-        marked: Conversation,
-        rendering: Unmarked,
-        owners: Sequence[int],
-        read: Read,
-    ) -> list[Turn]:
+    def _last_turn(self, marked: Marked) -> list[Turn]:
         """The turn of the last message, in a document that has only that one.
 
         Its {% generation %} blocks, where it has some.
         """
-        index = len(marked.messages) - 1
+        rendering, index = marked.rendering, len(marked.conversation.messages) - 1
         earlier = [
             number
             for number, (_, text) in enumerate(rendering.marks)
-            if text >= 0 and owners[text] < index
+            if text >= 0 and marked.texts[text].message < index
         ]
-        if self.template.has_generation_blocks(marked):
+        if self.template.has_generation_blocks(marked.conversation):
             behind = 1 + max(earlier, default=0)
-            same = self._same_beginning(marked, rendering)
+            same = self._same_beginning(marked)
             return [
                 block
                 for block in generated_blocks(rendering)
                 if block.first[0] >= behind and block.last > same
             ]
-        first = self._behind_prompt(marked, rendering, index, read)
+        first = self._behind_prompt(marked, index)
         at_text = first is None
         if first is None:
             try:
-                first = self._beginning(marked, rendering, owners, index, read)
+                first = self._beginning(marked, index)
             except RenderError:
-                first = _first_text(marked, rendering.at_text_ends(), index)
+                first = _first_text(marked, index)
         if first is None or any(number >= first[0] for number in earlier):
             raise RenderError(f"cannot find where message {index} begins; {ADVICE}")
-        last = self._end(marked, rendering, len(owners), index, first, read)
+        last = self._end(marked, index, first)
         return [Turn(first, last, at_text)] if first < last else []
 
-    def _end(
-        self,
-        marked: Conversation,
-        rendering: Unmarked,
-        texts: int,
-        index: int,
-        first: Place,
-        read: Read,
-    ) -> Place:
-        """End of the turn of message `index`. texts: the number of texts. first: its beginning."""
-        part = replace(marked, messages=marked.messages[: index + 1])
-        later = marked.messages[index + 1 :]
-        until = read(self._render(part)) if later else rendering
+    def _end(self, marked: Marked, index: int, first: Place) -> Place:
+        """End of the turn of message `index`. first: its beginning."""
+        rendering, messages = marked.rendering, marked.conversation.messages
+        part = replace(marked.conversation, messages=messages[: index + 1])
+        later = messages[index + 1 :]
+        until = marked.read(self._render(part)) if later else rendering
         ends = [ending(rendering, until, rendering)] if later else []
         is_last = not ends or (ends[0] is not None and ends[0].place[0] == len(rendering.marks))
         # What begins a message of the assistant may be a prompt that is always written.
         if is_last or later[0]["role"] in ASSISTANT_ROLES:
             is_plain = bool(self._plain_end) and until.text.endswith(self._plain_end)
-            followed = None if is_plain else self._followed(part, texts, read)
+            followed = None if is_plain else self._followed(part, marked)
             ends.append(ending(until, until, followed))
         before, position = ends[0].place if ends[0] is not None else (0, 0)
         skipped = max(0, first[1] - position)
@@ -212,38 +183,42 @@ class TurnLocator:
             ]
         )
         try:
-            until = unmark(self._render(chat))
-            end = ending(until, until, self._followed(chat, 2, unmark))
+            marked = Marked(
+                chat, [Text(0, "content", ""), Text(1, "content", "")], self._render(chat)
+            )
+            end = ending(marked.rendering, marked.rendering, self._followed(chat, marked))
         except RenderError:
             return ""
         if end is None or end.followed is None or not end.followed.startswith(end.last):
             return ""
         return end.last if self._ends.is_closed(end.last) else ""
 
-    def _followed(self, marked: Conversation, texts: int, read: Read) -> Unmarked | None:
-        """The rendering in which another message follows; None if the template writes none.
+    def _followed(self, part: Conversation, marked: Marked) -> Unmarked | None:
+        """The rendering of a part of a conversation that another message follows.
 
-        texts: the number of texts, which is the number of the mark of that message.
+        None if the template does not write that message, whose mark is the first free one.
         """
-        follower = {"role": "user", "content": numbered(texts)}
-        result = {"role": "tool", "content": numbered(texts), "tool_call_id": "callprobe"}
-        is_call = bool(marked.messages[-1].get("tool_calls"))
+        mark = numbered(len(marked.texts))
+        follower = {"role": "user", "content": mark}
+        result = {"role": "tool", "content": mark, "tool_call_id": "callprobe"}
+        is_call = bool(part.messages[-1].get("tool_calls"))
         for message in (result, follower) if is_call else (follower, result):
             with suppress(RenderError):
-                text = self._render(replace(marked, messages=[*marked.messages, message]))
-                if message["content"] in text:
-                    return read(text)
+                text = self._render(replace(part, messages=[*part.messages, message]))
+                if mark in text:
+                    return marked.read(text)
         return None
 
-    def _same_beginning(self, marked: Conversation, rendering: Unmarked) -> Place:
+    def _same_beginning(self, marked: Marked) -> Place:
         """Place up to which the rendering of the earlier messages is the same.
 
         The blocks of earlier turns end before it, unless the template writes earlier turns again.
         """
         try:
-            earlier = unmark(self._render(replace(marked, messages=marked.messages[:-1])))
+            earlier = unmark(self._render(_until(marked, -1)))
         except RenderError:
             return 0, 0
+        rendering = marked.rendering
         characters = len(commonprefix([rendering.text, earlier.text]))  # noqa: RUF071
         marks = sum(
             one == other and one[0] <= characters
@@ -251,19 +226,13 @@ class TurnLocator:
         )
         return marks, characters
 
-    def _behind_prompt(
-        self,
-        marked: Conversation,
-        rendering: Unmarked,
-        index: int,
-        read: Read,
-    ) -> Place | None:
+    def _behind_prompt(self, marked: Marked, index: int) -> Place | None:
         """The end of the generation prompt of message `index`; None if another text is there."""
-        earlier = replace(marked, messages=marked.messages[:index])
         try:
-            prompt = read(self._render(earlier, prompt=True))
+            prompt = marked.read(self._render(_until(marked, index), prompt=True))
         except RenderError:
             return None
+        rendering = marked.rendering
         before = len(prompt.marks)
         same = rendering.text.startswith(prompt.text) and rendering.marks[:before] == prompt.marks
         return (before, len(prompt.text)) if same else None
@@ -271,33 +240,24 @@ class TurnLocator:
     def _render(self, conversation: Conversation, prompt: bool = False) -> str:
         return self.template.render(conversation, add_generation_prompt=prompt, marked=True)
 
-    def _beginning(
-        self,
-        marked: Conversation,
-        rendering: Unmarked,
-        owners: Sequence[int],
-        index: int,
-        read: Read,
-    ) -> Place:
+    def _beginning(self, marked: Marked, index: int) -> Place:
         """Beginning of a turn: after all earlier messages and the generation prompt."""
         bound = f"where message {index} begins"
-        earlier = replace(marked, messages=marked.messages[:index])
+        rendering, earlier = marked.rendering, _until(marked, index)
         try:
             prompted = self._render(earlier, prompt=True)
         except RenderError as error:
             if index > 0:
                 raise RenderError(f"cannot find {bound}: {error}; {ADVICE}") from None
-            return self._first_beginning(marked, rendering, bound)
+            return self._first_beginning(marked, bound)
         try:
-            return end_in(rendering, read(prompted), bound)
+            return end_in(rendering, marked.read(prompted), bound)
         except RenderError as error:
-            thinks = (
-                "reasoning_content" in marked.messages[index]
-                and owners.index(index) in dict(rendering.marks).values()
-            )
-            if not thinks and (opening := self._opening(marked, index)) is not None:
-                return end_in(rendering, read(self._render(earlier) + opening), bound)
-            raise (self._other_opening(marked, rendering, index, read, prompted) or error) from None
+            written = [marked.texts[number] for _, number in rendering.marks if number >= 0]
+            thinks = any((text.message, text.field) == (index, "reasoning") for text in written)
+            if not thinks and (opening := self._opening(marked.conversation, index)) is not None:
+                return end_in(rendering, marked.read(self._render(earlier) + opening), bound)
+            raise (self._other_opening(marked, index, prompted) or error) from None
 
     def _opening(self, marked: Conversation, index: int) -> str | None:
         """The part of the generation prompt that begins message `index` in the conversation.
@@ -341,29 +301,22 @@ class TurnLocator:
                     return opening
         return None
 
-    def _other_opening(
-        self,
-        marked: Conversation,
-        rendering: Unmarked,
-        index: int,
-        read: Read,
-        prompted: str,
-    ) -> RenderError | None:
+    def _other_opening(self, marked: Marked, index: int, prompted: str) -> RenderError | None:
         """The error for a message that does not begin as the generation prompt ends.
 
         None if the end of the earlier messages cannot be found either.
         """
-        without = self._render(replace(marked, messages=marked.messages[:index]))
+        without = self._render(_until(marked, index))
         prompt = unmark(prompted).text.removeprefix(unmark(without).text)
         try:
-            _, start = end_in(rendering, read(without), "")
+            _, start = end_in(marked.rendering, marked.read(without), "")
         except RenderError:
             return None
-        opening = rendering.text[start : start + len(prompt)]
+        opening = marked.rendering.text[start : start + len(prompt)]
         if not prompt or opening == prompt:
             return None
-        message = marked.messages[index]
-        variables = {**self.template.variables, **marked.variables}
+        message = marked.conversation.messages[index]
+        variables = {**self.template.variables, **marked.conversation.variables}
         advice = ADVICE
         if "reasoning_content" in message or "</think>" in str(message.get("content")):
             advice = "remove the reasoning from the row, or " + ADVICE
@@ -378,12 +331,12 @@ class TurnLocator:
             f"{prompt[-_SHOWN:]!r}, the template renders {opening[-_SHOWN:]!r} there; {advice}"
         )
 
-    def _first_beginning(self, marked: Conversation, rendering: Unmarked, bound: str) -> Place:
+    def _first_beginning(self, marked: Marked, bound: str) -> Place:
         """Beginning of message 0, for a template that cannot render zero messages.
 
         It is after the generation prompt, which must occur before the message's own text.
         """
-        first = replace(marked, messages=marked.messages[:1])
+        first, rendering = _until(marked, 1), marked.rendering
         without, prompted = self._render(first), self._render(first, prompt=True)
         prompt = prompted.removeprefix(without)
         start = rendering.text.find(prompt)
@@ -400,14 +353,14 @@ class TurnLocator:
             )
         return 1, start + len(prompt)
 
-    def _generated(self, rendering: Unmarked, owners: Sequence[int], after: int) -> list[Turn]:
+    def _generated(self, marked: Marked, after: int) -> list[Turn]:
         """Spans of {% generation %} blocks, from after message `after`."""
         least = 0
         if after >= 0 and self.train_on == "last-turn":
             marks_of_it = [
                 number
-                for number, (_, text) in enumerate(rendering.marks)
-                if text >= 0 and owners[text] == after
+                for number, (_, text) in enumerate(marked.rendering.marks)
+                if text >= 0 and marked.texts[text].message == after
             ]
             if not marks_of_it:
                 raise RenderError(
@@ -415,7 +368,12 @@ class TurnLocator:
                     "--train-on assistant or all, or another template (--chat-template)"
                 )
             least = marks_of_it[-1] + 1
-        return [block for block in generated_blocks(rendering) if block.first[0] >= least]
+        return [block for block in generated_blocks(marked.rendering) if block.first[0] >= least]
+
+
+def _until(marked: Marked, index: int) -> Conversation:
+    """The marked messages before `index`."""
+    return replace(marked.conversation, messages=marked.conversation.messages[:index])
 
 
 def unknown_block(asks: str) -> RenderError:
@@ -448,19 +406,13 @@ def trained_messages(roles: Sequence[str], train_on: TrainOn) -> tuple[list[int]
     return [index for index in assistants if index > after], after
 
 
-def _first_text(marked: Conversation, rendering: Unmarked, index: int) -> Place | None:
+def _first_text(marked: Marked, index: int) -> Place | None:
     """Beginning of the first text of message `index` that the template writes."""
-    _, texts = with_texts(
-        replace(marked, messages=[marked.messages[index]]), lambda _, value: value
-    )
-    plain = {
-        number: each.text
-        for each in (unmark(text.text) for text in texts)
-        for _, number in each.marks[1:]
-    }
-    for before, (position, number) in enumerate(rendering.marks):
-        text = plain.get(number, "")
-        for form in (text, text.strip(), text.lstrip(), text.rstrip()) if number in plain else ():
-            if rendering.text[:position].endswith(form):
+    for before, (position, number) in enumerate(marked.at_ends.marks):
+        if number < 0 or marked.texts[number].message != index:
+            continue
+        text = marked.texts[number].text
+        for form in (text, text.strip(), text.lstrip(), text.rstrip()):
+            if marked.at_ends.text[:position].endswith(form):
                 return before, position - len(form)
     return None

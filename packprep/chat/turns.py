@@ -14,7 +14,7 @@ these strings shows which tokens are the template's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -32,11 +32,11 @@ from packprep.chat.left_out import (
     unwritten_parts,
     without_written,
 )
-from packprep.chat.marks import MARKS, Text, Unmarked, numbered, unmark, with_texts
+from packprep.chat.marks import MARKS, Marked, Text, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import ADVICE, Turn
-from packprep.chat.turn_fields import FieldSelector, MarkedTexts, with_thoughts_apart
+from packprep.chat.turn_fields import FieldSelector, with_thoughts_apart
 from packprep.chat.turn_locator import TrainOn, TurnLocator, unknown_block
 from packprep.config.option import TRAIN_FIELDS
 
@@ -63,34 +63,6 @@ class Rendered:
     form: FormKey | None = None
     at_text: bool = False
     turns: Mapping[str, Any] | None = None
-
-
-class _Found(NamedTuple):
-    """Parts of a rendering.
-
-    specials: spans of the template's own special tokens; None if there are no others.
-    """
-
-    trained: list[Span]
-    specials: list[Span] | None
-    left_out: list[LeftOut]
-    form: FormKey | None = None
-    at_text: bool = False
-
-
-class _Marked(NamedTuple):
-    """A conversation with marks in its texts, and its rendering.
-
-    texts: as they were.
-    place: of the mark in a text.
-    roles: of the messages with marks; None: all.
-    """
-
-    conversation: Conversation
-    texts: list[Text]
-    place: Callable[[str], int]
-    roles: frozenset[str] | None
-    rendering: Unmarked
 
 
 class _Shaped(NamedTuple):
@@ -165,12 +137,7 @@ class TurnFinder:
         if found is not None and composed is None and key is not None:
             form = self._form(found.form) if self._fields.takes_all else None
             self._composer.learn(key, conversation, text, form)
-        found = found or self._by_itself(apart, text)
-        specials = found.specials
-        if specials is not None and specials == self._tokens.spans(text):
-            specials = None
-        trained = found.trained if self.train_on != "all" else None
-        return Rendered(text, trained, specials, found.left_out, found.form, found.at_text)
+        return found or self._by_itself(apart, text)
 
     def compose(self, roles: tuple[str, ...], texts: list[str]) -> Composed | None:
         """A row of messages that are role and content alone, without its template.
@@ -200,7 +167,7 @@ class TurnFinder:
             for first, last in rendered.trained[-1:]
         )
 
-    def _by_form(self, shaped: _Shaped, text: str) -> _Found | None:
+    def _by_form(self, shaped: _Shaped, text: str) -> Rendered | None:
         """Parts by the conversation's form; None if the conversation does not fit its form."""
         key, texts = shaped
         form = self._form(key)
@@ -208,11 +175,16 @@ class TurnFinder:
         if form is None or before is None:
             return None
         has_others = not self._tokens.has_only(len(form.specials), text)
-        specials = form.special_spans(before) if has_others else None
+        specials = self._if_others(form.special_spans(before), text) if has_others else None
+        trained = form.trained_spans(before) if self.train_on != "all" else None
         gone = [texts[number] for number in range(len(texts)) if number not in form.written]
         left_out = sorted([*unwritten(gone), *form.names])
         at_text = any(turn.at_text for turn in form.turns)
-        return _Found(form.trained_spans(before), specials, left_out, key, at_text)
+        return Rendered(text, trained, specials, left_out, key, at_text)
+
+    def _if_others(self, specials: list[Span], text: str) -> list[Span] | None:
+        """The template's own special tokens; None if the text has no others."""
+        return None if specials == self._tokens.spans(text) else specials
 
     def _shaped(self, conversation: Conversation) -> _Shaped | None:
         """Form key and texts of a conversation.
@@ -238,17 +210,18 @@ class TurnFinder:
         shape = json.dumps(beside, ensure_ascii=False, default=repr)
         return _Shaped(FormKey(shape, conversation), texts)
 
-    def _by_itself(self, conversation: Conversation, text: str) -> _Found:
+    def _by_itself(self, conversation: Conversation, text: str) -> Rendered:
         """Parts by marks in the texts of this conversation."""
         specials = self._own_specials(conversation, text)
         marked = self._marked(conversation, text)
         turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
+        trained = [(turn.first[1], turn.last[1]) for turn in turns]
         names = unwritten_names(conversation, text, self.template.render)
-        left_out = self._left_out(conversation, text, marked)
-        return _Found(
-            [(turn.first[1], turn.last[1]) for turn in turns],
-            specials,
-            sorted([*left_out, *names]),
+        return Rendered(
+            text,
+            trained if self.train_on != "all" else None,
+            self._if_others(specials, text),
+            sorted([*self._left_out(conversation, text, marked), *names]),
             at_text=any(turn.at_text for turn in turns),
         )
 
@@ -259,14 +232,12 @@ class TurnFinder:
         """
         blank, texts = with_texts(key.conversation, as_mark)
         try:
-            rendering = unmark(self.template.render(blank, marked=True))
-            owners = [text.message for text in texts]
-            turns = self._locator.locate(blank, rendering, owners, unmark)
-            marked = MarkedTexts(blank, texts, rendering, None, unmark)
-            turns = self._fields.select(turns, marked)
+            empty = [text._replace(text="") for text in texts]
+            marked = Marked(blank, empty, self.template.render(blank, marked=True))
+            turns = self._fields.select(self._locator.locate(marked), marked)
         except RenderError:
             return None
-        specials = []
+        specials, rendering = [], marked.rendering
         for before, ((start, _), (stop, _)) in enumerate(
             zip(rendering.marks, rendering.ends(), strict=True), 1
         ):
@@ -277,7 +248,7 @@ class TurnFinder:
         names = unwritten_names(blank, rendering.text, self.template.render, first=len(texts))
         return Form(rendering, turns, specials, names)
 
-    def _marked(self, conversation: Conversation, text: str) -> _Marked | None:
+    def _marked(self, conversation: Conversation, text: str) -> Marked | None:
         """The conversation with marks in its texts; None if marks change its rendering.
 
         Marks go after each text; then into its middle, because a template may inspect how a text
@@ -288,33 +259,23 @@ class TurnFinder:
         ):
             changed, texts = with_texts(conversation, partial(_with_mark, place), roles)
             try:
-                rendering = unmark(self.template.render(changed, marked=True))
+                written = self.template.render(changed, marked=True)
             except RenderError:
                 continue
-            if rendering.text == text:
-                return _Marked(changed, texts, place, roles, rendering)
+            marked = Marked(changed, texts, written, place, roles)
+            if marked.rendering.text == text:
+                return marked
         return None
 
-    def _turns(self, conversation: Conversation, text: str, marked: _Marked | None) -> list[Turn]:
+    def _turns(self, conversation: Conversation, text: str, marked: Marked | None) -> list[Turn]:
         """Trained turns of a conversation. marked: the conversation with marks."""
         if marked is None:
             return self._blocks_alone(conversation, text)
-        rests = [each.text[marked.place(each.text) :] for each in marked.texts]
-        read = partial(_read, rests)
-        rendering = _with_rests(rests, marked.rendering)
-        owners = [each.message for each in marked.texts]
-        turns = self._locator.locate(marked.conversation, rendering, owners, read)
-        if not self._fields.takes_all:
-            starts = self._starts(conversation, text, marked)
-            texts = MarkedTexts(
-                marked.conversation,
-                marked.texts,
-                rendering.at_text_ends(),
-                starts,
-                lambda each: read(each).at_text_ends(),
-            )
-            turns = self._fields.select(turns, texts)
-        return turns
+        turns = self._locator.locate(marked)
+        if self._fields.takes_all:
+            return turns
+        starts = self._starts(conversation, text, marked)
+        return self._fields.select(turns, replace(marked, starts=starts))
 
     def _blocks_alone(self, conversation: Conversation, text: str) -> list[Turn]:
         """Trained turns where marks in texts change the rendering: {% generation %} blocks."""
@@ -328,7 +289,7 @@ class TurnFinder:
             f"cannot find the trained text: the template changes the texts of messages; {ADVICE}"
         )
 
-    def _starts(self, conversation: Conversation, text: str, marked: _Marked) -> dict[int, int]:
+    def _starts(self, conversation: Conversation, text: str, marked: Marked) -> dict[int, int]:
         """Positions where the rendering has the beginning of each content of the assistant.
 
         Marks are put before it, or after white space that the template removes. A template that
@@ -352,7 +313,7 @@ class TurnFinder:
         return {}
 
     def _left_out(
-        self, conversation: Conversation, text: str, marked: _Marked | None
+        self, conversation: Conversation, text: str, marked: Marked | None
     ) -> list[LeftOut]:
         """Text of the messages that is not in a rendering."""
         if marked is not None and marked.roles is None:
@@ -415,23 +376,3 @@ def _with_mark(place: Callable[[str], int], number: int, value: str) -> str:
     """A text with its mark at `place(value)`; blank texts get none."""
     cut = place(value)
     return value[:cut] + numbered(number) + value[cut:] if value.strip() else value
-
-
-def _read(rests: Sequence[str], rendering: str) -> Unmarked:
-    return _with_rests(rests, unmark(rendering))
-
-
-def _with_rests(rests: Sequence[str], unmarked: Unmarked) -> Unmarked:
-    """The rendering with the part of each text that follows its mark. rests: of each text.
-
-    A template may trim that part.
-    """
-    sizes: list[int | None] = []
-    for position, number in unmarked.marks:
-        rest = rests[number] if 0 <= number < len(rests) else ""
-        if unmarked.text.startswith(rest, position):
-            sizes.append(len(rest))
-        else:
-            rest = rest.rstrip()
-            sizes.append(len(rest) if unmarked.text.startswith(rest, position) else None)
-    return replace(unmarked, rests=sizes) if any(size != 0 for size in sizes) else unmarked

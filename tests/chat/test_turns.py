@@ -1,6 +1,7 @@
 """Turns of whole rows: what is trained, what is left out, and which rows are refused."""
 
 import random
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -286,9 +287,7 @@ def test_a_form_and_the_row_itself_give_the_same_spans(texts: list[str]) -> None
     assert shaped is not None
     by_form = one._by_form(shaped, text)
     assert by_form is not None
-    if by_form.specials is None:  # no text spells one
-        by_form = by_form._replace(specials=one._tokens.spans(text))
-    assert by_form._replace(form=None) == one._by_itself(conversation, text)
+    assert replace(by_form, form=None) == one._by_itself(conversation, text)
     turns, tokens, at = [], [], 0
     for message in conversation.messages:
         tokens.append((at, at + len("<|im_start|>")))
@@ -297,7 +296,8 @@ def test_a_form_and_the_row_itself_give_the_same_spans(texts: list[str]) -> None
         tokens.append((end - len("<|im_end|>"), end))
         turns += [(at, end)] if message["role"] == "assistant" else []
         at = end + 1
-    assert (by_form[0], by_form.specials) == (turns, tokens)
+    specials = by_form.specials or one._tokens.spans(text)  # None: no text spells one
+    assert (by_form.trained, specials) == (turns, tokens)
 
 
 def left_out(source: str, messages: Any, **options: Any) -> list[LeftOut]:
