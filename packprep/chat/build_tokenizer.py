@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.checks import ENDS_OF_TEMPLATE
@@ -26,7 +26,7 @@ class ChatTokenizer(Tokenizer):
 
     template: "ChatTemplate"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return super().as_dict() | {"chat_template": self.template.as_dict()}
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from packprep.chat.conversations import Conversation
 from packprep.chat.forms import Form, FormKey
-from packprep.chat.marks import Text, with_texts
+from packprep.chat.marks import with_texts
 from packprep.chat.rendering.expressions import (
     ASKED,
     Applied,
@@ -64,18 +64,15 @@ class Composer:
         self._plans: dict[tuple[str, ...], tuple[Plan, ...]] = {}
         self._refusals = 0
 
-    def text(self, key: Hashable, conversation: Conversation, texts: Sequence[Text]) -> str | None:
-        """The rendering of a row; None if no trace fits.
-
-        key: of `compose_key`. texts: of the conversation.
-        """
+    def text(self, key: Hashable, row: FormKey) -> str | None:
+        """The rendering of a row; None if no trace fits. key: of `compose_key`."""
         shape = self._shapes.get(key)
         if shape is None:
             return None
-        plain = [each.text for each in texts]
+        plain = [each.text for each in row.texts]
         for trace in shape.traces:
             text = trace.compose(plain)
-            if text is not None and trace.passes(text, partial(self._render, conversation)):
+            if text is not None and trace.passes(text, partial(self._render, row.conversation)):
                 return text
         return None
 
@@ -110,7 +107,7 @@ class Composer:
         self._refusals = self._refusals + 1 if trace is None else 0
         if trace is None:
             return
-        shape.traces = (*shape.traces, _TracedShape(trace))
+        shape.traces = (*shape.traces, _Checked(trace))
         roles = _plain_roles(conversation)
         if roles is not None and form is not None and Plan.fits(form, trace, len(roles)):
             plan = Plan(form, trace, self._tokens)
@@ -152,16 +149,16 @@ class Composer:
             return None
 
 
-def compose_key(key: FormKey, conversation: Conversation) -> Hashable | None:
+def compose_key(row: FormKey) -> Hashable | None:
     """Everything that a rendering depends on beside the texts; None if texts may hide some.
 
-    key: of the conversation's form. A thought may differ from the text under its other name, and
-    the order of keys matters to a template that writes a message as JSON.
+    A thought may differ from the text under its other name, and the order of keys matters to a
+    template that writes a message as JSON.
     """
-    for message in conversation.messages:
+    for message in row.conversation.messages:
         if message.get("thinking") != message.get("reasoning_content"):
             return None
-    return key.shape, tuple(map(tuple, conversation.messages))
+    return row.shape, tuple(map(tuple, row.conversation.messages))
 
 
 def _plain_roles(conversation: Conversation) -> tuple[str, ...] | None:
@@ -181,7 +178,8 @@ def _plain_roles(conversation: Conversation) -> tuple[str, ...] | None:
 class _Checked:
     """A trace that is compared with a rendering at its uses 1, 2, 4, 8, ... and for drawn rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Trace) -> None:
+        self.compose = trace.compose
         self._uses = 0
         self._is_refused = False
 
@@ -203,14 +201,6 @@ class _Checked:
         return not self._is_refused
 
 
-class _TracedShape(_Checked):
-    """A trace of any shape."""
-
-    def __init__(self, trace: Trace) -> None:
-        super().__init__()
-        self.compose = trace.compose
-
-
 class _Shape:
     """Traces of a shape, the number of rows that had to be rendered, and of those traced."""
 
@@ -219,14 +209,14 @@ class _Shape:
     def __init__(self) -> None:
         self.rows = 0
         self.traced = 0
-        self.traces: tuple[_TracedShape, ...] = ()
+        self.traces: tuple[_Checked, ...] = ()
 
 
 class Plan(_Checked):
     """A trace of rows of role and content alone, and the turns of the form that they fill."""
 
     def __init__(self, form: Form, trace: Trace, tokens: Specials) -> None:
-        super().__init__()
+        super().__init__(trace)
         self._form = form
         self._tokens = tokens
         self._most = trace.most

@@ -35,21 +35,9 @@ Message = dict[str, Any]
 
 # Roles that templates know. Any other is a mistake in the data, and could spell part of a special
 # token.
-ROLES = frozenset(
-    {
-        "system",
-        "developer",
-        "user",
-        "assistant",
-        "tool",
-        "ipython",
-        "function",
-        "tool_calls",
-        "tool_results",
-    }
-)
 ASSISTANT_ROLES = frozenset({"assistant", "tool_calls"})
 TOOL_ROLES = frozenset({"tool", "ipython", "function", "tool_results"})
+ROLES = ASSISTANT_ROLES | TOOL_ROLES | {"system", "developer", "user"}
 _SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -83,7 +71,7 @@ class Conversation:
 
     messages: list[Message]
     tools: list[Any] | None = None
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, object] = field(default_factory=dict)
     untrained: tuple[int, ...] = ()
     is_turn: bool = False
 
@@ -129,23 +117,24 @@ def find_conversations(
     A column that is named must exist. Where none is named: `messages`, `conversations`, or a known
     pair of columns. Name either messages_column or both of the others.
     """
-    optional: dict[str, Any] = {
-        "tools": "tools" if "tools" in columns else None,
-        "variables": "chat_template_kwargs" if "chat_template_kwargs" in columns else None,
-    }
+    chosen = partial(
+        ConversationColumns,
+        tools="tools" if "tools" in columns else None,
+        variables="chat_template_kwargs" if "chat_template_kwargs" in columns else None,
+    )
     asked = [name for name in (messages_column, prompt_column, response_column) if name is not None]
     for name in asked:
         if name not in columns:
             raise InputError(f"there is no column {name!r}; there are {', '.join(columns)}")
     if messages_column is not None:
-        return ConversationColumns(kind="messages", names=(messages_column,), **optional)
+        return chosen(kind="messages", names=(messages_column,))
     if asked:
-        return ConversationColumns(kind="pair", names=tuple(asked), **optional)
+        return chosen(kind="pair", names=tuple(asked))
     for name in ("messages", "conversations"):
         if name in columns:
-            return ConversationColumns(kind="messages", names=(name,), **optional)
+            return chosen(kind="messages", names=(name,))
     pair = next((pair for pair in _PAIRS if set(pair) <= set(columns)), None)
-    return ConversationColumns(kind="pair", names=pair, **optional) if pair else None
+    return chosen(kind="pair", names=pair) if pair else None
 
 
 class ChatRow(NamedTuple):
@@ -197,27 +186,20 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _conversation(row: Mapping[str, Any], columns: ConversationColumns) -> Conversation:
+def _conversation(row: Mapping[str, object], columns: ConversationColumns) -> Conversation:
     if columns.kind == "pair":
-        messages = _pair(*(row[name] for name in columns.names), names=columns.names)
+        messages = _pair([row[name] for name in columns.names], columns.names)
     else:
-        messages = _messages(
-            _parsed(row[columns.names[0]], repr(columns.names[0])), columns.names[0]
-        )
+        name = columns.names[0]
+        messages = _messages(_parsed(row[name], repr(name)), name)
     tools = _parsed(row[columns.tools], repr(columns.tools)) if columns.tools else None
-    if tools is not None and not isinstance(tools, list):
-        raise BadRowError(
-            BadRow.BAD_TOOLS, f"{columns.tools!r} is {json_kind(tools)}, expected a list"
-        )
+    if tools is not None:
+        _expect(list, tools, BadRow.BAD_TOOLS, repr(columns.tools), "a list")
     tools = [_parsed(tool, f"a tool in {columns.tools!r}") for tool in tools or []]
-    variables = (
-        _parsed(row[columns.variables], repr(columns.variables)) if columns.variables else None
-    )
-    if variables is not None and not isinstance(variables, dict):
-        raise BadRowError(
-            BadRow.BAD_VARIABLES,
-            f"{columns.variables!r} is {json_kind(variables)}, expected an object",
-        )
+    place = repr(columns.variables)
+    variables = _parsed(row[columns.variables], place) if columns.variables else None
+    if variables is not None:
+        _expect(dict, variables, BadRow.BAD_VARIABLES, place, "an object")
     untrained = [
         number
         for number, message in enumerate(messages)
@@ -251,26 +233,27 @@ def _trains(message: Message, number: int) -> bool:
     return trains
 
 
-def _pair(prompt: Any, response: Any, *, names: Sequence[str]) -> list[Message]:
+def _pair(values: Sequence[object], names: Sequence[str]) -> list[Message]:
     """One turn of each side. A prompt may also be messages, as may a response."""
     messages: list[Message] = []
-    for name, role, value in zip(names, ("user", "assistant"), (prompt, response), strict=True):
+    for name, role, value in zip(names, ("user", "assistant"), values, strict=True):
         if isinstance(value, list):
             messages += _messages(value, name)
-        elif isinstance(value, str):
-            messages.append({"role": role, "content": value})
         else:
-            raise BadRowError(BadRow.NO_CONTENT, f"{name!r} is {json_kind(value)}, expected text")
+            _expect(str, value, BadRow.NO_CONTENT, repr(name), "text")
+            messages.append({"role": role, "content": value})
     return messages
 
 
+def _expect(kind: type, value: object, reason: BadRow, place: str, expected: str) -> None:
+    """Raise BadRowError unless the value is of this kind."""
+    if not isinstance(value, kind):
+        raise BadRowError(reason, f"{place} is {json_kind(value)}, expected {expected}")
+
+
 def _messages(value: Any, column: str) -> list[Message]:
-    if value is None:
-        raise BadRowError(BadRow.NULL, f"{column!r} is null, expected a list of messages")
-    if not isinstance(value, list):
-        raise BadRowError(
-            BadRow.NOT_MESSAGES, f"{column!r} is {json_kind(value)}, expected a list of messages"
-        )
+    reason = BadRow.NULL if value is None else BadRow.NOT_MESSAGES
+    _expect(list, value, reason, repr(column), "a list of messages")
     if not value:
         raise BadRowError(BadRow.NO_MESSAGES, f"{column!r} is empty, expected at least one message")
     return [_message(message, number) for number, message in enumerate(value)]
@@ -290,18 +273,13 @@ def _message(value: Any, number: int) -> Message:
     ):
         return value
     value = _parsed(value, f"message {number}") if _is_object_text(value) else value
-    if not isinstance(value, dict):
-        raise BadRowError(
-            BadRow.NOT_MESSAGES,
-            f"message {number} is {json_kind(value)}, expected an object with role and content",
-        )
+    expected = "an object with role and content"
+    _expect(dict, value, BadRow.NOT_MESSAGES, f"message {number}", expected)
     message = {key: item for key, item in value.items() if item is not None}
     if "from" in message and "role" not in message:
         sender = message.pop("from")
-        message = {
-            "role": _SHAREGPT_ROLES.get(sender, sender) if isinstance(sender, str) else sender,
-            **message,
-        }
+        role = _SHAREGPT_ROLES.get(sender, sender) if isinstance(sender, str) else sender
+        message = {"role": role, **message}
         if "value" in message and "content" not in message:
             message["content"] = message.pop("value")
     if "role" not in message:
@@ -330,11 +308,7 @@ def _message(value: Any, number: int) -> Message:
         )
     reasoning = next((message[key] for key in _REASONING if key in message), None)
     if reasoning is not None:  # one thought under several names: each template reads one of them
-        message = {
-            **message,
-            "reasoning_content": reasoning,
-            "thinking": message.get("thinking", reasoning),
-        }
+        message |= {"reasoning_content": reasoning, "thinking": message.get("thinking", reasoning)}
     return message
 
 
@@ -343,8 +317,7 @@ def _tool_calls(value: Any, number: int) -> list[Any]:
     where = f"'tool_calls' of message {number}"
     calls = _parsed(value, where)
     calls = [] if calls is None else calls
-    if not isinstance(calls, list):
-        raise BadRowError(BadRow.BAD_TOOLS, f"{where} is {json_kind(calls)}, expected a list")
+    _expect(list, calls, BadRow.BAD_TOOLS, where, "a list")
     return [_parsed(call, where) for call in calls]
 
 
@@ -375,7 +348,7 @@ def _is_object_text(value: Any) -> bool:
     return isinstance(value, str) and value.lstrip()[:1] == "{"
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """The object of JSON text. Raises BadRowError for a duplicate key."""
     value = dict(pairs)
     if len(value) < len(pairs):

@@ -117,10 +117,11 @@ class FormKey:
 
     shape: Hashable
     conversation: Conversation = field(compare=False)
+    texts: list[Text] = field(compare=False)
 
 
-def plain_shape(conversation: Conversation) -> tuple[Hashable, list[Text]] | None:
-    """Shape and texts of a conversation whose messages are texts alone; None for others.
+def plain_key(conversation: Conversation) -> FormKey | None:
+    """Key of a conversation whose messages are texts alone; None for others.
 
     Equal for conversations that are equal but for texts that are not blank.
     """
@@ -142,7 +143,8 @@ def plain_shape(conversation: Conversation) -> tuple[Hashable, list[Text]] | Non
             return None
         shape += message["role"], content if not content or content.isspace() else False
         texts.append(Text(number, "content", content))
-    return (tuple(shape), conversation.untrained, conversation.is_turn), texts
+    beside = conversation.untrained, conversation.is_turn
+    return FormKey((tuple(shape), *beside), conversation, texts)
 
 
 class PlainChat(NamedTuple):

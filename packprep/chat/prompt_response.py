@@ -125,7 +125,7 @@ def _tokenizers(tokenizer_json: bytes) -> tuple[Any, Any]:
     return loaded[0], loaded[-1]
 
 
-def _without_space(part: dict[str, Any] | None) -> dict[str, Any] | None:
+def _without_space(part: dict[str, object] | None) -> dict[str, object] | None:
     """A normalizer or pre-tokenizer that puts no space before a text.
 
     None for one that only puts the space.
@@ -134,13 +134,11 @@ def _without_space(part: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     if part["type"] == "Sequence":
         key = "normalizers" if "normalizers" in part else "pretokenizers"
-        return part | {
-            key: [kept for inner in part[key] if (kept := _without_space(inner)) is not None]
-        }
+        inner: Any = part[key]
+        return part | {key: [kept for each in inner if (kept := _without_space(each)) is not None]}
     if part["type"] == "Metaspace" and part.get("prepend_scheme", "always") != "never":
-        return {name: value for name, value in part.items() if name != "add_prefix_space"} | {
-            "prepend_scheme": "never"
-        }
+        others = {name: value for name, value in part.items() if name != "add_prefix_space"}
+        return others | {"prepend_scheme": "never"}
     if part["type"] == "ByteLevel" and part.get("add_prefix_space"):
         return part | {"add_prefix_space": False}
     return part

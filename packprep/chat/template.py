@@ -20,10 +20,10 @@ import datetime
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jinja2 import Template, meta
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
@@ -56,31 +56,23 @@ class ChatTemplate:
     """
 
     sources: Mapping[str, str] = field(repr=False)  # "default" and perhaps "tool_use"
-    variables: Mapping[str, Any]
-    date: datetime.date | None = None
+    variables: Mapping[str, object]
+    date: str | None = None  # YYYY-MM-DD
     notes: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Facts that enter the identity of a build."""
         digests = {
             name: hashlib.sha256(source.encode()).hexdigest()
             for name, source in sorted(self.sources.items())
         }
-        return {
-            "sha256": digests,
-            "variables": dict(self.variables),
-            "date": self.date and self.date.isoformat(),
-        }
+        return {"sha256": digests, "variables": dict(self.variables), "date": self.date}
 
-    def record(self) -> dict[str, Any]:
-        """All of it as plain values, for `from_dict`."""
-        return asdict(self) | {"date": self.date and self.date.isoformat()}
-
-    @staticmethod
-    def from_dict(record: dict[str, Any]) -> ChatTemplate:
-        """The template of a record."""
-        date = record["date"] and datetime.date.fromisoformat(record["date"])
-        return ChatTemplate(**record | {"date": date, "notes": tuple(record["notes"])})
+    @property
+    def eos(self) -> str | None:
+        """The token that the template knows as EOS, if any."""
+        token = self.variables.get("eos_token")
+        return token if isinstance(token, str) else None
 
     def render(
         self,
@@ -126,25 +118,20 @@ class ChatTemplate:
 
     def _values(
         self, conversation: Conversation, add_generation_prompt: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Variables that the template sees."""
-        return (
-            dict(self.variables)
-            | dict(conversation.variables)
-            | {
-                "messages": conversation.messages,
-                "tools": conversation.tools,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
+        return {
+            **self.variables,
+            **conversation.variables,
+            "messages": conversation.messages,
+            "tools": conversation.tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
 
     def _which(self, conversation: Conversation) -> str:
-        return (
-            "tool_use"
-            if conversation.tools is not None and "tool_use" in self.sources
-            else "default"
-        )
+        has_tools = conversation.tools is not None
+        return "tool_use" if has_tools and "tool_use" in self.sources else "default"
 
     @cached_property
     def _quotes_arguments(self) -> dict[str, bool]:
@@ -179,7 +166,8 @@ class ChatTemplate:
         for name, source in self.sources.items():
             sandbox = kind(GENERATED)
             if self.date is not None:
-                sandbox.globals["strftime_now"] = self.date.strftime
+                day = datetime.date.fromisoformat(self.date)
+                sandbox.globals["strftime_now"] = day.strftime
             compiled[name] = sandbox, sandbox.from_string(source)
         return compiled
 
@@ -208,7 +196,7 @@ def load_chat_template(
     file: str | Path | None = None,
     *,
     date: str | None = None,
-    variables: Mapping[str, Any] | None = None,
+    variables: Mapping[str, object] | None = None,
 ) -> ChatTemplate:
     """The template in `file`, else the tokenizer's own.
 
@@ -224,7 +212,7 @@ def load_chat_template(
             f"the tokenizer has no chat template{known}; give one with --chat-template FILE"
         )
     try:
-        day = datetime.date.fromisoformat(date) if date is not None else None
+        day = datetime.date.fromisoformat(date).isoformat() if date is not None else None
     except ValueError:
         raise ConfigError(f"template_date is {date!r}, expected a day such as 2026-01-31") from None
     notes = []

@@ -16,11 +16,11 @@ encoded, so only the stages after that have more documents than rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,18 @@ TURNS = pa.struct(
     ]
 )
 """Type of the column `turns`: null documents are a whole row; counts: the fields of TurnCounts."""
+
+
+class TurnDocument(TypedDict):
+    """The document of a turn. message: of the turn. size: in characters.
+
+    trained, specials: positions in it, see `masks.RENDERED`.
+    """
+
+    message: int
+    size: int
+    trained: list[int] | None
+    specials: list[int] | None
 
 
 class TurnSplitter:
@@ -143,12 +155,12 @@ class TurnSplitter:
             behind_characters=behind,
         )
         documents = [
-            {
-                "message": turn,
-                "size": len(document.text),
-                "trained": flat_spans(document.trained),
-                "specials": flat_spans(document.specials),
-            }
+            TurnDocument(
+                message=turn,
+                size=len(document.text),
+                trained=flat_spans(document.trained),
+                specials=flat_spans(document.specials),
+            )
             for turn, document in zip(kept, rendered, strict=True)
         ]
         text = "".join(document.text for document in rendered)
@@ -162,7 +174,7 @@ class TurnSplitter:
 
 
 def _with_turns(
-    rendered: Rendered, documents: list[dict[str, Any]] | None, counts: TurnCounts
+    rendered: Rendered, documents: list[TurnDocument] | None, counts: TurnCounts
 ) -> Rendered:
     return replace(rendered, turns={"documents": documents, "counts": counts.values()})
 
@@ -283,30 +295,25 @@ def split_turns(table: pa.Table) -> SplitRows:
     for row, (facts, text, trained, specials, left_out) in enumerate(cells):
         documents = facts["documents"] if facts is not None else None
         if documents is None or text is None:
-            documents = [{"message": WHOLE_ROW, "trained": trained, "specials": specials}]
-        for document, part in zip(documents, _parts(text, documents), strict=True):
+            size = len(text or "")
+            documents = [
+                TurnDocument(message=WHOLE_ROW, size=size, trained=trained, specials=specials)
+            ]
+        first = 0
+        for document in documents:
             rows.append(row)
             turns.append(document["message"])
+            last = first + document["size"]
+            part = text if text is None else text[first:last]
             values = (part, document["trained"], document["specials"], left_out)
             for name, value in zip(names, values, strict=True):
                 columns[name].append(value)
-            left_out = None
+            left_out, first = None, last
     taken = np.array(rows, np.int64)
-    arrays: dict[str, Any] = {
+    arrays = {
         name: table[name].take(pa.array(taken, pa.int64()))
         for name in table.column_names
         if name not in ("turns", *names)
     }
     arrays |= {name: pa.array(columns[name], table[name].type) for name in names}
     return SplitRows(pa.table(arrays), taken, np.array(turns, np.int32))
-
-
-def _parts(text: str | None, documents: Sequence[dict[str, Any]]) -> Iterator[str | None]:
-    """Texts of the documents, whose sizes are characters; all of it for a whole row."""
-    if text is None or len(documents) == 1:
-        yield text
-        return
-    first = 0
-    for document in documents:
-        yield text[first : first + document["size"]]
-        first += document["size"]

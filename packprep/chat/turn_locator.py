@@ -52,7 +52,7 @@ class TurnLocator:
     def __init__(self, template: ChatTemplate, specials: Specials, train_on: TrainOn) -> None:
         self.template = template
         self.train_on = train_on
-        self._ends = EndFinder(specials, template.variables.get("eos_token"))
+        self._ends = EndFinder(specials, template.eos)
 
     def locate(self, marked: Marked) -> list[Turn]:
         """The trained turns of a marked conversation.

@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from packprep.chat.composer import Composed, Composer, compose_key
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
-from packprep.chat.forms import Form, FormKey, plain_shape
+from packprep.chat.forms import Form, FormKey, plain_key
 from packprep.chat.left_out import (
     LeftOut,
     not_contained,
@@ -32,7 +32,7 @@ from packprep.chat.left_out import (
     unwritten_parts,
     without_written,
 )
-from packprep.chat.marks import MARKS, Marked, Text, numbered, unmark, with_texts
+from packprep.chat.marks import MARKS, Marked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import ADVICE, Turn
@@ -62,14 +62,7 @@ class Rendered:
     left_out: list[LeftOut] = field(default_factory=list)
     form: FormKey | None = None
     at_text: bool = False
-    turns: Mapping[str, Any] | None = None
-
-
-class _Shaped(NamedTuple):
-    """Everything of a conversation but its texts, and the texts."""
-
-    key: FormKey
-    texts: list[Text]
+    turns: Mapping[str, object] | None = None
 
 
 class Finder(Protocol):
@@ -101,7 +94,7 @@ class TurnFinder:
         self.template = template
         self.train_on = train_on
         self._specials = tuple(specials)
-        self._tokens = Specials(self._specials, template.variables.get("eos_token"))
+        self._tokens = Specials(self._specials, template.eos)
         self._locator = TurnLocator(template, self._tokens, train_on)
         self._fields = FieldSelector(template, self._tokens, fields)
         self._form = lru_cache(_FORMS)(self._make_form)
@@ -120,10 +113,10 @@ class TurnFinder:
             )
         conversation = self.template.with_call_objects(conversation)
         shaped = self._shaped(conversation)
-        key = compose_key(shaped.key, conversation) if shaped is not None else None
+        key = compose_key(shaped) if shaped is not None else None
         composed = None
         if shaped is not None and key is not None:
-            composed = self._composer.text(key, conversation, shaped.texts)
+            composed = self._composer.text(key, shaped)
         text = self.template.render(conversation) if composed is None else composed
         if not text.isascii() and (mark := MARKS.search(text)):
             raise RenderError(
@@ -167,10 +160,9 @@ class TurnFinder:
             for first, last in rendered.trained[-1:]
         )
 
-    def _by_form(self, shaped: _Shaped, text: str) -> Rendered | None:
+    def _by_form(self, key: FormKey, text: str) -> Rendered | None:
         """Parts by the conversation's form; None if the conversation does not fit its form."""
-        key, texts = shaped
-        form = self._form(key)
+        form, texts = self._form(key), key.texts
         before = form.fill(text, [each.text for each in texts]) if form is not None else None
         if form is None or before is None:
             return None
@@ -186,29 +178,23 @@ class TurnFinder:
         """The template's own special tokens; None if the text has no others."""
         return None if specials == self._tokens.spans(text) else specials
 
-    def _shaped(self, conversation: Conversation) -> _Shaped | None:
-        """Form key and texts of a conversation.
+    def _shaped(self, conversation: Conversation) -> FormKey | None:
+        """Form key of a conversation.
 
         None if every such row has its own form, or where something beside the texts could take
         part in a special token.
         """
         if any("tool_calls" in message for message in conversation.messages):
             return None
-        plain = plain_shape(conversation)
+        plain = plain_key(conversation)
         if plain is not None:
-            return _Shaped(FormKey(plain[0], conversation), plain[1])
+            return plain
         blank, texts = with_texts(conversation, as_mark)
         if any(map(self._tokens.is_risky, strings_beside(blank))):
             return None
-        beside = [
-            blank.messages,
-            blank.tools,
-            dict(blank.variables),
-            blank.untrained,
-            blank.is_turn,
-        ]
+        beside = [blank.messages, blank.tools, dict(blank.variables)]
         shape = json.dumps(beside, ensure_ascii=False, default=repr)
-        return _Shaped(FormKey(shape, conversation), texts)
+        return FormKey((shape, blank.untrained, blank.is_turn), conversation, texts)
 
     def _by_itself(self, conversation: Conversation, text: str) -> Rendered:
         """Parts by marks in the texts of this conversation."""

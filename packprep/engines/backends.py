@@ -35,6 +35,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.engines import cut_points
+from packprep.engines.tokenizer_files import AddedToken
 from packprep.support.ahead import RenewedThreads, ahead
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.limits import usable_cores
@@ -322,13 +323,10 @@ def _as_sentence(fault: str) -> Iterator[None]:
         ) from error
 
 
-def added_tokens(tokenizer_json: bytes) -> list[dict[str, Any]]:
-    """The `added_tokens` of a tokenizer.json, without parsing its model.
-
-    Each has `id`, `content`, `special` and more.
-    """
+def added_tokens(tokenizer_json: bytes) -> list[AddedToken]:
+    """The `added_tokens` of a tokenizer.json, without parsing its model."""
     start, stop = _added_tokens_span(tokenizer_json.decode())
-    tokens: list[dict[str, Any]] = json.loads(tokenizer_json.decode()[start:stop] or "[]")
+    tokens: list[AddedToken] = json.loads(tokenizer_json.decode()[start:stop] or "[]")
     return tokens
 
 

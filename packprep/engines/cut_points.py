@@ -120,20 +120,20 @@ def _merges_only(model: Any) -> bool:
     return not (model.ignore_merges or model.continuing_subword_prefix or model.end_of_word_suffix)
 
 
-def _ends_behind_line_feeds(stage: dict[str, Any]) -> bool:
+def _ends_behind_line_feeds(stage: dict[str, object]) -> bool:
     if stage["type"] == "Split":
         isolated = stage["behavior"] == "Isolated" and not stage["invert"]
-        return bool(isolated and stage["pattern"].get("Regex") in _PATTERNS)
-    return bool(stage["type"] == "ByteLevel" and stage["use_regex"])
+        return isolated and stage["pattern"] in [{"Regex": pattern} for pattern in _PATTERNS]
+    return stage["type"] == "ByteLevel" and bool(stage["use_regex"])
 
 
-def _splits_only_at_spaces(stage: dict[str, Any]) -> bool:
-    return bool(stage["type"] == "Split" and stage["pattern"] == {"String": " "})
+def _splits_only_at_spaces(stage: dict[str, object]) -> bool:
+    return stage["type"] == "Split" and stage["pattern"] == {"String": " "}
 
 
-def _flat(component: Any, children: str) -> list[dict[str, Any]]:
+def _flat(component: Any, children: str) -> list[dict[str, object]]:
     """A normalizer or pre-tokenizer as the list of its steps, from the JSON it pickles to."""
-    steps: list[dict[str, Any]] = []
+    steps: list[dict[str, object]] = []
     pending = [json.loads(component.__getstate__())] if component is not None else []
     while pending:
         step = pending.pop(0)

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import platformdirs
 
@@ -59,7 +59,20 @@ def _found(fast: Engine, swept: bytes, tokenizer_json: bytes, load: Load) -> Gua
     return sweep.find_guard(fast, load("hf", tokenizer_json))
 
 
-def _known(parts: Mapping[str, Any], engine: str, tokenizers: str) -> Guard | None:
+class KnownGuard(TypedDict):
+    """An entry of known_guards.json.
+
+    models: for people. splitting: see `sweep.splitting`. tokenizers: its version. guards: by engine
+    and version.
+    """
+
+    models: str
+    splitting: dict[str, object]
+    tokenizers: str
+    guards: dict[str, str]
+
+
+def _known(parts: Mapping[str, object], engine: str, tokenizers: str) -> Guard | None:
     for entry in known_guards():
         if entry["tokenizers"] == tokenizers and entry["splitting"] == parts:
             text = entry["guards"].get(engine)
@@ -68,12 +81,9 @@ def _known(parts: Mapping[str, Any], engine: str, tokenizers: str) -> Guard | No
 
 
 @lru_cache(maxsize=1)
-def known_guards() -> list[dict[str, Any]]:
-    """Entries of known_guards.json.
-
-    Each has models (for people), splitting, the version of tokenizers, and guards by engine.
-    """
-    known: list[dict[str, Any]] = json.loads(KNOWN.read_bytes())
+def known_guards() -> list[KnownGuard]:
+    """Entries of known_guards.json."""
+    known: list[KnownGuard] = json.loads(KNOWN.read_bytes())
     return known
 
 

@@ -73,7 +73,7 @@ class EngineChoice:
 
     engine: Engine
     reference: Reference
-    gate: dict[str, Any]
+    gate: dict[str, object]
     notes: list[str] = field(default_factory=list)
     threads: RenewedThreads = field(default_factory=lambda: RenewedThreads(THREAD_BYTES))
 
@@ -111,7 +111,7 @@ def choose_engine(
         return _choice(reference(), reference, "reference", [])
     unread: list[str] = []
     refusals: list[str] = []
-    rejected: dict[str, Any] = {}
+    rejected: dict[str, object] = {}
     for name in candidates:
         try:
             fast = load(name, tokenizer_json)
@@ -132,7 +132,7 @@ def choose_engine(
             "cpu_seconds": round(time.process_time() - cpu, 4),
         }
         if difference is None:
-            return _guarded(fast, reference, guard, refusals, rejected | measured)
+            return _guarded(fast, reference, guard, refusals, **rejected | measured)
         note = f"{fast.name} {fast.version} gives other ids than tokenizers: {difference}"
         if requested != "auto":
             raise InputError(f"{note}; use --engine hf or auto")
@@ -178,25 +178,18 @@ def _compared(
 
 
 def _guarded(
-    fast: Engine, reference: Reference, guard: Guard, notes: list[str], measured: dict[str, Any]
+    fast: Engine, reference: Reference, guard: Guard, notes: list[str], **measured: object
 ) -> EngineChoice:
     """A fast engine that passed the gate."""
     engine = GuardedEngine(fast, reference, guard.with_(unswept()))
     if not guard:
         return _choice(engine, reference, "equal", notes, **measured)
-    return _choice(
-        engine,
-        reference,
-        "guarded",
-        [
-            *notes,
-            f"{fast.name} tokenizes this build, and tokenizers the documents with "
-            f"{guard.characters()}, for which {fast.name} gives other ids",
-        ],
-        guard=str(guard),
-        guard_characters=len(guard),
-        **measured,
+    note = (
+        f"{fast.name} tokenizes this build, and tokenizers the documents with "
+        f"{guard.characters()}, for which {fast.name} gives other ids"
     )
+    measured = {"guard": str(guard), "guard_characters": len(guard), **measured}
+    return _choice(engine, reference, "guarded", [*notes, note], **measured)
 
 
 def trusted_engine(
@@ -270,7 +263,7 @@ def _candidates(tokenizer_json: bytes) -> list[EngineName]:
 
 
 def _choice(
-    engine: Engine, reference: Reference, verdict: str, notes: list[str], **measured: Any
+    engine: Engine, reference: Reference, verdict: str, notes: list[str], **measured: object
 ) -> EngineChoice:
     gate = {"engine": engine.name, "version": engine.version, "verdict": verdict, **measured}
     return EngineChoice(engine=engine, reference=reference, gate=gate, notes=notes)

@@ -21,8 +21,9 @@ reference needs 0.05 to 0.08 CPU-seconds for them. Each text tests one way in wh
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from packprep.engines.tokenizer_files import AddedToken
 
 # (first, end, step): densest where alphabets are, sparse in uniform masses; as many as the gate's
 # budget allows.
@@ -50,23 +51,7 @@ _SWEEP_TEXT = 64  # code points per text
 
 _SPACES = " \t\n\r\v\f\x1c\x85\u00a0\u1680\u2003\u2009\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
 _CONTRACTIONS = (
-    "s",
-    "t",
-    "re",
-    "ve",
-    "m",
-    "ll",
-    "d",
-    "S",
-    "T",
-    "RE",
-    "Re",
-    "rE",
-    "VE",
-    "M",
-    "LL",
-    "lL",
-    "D",
+    *("s", "t", "re", "ve", "m", "ll", "d", "S", "T", "RE", "Re", "rE", "VE", "M", "LL", "lL", "D"),
     "\u017f",
 )
 
@@ -117,7 +102,7 @@ _FIXED = (
 )
 
 
-def probes(added_tokens: Iterable[Mapping[str, Any]] = ()) -> list[str]:
+def probes(added_tokens: Iterable[AddedToken] = ()) -> list[str]:
     """The probe texts, always the same for the same tokens.
 
     added_tokens: the tokenizer's, as in tokenizer.json: `content` is spelled in many ways,
@@ -149,7 +134,7 @@ def _contractions() -> list[str]:
     ]
 
 
-def _spellings(added: list[Mapping[str, Any]]) -> list[str]:
+def _spellings(added: list[AddedToken]) -> list[str]:
     """Added tokens alone, in words, doubled, cut short and in other letter cases.
 
     Of many tokens an even choice.
@@ -169,7 +154,7 @@ def _spellings(added: list[Mapping[str, Any]]) -> list[str]:
     return texts
 
 
-def _soup(added: list[Mapping[str, Any]]) -> list[str]:
+def _soup(added: list[AddedToken]) -> list[str]:
     """Random strings of everything above, because engines also go wrong where two things meet."""
     rng = random.Random(20)
     atoms = [word for text in _FIXED if len(text) < 500 for word in text.split(" ")] + list(_SPACES)

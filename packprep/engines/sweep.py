@@ -23,7 +23,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -207,7 +206,7 @@ def _itself(point: int) -> int:
     return point
 
 
-def splitting(tokenizer_json: bytes) -> dict[str, Any] | None:
+def splitting(tokenizer_json: bytes) -> dict[str, object] | None:
     """Parts of a byte-level tokenizer.json that decide how a text is split, or None for another.
 
     Read without parsing its model: the keys `normalizer` and `pre_tokenizer`.
@@ -218,11 +217,11 @@ def splitting(tokenizer_json: bytes) -> dict[str, Any] | None:
         match = re.search(rf'"{name}"\s*:\s*', text)  # quotes inside JSON strings are escaped
         parts[name] = json.JSONDecoder().raw_decode(text, match.end())[0] if match else None
     written = json.dumps(parts).replace('"trim_offsets": false', '"trim_offsets": true')  # no ids
-    same: dict[str, Any] = json.loads(written)
+    same: dict[str, object] = json.loads(written)
     return same if '"ByteLevel"' in json.dumps(same["pre_tokenizer"]) else None
 
 
-def swept_tokenizer(parts: Mapping[str, Any]) -> bytes:
+def swept_tokenizer(parts: Mapping[str, object]) -> bytes:
     """A BPE tokenizer that splits as `splitting` says, and whose ids show every split."""
     vocabulary, merges = _showing()
     byte_level = dict.fromkeys(("add_prefix_space", "trim_offsets", "use_regex"), True)

@@ -20,6 +20,9 @@ from packprep.engines.tokenizer_files import (
     NAMED_TOKENS,
     SIDE_FILES,
     TEMPLATE_FILE,
+    PostProcessor,
+    SideFiles,
+    TokenizerJson,
     read_tokenizer_files,
 )
 from packprep.schemas.columns import UINT16_LIMIT, TokenType
@@ -47,18 +50,13 @@ class Tokenizer:
         default_factory=dict, repr=False
     )  # name to Jinja source
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Facts that are part of the identity of a build."""
-        ends = {
-            end: token and {"token": token.text, "id": token.id}
-            for end, token in self.ends().items()
+        facts: dict[str, object] = {
+            name: getattr(self, name) for name in ("sha256", "vocab_size", "pad_id")
         }
-        facts = {
-            "sha256": self.sha256,
-            "vocab_size": self.vocab_size,
-            "pad_id": self.pad_id,
-            **ends,
-        }
+        for end, token in self.ends().items():
+            facts[end] = token and {"token": token.text, "id": token.id}
         return facts if self.boundary is None else facts | {"boundary": self.boundary[1]}
 
     def ends(self) -> dict[str, "Special | None"]:
@@ -102,6 +100,7 @@ def load_tokenizer(
     Raises InputError if `source` is not a tokenizer, ConfigError if BOS or EOS is not known.
     """
     name, raw, sides = read_tokenizer_files(source, revision)
+    ends = (("bos", bos), ("eos", eos))
     try:
         parsed = _parsed(raw)
         notes = [
@@ -115,15 +114,10 @@ def load_tokenizer(
                 f"{name}: tokenizer.json was read; {SIDE_FILES[0]} says tokenizer_file is null, "
                 "for which some versions of transformers read the other vocabulary files"
             )
-        cleaned = (
-            raw
-            if not switched_off
-            else json.dumps({**parsed, "truncation": None, "padding": None}).encode()
-        )
+        off = {"truncation": None, "padding": None}
+        cleaned = json.dumps({**parsed, **off}).encode() if switched_off else raw
         vocab = _vocabulary(parsed)
-        asked = {
-            end: _choose(end, how, parsed, sides, name) for end, how in (("bos", bos), ("eos", eos))
-        }
+        asked = {end: _choose(end, how, parsed, sides, name) for end, how in ends}
     except PackprepError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # anyone's JSON
@@ -144,18 +138,14 @@ def load_tokenizer(
         chosen[end] = None if text is None else Special(text, vocab[text])
         notes += [note] if note else []
     pad = _content(sides.get(SIDE_FILES[0], {}).get("pad_token"), "pad_token")
-    pad_ids = (
-        [vocab[pad]]
-        if pad in vocab
-        else [token.id for token in (chosen["eos"], chosen["bos"]) if token]
-    )
+    pad_ids = [token.id for token in (chosen["eos"], chosen["bos"]) if token]
     return Tokenizer(
         json=cleaned,
         sha256=hashlib.sha256(raw).hexdigest(),
         vocab_size=max(vocab.values()) + 1,
         bos=chosen["bos"],
         eos=chosen["eos"],
-        pad_id=(pad_ids or [0])[0],
+        pad_id=vocab[pad] if pad in vocab else (pad_ids or [0])[0],
         notes=tuple(notes),
         named_tokens=_named_tokens(sides),
         chat_templates=_chat_templates(sides, name),
@@ -175,10 +165,8 @@ def recorded_tokenizer(
     root: folder of a relative path. Raises ConfigError if it is missing or a different one.
     """
     recorded = manifest.run.get("given", {})
-    source, revision = (
-        moved or recorded.get("tokenizer_name"),
-        None if moved else recorded.get("tokenizer_revision"),
-    )
+    source = moved or recorded.get("tokenizer_name")
+    revision = None if moved else recorded.get("tokenizer_revision")
     if source is None and "tokenizer_path" in recorded:
         source = str(Path(root or "", recorded["tokenizer_path"]))
         if not Path(source).exists():
@@ -198,7 +186,7 @@ def recorded_tokenizer(
     return tokenizer
 
 
-def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _named_tokens(sides: SideFiles) -> dict[str, str]:
     """Text of each named token of the side files; the first file with the name decides."""
     named = {}
     for key in NAMED_TOKENS:
@@ -208,9 +196,9 @@ def _named_tokens(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return named
 
 
-def _chat_templates(sides: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, str]:
+def _chat_templates(sides: SideFiles, name: str) -> dict[str, str]:
     """Chat templates by name: of template files, else of tokenizer_config.json (one or many)."""
-    entry = sides.get(TEMPLATE_FILE) or sides.get(SIDE_FILES[0], {}).get("chat_template")
+    entry: Any = sides.get(TEMPLATE_FILE) or sides.get(SIDE_FILES[0], {}).get("chat_template")
     if isinstance(entry, list):
         entry = {
             item["name"]: item["template"] for item in entry if {"name", "template"} <= set(item)
@@ -225,9 +213,9 @@ class _UnfitError(ValueError):
     """A reason why a file is not a tokenizer.json."""
 
 
-def _parsed(raw: bytes) -> dict[str, Any]:
+def _parsed(raw: bytes) -> TokenizerJson:
     try:
-        parsed = json.loads(raw)
+        parsed: TokenizerJson = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise _UnfitError(json_fault(error)) from None
     if not isinstance(parsed, dict) or "model" not in parsed:
@@ -235,14 +223,12 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
+def _vocabulary(parsed: TokenizerJson) -> dict[str, int]:
     """Id of every token, read from the file: loading the tokenizer would take up to a second."""
     tokens = parsed["model"]["vocab"]
-    vocab = (
-        dict(tokens)
-        if isinstance(tokens, dict)
-        else {token: id_ for id_, (token, _) in enumerate(tokens)}
-    )
+    if not isinstance(tokens, dict):
+        tokens = {token: id_ for id_, (token, _) in enumerate(tokens)}
+    vocab = dict(tokens)
     vocab.update((token["content"], token["id"]) for token in parsed.get("added_tokens", []))
     if not vocab or set(map(type, vocab.values())) != {int}:
         raise _UnfitError("its vocabulary is empty or has a token without a number")
@@ -254,11 +240,7 @@ def _vocabulary(parsed: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _choose(
-    end: str,
-    asked: str,
-    parsed: Mapping[str, Any],
-    sides: Mapping[str, Mapping[str, Any]],
-    name: str,
+    end: str, asked: str, parsed: TokenizerJson, sides: SideFiles, name: str
 ) -> tuple[str | None, str | None]:
     """Text of the token at that end or None, and a note about it or None."""
     if asked == "none":
@@ -295,21 +277,20 @@ def _content(token: Any, label: str) -> str | None:
     return text or None
 
 
-def _from_processor(end: str, processor: Mapping[str, Any]) -> str | None:
+def _from_processor(end: str, processor: PostProcessor) -> str | None:
     """The special token this post-processor puts next to a single sequence at that end."""
     kind = processor.get("type")
     if kind == "Sequence":
         texts = [_from_processor(end, part) for part in processor.get("processors", [])]
         return next((text for text in texts if text), None)
     if kind in ("BertProcessing", "RobertaProcessing"):
-        return str(processor["cls" if end == "bos" else "sep"][0])
+        return str((processor["cls"] if end == "bos" else processor["sep"])[0])
     if kind == "TemplateProcessing":
         items = [item.get("SpecialToken", {}).get("id") for item in processor["single"]]
         if None in items:
             middle = items.index(None)
             before, after = items[:middle], items[middle + 1 :]
-            text: str | None = (before or [None])[-1] if end == "bos" else (after or [None])[0]
-            return text
+            return (before or [None])[-1] if end == "bos" else (after or [None])[0]
     return None
 
 

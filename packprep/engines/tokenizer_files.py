@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, Required, TypedDict
 
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hub import asking, explained
@@ -12,20 +12,50 @@ SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
 TEMPLATE_FILE = "chat_template.jinja"
 
-NAMED_TOKENS = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
+NAMED_TOKENS = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
-def read_tokenizer_files(
-    source: Any, revision: str | None
-) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
+class AddedToken(TypedDict):
+    """One of the `added_tokens` of a tokenizer.json."""
+
+    id: int
+    content: str
+    special: NotRequired[bool]
+    lstrip: NotRequired[bool]
+    rstrip: NotRequired[bool]
+
+
+class Model(TypedDict):
+    """The model of a tokenizer.json; a list has each token with its score."""
+
+    vocab: dict[str, int] | list[tuple[str, float]]
+
+
+class PostProcessor(TypedDict, total=False):
+    """The post-processor of a tokenizer.json: keys of several types."""
+
+    type: Required[str]
+    processors: list["PostProcessor"]
+    cls: tuple[str, int]
+    sep: tuple[str, int]
+    single: list[dict[str, dict[str, str]]]
+
+
+class TokenizerJson(TypedDict, total=False):
+    """Parts of a tokenizer.json that decide about tokens."""
+
+    model: Required[Model]
+    added_tokens: list[AddedToken]
+    post_processor: PostProcessor | None
+    truncation: object
+    padding: object
+
+
+SideFiles = dict[str, dict[str, object]]
+"""Files next to a tokenizer.json: by name, the keys of one; of TEMPLATE_FILE, templates by name."""
+
+
+def read_tokenizer_files(source: Any, revision: str | None) -> tuple[str, bytes, SideFiles]:
     """Name for messages, bytes of tokenizer.json, and the parsed files next to it."""
     if source is None or source == "":
         raise ConfigError(
@@ -49,11 +79,8 @@ def read_tokenizer_files(
                     f"no tokenizer file {source}; check the path given with --tokenizer"
                 )
             path = _download(str(source), revision)
-        sides = {
-            name: _json_object(path.parent / name)
-            for name in SIDE_FILES
-            if (path.parent / name).exists()
-        }
+        files = [path.with_name(name) for name in SIDE_FILES]
+        sides = {file.name: _json_object(file) for file in files if file.exists()}
         sides[TEMPLATE_FILE] = _template_files(path.parent)
         return str(source), _read_file(path), sides
     except OSError as error:
@@ -68,11 +95,10 @@ def _read_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _template_files(folder: Path) -> dict[str, Any]:
+def _template_files(folder: Path) -> dict[str, object]:
     """Chat templates in files: chat_template.jinja, and those in additional_chat_templates."""
-    files = {
-        path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
-    }
+    others = (folder / "additional_chat_templates").glob("*.jinja")
+    files = {path.stem: path for path in sorted(others)}
     if (folder / TEMPLATE_FILE).exists():
         files["default"] = folder / TEMPLATE_FILE
     try:
@@ -83,7 +109,7 @@ def _template_files(folder: Path) -> dict[str, Any]:
         ) from None
 
 
-def _json_object(path: Path) -> dict[str, Any]:
+def _json_object(path: Path) -> dict[str, object]:
     try:
         loaded = json.loads(_read_file(path))
     except InputError:
@@ -95,21 +121,17 @@ def _json_object(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _read_object(source: Any) -> tuple[str, bytes, dict[str, dict[str, Any]]]:
+def _read_object(source: Any) -> tuple[str, bytes, SideFiles]:
     """Name, tokenizer.json and side files of an object; transformers is never imported."""
-    name = type(source).__name__
-    sides: dict[str, dict[str, Any]] = {}
+    name, sides = type(source).__name__, SideFiles()
     if hasattr(source, "backend_tokenizer"):
-        ends = {key: getattr(source, key, None) for key in ("bos_token", "eos_token", "pad_token")}
-        sides[SIDE_FILES[0]] = {
-            key: None if text is None else str(text) for key, text in ends.items()
-        }
-        named = getattr(source, "special_tokens_map", {})
-        sides[SIDE_FILES[0]] |= {key: str(named[key]) for key in NAMED_TOKENS if key in named}
-        template = getattr(source, "chat_template", None)
-        sides[TEMPLATE_FILE] = (
-            {"default": template} if isinstance(template, str) else dict(template or {})
-        )
+        named = {key: getattr(source, key, None) for key in ("bos_token", "eos_token", "pad_token")}
+        tokens = getattr(source, "special_tokens_map", {})
+        named |= {key: tokens[key] for key in NAMED_TOKENS if key in tokens}
+        sides[SIDE_FILES[0]] = {key: text and str(text) for key, text in named.items()}
+        template = getattr(source, "chat_template", None) or {}
+        whole = {"default": template} if isinstance(template, str) else template
+        sides[TEMPLATE_FILE] = dict(whole)
         source = source.backend_tokenizer
     if not hasattr(source, "to_str"):
         raise InputError(

@@ -94,7 +94,7 @@ class Job:
         facts = {
             "config": options | {"tokenizer": str(self.staging / JOB)},
             "tokenizer": tokenizer,
-            "template": template and template.record(),
+            "template": template and asdict(template),
             "sources": [
                 asdict(source)
                 | {"path": source.path and str(source.path), "is_remote": source.is_remote}
@@ -115,7 +115,8 @@ def load_job(staging: Path) -> tuple[Job, Any]:
     if facts["template"] is not None:
         from packprep.chat.template import ChatTemplate
 
-        tokenizer = with_template(tokenizer, ChatTemplate.from_dict(facts["template"]))
+        template = facts["template"] | {"notes": tuple(facts["template"]["notes"])}
+        tokenizer = with_template(tokenizer, ChatTemplate(**template))
     job = Job(
         config=BuildConfig(**facts["config"]),
         staging=staging,

@@ -16,13 +16,13 @@ import click
 from packprep.engines import sweep
 from packprep.engines.backends import load_engine
 from packprep.engines.guard import Guard
-from packprep.engines.known_guards import KNOWN, known_guards
+from packprep.engines.known_guards import KNOWN, KnownGuard, known_guards
 from packprep.support.errors import InputError
 
 ENGINES: tuple[Any, ...] = ("fastokens", "gigatoken")
 
 
-def renewed(entry: dict[str, Any]) -> dict[str, Any]:
+def renewed(entry: KnownGuard) -> KnownGuard:
     """The entry with the guards that sweeps find; an engine that is refused is left out."""
     swept = sweep.swept_tokenizer(entry["splitting"])
     reference = load_engine("hf", swept)

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from datetime import date
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ FORGETS = (
 
 
 def finder(source: str, specials: Any = SPECIALS, **options: Any) -> TurnFinder:
-    template = ChatTemplate(sources={"default": source}, variables=NAMES, date=date(2026, 1, 31))
+    template = ChatTemplate(sources={"default": source}, variables=NAMES, date="2026-01-31")
     return TurnFinder(template, specials, **options)
 
 

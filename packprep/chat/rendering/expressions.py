@@ -85,6 +85,8 @@ def _length_compared(name: str) -> Callable[[str, int], bool]:
     return lambda text, size: compare(len(text), size)
 
 
+COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+
 PURE: dict[str, Callable[..., str]] = {
     name: getattr(str, name)
     for name in (
@@ -117,16 +119,10 @@ ASKED: dict[str, Callable[..., Any]] = {
         "isnumeric",
         "count",
         "__contains__",
-        "__eq__",
-        "__ne__",
-        "__lt__",
-        "__le__",
-        "__gt__",
-        "__ge__",
+        *COMPARED,
     )
-} | {"bool": bool}
-for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
-    ASKED[f"length{_name}"] = _length_compared(_name)
+}
+ASKED |= {f"length{name}": _length_compared(name) for name in COMPARED} | {"bool": bool}
 """Questions about texts, by name."""
 
 

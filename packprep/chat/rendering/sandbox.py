@@ -85,7 +85,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self._local.mark
 
     def render(
-        self, template: Template, variables: Mapping[str, Any], *, marked: bool = False
+        self, template: Template, variables: Mapping[str, object], *, marked: bool = False
     ) -> str:
         """Render the template. Raises TemplateError for any failure."""
         self._local.steps, self._local.mark = 0, self._mark if marked else ""

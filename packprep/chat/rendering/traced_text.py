@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from packprep.chat.rendering.expressions import (
     ASKED,
+    COMPARED,
     PURE,
     Applied,
     Expression,
@@ -280,7 +281,11 @@ def _asked(name: str) -> Callable[..., Any]:
 
 
 def _compared(name: str) -> Callable[..., Any]:
-    def method(self: TracedText, other: Any) -> Any:
+    def method(self: TracedText | TracedLength, other: Any) -> Any:
+        if type(self) is TracedLength:
+            if type(other) is not int:
+                self._recording.refuse("a length and something else")
+            return self._recording.ask(f"length{name}", self._text, other)
         if type(other) not in (str, TracedText):
             # As str: a value of another type is never equal, and is in no order.
             return {"__eq__": False, "__ne__": True}.get(name, NotImplemented)
@@ -289,71 +294,15 @@ def _compared(name: str) -> Callable[..., Any]:
     return method
 
 
-def _measured(name: str) -> Callable[..., Any]:
-    def method(self: TracedLength, other: Any) -> Any:
-        if type(other) is not int:
-            self._recording.refuse("a length and something else")
-        return self._recording.ask(f"length{name}", self._text, other)
-
-    return method
-
-
-COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 METHODS = frozenset({"split", "rsplit", *(name for name in (*PURE, *ASKED) if hasattr(str, name))})
 """Methods of str that a traced text has."""
 
-# Slots of Python's data model, of which `str`, `list` and numbers have some: an operator on a
-# traced text that is not modelled must not fall back to anything.
-_BINARY = [
-    "add",
-    "and",
-    "divmod",
-    "floordiv",
-    "lshift",
-    "matmul",
-    "mod",
-    "mul",
-    "or",
-    "pow",
-    "rshift",
-    "sub",
-    "truediv",
-    "xor",
-]
-_OTHERS = [
-    "repr",
-    "str",
-    "format",
-    "hash",
-    "bool",
-    "len",
-    "iter",
-    "reversed",
-    "contains",
-    "getitem",
-    "setitem",
-    "delitem",
-    "neg",
-    "pos",
-    "abs",
-    "int",
-    "float",
-    "complex",
-    "index",
-    "bytes",
-    "invert",
-    "round",
-    "trunc",
-    "floor",
-    "ceil",
-    "fspath",
-    "reduce_ex",
-]
+# All operators of Python: one on a traced text that is not modelled must not fall back to anything.
 _OPERATIONS = {
-    *(f"__{prefix}{name}__" for name in _BINARY for prefix in ("", "r")),
-    *(f"__{name}__" for name in _OTHERS),
-    *COMPARED,
-}
+    *(name for kind in (int, complex, list, set, bytes) for name in dir(kind) if name[:2] == "__"),
+    *("__matmul__", "__rmatmul__", "__fspath__"),
+} - {*dir(object)}
+_OPERATIONS |= {"__repr__", "__str__", "__format__", "__hash__", "__reduce_ex__", *COMPARED}
 
 for _name in sorted(_OPERATIONS):
     setattr(_Refusing, _name, _refuses(_name))
@@ -365,4 +314,4 @@ for _name in ASKED:
         setattr(TracedText, _name, _asked(_name))
 for _name in COMPARED:
     setattr(TracedText, _name, _compared(_name))
-    setattr(TracedLength, _name, _measured(_name))
+    setattr(TracedLength, _name, _compared(_name))

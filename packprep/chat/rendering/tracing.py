@@ -7,6 +7,7 @@ a traced text in an argument refuses the trace: they could read it in ways that 
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from jinja2 import Template, nodes
 from jinja2.exceptions import TemplateError
 from jinja2.runtime import Context, Macro, Undefined
 from jinja2.sandbox import SandboxedEnvironment
+from jinja2.tests import TESTS
 from jinja2.visitor import NodeTransformer
 
 from packprep.chat.rendering.expressions import Expression, TextGuard, flattened
@@ -34,56 +36,17 @@ from packprep.chat.rendering.value_limits import MAX_SIZE
 # They pass values on, or use operators and methods of them alone.
 _FILTERS = frozenset(
     [
-        "capitalize",
-        "count",
-        "d",
-        "default",
-        "first",
-        "items",
-        "join",
-        "last",
-        "length",
-        "list",
-        "lower",
-        "map",
-        "reject",
-        "rejectattr",
-        "reverse",
-        "select",
-        "selectattr",
-        "string",
-        "trim",
-        "upper",
+        *("capitalize", "count", "d", "default", "first", "items", "join", "last", "length"),
+        *("list", "lower", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
+        *("string", "trim", "upper"),
     ]
 )
+# Operators, and questions about types.
 _TESTS = frozenset(
     [
-        "!=",
-        "<",
-        "<=",
-        "==",
-        ">",
-        ">=",
-        "boolean",
-        "callable",
-        "defined",
-        "eq",
-        "equalto",
-        "false",
-        "float",
-        "ge",
-        "gt",
-        "in",
-        "integer",
-        "le",
-        "lt",
-        "mapping",
-        "ne",
-        "none",
-        "number",
-        "string",
-        "true",
-        "undefined",
+        *(name for name, test in TESTS.items() if test.__module__ == operator.eq.__module__),
+        *("boolean", "callable", "defined", "false", "float", "in", "integer", "mapping", "none"),
+        *("number", "string", "true", "undefined"),
     ]
 )
 
@@ -114,14 +77,16 @@ class Trace:
 class TracingSandbox(Sandbox):
     """The environment that records. Several threads may render in it at once."""
 
-    intercepted_binops = frozenset({"*", "**", "%"})
-
     def __init__(self, mark: str) -> None:
         super().__init__(mark)
         self._state = threading.local()
-        self.filters = {name: self._filter(name, each) for name, each in self.filters.items()}
-        tests: dict[str, Any] = dict(self.tests)
-        self.tests = {name: self._test(name, each) for name, each in tests.items()}
+        self.filters = {
+            name: self._traced("filter", name, each, _FILTERS)
+            for name, each in self.filters.items()
+        }
+        self.tests = {
+            name: self._traced("test", name, each, _TESTS) for name, each in TESTS.items()
+        }
         # A template is measured when it renders the row itself, see `Trace.most` for others.
         self.filters |= {
             "counted": self._looped,
@@ -131,7 +96,7 @@ class TracingSandbox(Sandbox):
         }
 
     def trace(
-        self, template: Template, variables: Mapping[str, Any], recording: Recording
+        self, template: Template, variables: Mapping[str, object], recording: Recording
     ) -> Trace | None:
         """The trace of a rendering; None if one cannot be recorded.
 
@@ -222,11 +187,13 @@ class TracingSandbox(Sandbox):
             ):
                 self._refuse(reason)
 
-    def _filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The filter, for values of which some may be traced."""
+    def _traced(
+        self, kind: str, name: str, function: Any, passing: frozenset[str]
+    ) -> Callable[..., Any]:
+        """A filter or test, for values of which some may be traced. passing: take all of these."""
         passed = hasattr(function, "jinja_pass_arg")  # its environment or context comes first
 
-        def filtered(*args: Any, **kwargs: Any) -> Any:
+        def traced(*args: Any, **kwargs: Any) -> Any:
             if name == "random":
                 self._refuse(name)
             first, values = (args[:1], args[1:]) if passed else ((), args)
@@ -235,28 +202,14 @@ class TracingSandbox(Sandbox):
                 return values[0][-1 if name == "last" else 0]
             if name in ("count", "length") and type(values[0]) is TracedText:
                 return TracedLength(values[0])
-            if name not in _FILTERS:
-                self._check_plain((*values, *kwargs.values()), f"the filter {name}")
-            return self._lifted(function(*first, *values, **kwargs))
-
-        filtered.__dict__.update(getattr(function, "__dict__", {}))
-        return filtered
-
-    def _test(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The test, for values of which some may be traced."""
-        passed = hasattr(function, "jinja_pass_arg")
-
-        def tested(*args: Any, **kwargs: Any) -> Any:
-            first, values = (args[:1], args[1:]) if passed else ((), args)
-            values = tuple(map(self._lifted, values))
             if name in ("iterable", "sequence") and type(values[0]) is TracedText:
                 return True
-            if name not in _TESTS:
-                self._check_plain((*values, *kwargs.values()), f"the test {name}")
-            return function(*first, *values, **kwargs)
+            if name not in passing:
+                self._check_plain((*values, *kwargs.values()), f"the {kind} {name}")
+            return self._lifted(function(*first, *values, **kwargs))
 
-        tested.__dict__.update(getattr(function, "__dict__", {}))
-        return tested
+        traced.__dict__.update(getattr(function, "__dict__", {}))
+        return traced
 
     def _lifted(self, value: Any) -> Any:
         recording: Recording | None = getattr(self._state, "recording", None)
