@@ -3,10 +3,10 @@
 import hashlib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from packprep.config.build_config import BuildConfig
 from packprep.config.checks import ENDS_OF_TEMPLATE
+from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from packprep.support.errors import ConfigError
 
@@ -38,29 +38,37 @@ def with_template(tokenizer: Tokenizer, template: "ChatTemplate") -> ChatTokeniz
     )
 
 
-def load_build_tokenizer(config: BuildConfig) -> Tokenizer:
+def load_build_tokenizer(
+    tokenizing: Tokenizing, parsing: Parsing, token_type: Literal["auto", "int32", "uint16"]
+) -> Tokenizer:
     """The tokenizer of a build; ConfigError if `token_type` does not hold its ids.
 
     Rows of token ids: it only bounds the ids, and no BOS or EOS is added unless asked for. With
     `vocab_size` it may be left out. Conversations: their template writes BOS and EOS. Prompts and
     responses need no template; without one they get BOS and EOS as text does.
     """
-    tokenizer = _loaded(config)
-    tokenizer.shard_type(config.token_type)
-    if (boundary := config.boundary()) is None:
+    if parsing.chats:
+        tokenizer = _of_chats(tokenizing, parsing)
+    elif parsing.input_ids_column is not None:
+        tokenizer = _of_ids(tokenizing)
+    else:
+        tokenizer = _loaded(tokenizing, tokenizing.bos, tokenizing.eos)
+    if tokenizing.vocab_size is not None:
+        tokenizer = replace(tokenizer, vocab_size=tokenizing.vocab_size)
+    tokenizer.shard_type(token_type)
+    if (boundary := parsing.boundary()) is None:
         return tokenizer
-    return replace(tokenizer, boundary=_boundary(*boundary, tokenizer, config))
+    return replace(tokenizer, boundary=_boundary(*boundary, tokenizer, tokenizing))
 
 
 def _boundary(
-    kind: str, token: int | None, tokenizer: Tokenizer, config: BuildConfig
+    kind: str, token: int | None, tokenizer: Tokenizer, tokenizing: Tokenizing
 ) -> tuple[str, int]:
     """The token at which rows of ids are split; without an id, the tokenizer's own EOS or BOS."""
     if token is None:
         named = None
-        if config.tokenizer is not None:
-            own = load_tokenizer(config.tokenizer, revision=config.tokenizer_revision)
-            named = own.ends()[kind]
+        if tokenizing.tokenizer is not None:
+            named = _loaded(tokenizing, "auto", "auto").ends()[kind]
         if named is None:
             raise ConfigError(
                 f"boundaries {kind}: the id of {kind.upper()} is not known; give it, such as "
@@ -74,85 +82,61 @@ def _boundary(
     return kind, token
 
 
-def _loaded(config: BuildConfig) -> Tokenizer:
-    bos, eos = config.bos, config.eos
-    if config.input_ids_column is not None or config.chats:
-        bos, eos = ("none" if asked == "auto" else asked for asked in (bos, eos))
-        if config.tokenizer is None and not config.chats:
-            if config.vocab_size is None:
-                raise ConfigError(
-                    "token ids are checked against a vocabulary; give --vocab-size or --tokenizer"
-                )
-            if (bos, eos) != ("none", "none"):
-                raise ConfigError(
-                    "--bos and --eos name tokens of a tokenizer; give --tokenizer too"
-                )
-            empty_digest = hashlib.sha256(b"").hexdigest()
-            return Tokenizer(
-                json=b"",
-                sha256=empty_digest,
-                vocab_size=config.vocab_size,
-                bos=None,
-                eos=None,
-                pad_id=0,
-            )
-    if config.chats and config.chat_template is not None:
-        from packprep.chat.template import template_file
-
-        # Checked first, because fetching a tokenizer from the hub may take long.
-        template_file(Path(config.chat_template))
-    if config.chats:
-        bos = eos = "none"
-    tokenizer = load_tokenizer(
-        config.tokenizer, revision=config.tokenizer_revision, bos=bos, eos=eos
-    )
-    if config.chats:
-        tokenizer = _templated(tokenizer, config)
-    return (
-        tokenizer if config.vocab_size is None else replace(tokenizer, vocab_size=config.vocab_size)
+def _loaded(tokenizing: Tokenizing, bos: str, eos: str) -> Tokenizer:
+    return load_tokenizer(
+        tokenizing.tokenizer, revision=tokenizing.tokenizer_revision, bos=bos, eos=eos
     )
 
 
-def _templated(tokenizer: Tokenizer, config: BuildConfig) -> Tokenizer:
+def _of_ids(tokenizing: Tokenizing) -> Tokenizer:
+    """The tokenizer of rows of token ids, without its text if only the vocabulary is given."""
+    bos, eos = ("none" if asked == "auto" else asked for asked in (tokenizing.bos, tokenizing.eos))
+    if tokenizing.tokenizer is not None:
+        return _loaded(tokenizing, bos, eos)
+    if tokenizing.vocab_size is None:
+        raise ConfigError(
+            "token ids are checked against a vocabulary; give --vocab-size or --tokenizer"
+        )
+    if (bos, eos) != ("none", "none"):
+        raise ConfigError("--bos and --eos name tokens of a tokenizer; give --tokenizer too")
+    digest, size = hashlib.sha256(b"").hexdigest(), tokenizing.vocab_size
+    return Tokenizer(json=b"", sha256=digest, vocab_size=size, bos=None, eos=None, pad_id=0)
+
+
+def _of_chats(tokenizing: Tokenizing, parsing: Parsing) -> Tokenizer:
     """The tokenizer with its chat template.
 
     Where it has none and rows are prompts and responses: the tokenizer with BOS and EOS.
     """
     from packprep.chat.masks import exact_encoder
-    from packprep.chat.template import load_chat_template
+    from packprep.chat.template import load_chat_template, template_file
     from packprep.chat.turns import TurnFinder
 
-    asked = (config.chat_template, config.template_date, config.template_variables)
-    if (
-        config.prompt_column is not None
-        and not tokenizer.chat_templates
-        and asked == (None, None, None)
-    ):
-        bare = load_tokenizer(
-            config.tokenizer, revision=config.tokenizer_revision, bos=config.bos, eos=config.eos
-        )
-        if config.turns != "row":
+    file, date = tokenizing.chat_template, tokenizing.template_date
+    if file is not None:  # checked first, because fetching a tokenizer from the hub may take long
+        template_file(Path(file))
+    tokenizer = _loaded(tokenizing, "none", "none")
+    asked = (file, date, tokenizing.template_variables)
+    is_pair = parsing.prompt_column is not None
+    if is_pair and not tokenizer.chat_templates and asked == (None, None, None):
+        if parsing.turns != "row":
             raise ConfigError(
-                f"turns {config.turns} needs a chat template, and the tokenizer has none; give one "
-                "with --chat-template FILE, or leave turns out"
+                f"turns {parsing.turns} needs a chat template, and the tokenizer has none; give "
+                "one with --chat-template FILE, or leave turns out"
             )
-        if "content" not in config.train_fields:
+        if "content" not in tokenizing.train_fields:
             raise ConfigError(
                 "without a chat template a response is content, which --train-fields leaves out; "
                 "give a template with --chat-template"
             )
+        bare = _loaded(tokenizing, tokenizing.bos, tokenizing.eos)
         note = "the tokenizer has no chat template: prompt and response are joined as they are"
         return replace(bare, notes=(*bare.notes, note))
-    if not {config.bos, config.eos} <= {"auto", "none"}:
+    if not {tokenizing.bos, tokenizing.eos} <= {"auto", "none"}:
         raise ConfigError(ENDS_OF_TEMPLATE)
-    template = load_chat_template(
-        tokenizer, config.chat_template, date=config.template_date, variables=config.variables()
-    )
+    template = load_chat_template(tokenizer, file, date=date, variables=tokenizing.variables())
     notes = (*tokenizer.notes, *template.notes)
-    specials = exact_encoder(tokenizer.json).specials
-    if (
-        config.train_on != "all"
-        and not TurnFinder(template, specials, config.train_on).ends_turns()
-    ):
+    specials, train_on = exact_encoder(tokenizer.json).specials, tokenizing.train_on
+    if train_on != "all" and not TurnFinder(template, specials, train_on).ends_turns():
         notes = (*notes, NO_END_OF_TURN)
     return with_template(replace(tokenizer, notes=notes), template)

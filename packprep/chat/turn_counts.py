@@ -1,9 +1,10 @@
-"""Counts of rows of conversations and the documents made of their turns."""
+"""Documents of the turns of a row, and counts of rows and of these documents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import TypedDict
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,25 @@ class TurnCounts:
     def values(self) -> list[int]:
         """The counts in the order of the fields."""
         return [getattr(self, spec.name) for spec in fields(self)]
+
+
+class TurnDocument(TypedDict):
+    """The document of a turn. message: of the turn. size: in characters.
+
+    trained, specials: positions in it, see `masks.RENDERED`.
+    """
+
+    message: int
+    size: int
+    trained: list[int] | None
+    specials: list[int] | None
+
+
+class RowTurns(TypedDict):
+    """The documents of a row, None for one of the whole row, and the fields of its TurnCounts."""
+
+    documents: list[TurnDocument] | None
+    counts: list[int]
 
 
 def sum_counts(values: Iterable[Sequence[int] | None]) -> TurnCounts:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ from packprep.chat.left_out import LeftOut
 from packprep.chat.marks import unmark, with_texts
 from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import ChatTemplate, RenderError
-from packprep.chat.turn_counts import TurnCounts
+from packprep.chat.turn_counts import TurnCounts, TurnDocument
 from packprep.chat.turns import Rendered, TurnFinder, as_mark
 from packprep.schemas.columns import WHOLE_ROW
 
@@ -59,18 +59,6 @@ TURNS = pa.struct(
     ]
 )
 """Type of the column `turns`: null documents are a whole row; counts: the fields of TurnCounts."""
-
-
-class TurnDocument(TypedDict):
-    """The document of a turn. message: of the turn. size: in characters.
-
-    trained, specials: positions in it, see `masks.RENDERED`.
-    """
-
-    message: int
-    size: int
-    trained: list[int] | None
-    specials: list[int] | None
 
 
 class TurnSplitter:

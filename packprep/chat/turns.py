@@ -14,7 +14,7 @@ these strings shows which tokens are the template's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -36,6 +36,7 @@ from packprep.chat.marks import MARKS, Marked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span, Specials, strings, strings_beside
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import ADVICE, Turn
+from packprep.chat.turn_counts import RowTurns
 from packprep.chat.turn_fields import FieldSelector, with_thoughts_apart
 from packprep.chat.turn_locator import TrainOn, TurnLocator, unknown_block
 from packprep.config.option import TRAIN_FIELDS
@@ -62,7 +63,7 @@ class Rendered:
     left_out: list[LeftOut] = field(default_factory=list)
     form: FormKey | None = None
     at_text: bool = False
-    turns: Mapping[str, object] | None = None
+    turns: RowTurns | None = None
 
 
 class Finder(Protocol):

@@ -5,7 +5,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Tokenizing
 from packprep.support.linux import limit_arenas
 
 # `tokenizers` gets its threads from backends.py. Threads of numpy would only spin. `datasets` need
@@ -26,7 +26,7 @@ def tell_libraries(**more: str) -> None:
         os.environ.setdefault(name, value)
 
 
-def share_machine(config: BuildConfig) -> None:
+def share_machine(num_proc: int, tokenizing: Tokenizing) -> None:
     """Use `num_proc` threads in the tokenizer, and one allocator for all libraries.
 
     With one allocator, each library reuses memory that another one freed. With Arrow's own
@@ -34,14 +34,14 @@ def share_machine(config: BuildConfig) -> None:
     """
     import pyarrow as pa
 
-    os.environ.setdefault("RAYON_NUM_THREADS", str(config.num_proc))
+    os.environ.setdefault("RAYON_NUM_THREADS", str(num_proc))
     if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())
     if "MALLOC_ARENA_MAX" not in os.environ:
-        limit_arenas(arenas(config, config.num_proc))
+        limit_arenas(arenas(tokenizing, num_proc))
 
 
-def arenas(config: BuildConfig, cores: int) -> int:
+def arenas(tokenizing: Tokenizing, cores: int) -> int:
     """Number of arenas of glibc's malloc for a process on this many cores.
 
     One for each thread took a third more memory. Only `tokenizers` allocates so many small blocks
@@ -49,18 +49,16 @@ def arenas(config: BuildConfig, cores: int) -> int:
     each thread gets its own: three kinds of threads for each core, the main thread and the threads
     that load.
     """
-    return max(2, cores) if is_fast(config) else 4 * cores + 4
+    return max(2, cores) if is_fast(tokenizing) else 4 * cores + 4
 
 
-def is_fast(config: BuildConfig) -> bool:
+def is_fast(tokenizing: Tokenizing) -> bool:
     """True if the engine will be fastokens, as far as known before it is loaded: it reads BPE."""
-    if config.engine != "auto" or find_spec("fastokens") is None:
-        return config.engine == "fastokens"
-    path = Path(str(config.tokenizer))
+    if tokenizing.engine != "auto" or find_spec("fastokens") is None:
+        return tokenizing.engine == "fastokens"
+    path = Path(str(tokenizing.tokenizer))
+    path = path / "tokenizer.json" if path.is_dir() else path
     try:
-        return (
-            _BPE.search((path / "tokenizer.json" if path.is_dir() else path).read_bytes())
-            is not None
-        )
+        return _BPE.search(path.read_bytes()) is not None
     except OSError:
         return True  # from the hub, most likely BPE

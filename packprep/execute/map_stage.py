@@ -63,7 +63,8 @@ class TokenizeAndPack:
                 )
         self.config = BuildConfig(**options)
         text_columns(self.config)
-        self.tokenizer = load_build_tokenizer(replace(self.config, tokenizer=tokenizer))
+        named = replace(self.config, tokenizer=tokenizer)
+        self.tokenizer = load_build_tokenizer(named.tokenizing, named.parsing, named.token_type)
         if self.config.continuation_bos and self.tokenizer.bos is None:
             raise ConfigError(
                 "continuation_bos needs a BOS, and this tokenizer has none; choose one with bos="

@@ -255,7 +255,7 @@ def build_share(
 def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
     check_local(config)  # first, because the hub may answer slowly
     progress.wait("loading tokenizer")
-    tokenizer = load_build_tokenizer(config)
+    tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
     progress.wait("opening sources")
     if config.continuation_bos and tokenizer.bos is None:
         raise ConfigError(

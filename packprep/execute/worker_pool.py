@@ -158,7 +158,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"MALLOC_ARENA_MAX": str(arenas(job.config, 1))}
+            env={"MALLOC_ARENA_MAX": str(arenas(job.config.tokenizing, 1))}
             | os.environ
             | {"RAYON_NUM_THREADS": "1"},
             process_group=0,

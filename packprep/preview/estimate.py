@@ -73,7 +73,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     """
     check_local(config)
     check_store_place(config, target_of(config).path if config.output else None)
-    tokenizer = load_build_tokenizer(config)
+    tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
     engine = sample_engine(tokenizer, config)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)

@@ -80,7 +80,7 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
 def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) -> Lengths:
     """Lengths of text, tokenized now or read from the token store."""
     check_local(config)
-    tokenizer = load_build_tokenizer(config)
+    tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
     for note in tokenizer.notes:
         progress.say(note)
     sources = resolve(config, scratch, progress)

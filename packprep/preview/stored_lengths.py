@@ -148,7 +148,11 @@ def lengths_of_store(store: Path, config: BuildConfig) -> Lengths:
     files = stored(store, digests=False)
     if files is None:
         raise InputError(f"{store} is not a complete token store; build with --keep-tokens again")
-    tokenizer = _policy({}) if config.tokenizer is None else load_build_tokenizer(config)
+    tokenizer = (
+        _policy({})
+        if config.tokenizer is None
+        else load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
+    )
     return of_files(f"tokens at {store}", store, files, tokenizer, config)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from packprep.chat.conversations import Conversation
 from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
+from packprep.chat.turn_counts import TurnDocument
 from packprep.chat.turn_documents import TurnSplitter
 from packprep.chat.turns import Rendered, TurnFinder
 from packprep.engines.tokenizer import load_tokenizer
@@ -54,7 +55,8 @@ def documents(rendered: Rendered) -> list[tuple[int, str, list[str]]]:
     """Turn, text and trained texts of each document."""
     assert rendered.turns is not None
     first, found = 0, []
-    whole = {"message": -1, "size": len(rendered.text), "trained": None}
+    size = len(rendered.text)
+    whole = TurnDocument(message=-1, size=size, trained=None, specials=None)
     for document in rendered.turns["documents"] or [whole]:
         text = rendered.text[first : first + document["size"]]
         first += document["size"]

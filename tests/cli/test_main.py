@@ -360,7 +360,7 @@ def test_the_engine_is_predicted_from_the_kind_of_the_tokenizer(
         file = {"added_tokens": [], "model": {"type": model}}
         (tmp_path / "tokenizer.json").write_text(json.dumps(file, indent=2))
     config = BuildConfig(sources=("a",), output="b", tokenizer=str(tmp_path), engine=engine)
-    assert is_fast(config) is fast
+    assert is_fast(config.tokenizing) is fast
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)

@@ -181,8 +181,8 @@ def test_added_tokens_are_read_without_the_model_and_specials_alone_are_taken_ou
     whole.pop("added_tokens")
     assert rest == whole
     trap = r'{"model": {"vocab": {"\"added_tokens\": [": 1, "added_tokens": 2}}, '
-    trap += '"added_tokens" : [{"content": "x"}]}'
-    assert backends.added_tokens(trap.encode()) == [{"content": "x"}]
+    trap += '"added_tokens" : [{"id": 3, "content": "x"}]}'
+    assert backends.added_tokens(trap.encode()) == [{"id": 3, "content": "x"}]
     assert backends.added_tokens(b'{"model": {}}') == []
     assert backends._without_specials('{"model": {}}') == '{"model": {}}'
 

@@ -11,7 +11,7 @@ from packprep.engines import sweep
 from packprep.engines.backends import Engine, HfEngine, Ids, Offsets, load_engine
 from packprep.engines.compare import unequal
 from packprep.engines.guard import Guard, GuardedEngine
-from packprep.engines.known_guards import known_guards
+from packprep.engines.known_guards import KnownGuard, known_guards
 from packprep.support.errors import InputError
 from tests.helpers.examples import long_but
 
@@ -92,7 +92,7 @@ def test_swept_and_unswept_code_points_are_all_beyond_ascii() -> None:
 
 
 @pytest.fixture(scope="module", params=long_but(["GPT-2"], ENTRIES))
-def known(request: pytest.FixtureRequest) -> tuple[dict[str, Any], bytes, Remembered]:
+def known(request: pytest.FixtureRequest) -> tuple[KnownGuard, bytes, Remembered]:
     entry = ENTRIES[request.param]
     tokenizer = sweep.swept_tokenizer(entry["splitting"])
     return entry, tokenizer, Remembered(tokenizer)
@@ -101,7 +101,7 @@ def known(request: pytest.FixtureRequest) -> tuple[dict[str, Any], bytes, Rememb
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
 def test_a_known_guard_is_the_one_that_a_sweep_finds(
-    known: tuple[dict[str, Any], bytes, Remembered], name: Any
+    known: tuple[KnownGuard, bytes, Remembered], name: Any
 ) -> None:
     """And the guarded engine gives the reference's ids on texts full of these characters."""
     entry, tokenizer, reference = known

@@ -250,7 +250,7 @@ def saved_job(tmp_path: Path, sources: Sources) -> Job:
     options = config(**sources.options, output=str(tmp_path / "out"))
     staging = tmp_path / "out.incomplete"
     staging.mkdir()
-    tokenizer = load_build_tokenizer(options)
+    tokenizer = load_build_tokenizer(options.tokenizing, options.parsing, options.token_type)
     found = resolve(options, tmp_path)
     job = Job(config=options, staging=staging, tokenizer=tokenizer, sources=found)
     job.save({})

@@ -161,7 +161,7 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     """
     settings, run = resolve_options(sources, config, typed)
     tell_libraries()
-    share_machine(settings)
+    share_machine(settings.num_proc, settings.tokenizing)
     from packprep.support.progress import open_progress
 
     if run["dry_run"]:

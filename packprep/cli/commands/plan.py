@@ -121,7 +121,7 @@ def command(
 
     configs, refused = combinations(options, lengths, strategies, overflows)
     base = configs[0]
-    share_machine(base)
+    share_machine(base.num_proc, base.tokenizing)
     with open_progress(quiet=run["quiet"]) as progress, compiling(progress.say):
         with read_lengths(base, sample, progress) as measured:
             # Where no document is too long, every overflow is the same plan.
