@@ -162,11 +162,8 @@ def main(
             bad = len(unequal(ids[: compared[-1]], compared, expected, expected_offsets))
             try:
                 gate = choose_engine(name, tokenizer_json).gate
-                said = (
-                    f"{gate['verdict']} {gate['seconds']:.2f} s"
-                    if "seconds" in gate
-                    else gate["verdict"]
-                )
+                said = str(gate["verdict"])
+                said += f" {gate['seconds']:.2f} s" if "seconds" in gate else ""
             except PackprepError as error:
                 said = str(error).split(": ", 1)[1].split(" it gives")[0]
             medians = [statistics.median(column) for column in zip(*runs, strict=True)]
