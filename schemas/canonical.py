@@ -63,6 +63,15 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; {} if it is missing or damaged."""
+    try:
+        loaded = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
 def file_digest(file: Path | IO[bytes], hasher: Callable[[], Any] = hashlib.sha256) -> str:
     """Hex digest of a file's bytes, or of the rest of an open one.
 

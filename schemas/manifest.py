@@ -207,6 +207,12 @@ class Manifest:
         return str(self.data["identity"])
 
     @property
+    def num_documents(self) -> int:
+        """Documents of all sources."""
+        documents: int = sum(source["documents"] for source in self.data["sources"])
+        return documents
+
+    @property
     def num_packs(self) -> int:
         return sum(counts.packs for counts in self.splits.values())
 

@@ -209,15 +209,20 @@ class InputReport(SumFigures):
     groups_apart: NotRequired[CountTable]
 
 
-class Report(InputReport):
-    """The whole of report.json: also its data files and the run that wrote them."""
+class ReportFiles(TypedDict):
+    """Figures of report.json that depend on the bytes of the data files."""
 
     bytes: int
     shards: int
+    sha256: str
+
+
+class Report(InputReport, ReportFiles):
+    """The whole of report.json: also its data files and the run that wrote them."""
+
     seconds: dict[str, float]
     tokens_per_second: float
     peak_memory_bytes: int
-    sha256: str
 
 
 def report_fault(value: Any) -> str | None:

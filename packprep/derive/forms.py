@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.output.sign_off import described
+from packprep.schemas.batch_view import BatchView, batch_view
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.columns import (
     HF_NAMES,
@@ -125,31 +126,25 @@ def named_batch(
     labels and position_ids are computed if they are missing.
     """
     packs = packprep_batch(batch, where)
-    tokens, cu = (column_view(packs, name, where) for name in ("tokens", "cu_seqlens"))
+    views = {name: column_view(packs, name, where) for name in ("tokens", "cu_seqlens")}
+    view = batch_view(views, where, 0)
     arrays = [
         packs.column(packs.schema.get_field_index(column.name))
         if column.name in packs.schema.names
-        else list_array(_computed(column, tokens, cu))
+        else list_array(_computed(column, view))
         for column in columns
     ]
     complete = pa.record_batch(arrays, names=[column.name for column in columns])
     return stored_batch(complete, names)
 
 
-def _computed(column: Column, tokens: ListView, cu: ListView) -> ListView:
+def _computed(column: Column, view: BatchView) -> ListView:
     """labels or position_ids of packs without padding."""
-    ids = tokens.values[tokens.offsets[0] : tokens.offsets[-1]]
-    offsets = tokens.offsets - tokens.offsets[0]
-    # The last boundary of each pack is no start: [0, 3, 8] -> the segments start at 0 and 3.
-    bounds, ends = cu.offsets - cu.offsets[0], np.zeros(int(cu.offsets[-1] - cu.offsets[0]), bool)
-    ends[bounds[1:] - 1] = True
-    base = np.repeat(offsets[:-1], np.diff(bounds))
-    starts = (cu.values[cu.offsets[0] : cu.offsets[-1]] + base)[~ends]
+    tokens = view.columns["tokens"]
     if column.name == "labels":
-        values = ids.astype(column.numpy_dtype)
-        values[starts] = NO_LOSS
+        values = tokens.astype(column.numpy_dtype)
+        values[view.starts] = NO_LOSS
     else:
-        sizes = np.diff(starts, append=len(ids))
-        positions = np.arange(len(ids), dtype=np.int32) - np.repeat(starts, sizes).astype(np.int32)
-        values = positions.astype(column.numpy_dtype, copy=False)
-    return ListView(offsets.astype(np.int32), values)
+        starts = np.repeat(view.starts, view.ends - view.starts)
+        values = (np.arange(len(tokens)) - starts).astype(column.numpy_dtype)
+    return ListView(view.pack_tokens.astype(np.int32), values)

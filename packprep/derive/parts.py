@@ -61,10 +61,6 @@ class OutputPart:
             column.name in _DOCUMENT_NUMBERS for column in self.made.columns
         )
 
-    @property
-    def documents(self) -> int:
-        return sum(source["documents"] for source in self.manifest.data["sources"])
-
     def window_of(self, entry: FileEntry) -> int:
         """Window of a shard in the merged index; 0 if the result is none."""
         if not self.made.is_index:
@@ -131,7 +127,7 @@ def read_parts(
             _check_fit(parts[0], output, made)
         parts.append(OutputPart(CheckedOutput(output, manifest), made, shift, windows))
         windows += len(manifest.index_table.windows) if manifest.is_index else 0
-        shift += parts[-1].documents
+        shift += manifest.num_documents
     return parts
 
 
@@ -183,7 +179,7 @@ def generations(manifest: Manifest) -> list[dict[str, Any]]:
     """Builds that an output was merged from, in order; the output itself if it was not merged."""
     itself = {
         "identity": manifest.identity,
-        "documents": sum(source["documents"] for source in manifest.data["sources"]),
+        "documents": manifest.num_documents,
         "packs": manifest.num_packs,
     }
     merged_from: list[dict[str, Any]] = manifest.data["inputs"].get("generations", [itself])

@@ -15,11 +15,11 @@ from typing import Any
 from packprep.output.staging import SUFFIX
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
-from packprep.schemas.listed import cache_note, check_file, is_cache, names_in
 from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.hub import hub_client, hub_errors
 from packprep.support.progress import Progress
+from packprep.tokens.checked_output import CheckedOutput
 from packprep.tokens.index_shards import refuse_index
 
 CARD = "README.md"
@@ -64,8 +64,8 @@ def push(
     repository that cannot be used, StoppedError if the same command can resume.
     """
     manifest = _finished(directory, name)
-    if caches := [*filter(is_cache, names_in(directory))]:
-        progress.say(f"{directory}: left out {cache_note(caches)}")
+    source = CheckedOutput(directory, manifest)
+    source.say_caches(progress)
     with hub_errors(name), hub_client() as api:
         repository = api.create_repo(
             name, repo_type="dataset", private=not public, exist_ok=True
@@ -83,7 +83,7 @@ def push(
             )
         text = target.read(CARD)
         with_card = text is None or not _body(text) or mark in text.decode(errors="replace")
-        additions = target.upload(directory, manifest, progress)
+        additions = target.upload(source, progress)
         if with_card:
             additions.append(target.addition(CARD, card(repository).encode()))
         gone = _only_in(old, manifest) if old is not None else []
@@ -94,8 +94,9 @@ def push(
 def check_ready(directory: Path, name: str) -> tuple[int, int]:
     """Files and bytes that a push would send. Raises as `push` does, without asking the hub."""
     manifest = _finished(directory, name)
+    source = CheckedOutput(directory, manifest)
     for entry in manifest.all_files:
-        check_file(directory, entry, "sha256")
+        source.file(entry)
     return _size(manifest)
 
 
@@ -164,15 +165,15 @@ class _Target:
 
         return CommitOperationAdd(path_in_repo=path, path_or_fileobj=content)
 
-    def upload(self, directory: Path, manifest: Manifest, progress: Progress) -> list[Any]:
+    def upload(self, source: CheckedOutput, progress: Progress) -> list[Any]:
         """Check the files of an output and upload its large ones; the additions of the commit."""
-        total, done = sum(entry.bytes for entry in manifest.all_files), 0
-        additions = [self.addition(MANIFEST, (directory / MANIFEST).read_bytes())]
-        for group in _groups(manifest.all_files):
+        files = source.manifest.all_files
+        total, done = sum(entry.bytes for entry in files), 0
+        additions = [self.addition(MANIFEST, Path(f"{source}", MANIFEST).read_bytes())]
+        for group in _groups(files):
             added = []
             for entry in group:
-                path = check_file(directory, entry, "sha256")
-                addition = self.addition(entry.path, str(path))
+                addition = self.addition(entry.path, str(source.file(entry)))
                 addition.upload_info.sha256 = bytes.fromhex(entry.sha256)  # not computed again
                 added.append(addition)
             self.api.preupload_lfs_files(

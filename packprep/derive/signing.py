@@ -21,7 +21,7 @@ from packprep.inspect.histograms import measure_output
 from packprep.inspect.policy import Sources
 from packprep.output.report import percentiles, summed
 from packprep.output.shard_writer import ShardFile
-from packprep.output.sign_off import SETTINGS, file_entry, name_shards
+from packprep.output.sign_off import SETTINGS, figures_of_files, file_entry, name_shards
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.index_table import TOKENS, joined_tables
 from packprep.schemas.manifest import FileEntry, Manifest
@@ -46,7 +46,7 @@ def sign_one(staging: Path, part: OutputPart, shards: Sequence[ShardFile]) -> Ma
         if value["path"] == SETTINGS and part.changes_form:
             write_file(path, _settings_in_form(old, made))
         elif value["path"] == _REPORT:
-            report = json.loads(old.read_bytes()) | _bytes_of(entries)
+            report = json.loads(old.read_bytes()) | figures_of_files(entries)
             write_file(path, canonical_json(report))
         else:
             write_file(path, old.read_bytes())
@@ -59,15 +59,6 @@ def sign_one(staging: Path, part: OutputPart, shards: Sequence[ShardFile]) -> Ma
         run.pop("stores", None)
     run["files"] = [file_entry(staging, path) for path in files]
     return write_manifest(staging, made.data | {"files": entries}, run)
-
-
-def _bytes_of(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Keys of a report that depend on the bytes. entries: of the manifest."""
-    shards = [entry for entry in entries if "packs" in entry]
-    return {
-        "bytes": sum(shard["bytes"] for shard in shards),
-        "sha256": digest_of([entry["sha256"] for entry in entries]),
-    }
 
 
 def _settings_in_form(old: Path, made: Manifest) -> bytes:

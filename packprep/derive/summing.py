@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from packprep.output.report import summed
+from packprep.output.sign_off import figures_of_files
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES, epoch_figures, figures_of, terms
-from packprep.schemas.canonical import digest_of
 from packprep.schemas.report import CountTable, Report, ReportEpoch
 
 _ADDED = ("documents", "tokens", "splits", "seconds")
@@ -35,7 +35,6 @@ def summed_report(
     missing = {name for name in computed if not all(name in table for table in tables)}
     figures = {key: value for key, value in figures_of(sums).items() if key not in missing}
     added = summed([{key: table[key] for key in _ADDED} for table in tables])
-    shards = [entry for entry in entries if "packs" in entry]
     # What was asked of one mix says nothing of several outputs together, nor do groups of rows.
     left_out = missing if len(reports) == 1 else {*missing, "mix", "groups_apart"}
     report = {
@@ -46,11 +45,9 @@ def summed_report(
         "windows": [window | {"window": number} for number, window in enumerate(windows)],
         **_epochs(reports),
         "sources": [source for table in tables for source in table["sources"]],
-        "shards": len(shards),
-        "bytes": sum(shard["bytes"] for shard in shards),
+        **figures_of_files(entries),
         "tokens_per_second": sums.tokens_per_second(added["seconds"]),
         "peak_memory_bytes": max(table["peak_memory_bytes"] for table in tables),
-        "sha256": digest_of([entry["sha256"] for entry in entries]),
     }
     return cast("Report", report)
 

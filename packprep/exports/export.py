@@ -107,9 +107,9 @@ def export(
             raise
         finally:
             folder.close()
-        files = dict(sorted(folder.complete.items()))
+        files = dict(sorted(folder.done.complete.items()))
         export_manifest = ExportManifest(
-            data=facts | {"splits": folder.counts, "files": files},
+            data=facts | {"splits": folder.done.counts, "files": files},
             run={
                 "packprep": __version__,
                 "source": str(source),
@@ -165,11 +165,11 @@ def _write(
     folder: ExportFolder, source: CheckedOutput, format_: ExportFormat, progress: Progress
 ) -> None:
     """Write all splits, from the first shard that is not finished."""
-    manifest, skipped, done = source.manifest, folder.shards, 0
+    manifest, skipped, done = source.manifest, folder.done.shards, 0
     total = sum(entry.tokens or 0 for entry in manifest.files)
     for split in manifest.splits:
         entries = manifest.shards(split)
-        if split in folder.splits:
+        if split in folder.done.splits:
             skipped -= len(entries)
             done += sum(entry.tokens or 0 for entry in entries)
             continue

@@ -9,8 +9,9 @@ Files are hashed with xxh3 (128 bits), which shows damage and costs a tenth of s
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from packprep.schemas.files import inside
 from packprep.schemas.storage.writing import sync_directory, write_file
 
 PROGRESS = "progress.json"
+Receipt = dict[str, Any]
+"""bytes and xxh3_128 of a file, and for MDS its samples."""
 _BLOCK = 4 << 20
 
 
@@ -58,7 +61,7 @@ class ExportFile(HashedFile):
         self.closed = True
 
     @property
-    def receipt(self) -> dict[str, Any]:
+    def receipt(self) -> Receipt:
         return {"bytes": self.bytes, "xxh3_128": self.digest()}
 
 
@@ -71,53 +74,60 @@ def _hash_of(file: Any, size: int) -> Any:
     return digest
 
 
+@dataclass
+class ExportProgress:
+    """Content of progress.json.
+
+    made_from: digest of all that decides the bytes. shards: number of the source that are finished.
+    splits: that are finished. counts: for the manifest of the export, by split. growing, complete:
+    receipts of files, by name.
+    """
+
+    made_from: str
+    shards: int = 0
+    splits: list[str] = field(default_factory=list)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    growing: dict[str, Receipt] = field(default_factory=dict)
+    complete: dict[str, Receipt] = field(default_factory=dict)
+
+
 class ExportFolder:
     """Directory of an unfinished export."""
 
-    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+    def __init__(self, path: Path, facts: Mapping[str, object]) -> None:
         """Claim the directory. facts: all that decides the bytes.
 
         Work of an earlier run with the same facts is kept, everything else is deleted.
         """
         self.path = path
-        self._made_from = digest_of(facts)
         self._growing: dict[str, ExportFile] = {}
-        self.complete: dict[str, dict[str, Any]] = {}
-        self.shards = 0  # of the source, that are finished
-        self.splits: list[str] = []  # that are finished
-        self.counts: dict[str, dict[str, int]] = {}
         self._unneeded: list[str] = []
-        self._receipts = self._load()
+        self.done = self._load(digest_of(facts))
+        path.mkdir(parents=True, exist_ok=True)
         for file in sorted(path.rglob("*"), reverse=True):
             name = file.relative_to(path).as_posix()
             if file.is_dir():
                 if not any(file.iterdir()):
                     file.rmdir()
-            elif name not in (PROGRESS, *self.complete, *self._receipts):
+            elif name not in (PROGRESS, *self.done.complete, *self.done.growing):
                 file.unlink()
         self.record()
 
-    def _load(self) -> dict[str, dict[str, Any]]:
-        """Receipts of the files that were growing. Deletes what cannot be resumed."""
+    def _load(self, made_from: str) -> ExportProgress:
+        """Progress of an earlier run, if all its files are as it says."""
         try:
-            progress = parse_json((self.path / PROGRESS).read_bytes())
-            growing: dict[str, dict[str, Any]] = progress["growing"]
-            complete: dict[str, dict[str, Any]] = progress["complete"]
-            kept = (
-                progress["made_from"] == self._made_from
-                and all(self._begins_with(name, receipt) for name, receipt in growing.items())
-                and all(self._size(name) == each["bytes"] for name, each in complete.items())
-            )
+            done = ExportProgress(**parse_json((self.path / PROGRESS).read_bytes()))
+            if (
+                done.made_from == made_from
+                and all(self._begins_with(name, each) for name, each in done.growing.items())
+                and all(self._size(name) == each["bytes"] for name, each in done.complete.items())
+            ):
+                return done
         except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-            kept = False
-        if not kept:
-            self.path.mkdir(parents=True, exist_ok=True)
-            return {}
-        self.complete, self.shards = complete, progress["shards"]
-        self.splits, self.counts = progress["splits"], progress["counts"]
-        return growing
+            pass
+        return ExportProgress(made_from)
 
-    def _begins_with(self, name: str, receipt: dict[str, Any]) -> bool:
+    def _begins_with(self, name: str, receipt: Receipt) -> bool:
         """True if a file begins with the bytes of its receipt; the rest is written again."""
         if self._size(name) < receipt["bytes"]:
             return False
@@ -134,9 +144,8 @@ class ExportFolder:
 
         tokens: without padding; padding: tokens that a format may leave out.
         """
-        counts = self.counts.setdefault(
-            split, {"packs": 0, "segments": 0, "tokens": 0, "padding": 0}
-        )
+        names = ("packs", "segments", "tokens", "padding")
+        counts = self.done.counts.setdefault(split, dict.fromkeys(names, 0))
         for batch in batches:
             counts["packs"] += len(batch.packs) - 1
             counts["segments"] += len(batch.bounds) - 1
@@ -149,8 +158,8 @@ class ExportFolder:
         if name not in self._growing:
             path = self.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            size = self._receipts.pop(name)["bytes"] if name in self._receipts else 0
-            self._growing[name] = ExportFile(path, size)
+            begun = self.done.growing.get(name)
+            self._growing[name] = ExportFile(path, int(begun["bytes"]) if begun else 0)
         return self._growing[name]
 
     @contextmanager
@@ -165,7 +174,7 @@ class ExportFolder:
             file.abandon()
             raise
         file.close()
-        self.complete[name] = file.receipt
+        self.done.complete[name] = file.receipt
 
     def write(self, name: str, content: bytes) -> None:
         """Write a small file."""
@@ -177,29 +186,30 @@ class ExportFolder:
         for name in names:
             content = (self.path / name).read_bytes()
             digest = xxhash.xxh3_128(content).hexdigest()
-            self.complete[name] = {"bytes": len(content), "xxh3_128": digest}
+            self.done.complete[name] = {"bytes": len(content), "xxh3_128": digest}
 
     def drop(self, name: str) -> None:
         """Leave out a file that was only needed on the way; it is deleted later."""
         self._growing.pop(name).abandon()
+        self.done.growing.pop(name, None)
         self._unneeded.append(name)
 
     def finish_shard(self) -> None:
         """Record that another shard of the source is finished."""
         for file in self._growing.values():
             file.sync()
-        self.shards += 1
+        self.done.shards += 1
         self.record()
 
     def finish_split(self, split: str) -> None:
         """Close the files of a split, and record that it is finished."""
         for name, file in self._growing.items():
             file.close()
-            self.complete[name] = file.receipt
-        self._growing = {}
-        for folder in {path.parent for path in map(self.path.joinpath, self.complete)}:
+            self.done.complete[name] = file.receipt
+        self._growing, self.done.growing = {}, {}
+        for folder in {path.parent for path in map(self.path.joinpath, self.done.complete)}:
             sync_directory(folder)
-        self.splits.append(split)
+        self.done.splits.append(split)
         self.record()
         while self._unneeded:
             (self.path / self._unneeded.pop()).unlink(missing_ok=True)
@@ -211,13 +221,5 @@ class ExportFolder:
 
     def record(self) -> None:
         """Write progress.json."""
-        growing = {name: file.receipt for name, file in self._growing.items()}
-        progress = {
-            "made_from": self._made_from,
-            "shards": self.shards,
-            "splits": self.splits,
-            "counts": self.counts,
-            "growing": self._receipts | growing,
-            "complete": self.complete,
-        }
-        write_file(self.path / PROGRESS, canonical_json(progress))
+        self.done.growing |= {name: file.receipt for name, file in self._growing.items()}
+        write_file(self.path / PROGRESS, canonical_json(asdict(self.done)))

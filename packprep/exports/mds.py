@@ -44,7 +44,7 @@ class MdsWriter:
             "size_limit": _LIMIT,
             "version": 2,
         }
-        self._shards = sum(name.startswith(f"{split}/shard.") for name in folder.complete)
+        self._shards = sum(name.startswith(f"{split}/shard.") for name in folder.done.complete)
 
     def write_shard(self, number: int, batches: Iterable[PackBatch]) -> None:
         """Write the packs of a shard, as MDS shards of at most 64 MiB."""
@@ -76,14 +76,14 @@ class MdsWriter:
             for part in parts:
                 file.write(part)
         self._shards += 1
-        self._folder.complete[name]["samples"] = len(sizes)
+        self._folder.done.complete[name]["samples"] = len(sizes)
 
     def finish(self) -> None:
         """Write the index."""
         shards = []
         for number in range(self._shards):
             basename = f"shard.{number:05d}.mds"
-            receipt = self._folder.complete[f"{self._split}/{basename}"]
+            receipt = self._folder.done.complete[f"{self._split}/{basename}"]
             raw = {"basename": basename, "bytes": receipt["bytes"], "hashes": {}}
             shards.append(
                 self._config | {"raw_data": raw, "samples": receipt["samples"], "zip_data": None}

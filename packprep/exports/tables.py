@@ -126,7 +126,7 @@ class ArrowWriter:
 
     def finish(self) -> None:
         """Write the files that `load_from_disk` reads."""
-        receipts = [self._folder.complete[f"{self._split}/{name}"] for name in self._names]
+        receipts = [self._folder.done.complete[f"{self._split}/{name}"] for name in self._names]
         fingerprint = digest_of(receipts)
         directory = self._folder.path / self._split
         write_dataset_files(directory, self._names, fingerprint=fingerprint, split=self._split)

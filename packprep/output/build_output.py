@@ -1,6 +1,5 @@
 """The output of a build, wherever it is. `execute.append.GrowingOutput` gets more documents."""
 
-import contextlib
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +11,7 @@ from packprep.output.build_facts import difference
 from packprep.output.directory import target_at
 from packprep.output.staging import BUILD, OUTPUT, SUFFIX
 from packprep.output.target import Target
-from packprep.schemas.canonical import digest_of, parse_json
+from packprep.schemas.canonical import digest_of, read_object
 from packprep.schemas.manifest import Manifest
 from packprep.sources.source import Source
 from packprep.support.errors import ConfigError
@@ -104,10 +103,8 @@ class BuildOutput:
         manifest: the one that `already_built` returned. Returns the manifest of the output.
         """
         self.target.tidy()
-        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            build = parse_json((staging / BUILD).read_bytes())
-            if digest_of(build["inputs"]) == manifest.identity:
-                shutil.rmtree(staging)
+        if digest_of(read_object(staging / BUILD).get("inputs")) == manifest.identity:
+            shutil.rmtree(staging)
         progress.say(f"{self} is this build already: nothing to do")
         return manifest
 

@@ -18,7 +18,7 @@ from packprep.output.staging import (
     task_locks,
 )
 from packprep.output.target import Target
-from packprep.schemas.canonical import parse_json
+from packprep.schemas.canonical import read_object
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.support.errors import InputError
@@ -47,7 +47,7 @@ def build_progress(name: str | Path, work_dir: str | None = None) -> dict[str, A
 
 def _unfinished(output: Target[Manifest]) -> dict[str, Any] | None:
     staging = staging_path(output.path)
-    build = _read(staging / BUILD)
+    build = read_object(staging / BUILD)
     owner = output.holder()
     tasks = _tasks_at_work(staging)
     running = tasks or (owner is not None and owner.alive)
@@ -86,21 +86,19 @@ def _appended(output: Path, new: Path) -> dict[str, Any]:
         facts = {
             "state": "running" if owner is not None and owner.alive else "stopped",
             "stage": "merge",
-            "documents": _documents(part),
+            "documents": part.num_documents,
             "tokens": part.num_tokens,
             "packs": part.num_packs,
         }
-    return facts | {"documents_there": _documents(there), "packs_there": there.num_packs}
-
-
-def _documents(manifest: Manifest) -> int:
-    return sum(source["documents"] for source in manifest.data["sources"])
+    return facts | {"documents_there": there.num_documents, "packs_there": there.num_packs}
 
 
 def _facts(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:
-    files = [facts for path in tokens.glob("unit-*.json") if (facts := _read(path))]
+    files = [facts for path in tokens.glob("unit-*.json") if (facts := read_object(path))]
     shards = [
-        shard for path in (staging / "receipts").glob("*.arrow.json") if (shard := _read(path))
+        shard
+        for path in (staging / "receipts").glob("*.arrow.json")
+        if (shard := read_object(path))
     ]
     windows = [path for path in (staging / "receipts").glob("*.json") if path.name.count(".") == 1]
     packing = (tokens / "files.json").exists()
@@ -127,12 +125,3 @@ def _sum(receipts: list[dict[str, Any]], name: str) -> int:
     """Sum over receipts, without damaged ones, which a build does again."""
     counts = (receipt.get(name) for receipt in receipts)
     return sum(count for count in counts if isinstance(count, int))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read a JSON object; {} if it is missing, as a running build may delete it."""
-    try:
-        loaded = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return loaded if isinstance(loaded, dict) else {}

@@ -32,7 +32,7 @@ from pathlib import Path, PurePosixPath
 from packprep.output.remote_lock import StoreLock, check_proven, store_holder, store_locked
 from packprep.output.staging import NAMES, STORE, SUFFIX
 from packprep.output.target import Publishable, Signed, Target
-from packprep.schemas.canonical import canonical_json, digest_of, parse_json
+from packprep.schemas.canonical import canonical_json, digest_of, parse_json, read_object
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.storage.stores import Store
@@ -263,16 +263,13 @@ def _write_order(path: str) -> tuple[int, str]:
 
 def _token(staging: Path, url: str) -> str:
     """Name of this staging directory's folder in OUT.incomplete; every directory has its own."""
-    path = staging / STORE
-    try:
-        known = parse_json(path.read_bytes())
-        output, token = str(known["output"]), str(known["token"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        output, token = url, secrets.token_hex(8)
-        write_file(path, canonical_json({"output": output, "token": token}))
-    if output != url:
+    known = read_object(staging / STORE)
+    if not {"output", "token"} <= set(known):
+        known = {"output": url, "token": secrets.token_hex(8)}
+        write_file(staging / STORE, canonical_json(known))
+    if known["output"] != url:
         raise ConfigError(
-            f"{staging} is an unfinished build of {output}; choose another --work-dir, or finish "
-            "that build"
+            f"{staging} is an unfinished build of {known['output']}; choose another --work-dir, or "
+            "finish that build"
         )
-    return token
+    return str(known["token"])

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -26,7 +26,7 @@ from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
 from packprep.schemas.index_table import IndexTable
 from packprep.schemas.manifest import NEWEST_VERSION, Manifest, format_version
-from packprep.schemas.report import Report
+from packprep.schemas.report import Report, ReportFiles
 from packprep.schemas.storage.places import Files
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
@@ -123,19 +123,23 @@ def write_report(
     seconds: dict[str, float],
 ) -> Report:
     """report.json, and the same as a dict."""
-    shards = [entry for entry in entries if "packs" in entry]
     of_inputs = make_report(account, files, sources, config)
     report: Report = {
         **of_inputs,
-        "bytes": sum(shard["bytes"] for shard in shards),
-        "shards": len(shards),
+        **figures_of_files(entries),
         "seconds": seconds,
         "tokens_per_second": Sums.of_ledger(of_inputs["tokens"]).tokens_per_second(seconds),
         "peak_memory_bytes": memory.peak(),
-        "sha256": digest_of([entry["sha256"] for entry in entries]),
     }
     write_file(staging / "report.json", canonical_json(report))
     return report
+
+
+def figures_of_files(entries: Sequence[Mapping[str, Any]]) -> ReportFiles:
+    """Figures of a report that depend on the bytes. entries: of the manifest."""
+    sizes = [entry["bytes"] for entry in entries if "packs" in entry]
+    digest = digest_of([entry["sha256"] for entry in entries])
+    return {"bytes": sum(sizes), "shards": len(sizes), "sha256": digest}
 
 
 def sign(

@@ -7,7 +7,7 @@ tokens would be surplus files, or would be deleted with it.
 from pathlib import Path
 
 from packprep.config.build_config import BuildConfig
-from packprep.schemas.canonical import parse_json
+from packprep.schemas.canonical import read_object
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import BUILD
 from packprep.schemas.manifest import read_manifest
@@ -41,15 +41,7 @@ def check_store_place(config: BuildConfig, path: Path | None) -> None:
 def _is_output(folder: Path) -> bool:
     """True for a finished output or export, and for the directory in which one is made."""
     marks = ((BUILD, "inputs"), ("progress.json", "made_from"))
-    return any(_has_key(folder / name, key) for name, key in marks) or _is_finished(folder)
-
-
-def _has_key(path: Path, key: str) -> bool:
-    try:
-        content = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and key in content
+    return any(key in read_object(folder / name) for name, key in marks) or _is_finished(folder)
 
 
 def _is_finished(folder: Path) -> bool:

@@ -346,16 +346,6 @@ def test_an_export_to_a_store_appears_with_export_json(
     assert "it has xxh3_128" in found["train.npy"]
 
 
-def test_a_folder_of_a_store_with_other_files_is_never_touched(bucket: str, tmp_path: Path) -> None:
-    Store(bucket).write("mine/thesis.tex", b"words")
-    with pytest.raises(
-        ConfigError, match=r"mine contains thesis\.tex and is not an export; choose another -o"
-    ):
-        export(GOLDEN / "v1-example", f"{bucket}/mine", "npy", work_dir=str(tmp_path))
-    with pytest.raises(ConfigError, match=r"is a bucket; give a folder in it, such as \w+://"):
-        export(GOLDEN / "v1-example", bucket, "npy")
-
-
 def exported(to: str, tmp_path: Path) -> Path:
     source = GOLDEN / ("v1-example" if to == "megatron" else "v1-rich")
     export(source, str(tmp_path / "out"), to)

@@ -22,8 +22,8 @@ from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.output import remote_lock, sign_off
-from packprep.output.build_output import target_of
 from packprep.output.remote import RECORD, Publication, StoreTarget
+from packprep.output.staging import OUTPUT
 from packprep.schemas import Manifest, RemoteOutput, canonical_json, read_manifest
 from packprep.schemas.storage.stores import Store
 from packprep.support.errors import ConfigError, PackprepError, StoppedError
@@ -57,8 +57,12 @@ class Work:
             self.build(**more)
 
     @property
+    def target(self) -> StoreTarget[Manifest]:
+        return StoreTarget(OUTPUT, self.url, str(self.work_dir), unproven_store=False)
+
+    @property
     def unfinished(self) -> Store:
-        return Store(f"{self.url}.incomplete")
+        return self.target.work
 
     @property
     def left_here(self) -> list[Path]:
@@ -222,8 +226,7 @@ def test_a_build_that_wakes_up_after_another_one_has_published_changes_nothing(
     It had a stale lock, and all its shards in the store.
     """
     work.dies_at(monkeypatch, "create", 3, after=True)
-    output = target_of(work.config())
-    assert isinstance(output, StoreTarget)
+    output = work.target
     record = Publication(**json.loads(output.work.read(RECORD)))
     output.work.delete([RECORD])
     other = work.build(max_length=128, work_dir=str(work.folder / "other"))
@@ -239,8 +242,7 @@ def test_a_build_of_the_same_takes_over_what_another_one_has_begun_to_publish(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work.dies_at(monkeypatch, "create", 3, after=True)  # the lock takes two
-    output = target_of(work.config())
-    assert isinstance(output, StoreTarget)
+    output = work.target
     theirs = output.pending()
     assert theirs is not None
     work.unfinished.delete([RECORD])
@@ -303,8 +305,7 @@ def test_a_build_that_was_passed_over_publishes_nothing(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine slept for minutes while it wrote, and another build began."""
-    output = target_of(work.config())
-    assert isinstance(output, StoreTarget)
+    output = work.target
     real = sign_off.sign
 
     def sleeps(*arguments: Any) -> Any:
