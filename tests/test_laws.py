@@ -72,7 +72,10 @@ def packed(
     policy = tokenizer()
     documents = make_documents(texts, policy, **more)
     plan = plan_window(documents, policy, config.pack_rules(), seed=config.seed)
-    table = checked(plan.packs, ShardLayout.from_config(config, policy))
+    table = checked(
+        plan.packs,
+        ShardLayout.of(config.pack_rules(), config.writing, policy),
+    )
     return plan, plan.packs, documents, policy, table
 
 
@@ -169,7 +172,7 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     trained = [[bits.random() < 0.4 for _ in tokens] for tokens in originals]
     documents = with_columns(plain, trained, as_mask=as_mask)
     plan = plan_window(documents, policy, config.pack_rules(), seed=config.seed)
-    layout = ShardLayout.from_config(config, policy, labelled_columns())
+    layout = ShardLayout.of(config.pack_rules(), config.writing, policy, labelled_columns())
     table = checked(plan.packs, layout)
     # where the pieces of each document begin and end
     pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -252,7 +255,10 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(
     change = max(change, -len(packs))
     written = resized(packs, change, config.order)
     assert len(written) == len(packs) + change
-    checked(written, ShardLayout.from_config(config, policy))
+    checked(
+        written,
+        ShardLayout.of(config.pack_rules(), config.writing, policy),
+    )
     before = sorted(packs.lengths.tolist())
     kept = before[-change:] if change < 0 else sorted(before + [1] * change)
     assert sorted(written.lengths.tolist()) == kept

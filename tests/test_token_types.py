@@ -70,7 +70,7 @@ def content(out: Path) -> dict[str, bytes]:
 def table(options: BuildConfig, documents: Any, carried: Any = ()) -> tuple[pa.Table, ShardLayout]:
     policy = tokenizer(tokens=1 << 10)
     plan = plan_window(documents, policy, options.pack_rules(), seed=options.seed)
-    layout = ShardLayout.from_config(options, policy, carried)
+    layout = ShardLayout.of(options.pack_rules(), options.writing, policy, carried)
     return checked(plan.packs, layout), layout
 
 

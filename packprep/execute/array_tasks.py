@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from packprep.config.build_config import BuildConfig
 from packprep.config.executors import MERGE
+from packprep.config.stages import Command
 from packprep.execute.shares import Shares
 from packprep.output.staging import CLAIMS, at_work, join_path, staging_path
 from packprep.schemas.storage.writing import temporary_name
@@ -28,15 +28,15 @@ _POLL_EVERY = 0.5  # seconds between checks of the work of other tasks
 _SCHEDULERS = "Slurm, Kubernetes (with --num-tasks) or AWS Batch"
 
 
-def array_share(config: BuildConfig, environment: Mapping[str, str]) -> tuple[int, int, str]:
+def array_share(command: Command, environment: Mapping[str, str]) -> tuple[int, int, str]:
     """Index of this task, number of tasks, and the setting that gives the index.
 
     ConfigError if neither the options nor the environment give them.
     """
-    index, total, setting = _from_scheduler(environment, config.num_tasks)
-    if config.task_index is not None:
-        index, setting = int(config.task_index), "--task-index"
-    total = config.num_tasks or total
+    index, total, setting = _from_scheduler(environment, command.num_tasks)
+    if command.task_index is not None:
+        index, setting = int(command.task_index), "--task-index"
+    total = command.num_tasks or total
     if index is None or total is None:
         missing = "--task-index" if index is None else "--num-tasks"
         raise ConfigError(
@@ -109,15 +109,16 @@ def member_path(output: Path) -> Path:
 
 
 @contextmanager
-def without_tasks(output: Path, config: BuildConfig, progress: Progress) -> Iterator[None]:
+def without_tasks(output: Path, task: str | None, progress: Progress) -> Iterator[None]:
     """Make sure that no task is running, for a build that holds its lock.
 
-    The command that signs off waits for tasks; any other build gets ConfigError.
+    The command that signs off waits for tasks; any other build gets ConfigError. task: the one that
+    this command does, None for a whole build.
     """
     joins = join_path(staging_path(output))
     reported = ""
     while by := taken_by(joins) or ", ".join(at_work(output).values()):
-        if config.task_index != MERGE:
+        if task != MERGE:
             raise ConfigError(
                 f"{output} is being built by tasks of an array ({by}); wait until they are done"
             )

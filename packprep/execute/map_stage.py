@@ -148,7 +148,12 @@ class TokenizeAndPack:
         return self._packed(documents, carried_columns(batches[0].schema))
 
     def _packed(self, documents: Documents, carried: tuple[Column, ...]) -> pa.Table:
-        layout = ShardLayout.from_config(self.config, self.tokenizer, carried)
+        layout = ShardLayout.of(
+            self.config.pack_rules(),
+            self.config.writing,
+            self.tokenizer,
+            carried,
+        )
         try:
             plan = plan_window(
                 documents,

@@ -19,6 +19,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.keywords import takes_config
 from packprep.config.mix import as_dicts
+from packprep.config.stages import Command
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
 from packprep.execute.append import open_output
@@ -71,7 +72,7 @@ class Runner:
     """
 
     ahead: Callable[[Job, Progress], None] | None = None
-    share: Callable[[BuildConfig, Mapping[str, str]], tuple[int, int, str]] | None = None
+    share: Callable[[Command, Mapping[str, str]], tuple[int, int, str]] | None = None
 
 
 RUNNERS: Final[Mapping[str, Runner]] = {
@@ -108,17 +109,17 @@ def build(
         tokenizer = _tokenizer(config, progress)
     with (
         locked(path, f"{output} is being built") as dead_holder,
-        without_tasks(path, config, progress),
+        without_tasks(path, config.task_index, progress),
         staged(path) as staging,
         output.held(staging.path),
     ):
         if dead_holder is not None:
             progress.say(f"the last build of {output}, {dead_holder}, was interrupted")
-        loading = threading.Thread(
-            target=_load_datasets, args=(config, output.target.replaces), daemon=True
-        )
-        loading.start()  # while sources are hashed and the engine loads
-        with clock("hash"), _digests_kept(staging, config):
+        if not config.keep_tokens and not output.target.replaces:
+            # Text will probably be read; meanwhile sources are hashed and the engine loads.
+            load = threading.Thread(target=importlib.import_module, args=("datasets",), daemon=True)
+            load.start()
+        with clock("hash"), _digests_kept(staging, config.executor):
             sources = output.wanted(resolve(config, staging.scratch, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
         finished = output.already_built(inputs, config.overwrite, progress)
@@ -132,7 +133,10 @@ def build(
             planner=planner,
         )
         is_signed = staging.claim(
-            _facts(job, inputs), progress, replaces=output.target.replaces, discard=_discard(config)
+            _facts(job, inputs),
+            progress,
+            replaces=output.target.replaces,
+            discard=_discard(config.command),
         )
         if is_signed:
             progress.say(f"{staging.path} is complete: only its last rename was missing")
@@ -143,9 +147,9 @@ def build(
             return output.publish(staging.path, progress)
 
 
-def _discard(config: BuildConfig) -> bool | None:
+def _discard(command: Command) -> bool | None:
     """True if a build deletes what one with other settings left; None if it cannot be asked to."""
-    return None if config.append else config.overwrite
+    return None if command.append else command.overwrite
 
 
 def _store_used(job: Job) -> AbstractContextManager[None]:
@@ -162,15 +166,9 @@ def _store_used(job: Job) -> AbstractContextManager[None]:
     return using(job.tokens, facts)
 
 
-def _load_datasets(config: BuildConfig, replaces: bool) -> None:
-    """Import `datasets`, which takes a third of a second, if text will probably be read."""
-    if not config.keep_tokens and not replaces:
-        importlib.import_module("datasets")
-
-
-def _digests_kept(staging: Staging, config: BuildConfig) -> AbstractContextManager[None]:
+def _digests_kept(staging: Staging, executor: str) -> AbstractContextManager[None]:
     """Keep digests of sources if reading them again is slow, or if other processes need them."""
-    return remembered(staging.path / DIGESTS, local=EXECUTORS[config.executor].many_commands)
+    return remembered(staging.path / DIGESTS, local=EXECUTORS[executor].many_commands)
 
 
 @contextmanager
@@ -206,7 +204,7 @@ def build_share(
         raise ConfigError(
             f"executor {config.executor} has no tasks; call packprep.build, or use executor array"
         )
-    index, total, setting = array_share(config, os.environ)
+    index, total, setting = array_share(config.command, os.environ)
     output = open_output(config)
     path = output.target.path
     tokenizer = _tokenizer(config, progress)
@@ -234,7 +232,7 @@ def build_share(
                     progress,
                     alone=not at_work(path),
                     replaces=output.target.replaces,
-                    discard=_discard(config),
+                    discard=_discard(config.command),
                 )
             if not done:
                 stack.enter_context(locked(member, "a task is running"))

@@ -177,8 +177,10 @@ class Windows:
     @cached_property
     def layout(self) -> ShardLayout:
         """Columns of the shards, some of which only the token files name."""
-        return ShardLayout.from_config(
-            self.job.config,
+        config = self.job.config
+        return ShardLayout.of(
+            config.pack_rules(),
+            config.writing,
             self.job.tokenizer,
             carried_columns(file_schema(self.job.tokens, self.files)),
         )

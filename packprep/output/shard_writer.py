@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.pack_rules import PackRules
+from packprep.config.stages import Writing
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.hashed_file import HashedFile, LateSha256
 from packprep.packing.kernels.gather import copy_compiled
@@ -70,8 +71,8 @@ class ShardLayout:
         )
 
     @staticmethod
-    def from_config(
-        config: BuildConfig, tokenizer: Tokenizer, carried: Sequence[Column] = ()
+    def of(
+        rules: PackRules, writing: Writing, tokenizer: Tokenizer, carried: Sequence[Column] = ()
     ) -> "ShardLayout":
         """Layout of a build's shards.
 
@@ -80,33 +81,32 @@ class ShardLayout:
         ConfigError if the vocabulary is too large for `token_type`.
         carried: columns of the token files other than tokens.
         """
-        padded = config.pad_segment_to_multiple > 1
-        filler = config.packs_multiple_of > 1 and config.remainder == "fill"
-        repeated = config.stride > 0 and not config.train_overlap
-        trees = config.share_prefixes
+        cutting, multiple = rules.cutting, rules.packing.pad_segment_to_multiple
+        padded = multiple > 1
+        filler = writing.packs_multiple_of > 1 and writing.remainder == "fill"
+        repeated = cutting.stride > 0 and not cutting.train_overlap
+        trees = cutting.share_prefixes
         labels = padded or filler or repeated or trees or STANDARD_COLUMNS["labels"] in carried
         names = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
-        chosen = (*config.columns, "tokens", "cu_seqlens", *(["labels"] if labels else []))
-        added = [name for name in needed_columns(config.names) if name not in chosen]
+        chosen = (*writing.columns, "tokens", "cu_seqlens", *(["labels"] if labels else []))
+        added = [name for name in needed_columns(writing.names) if name not in chosen]
         names = [name for name in names if name in (*chosen, *added)]
         names += ["labels"] if "labels" in (*chosen, *added) else []
         names += ["segment_lengths"] if padded else []
         if trees:
             added_names, carried = _tree_columns(carried)
             names += added_names
-        types = columns_of_type(tokenizer.shard_type(config.token_type), config.max_length)
+        types = columns_of_type(tokenizer.shard_type(writing.token_type), cutting.max_length)
         standard = tuple(types[name] for name in names)
         return ShardLayout(
             columns=standard + tuple(column for column in carried if column not in standard),
-            max_length=config.max_length,
+            max_length=cutting.max_length,
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos.id if tokenizer.bos else 0,
             pad_id=tokenizer.pad_id,
-            names=config.names,
+            names=writing.names,
             added=tuple(added),
-            index=columns_of_index(config.cutting, config.pad_segment_to_multiple)
-            if config.materialize == "index"
-            else (),
+            index=columns_of_index(cutting, multiple) if writing.materialize == "index" else (),
         )
 
 

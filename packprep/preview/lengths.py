@@ -210,7 +210,7 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     plain = BuildConfig(
         max_length=config.max_length, columns=config.columns, token_type=config.token_type
     )
-    layout = ShardLayout.from_config(plain, tokenizer)
+    layout = ShardLayout.of(plain.pack_rules(), plain.writing, tokenizer)
     packs = plan_window(documents, tokenizer, plain.pack_rules(), 0).packs
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
         shards = Directory(Path(folder))

@@ -154,8 +154,8 @@ def _plan_group(
             )
             continue
         sums, divided, size = Sums(), 0, 0
-        layout = ShardLayout.from_config(config, tokenizer, carried)
         rules = config.pack_rules()
+        layout = ShardLayout.of(rules, config.writing, tokenizer, carried)
         started = time.perf_counter()
         try:
             changes = _changes(windows, config, tokenizer)

@@ -219,9 +219,9 @@ def test_schedulers_say_which_task_this_is(
     config = BuildConfig(executor="array", **options)
     if isinstance(expected, str):
         with refused(ConfigError, expected):
-            array_share(config, environment)
+            array_share(config.command, environment)
     else:
-        index, total, said = array_share(config, environment)
+        index, total, said = array_share(config.command, environment)
         assert (index, total) == expected
         assert said == ("--task-index" if "task_index" in options else next(iter(environment)))
 

@@ -17,7 +17,7 @@ def packed(texts: list[int], **options: Any) -> tuple[Packs, ShardLayout]:
     config = BuildConfig(**{"max_length": 8, "order": "input", **options})
     policy = tokenizer(bos=False, eos=False)
     plan = plan_window(make_documents(texts, policy), policy, config.pack_rules(), seed=0)
-    return plan.packs, ShardLayout.from_config(config, policy)
+    return plan.packs, ShardLayout.of(config.pack_rules(), config.writing, policy)
 
 
 def test_shards_are_cut_by_bytes_and_together_hold_every_pack() -> None:

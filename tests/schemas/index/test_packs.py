@@ -102,7 +102,7 @@ def test_an_index_gives_the_record_batches_of_a_build(
         columns = labelled_columns()
     documents, rows = window_of(documents, bits.randint(0, len(texts)))
     packs = plan_window(documents, policy, config.pack_rules(), seed=config.seed).packs
-    layout = ShardLayout.from_config(config, policy, columns)
+    layout = ShardLayout.of(config.pack_rules(), config.writing, policy, columns)
     if len(packs) and "labels" in [column.name for column in layout.columns]:
         packs = resized(packs, bits.randint(0, 2), config.order)  # filler packs
     check_equal(packs, rows, layout, copy)
@@ -152,7 +152,11 @@ def documents_of_5_3_and_4() -> Planned:
     config = BuildConfig(max_length=8, order="input", materialize="index", strategy="greedy")
     documents, rows = window_of(make_documents([3, 1, 2], tokenizer()), 2)
     packs = plan_window(documents, tokenizer(), config.pack_rules(), seed=0).packs
-    return packs, rows, ShardLayout.from_config(config, tokenizer())
+    return (
+        packs,
+        rows,
+        ShardLayout.of(config.pack_rules(), config.writing, tokenizer()),
+    )
 
 
 ROWS = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6], [7, 8]]
