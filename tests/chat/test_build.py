@@ -1,6 +1,7 @@
 """Conversations, and prompts with responses, through a whole build: ids, labels, accounts."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,30 @@ def test_pack_dataset_gives_what_build_writes(
     assert kind != "chats" or packed[0]["weight"] == [0.0, 0.5]
 
 
-PAIR = {"pair_columns": ("a", "b"), "overflow": "drop", "messages_column": "auto"}
+PAIR: dict[str, Any] = {"pair_columns": ("a", "b"), "overflow": "drop"}
+PAIR |= {"messages_column": "auto"}
+
+
+def test_sides_of_pairs_are_trained_as_conversations_or_as_responses_to_a_prompt(
+    tmp_path: Path, tokenizer: str, bare: str
+) -> None:
+    other = [CHATS[0][0], {"role": "assistant", "content": "no"}]
+    rows: list[Any] = [{"a": CHATS[0], "b": other}, {"a": CHATS[0], "b": CHATS[2]}]
+    out = built(tmp_path, tokenizer, rows, **PAIR)
+    assert report_of(out)["documents"]["dropped"] == {"few_loss_tokens": 1}  # without an answer
+    prompt, good, bad = map(text_ids, ("The cat ", "sat", "<s>"))
+    rows = [{"q": "The cat ", "a": "sat", "b": "<s>"}]
+    prompted = {"response_column": None, "messages_column": None}
+    whole = built(tmp_path, bare, rows, "prompted", **PROMPTED | PAIR | prompted)
+    untrained = [-100] * (1 + len(prompt))
+    answers = (([0, *prompt, *each, 1], [*untrained, *each, 1]) for each in (good, bad))
+    for path, sides in ((out, [by_hand(CHATS[0]), by_hand(other)]), (whole, [*answers])):
+        [pack] = PackedShards(path, verify=True)
+        assert pack.labels is not None
+        for side, (first, last) in zip(sides, pairwise(pack.cu_seqlens.tolist()), strict=True):
+            assert (pack.tokens[first:last].tolist(), pack.labels[first:last].tolist()) == side
+
+
 NO_TEMPLATE = "no chat template; give one with --chat-template FILE"
 TWO_ASKED = [{"q": [{"role": "user", "content": text} for text in "ab"], "a": "c"}]
 

@@ -42,6 +42,9 @@ COMPOSED = {
     "begins": chatml("{% if m.content.startswith(('a', ' ')) %}A{% endif %}{{ m.content }}"),
     "compared": chatml("{% if m.content == messages[0].content %}same{% endif %}{{ m.content }}"),
     "ordered": chatml("{% if m.content < 'b' %}a{% endif %}{{ m.content }}"),
+    "compared with no text": chatml(
+        "{{ 'one' if m.content == 1 }}{{ m.content if m.content != 1 }}"
+    ),
     "compared messages": chatml("{% if m == messages[-1] %}last{% endif %}{{ m.content }}"),
     "namespace": "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t + m.role "
     "+ m.content + '<|im_end|>' %}{% endfor %}{{ ns.t }}",
@@ -171,11 +174,13 @@ def test_what_reads_texts_in_other_ways_refuses_the_trace() -> None:
 
 
 def test_texts_that_could_exceed_a_bound_of_the_sandbox_are_rendered() -> None:
-    source = "{% for m in messages %}{{ m.content }}{% set x = m.content + m.content %}{% endfor %}"
+    source = (
+        "{{ messages[0].content }}{% set a = messages[0].content + 'four' %}{% set x = a + a %}"
+    )
     template = of_source(source)
     trace = trace_of(template, ["user"], ["a"])
     assert trace is not None
-    text = "a" * (MAX_SIZE // 2)
+    text = "a" * (MAX_SIZE // 2 - 4)
     assert trace.compose([text]) == text == template.render(conversation(["user"], [text]))
     assert trace.compose([text + "a"]) is None
     with pytest.raises(RenderError, match="the template makes a value of more than"):
@@ -218,9 +223,12 @@ def test_composed_rows_equal_rendered_rows(name: str, data: st.DataObject) -> No
     often = st.sampled_from(["a", "hello", "b b", " c\n", "de"])
     row = st.tuples(*[often | often | TEXTS for _ in roles])
     rows = data.draw(st.lists(row, min_size=6, max_size=12))
+    rows += [(text,) * len(roles) for text in ("a", "", "b", " ", "c", "")]
     messages = [conversation(roles, [*texts]).messages for texts in rows]
     composing = TurnFinder(TEMPLATES[name], SPECIALS, **options)
-    expected = rendered_by(never_composing(TEMPLATES[name], **options), messages)
+    expected = [  # each row by itself, with nothing kept of others
+        rendered_by(never_composing(TEMPLATES[name], **options), [row])[0] for row in messages
+    ]
     if name != "random":
         assert rendered_by(composing, messages) == expected
         assert rendered_by(composing, messages[::-1]) == expected[::-1]

@@ -100,6 +100,21 @@ def test_answers_to_a_prompt_share_it_and_every_row_is_there(tmp_path: Path) -> 
     assert " ".join(map(str, rows[number]["ids"][1:20])) in " ".join(shown.out.split())
 
 
+def test_rows_share_no_token_that_they_train_with_different_labels(tmp_path: Path) -> None:
+    rows = answers(3)
+    for number, row in enumerate(rows):
+        row["labels"] = [-100] * 5 + [(token + number % 2) % 100 for token in row["ids"][5:]]
+    output = build_ids(tmp_path, [rows], labels_column="labels")
+    found = dict[int, list[int]]()
+    for batch in PackedLoader(PackedShards(output), packs_per_batch=1, trees=True):
+        plain = batch.unshared()
+        spans = pairwise(plain.cu_seqlens.tolist())
+        for number, (first, last) in zip(plain.document_ids.tolist(), spans, strict=True):
+            found[number] = plain.labels[first:last].tolist()
+    assert found == {number: row["labels"] for number, row in enumerate(rows)}
+    assert read_report(output)["tokens"]["shared"] > 0
+
+
 @pytest.mark.parametrize("options", [{"holdout": 0.3}, {"epochs": 2, "repack": True}])
 def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str, Any]) -> None:
     rows = answers(30)

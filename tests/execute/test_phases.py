@@ -105,6 +105,10 @@ def test_earlier_phases_keep_their_bytes_when_the_last_one_changes(
             "phase 0 has 1 packs of train; its shards add up to",
         ),
         (
+            lambda data: data["phases"][2].update(tokens=-1),
+            "phase 2 has tokens = -1; expected 0 to",
+        ),
+        (
             lambda data: data["phases"][2].update(max_length=64),
             "has max_length 128; the longest of its phases is 64",
         ),

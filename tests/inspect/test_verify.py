@@ -215,7 +215,9 @@ def test_a_wrong_value_under_right_digests_is_named_with_file_pack_and_segment(
     assert has(said := found(out), place, message), said
 
 
-def test_a_document_that_is_lost_is_counted_and_its_row_is_named(out: Path) -> None:
+def test_a_document_that_is_lost_is_counted_and_its_row_is_named(
+    out: Path, zoo: Zoo, tmp_path: Path
+) -> None:
     number, segment, begin, end = whole_document(packs_of(out))
     document = packs_of(out)[number]["document_ids"][segment]
 
@@ -235,6 +237,8 @@ def test_a_document_that_is_lost_is_counted_and_its_row_is_named(out: Path) -> N
     assert f"documents here, {119 - len(empty)} in the shards" in said
     lost = f"1 of the {len(rows)} rows that are in no pack are lost: row "
     assert lost + ", ".join(map(str, rows[:10])) in said
+    merge([zoo["text"], out], tmp_path / "both")  # as rows of its second source
+    assert lost + ", ".join(map(str, rows[:10])) in "".join(found(tmp_path / "both"))
 
 
 @pytest.mark.parametrize(

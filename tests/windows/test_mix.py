@@ -1,5 +1,6 @@
 """Mixes: shares, windows and the account for token files made here."""
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -138,6 +139,11 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
         except InputError as error:
             assert "has no tokens to mix" in str(error)
             return
+        for note in mix.notes():
+            if limited := re.search(r"as (\d)\.jsonl allows: its [\d,]+ tokens (\S+)", note):
+                table: Any = options.sources[int(limited[1])]
+                epochs = table.get("max_epochs", 1)
+                assert limited[2] == ("once;" if epochs == 1 else f"{epochs:g}")
         everything = read_documents(Path(folder), token_files(Path(folder), units))
         longest = int(packed_tokens(everything, POLICY, options.pack_rules()).max(initial=0))
         totals, by_phase, packed = played(mix, options)

@@ -76,6 +76,7 @@ def test_ls_has_a_line_for_each_entry(here: Path) -> None:
 def test_verify_prints_a_sentence_for_each_damaged_file_and_exits_1(here: Path) -> None:
     sound = store("verify store")
     assert (sound.code, sound.out[:11], sound.out[-11:]) == (0, "2 entries, ", " kB: sound\n")
+    assert (store("verify store --json").code, as_json("verify store")["sound"]) == (0, True)
     for path in Path("store").glob("*/unit-000000-000.arrow"):
         path.unlink()
     damaged = store("verify store")

@@ -154,6 +154,7 @@ ONE = {"tokens": [[1]]}
 CUT: dict[str, Any] = {"max_tokens": 7, "cp_size": 2, "cp_layout": "zigzag", "labels": "shifted"}
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ({"tokens": [[1, 2], [1] * 9310]}, {"max_tokens": 8192}, "sample 1 has 9,310 .* is 8,192; cut"),
+    ({"tokens": [[1] * 8, [1] * 9]}, {}, "sample 1 has 9 tokens and max_tokens is 8"),
     ({"tokens": [[1] * 7]}, CUT, "sample 0 has 7 tokens, a multiple of 4 in a pack, and .* is 7;"),
     (
         TWO | {"advantages": [[0.5, 0.5], [0.5]]},

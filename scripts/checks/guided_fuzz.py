@@ -19,7 +19,7 @@ from random import Random
 
 import click
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "fuzz"
 NAMES = (
     *("json", "csv", "text", "gzip", "zstd", "parquet", "arrow", "tokens", "messages", "template"),
@@ -60,7 +60,7 @@ def _run(name: str, seconds: float) -> int:
         command = ["--target", name, "--seconds", str(seconds - used)]
         with (folder.parent / f"{name}.log").open("ab") as log:
             subprocess.run(
-                [sys.executable, "-m", __spec__.name, *command],
+                [sys.executable, __file__, *command],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
@@ -90,9 +90,8 @@ def _fuzz(name: str, seconds: float) -> None:
     count.write_text("0")
     with atheris.instrument_imports(include=_COUNTED, exclude=_COMPILED):
         from tests.faults.fuzz import try_target
-
-        from .inputs import INPUTS
-        from .outputs import OUTPUTS
+        from tests.faults.guided.inputs import INPUTS
+        from tests.faults.guided.outputs import OUTPUTS
     target = (INPUTS | OUTPUTS)[name]
     # On a disk in memory, where there is one.
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None
