@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from packprep.loaders import check_trl, to_trl
+from packprep.loaders import check_trl, to_hf, to_trl
 from tests.helpers.torch_models import skip_without
 
 skip_without("torch", "transformers", "trl", "accelerate")
 
+from torch.utils.data import SequentialSampler  # noqa: E402
 from transformers import Trainer, TrainingArguments  # noqa: E402
 
 from tests.helpers.recipes import (  # noqa: E402
@@ -73,6 +74,26 @@ def rows_of(lengths: list[list[int]]) -> Any:
     places = [[place for length in row for place in range(length)] for row in lengths]
     columns = {"input_ids": ids, "labels": ids, "position_ids": places, "seq_lengths": lengths}
     return Dataset.from_dict(columns)
+
+
+class InOrder(Trainer):  # type: ignore[misc, unused-ignore]
+    """As docs/phases.md shows it for transformers 4."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return SequentialSampler(self.train_dataset)
+
+
+@pytest.mark.parametrize("way", ["setting", "sampler", "default"])
+def test_rows_of_phases_are_trained_in_their_order(way: str, tmp_path: Path) -> None:
+    lengths = [[number, 3] for number in range(4, 44)]
+    settings = SETTINGS | {"per_device_train_batch_size": 1, "remove_unused_columns": False}
+    settings |= {"train_sampling_strategy": "sequential"} if way == "setting" else {}
+    options = {"train_dataset": rows_of(lengths), "data_collator": to_hf}
+    trainer = (InOrder if way == "sampler" else Trainer)(
+        llama(), TrainingArguments(str(tmp_path), **settings), **options
+    )
+    sizes = [batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader()]
+    assert (sizes == [sum(row) for row in lengths]) == (way != "default")
 
 
 def step_of(trainer: Any, rows: Any, folder: Path, **settings: Any) -> None:
