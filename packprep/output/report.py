@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from packprep.chat.turn_counts import TurnCounts
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Parsing, Reading
 from packprep.packing.account import Sums
 from packprep.packing.figures import epoch_figures, figures_of, terms
 from packprep.schemas.report import (
@@ -167,20 +167,29 @@ def _packs_of(window: ReportWindow, max_length: int) -> Sums:
 
 
 def make_report(
-    account: Account, files: "Sequence[TokenFile]", sources: "Sequence[Source]", config: BuildConfig
+    account: Account,
+    files: "Sequence[TokenFile]",
+    sources: "Sequence[Source]",
+    reading: Reading,
+    parsing: Parsing,
+    max_length: int,
+    ranks: int,
 ) -> InputReport:
-    """Part of report.json that follows from the inputs; `write_report` adds the other keys."""
-    by_source = [_of_source([number], files, account, config) for number in range(len(sources))]
+    """Part of report.json that follows from the inputs; `write_report` adds the other keys.
+
+    ranks: that share a step, for the straggler.
+    """
+    by_source = [_of_source([number], files, account, parsing) for number in range(len(sources))]
     labels = {
         number: {"label": entry.label}
-        for number, entry in enumerate(config.entries())
-        if "label" in _table(config.sources[number])
+        for number, entry in enumerate(reading.entries())
+        if "label" in _table(reading.sources[number])
     }
     report: InputReport = {
         "report_version": 1,
         "documents": cast("DocumentCounts", summed([table["documents"] for table in by_source])),
-        **figures_of(account.total(config.max_length)),  # type: ignore[typeddict-item]  # no mix
-        "straggler_ranks": config.balance_ranks,
+        **figures_of(account.total(max_length)),  # type: ignore[typeddict-item]  # no mix
+        "straggler_ranks": ranks,
         "documents_per_pack": percentiles(account.segments_per_pack),
         "splits": _splits(account.windows),
         "windows": account.windows,
@@ -190,19 +199,19 @@ def make_report(
         ],
     }
     if account.epochs:
-        report["epochs"] = account.by_epoch(config.max_length)
+        report["epochs"] = account.by_epoch(max_length)
     if account.mix is not None:
-        report["mix"] = _of_mix(account.mix, files, account, config)
+        report["mix"] = _of_mix(account.mix, files, account, parsing)
         if account.phases:
             sources_of_mix = account.mix["sources"]
             report["phases"] = [_of_phase(phase, sources_of_mix) for phase in account.phases]
     if account.groups_apart is not None:
         groups, rows = account.groups_apart
         report["groups_apart"] = {"groups": groups, "rows": rows}
-    if config.splits_rows:
+    if parsing.splits_rows:
         rows = sum(part.rows for file in files for part in file.parts)
         report["turns"] = _turns(rows, [each for file in files for each in file.turns.values()])
-    if config.chats:
+    if parsing.chats:
         counts = [count for file in files for count in file.left_out.items()]
         report["left_out"] = _left_out([count for _, count in counts])
         if counts:
@@ -235,7 +244,7 @@ def _of_source(
     numbers: Sequence[int],
     files: "Sequence[TokenFile]",
     counted: Account,
-    config: BuildConfig,
+    parsing: Parsing,
 ) -> SourceAccount:
     """Account of one input file, or of several together. counted: sums by input file."""
     sums = Sums.total(counted.sources[number] for number in numbers)
@@ -262,12 +271,12 @@ def _of_source(
         "bos_rate": sums.bos_rate,
         "eos_rate": sums.eos_rate,
     }
-    if config.chats:
+    if parsing.chats:
         keys = set(map(str, numbers))
         account["left_out"] = _left_out(
             [count for file in files for key, count in file.left_out.items() if key in keys]
         )
-    if config.splits_rows:
+    if parsing.splits_rows:
         account["turns"] = _turns(rows, turns)
     return account
 
@@ -296,7 +305,7 @@ def _of_mix(
     requested: Mapping[str, Any],
     files: "Sequence[TokenFile]",
     counted: Account,
-    config: BuildConfig,
+    parsing: Parsing,
 ) -> ReportMix:
     """Requested and achieved shares of each source of a mix.
 
@@ -322,7 +331,7 @@ def _of_mix(
                     "documents": source_sums.repeated_documents,
                     "tokens": source_sums.repeated_tokens,
                 },
-                "account": _of_source(source["files"], files, counted, config),
+                "account": _of_source(source["files"], files, counted, parsing),
             }
         )
     return {"limited_by": requested["limited_by"], "sources": sources}

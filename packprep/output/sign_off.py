@@ -123,7 +123,8 @@ def write_report(
     seconds: dict[str, float],
 ) -> Report:
     """report.json, and the same as a dict."""
-    of_inputs = make_report(account, files, sources, config)
+    stages, ranks = (config.reading, config.parsing), config.balance_ranks
+    of_inputs = make_report(account, files, sources, *stages, config.max_length, ranks)
     report: Report = {
         **of_inputs,
         **figures_of_files(entries),

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
-from packprep.config.mix import targets
+from packprep.config.mix import Entry, targets
+from packprep.config.phases import Phase
+from packprep.config.stages import Reading
 from packprep.support.arrays import Bools, Int32, Int64
 from packprep.windows.phase_sizes import largest_total, uses
 
@@ -34,9 +35,7 @@ class SampledDocuments:
         """Tokens of all copies but the first."""
         return float((np.maximum(copies - 1, 0) * self.length * self.scale).sum())
 
-    def of_mix(
-        self, kept: Int64, config: BuildConfig
-    ) -> tuple[dict[str, dict[str, float]], Copies]:
+    def of_mix(self, kept: Int64, config: Reading) -> tuple[dict[str, dict[str, float]], Copies]:
         """Training tokens that a mix draws from each source, with their share and epochs.
 
         kept: tokens in packs of each document, [documents].
@@ -64,12 +63,13 @@ class SampledDocuments:
         reduced = np.where(self.validation, max(1.0, *epochs), 1.0)
         return table, epochs[self.entry] / reduced * (kept > 0)
 
-    def of_phases(self, sizes: Sequence[Int64], config: BuildConfig) -> tuple[list[int], Copies]:
+    def of_phases(
+        self, sizes: Sequence[Int64], phases: Sequence[Phase], entries: Sequence[Entry]
+    ) -> tuple[list[int], Copies]:
         """Training tokens of each phase, and the copies that all phases take of each document.
 
         sizes: for each phase, tokens in packs of each document, 0 of those held out.
         """
-        phases = config.phase_list()
         kinds = sum((size > 0).astype(np.int64) << bit for bit, size in enumerate(sizes))
         keys, class_of = np.unique(np.stack([self.entry, kinds]), axis=1, return_inverse=True)
         table: dict[tuple[int, int], list[int]] = {}
@@ -77,7 +77,7 @@ class SampledDocuments:
             members = class_of.ravel() == number
             tokens = [float((size * self.scale)[members].sum()) for size in sizes]
             table[source, kind] = [*map(round, tokens)]
-        most = [entry.max_epochs for entry in config.entries()]
+        most = [entry.max_epochs for entry in entries]
         amounts = [phase.tokens for phase in phases if phase.tokens is not None]
         if len(amounts) < len(phases):
             total, _ = largest_total(phases, most, table)

@@ -35,6 +35,7 @@ from packprep.sources.reading import row_shape
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices
+from packprep.support.arrays import Bools
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
@@ -74,7 +75,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
     check_local(config)
     check_store_place(config, target_of(config).path if config.output else None)
     tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
-    engine = sample_engine(tokenizer, config)
+    engine = sample_engine(tokenizer, config.parsing, config.tokenizing)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config, scratch)
@@ -214,7 +215,7 @@ def _prediction(
     scale = total["tokens"] / tokens if tokens else 1.0
     mix: dict[str, dict[str, float]] = {}
     plans, repeated = [(replace(config, num_packs=None), scale)], 0.0
-    drawn = _sampled(samples, sources, documents, config)
+    drawn = _sampled(samples, sources, documents, held_out(documents, config.holdout, config.seed))
     if config.phases:
         plans, repeated = _phases(drawn, documents, sources, tokenizer, config)
     elif config.is_mix:
@@ -284,7 +285,7 @@ def _phases(
     """
     configs = [config.in_phase(phase) for phase in config.phase_list()]
     sizes = [_kept(documents, sources, tokenizer, each) * ~drawn.validation for each in configs]
-    tokens, copies = drawn.of_phases(sizes, config)
+    tokens, copies = drawn.of_phases(sizes, config.phase_list(), config.entries())
     plans = [
         (replace(each, num_packs=None), amount / (int(size.sum()) or 1))
         for each, amount, size in zip(configs, tokens, sizes, strict=True)
@@ -293,7 +294,7 @@ def _phases(
 
 
 def _sampled(
-    samples: list[_Sample], sources: list[Source], documents: Documents, config: BuildConfig
+    samples: list[_Sample], sources: list[Source], documents: Documents, validation: Bools
 ) -> SampledDocuments:
     missing = len(sources) - len(samples)  # sources that a limit leaves out
     scales = np.array([*(sample.scale for sample in samples), *[1.0] * missing])
@@ -301,7 +302,7 @@ def _sampled(
         length=documents.length,
         entry=np.array([source.entry for source in sources])[documents.source],
         scale=scales[documents.source],
-        validation=held_out(documents, config.holdout, config.seed),
+        validation=validation,
     )
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Parsing, Tokenizing, Writing
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout, write_shard
@@ -67,14 +68,16 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
     files = files_at(names[0]) if len(names) == 1 else None
     path = files.directory if files is not None else None
     if path is not None and path.suffix == ".npy":
-        yield sampled(lengths_of_array(path, config), config, share)
+        lengths = lengths_of_array(path, config.parsing, config.holdout, config.seed)
     elif files is not None and files.find(MANIFEST) is not None:
-        yield sampled(lengths_of_output(finished_output(names[0]), config), config, share)
+        lengths = lengths_of_output(finished_output(names[0]), config.parsing)
     elif path is not None and (store := find_store(path)) is not None:
-        yield sampled(lengths_of_store(store, config), config, share)
+        lengths = lengths_of_store(store, config)
     else:
         with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
             yield _text(config, share, Path(folder), progress)
+        return
+    yield sampled(lengths, share, config.seed, trees=config.share_prefixes)
 
 
 def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) -> Lengths:
@@ -91,18 +94,19 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     )
     if store is not None and stored(store) is not None:
         progress.say(f"tokens reused from {store}: no text was read")
-        return sampled(lengths_of_store(store, config), config, share)
+        lengths = lengths_of_store(store, config)
+        return sampled(lengths, share, config.seed, trees=config.share_prefixes)
     if store is not None and share < 1:
         raise ConfigError(
             "a token store holds the tokens of all documents; omit --sample or --keep-tokens"
         )
-    engine = sample_engine(tokenizer, config)
+    engine = sample_engine(tokenizer, config.parsing, config.tokenizing)
     for note in engine.notes if engine is not None else ():
         progress.say(note)
     plain = all(source.is_plain for source in sources)
     total = sum(source.bytes for source in sources) / 1e6 if plain else None
     shape = row_shape(sources, config, scratch, tokenizer)
-    reader = _Reader(read_slices(sources, config, scratch, shape=shape), config, share)
+    reader = _Reader(read_slices(sources, config, scratch, shape=shape), config.seed, share)
     limited = config
     if config.max_tokens is not None:
         limited = replace(config, max_tokens=math.ceil(config.max_tokens * share))
@@ -135,12 +139,17 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     )
 
 
-def sample_engine(tokenizer: Tokenizer, config: BuildConfig) -> EngineChoice | None:
+def sample_engine(
+    tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing
+) -> EngineChoice | None:
     """The engine that tokenizes a sample; None if rows are token ids."""
-    if config.input_ids_column is not None:
+    if parsing.input_ids_column is not None:
         return None
     return choose_engine(
-        config.engine, tokenizer.json, parse_special_tokens=config.parses_special_tokens, sample=[]
+        tokenizing.engine,
+        tokenizer.json,
+        parse_special_tokens=parsing.parses_special_tokens,
+        sample=[],
     )
 
 
@@ -150,9 +159,9 @@ class _Reader:
     text_bytes: text of all documents. seconds: time to read it.
     """
 
-    def __init__(self, slices: Iterator[Slice], config: BuildConfig, share: float) -> None:
+    def __init__(self, slices: Iterator[Slice], seed: int, share: float) -> None:
         self._all = slices
-        self._key = stream(config.seed, Purpose.PLAN_TEXT)
+        self._key = stream(seed, Purpose.PLAN_TEXT)
         self._share = share
         self.text_bytes = 0
         self.seconds = 0.0
@@ -189,7 +198,7 @@ def _thinned(piece: Slice, key: np.uint64, share: float) -> Slice:
     )
 
 
-def write_rate(lengths: Lengths, config: BuildConfig) -> float:
+def write_rate(lengths: Lengths, max_length: int, writing: Writing) -> float:
     """Bytes per second of writing a shard, measured on packs of the first documents.
 
     They are gathered, checked, hashed and synced, into the folder for temporary files. Their tokens
@@ -208,7 +217,7 @@ def write_rate(lengths: Lengths, config: BuildConfig) -> float:
     )
     tokenizer = replace(lengths.tokenizer, bos=None, eos=None, pad_id=0)
     plain = BuildConfig(
-        max_length=config.max_length, columns=config.columns, token_type=config.token_type
+        max_length=max_length, columns=writing.columns, token_type=writing.token_type
     )
     layout = ShardLayout.of(plain.pack_rules(), plain.writing, tokenizer)
     packs = plan_window(documents, tokenizer, plain.pack_rules(), 0).packs

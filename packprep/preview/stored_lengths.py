@@ -10,6 +10,7 @@ import numpy as np
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.config.option import COLUMN_CHOICE
+from packprep.config.stages import Parsing
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
@@ -72,7 +73,7 @@ class Lengths:
         return max((int(length.max()) for length in lengths if len(length)), default=0)
 
 
-def lengths_of_array(path: Path, config: BuildConfig) -> Lengths:
+def lengths_of_array(path: Path, parsing: Parsing, holdout: float, seed: int) -> Lengths:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except _UNREADABLE as error:
@@ -93,22 +94,22 @@ def lengths_of_array(path: Path, config: BuildConfig) -> Lengths:
         raise InputError(
             f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1"
         )
-    _refuse_groups(path, config)
+    _refuse_groups(path, parsing)
     window = of_lengths("train", 0, values.astype(np.int32))
     return Lengths(
-        origin=redacted(str(path)), windows=_splits([window], config), tokenizer=_policy({})
+        origin=redacted(str(path)), windows=_splits([window], holdout, seed), tokenizer=_policy({})
     )
 
 
-def _refuse_groups(path: Output, config: BuildConfig) -> None:
+def _refuse_groups(path: Output, config: Parsing) -> None:
     if config.group_column is not None:
         raise ConfigError(
             f"group_column needs a column, but {path} holds lengths only; plan the sources instead"
         )
 
 
-def lengths_of_output(path: Output, config: BuildConfig) -> Lengths:
-    _refuse_groups(path, config)
+def lengths_of_output(path: Output, parsing: Parsing) -> Lengths:
+    _refuse_groups(path, parsing)
     manifest = read_manifest(path)
     if manifest.has_trees:
         raise ConfigError(
@@ -183,17 +184,17 @@ def of_files(
     carried = carried_columns(schema)
     return Lengths(
         origin=redacted(origin),
-        windows=_splits(windows, config),
+        windows=_splits(windows, config.holdout, config.seed),
         tokenizer=tokenizer,
         carried=carried,
     )
 
 
-def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[WindowDocuments]:
+def _splits(windows: Sequence[WindowDocuments], holdout: float, seed: int) -> list[WindowDocuments]:
     """Windows of each split, in the order of a build."""
-    if not config.holdout:
+    if not holdout:
         return list(windows)
-    masks = [held_out(window.documents, config.holdout, config.seed) for window in windows]
+    masks = [held_out(window.documents, holdout, seed) for window in windows]
     train = [window.take(~out) for window, out in zip(windows, masks, strict=True)]
     return train + [
         replace(window.take(out), split="validation")
@@ -201,18 +202,18 @@ def _splits(windows: Sequence[WindowDocuments], config: BuildConfig) -> list[Win
     ]
 
 
-def sampled(lengths: Lengths, config: BuildConfig, share: float) -> Lengths:
-    """Draw a share of the documents. The sample is scaled by tokens, as their total is known."""
+def sampled(lengths: Lengths, share: float, seed: int, *, trees: bool) -> Lengths:
+    """Draw a share of the documents. The sample is scaled by tokens, as their total is known.
+
+    trees: draw all rows that may share prefixes, or none of them.
+    """
     if share == 1:
         return lengths
     windows = [
         window.take(
             drawn(
-                stream(config.seed, Purpose.PLAN_LENGTHS, number),
-                # All rows that may share prefixes, or none of them.
-                sharing_groups(window.documents)
-                if config.share_prefixes
-                else np.arange(len(window.documents)),
+                stream(seed, Purpose.PLAN_LENGTHS, number),
+                sharing_groups(window.documents) if trees else np.arange(len(window.documents)),
                 share,
             )
         )

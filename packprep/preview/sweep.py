@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Cutting
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout
 from packprep.packing.account import Sums
@@ -126,7 +127,7 @@ def sweep_configs(
     return [rows[number] for number in range(len(configs))]
 
 
-def _cut_key(config: BuildConfig) -> tuple[int, str, bool]:
+def _cut_key(config: Cutting) -> tuple[int, str, bool]:
     """Key of the segments: configs with equal keys cut documents in the same way."""
     return config.max_length, config.overflow, config.strategy == "wrapped"
 
@@ -184,7 +185,7 @@ def _plan_group(
         yield row_of(config, sums, divided, size, time.perf_counter() - started)
 
 
-def _named(config: BuildConfig) -> dict[str, Any]:
+def _named(config: Cutting) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("max_length", "strategy", "overflow")}
 
 
@@ -212,7 +213,7 @@ def _changes(
     return changes
 
 
-def row_of(config: BuildConfig, sums: Sums, cut: int, size: int, seconds: float = 0.0) -> Row:
+def row_of(config: Cutting, sums: Sums, cut: int, size: int, seconds: float = 0.0) -> Row:
     """Row of the sums of all windows. cut: see `documents_cut`. size: bytes of the shards."""
     return Row(
         **_named(config),

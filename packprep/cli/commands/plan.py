@@ -144,7 +144,7 @@ def command(
                 scale=measured.scale,
                 report=lambda done, total: progress.advance("plan", done, total, "plans"),
             )
-        rate = write_rate(measured, base)
+        rate = write_rate(measured, base.max_length, base.writing)
     if all(row.problem for row in rows):
         raise ConfigError(
             f"nothing can be planned: {rows[0].problem}; choose another --overflow or --strategy"
