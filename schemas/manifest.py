@@ -5,7 +5,7 @@ for equal builds on any machine. `run`: facts of this build (versions, seconds, 
 digest of the other two.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from .canonical import digest_of, parse_canonical
 from .columns import STANDARD_COLUMNS, Column
 from .errors import FormatError
-from .files import MANIFEST, check_path, check_split, shard_name
+from .files import MANIFEST, shard_name
+from .form import form_fault
 from .index_table import IndexTable, parse_index
 from .ledger import check_ledger
 from .names import Names, packprep_columns, spelling_of
@@ -23,8 +24,6 @@ FORMAT_VERSION = 1
 """Version of outputs whose segments are documents, or pieces of them."""
 NEWEST_VERSION = 2
 """The highest version that is read: of outputs with trees, and of indexes."""
-
-_FILE = ("path", "bytes", "sha256")
 
 
 def format_version(columns: Iterable[str]) -> int:
@@ -280,46 +279,38 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
             f"{where} has sha256 {value['sha256']!r} but its content gives {digest!r}; restore the "
             "file"
         )
-    _check(value["data"], value["run"], where)
+    _check(value, where)
     return Manifest(data=value["data"], run=value["run"], sha256=digest)
 
 
-def _check(data: Any, run: Any, where: str) -> None:
-    """Check everything that a reader relies on.
+def _check(value: Any, where: str) -> None:
+    """Check everything that a reader relies on: the form by the JSON Schema, then the meaning.
 
     The version is checked first, because a newer format may have changed everything else.
     """
-    version = _field(data, "format_version", int, where)
-    if version > NEWEST_VERSION:
+    data, run = value["data"], value["run"]
+    version = data.get("format_version") if isinstance(data, dict) else None
+    if type(version) is int and version > NEWEST_VERSION:
         raise FormatError(
             f"{where} has format version {version}; this packprep reads up to {NEWEST_VERSION}; "
             "install a newer packprep"
         )
-    if version < 1:
-        raise FormatError(f"{where} has format version {version}; expected 1 to {NEWEST_VERSION}")
-    inputs = _field(data, "inputs", dict, where)
-    if (identity := digest_of(inputs)) != data.get("identity"):
+    if fault := form_fault(value, "manifest"):
+        raise FormatError(f"{where} is not a manifest of packprep: {fault}; restore the file")
+    if (identity := digest_of(data["inputs"])) != data["identity"]:
         raise FormatError(
-            f"{where} has identity {data.get('identity')!r}; its inputs give {identity!r}"
+            f"{where} has identity {data['identity']!r}; its inputs give {identity!r}"
         )
-    columns = [_column(value, where) for value in _field(data, "columns", list, where)]
+    columns = [_column(value) for value in data["columns"]]
     packprep_columns(columns, where)
-    added = data.get("added", [])
-    names = [column.name for column in columns]
-    if not isinstance(added, list) or any(name not in names for name in added):
+    added, names = data.get("added", []), [column.name for column in columns]
+    if not set(added) <= set(names):
         raise FormatError(f"{where} has added = {added!r}; expected names of its columns")
-    for key in ("max_length", "vocab_size"):
-        if _field(data, key, int, where) < 1:
-            raise FormatError(f"{where} has {key} {data[key]}; expected 1 or more")
-    for source in _field(data, "sources", list, where):
-        _counts(source, ("bytes", "first_document", "documents"), f"{where} sources")
-        _digest(source, f"{where} sources")
     _check_files(data, run, where)
     if "index" in data:
         shards = sum(file["path"].endswith(".arrow") for file in data["files"])
-        parse_index(_field(data, "index", dict, where), shards, where)
-        _check_stores(run, where)
-    check_ledger(_field(data, "ledger", dict, where), f"{where} ledger")
+        parse_index(data["index"], shards, where)
+    check_ledger(data["ledger"], f"{where} ledger")
     packed, stored = (
         data["ledger"]["tokens_packed"],
         sum(counts["tokens"] for counts in data["splits"].values()),
@@ -330,62 +321,34 @@ def _check(data: Any, run: Any, where: str) -> None:
         )
 
 
-def _check_stores(run: Any, where: str) -> None:
-    """Check the folders of token stores, by key; None is the output itself."""
-    stores = run.get("stores", {})
-    if not isinstance(stores, dict) or any(
-        place is not None and not isinstance(place, str) for place in stores.values()
-    ):
-        raise FormatError(f"{where} has stores = {stores!r}; expected folders by key")
+def _check_files(data: Any, run: Any, where: str) -> None:
+    """Check that paths are unique, and that the shards of a split add up to its counts.
 
-
-def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
-    """Check that paths are unique and stay inside the directory.
-
-    Also that the shards of a split are numbered and add up to its counts.
+    Also that they are numbered, and have an epoch or a phase if the output has several.
     """
-    splits = _field(data, "splits", dict, where)
-    if not splits:
-        raise FormatError(f"{where} has no splits; expected at least one")
-    for name, counts in splits.items():
-        check_split(name, where)
-        _counts(counts, ("packs", "segments", "tokens"), f"{where} split {name}")
-        _keys(counts, ("packs", "segments", "tokens"), f"{where} split {name}")
-    run_files = run.get("files", []) if isinstance(run, dict) else None
-    if not isinstance(run_files, list):
-        raise FormatError(
-            f"{where} has a bad key run; expected an object whose files, if any, are a list"
-        )
-    files = _field(data, "files", list, where)
+    splits, files = data["splits"], data["files"]
     paths = {MANIFEST}
-    for value in [*files, *run_files]:
-        path = check_path(_field(value, "path", str, f"{where} files"), where)
-        place = f"{where} files {path}"
+    for value in [*files, *run.get("files", [])]:
         if value["path"] in paths:
             raise FormatError(
-                f"{place} is listed twice, or is the manifest itself; expected each file once"
+                f"{where} files {value['path']} is listed twice, or is the manifest itself; "
+                "expected each file once"
             )
         paths.add(value["path"])
-        _counts(value, ("bytes",), place)
-        _digest(value, place)
-    for value in run_files:
-        _keys(value, _FILE, f"{where} files {value['path']}")
-
-    of_epoch = ("epoch",) if "epochs" in data else ()
-    if of_epoch and _field(data, "epochs", int, where) < 2:
-        raise FormatError(f"{where} has epochs {data['epochs']}; expected 2 or more")
-    shards: dict[str, list[dict[str, Any]]] = {name: [] for name in splits}
+    shards: dict[str, list[Any]] = {name: [] for name in splits}
     for value in files:
-        place = f"{where} files {value['path']}"
         if not value["path"].endswith(".arrow"):
-            _keys(value, _FILE, place)
             continue
-        phased = ("phase",) if "phases" in data else ()
-        _keys(value, (*_FILE, "packs", "tokens", "split", *of_epoch, *phased), place)
-        _counts(value, ("packs", "tokens", *of_epoch), place)
-        if _field(value, "split", str, place) not in splits:
+        for key, table in (("epoch", "epochs"), ("phase", "phases")):
+            if (key in value) != (table in data):
+                raise FormatError(
+                    f"{where} files {value['path']} has {key} {value.get(key)}; expected one only "
+                    f"if the output has {table}"
+                )
+        if value["split"] not in splits:
             raise FormatError(
-                f"{place} has the split {value['split']!r}; the splits are {', '.join(splits)}"
+                f"{where} files {value['path']} has the split {value['split']!r}; the splits are "
+                f"{', '.join(splits)}"
             )
         shards[value["split"]].append(value)
     for name, listed in shards.items():
@@ -395,93 +358,54 @@ def _check_files(data: dict[str, Any], run: Any, where: str) -> None:
                     f"{where} files has {value['path']} as a shard of {name}; expected {expected} "
                     "there"
                 )
-        epochs = [value["epoch"] for value in listed if of_epoch]
+        epochs = [value["epoch"] for value in listed if "epochs" in data]
         if epochs != sorted(epochs) or {*epochs} not in (set(), {*range(data.get("epochs", 1))}):
             raise FormatError(
                 f"{where} has shards of {name} in the epochs {', '.join(map(str, epochs))}; "
                 f"expected 0 to {data['epochs'] - 1} in this order, each with a shard"
             )
-        packs, tokens = (sum(value[key] for value in listed) for key in ("packs", "tokens"))
-        if (packs, tokens) != (splits[name]["packs"], splits[name]["tokens"]):
-            raise FormatError(
-                f"{where} split {name} has {splits[name]['packs']} packs of "
-                f"{splits[name]['tokens']} tokens; "
-                f"its shards add up to {packs} packs of {tokens} tokens"
-            )
+        _check_sums(f"{where} split {name}", splits[name], listed)
     if "phases" in data:
         _check_phases(data, shards, where)
 
 
-def _check_phases(data: Any, shards: dict[str, list[dict[str, Any]]], where: str) -> None:
+def _check_sums(place: str, counts: Any, shards: Sequence[Any]) -> None:
+    """Check that shards add up to the packs and tokens of their split, or of a phase of it."""
+    packs, tokens = (sum(value[key] for value in shards) for key in ("packs", "tokens"))
+    if (packs, tokens) != (counts["packs"], counts["tokens"]):
+        raise FormatError(
+            f"{place} has {counts['packs']} packs of {counts['tokens']} tokens; its shards add up "
+            f"to {packs} packs of {tokens} tokens"
+        )
+
+
+def _check_phases(data: Any, shards: dict[str, list[Any]], where: str) -> None:
     """Check that the shards of each phase are consecutive and add up to its counts."""
-    phases = _field(data, "phases", list, where)
-    for number, phase in enumerate(phases):
-        place = f"{where} phase {number}"
-        _counts(phase, ("max_length", "tokens"), place)
-        shares = _field(phase, "shares", list, place)
-        if not all(isinstance(share, (int, float)) for share in shares):
-            raise FormatError(f"{place} has shares {shares!r}; expected numbers")
-        for split, counts in _field(phase, "splits", dict, place).items():
-            if split not in shards:
-                raise FormatError(
-                    f"{place} has the split {split!r}; the splits are {', '.join(shards)}"
-                )
-            _counts(counts, ("packs", "segments", "tokens"), f"{place} split {split}")
-            _keys(counts, ("packs", "segments", "tokens"), f"{place} split {split}")
-    longest = max((phase["max_length"] for phase in phases), default=0)
+    phases = data["phases"]
+    longest = max(phase["max_length"] for phase in phases)
     if longest != data["max_length"]:
         raise FormatError(
             f"{where} has max_length {data['max_length']}; the longest of its phases is {longest}"
         )
+    for number, phase in enumerate(phases):
+        if unknown := phase["splits"].keys() - shards:
+            raise FormatError(
+                f"{where} phase {number} has the split {min(unknown)!r}; the splits are "
+                f"{', '.join(shards)}"
+            )
     for split, listed in shards.items():
-        before = 0
-        for value in listed:
-            place = f"{where} files {value['path']}"
-            if not before <= _field(value, "phase", int, place) < len(phases):
-                raise FormatError(
-                    f"{place} has phase {value['phase']}; expected {before} to {len(phases) - 1}, "
-                    "in rising order"
-                )
-            before = value["phase"]
+        numbers = [value["phase"] for value in listed]
+        if numbers != sorted(numbers) or max(numbers, default=0) >= len(phases):
+            raise FormatError(
+                f"{where} has shards of {split} in the phases {', '.join(map(str, numbers))}; "
+                f"expected 0 to {len(phases) - 1}, in rising order"
+            )
         for number, phase in enumerate(phases):
-            expected = phase["splits"].get(split, {"packs": 0, "tokens": 0})
-            for key in ("packs", "tokens"):
-                count = sum(value[key] for value in listed if value["phase"] == number)
-                if count != expected[key]:
-                    raise FormatError(
-                        f"{where} phase {number} has {expected[key]} {key} of {split}; its shards "
-                        f"add up to {count}"
-                    )
+            counts = phase["splits"].get(split, {"packs": 0, "tokens": 0})
+            of_phase = [value for value in listed if value["phase"] == number]
+            _check_sums(f"{where} phase {number} of {split}", counts, of_phase)
 
 
-def _column(value: Any, where: str = MANIFEST) -> Column:
-    if not isinstance(value, dict) or set(value) != {"name", "kind", "dtype"}:
-        raise FormatError(f"{where} columns has {value!r}; expected name, kind and dtype")
-    standard = STANDARD_COLUMNS.get(str(value["name"]))
+def _column(value: Any) -> Column:
+    standard = STANDARD_COLUMNS.get(value["name"])
     return Column(**value, meaning=standard.meaning if standard else "")
-
-
-def _field(table: Any, key: str, kind: type, where: str) -> Any:
-    value = table.get(key) if isinstance(table, dict) else None
-    if type(value) is not kind:  # not isinstance: True is an int
-        raise FormatError(f"{where} has {key} = {value!r}; expected {kind.__name__}")
-    return value
-
-
-def _counts(table: Any, keys: tuple[str, ...], where: str) -> None:
-    for key in keys:
-        if not 0 <= _field(table, key, int, where) < 1 << 63:
-            raise FormatError(f"{where} has {key} = {table[key]}; expected 0 to 2**63 - 1")
-
-
-def _keys(table: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
-    if set(table) != set(keys):
-        raise FormatError(
-            f"{where} has the keys {', '.join(sorted(table))}; expected {', '.join(sorted(keys))}"
-        )
-
-
-def _digest(table: dict[str, Any], where: str) -> None:
-    value = _field(table, "sha256", str, where)
-    if len(value) != 64 or set(value) - set("0123456789abcdef"):
-        raise FormatError(f"{where} has sha256 {value!r}; expected 64 lower-case hex characters")

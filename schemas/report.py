@@ -1,14 +1,10 @@
 """Types of report.json, the account of a build, as report.schema.json describes it.
 
-A report is a plain dict. `report_fault` compares one that was read with the schema. The types have
+A report is a plain dict; `form_fault` compares one that was read with the schema. The types have
 the keys that code names; a figure that only the table of figures names needs none.
 """
 
-import json
-from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 CountTable = dict[str, int]
 """A table of whole numbers; report.schema.json has its keys and what they count."""
@@ -223,49 +219,3 @@ class Report(InputReport, ReportFiles):
     seconds: dict[str, float]
     tokens_per_second: float
     peak_memory_bytes: int
-
-
-def report_fault(value: Any) -> str | None:
-    """First value that is missing or of another type; None for a report.
-
-    Keys that report.schema.json does not name are allowed. Example: {} -> "it has no bias"
-    """
-    return _fault(value, _schema(), "it")
-
-
-@cache
-def _schema() -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads(Path(__file__).with_name("report.schema.json").read_bytes())
-    return schema
-
-
-def _fault(value: Any, kind: Mapping[str, Any], place: str) -> str | None:
-    if "$ref" in kind:
-        kind = _schema()["$defs"][kind["$ref"].rpartition("/")[2]]
-    if kind.get("type") == "object":
-        if not isinstance(value, dict):
-            return f"{place} is no object"
-        if missing := sorted(set(kind.get("required", ())) - value.keys()):
-            return f"{place} has no {missing[0]}"
-        outer = "" if place == "it" else f"{place}."
-        named, others = kind.get("properties", {}), kind.get("additionalProperties")
-        kinds = {key: named.get(key, others) for key in (named or value)}
-        inside = ((value[key], each, outer + key) for key, each in kinds.items() if key in value)
-    elif kind.get("type") == "array":
-        if not isinstance(value, list):
-            return f"{place} is no list"
-        inside = ((item, kind["items"], f"{place}[{n}]") for n, item in enumerate(value))
-    else:
-        return None if _is_a(value, kind) else f"{place} is of another type or out of range"
-    return next((fault for part in inside if (fault := _fault(*part)) is not None), None)
-
-
-def _is_a(value: Any, kind: Mapping[str, Any]) -> bool:
-    """True for a text or a number below 2**63, whichever it must be."""
-    names = kind.get("type", "integer")  # a version has no type, but a value
-    if value is None or isinstance(value, str):
-        return ("null" if value is None else "string") in names
-    number = int | float if "number" in names else int if "integer" in names else ()
-    if isinstance(value, bool) or not isinstance(value, number):
-        return False
-    return abs(value) < 1 << 63  # NaN is not

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from packprep.schemas.files import MANIFEST
+from packprep.schemas.form import form_fault
 from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import Manifest, Output, read_manifest
-from packprep.schemas.report import Report, report_fault
+from packprep.schemas.report import Report
 from packprep.support.errors import InputError
 from packprep.support.json_words import json_fault, json_kind
 
@@ -50,7 +51,9 @@ def find_report(output: Output, manifest: Manifest) -> Report | None:
 
 def _read(path: Path, expected: str) -> Report:
     loaded = read_json(path, expected)
-    fault = report_fault(loaded) if "report_version" in loaded else "it has no report_version"
+    fault: str | None = "it has no report_version"
+    if "report_version" in loaded:
+        fault = form_fault(loaded, "report", later_keys=True)
     if fault is not None:
         raise InputError(f"{path} is not a report of packprep: {fault}; expected a {NAME}")
     return cast("Report", loaded)

@@ -9,7 +9,7 @@ from packprep.output.report import percentiles
 from packprep.reports.card import dataset_card
 from packprep.reports.closing import table
 from packprep.reports.facts import gather
-from packprep.schemas.report import report_fault
+from packprep.schemas.form import form_fault
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.zoo import Zoo
@@ -62,7 +62,7 @@ def test_a_label_names_its_source_in_every_report(tmp_path: Path) -> None:
     output, other = tmp_path / "out", tmp_path / "other"
     build(BuildConfig(sources=sources, output=str(output), **options))
     report = read_report(output)
-    assert report_fault(report) is None
+    assert form_fault(report, "report") is None
     assert [source["name"] for source in report["sources"]] == list(paths.values())
     labels = [source.get("label") for source in report["sources"]]
     assert labels == ["first", "both", "both", None]

@@ -14,8 +14,9 @@ from packprep.packing.figures import FIGURES
 from packprep.schemas import Finding, Findings, FormatError, canonical, canonical_json, check_ledger
 from packprep.schemas.canonical import parse_canonical
 from packprep.schemas.findings import StopAtFirst
+from packprep.schemas.form import form_fault
 from packprep.schemas.ledger import LEDGER_KEYS
-from packprep.schemas.report import Report, report_fault
+from packprep.schemas.report import Report
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 _ATOMS = st.none() | st.booleans() | st.integers() | _TEXT
@@ -197,7 +198,6 @@ def test_the_types_have_the_keys_of_the_schema_and_require_the_same() -> None:
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1-example" / "report.json"
 
 
-_OTHER = "is of another type or out of range"
 _PERCENTILES = {"documents_per_pack": {"p50": "1", "p95": 1, "max": 1}}
 
 
@@ -205,22 +205,25 @@ _PERCENTILES = {"documents_per_pack": {"p50": "1", "p95": 1, "max": 1}}
     ("change", "fault"),
     [
         *(({}, None), ({"a_later_key": "x"}, None)),
-        *(({"packs": value}, f"packs {_OTHER}") for value in ("2", True, 1 << 63)),
-        ({"bias": float("nan")}, f"bias {_OTHER}"),
-        ({"splits": []}, "splits is no object"),
+        *(
+            ({"packs": value}, f"packs is {value!r}, not a whole number from 0 to 2**63 - 1")
+            for value in ("2", True, 1 << 63)
+        ),
+        ({"bias": float("nan")}, "bias is nan, not a number"),
+        ({"splits": []}, "splits is [], not an object"),
         ({"splits": {"train": {}}}, "splits.train has no packs"),
-        ({"windows": {}}, "windows is no list"),
-        ({"sources": [7]}, "sources[0] is no object"),
-        (_PERCENTILES, f"documents_per_pack.p50 {_OTHER}"),
+        ({"windows": {}}, "windows is {}, not a list"),
+        ({"sources": [7]}, "sources[0] is 7, not an object"),
+        (_PERCENTILES, "documents_per_pack.p50 is '1', not a whole number from 0 to 2**63 - 1"),
         ({"seconds": {}}, "seconds has no total"),
-        ({"mix": None}, "mix is no object"),
+        ({"mix": None}, "mix is None, not an object"),
     ],
 )
 def test_the_first_value_of_another_type_is_named(
     change: dict[str, Any], fault: str | None
 ) -> None:
     report = json.loads(GOLDEN.read_bytes())
-    assert report_fault(report | change) == fault
+    assert form_fault(report | change, "report", later_keys=True) == fault
     del report["bias"]
-    assert report_fault(report) == "it has no bias"
-    assert report_fault([]) == "it is no object"
+    assert form_fault(report, "report") == "it has no bias"
+    assert form_fault([], "report") == "it is [], not an object"
