@@ -72,8 +72,10 @@ class LocalTarget(Target[Signed]):
         for folder in {staging, *(above for path in listed for above in path.parents)}:
             if folder.is_relative_to(staging):
                 sync_directory(folder)
+        if self.path.exists() and not any(self.path.iterdir()):
+            self.path.rmdir()
         if self.path.exists():
-            shutil.rmtree(self.replaced, ignore_errors=True)
+            self.remove_replaced()
         if self.path.exists() and exchange(staging, self.path):
             staging.rename(self.replaced)  # so that nobody resumes it as a build
         else:
@@ -113,8 +115,9 @@ class LocalTarget(Target[Signed]):
         return (staging / last).exists() and not (staging / part).exists()
 
     def remove_replaced(self) -> None:
-        """Delete what was replaced."""
-        shutil.rmtree(self.replaced, ignore_errors=True)
+        """Delete what was replaced; another folder of this name beside an export stays."""
+        if self.kind.replaceable:
+            shutil.rmtree(self.replaced, ignore_errors=True)
 
 
 def target_at(

@@ -9,7 +9,7 @@ lock.NONCE.json (create-if-absent again). A holder that slept through its lease 
 and stops, and no lock can have two successors.
 
 A lock belongs to a staging directory, not to a process: after a kill the same command resumes at
-once, and the tasks of an array share the lock. The lock only saves work; publish.py explains why
+once, and the tasks of an array share the lock. The lock only saves work; remote.py explains why
 two builds never mix without it.
 """
 

@@ -71,6 +71,7 @@ OUTPUT = Publishable(
     sizes=lambda manifest: {entry.path: entry.bytes for entry in manifest.all_files},
     parts=PARTS,
     marks=(BUILD, MANIFEST),
+    replaceable=True,
 )
 _KEPT = (
     "scratch",

@@ -27,7 +27,7 @@ class Publishable(Generic[Signed]):
     name: such as "an output of packprep". activity, work: "is being built", "the build would work".
     last: file that is written last. parse: reads it, f(content, where). sizes: bytes of the files
     that it lists. parts: names in the staging directory that are not published; the last one is
-    deleted last. marks: names that no other directory has.
+    deleted last. marks: names that no other directory has. replaceable: one may replace another.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Publishable(Generic[Signed]):
     sizes: Callable[[Signed], Mapping[str, int]]
     parts: tuple[str, ...]
     marks: tuple[str, ...]
+    replaceable: bool = False
 
     def read(self, files: Files) -> Signed | None:
         """What is published there; None if it is absent or incomplete."""

@@ -253,7 +253,7 @@ STEPS: list[tuple[Any, str, int, str | None]] = [
     (signing, "name_shards", 0, "merge"),
     (signing, "write_manifest", 0, "merge"),
     (LocalTarget, "publish", 1, "merge"),
-    (LocalTarget, "remove_replaced", 5, None),  # all is done but for what is left
+    (LocalTarget, "remove_replaced", 6, None),  # all is done but for what is left
 ]
 
 
