@@ -165,4 +165,9 @@ def _words(block: Block) -> set[str]:
 
 def load(path: Path) -> list[Block]:
     """The blocks of a page of the documentation."""
-    return blocks_of(path.read_text(), path.relative_to(ROOT).as_posix())
+    return blocks_of(path.read_text(), name_of(path))
+
+
+def name_of(path: Path) -> str:
+    """The path of a page in the checkout."""
+    return path.relative_to(ROOT).as_posix()

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from .blocks import PAGES, ROOT
+from .blocks import PAGES, ROOT, name_of
 
 TOP = [path for path in ROOT.glob("*.md") if path.name != "README.md"]
 FILES = [*PAGES, *TOP, ROOT / "schemas" / "README.md"]
 _CODE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2\s*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)|<(?:img|a)\b[^>]*\b(?:src|href)=\"([^\"]+)\"")
 _INCLUDE = re.compile(r"^<!-- include ([\w./-]+) -->$", re.MULTILINE)
-
-
-def _name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def _text(path: Path) -> str:
@@ -39,7 +35,7 @@ def anchors(path: Path) -> set[str]:
     return found | set(re.findall(r'<a (?:id|name)="([^"]+)"', plain))
 
 
-@pytest.mark.parametrize("path", FILES, ids=_name)
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_relative_links_lead_to_a_file_and_a_heading(path: Path) -> None:
     wrong = []
     for groups in _LINK.findall(_CODE.sub("", path.read_text())):

@@ -15,7 +15,7 @@ from packprep.config.option import STRATEGY_NAMES
 from packprep.exports.registry import EXPORT_FORMATS
 from tests.helpers.command import run
 
-from .blocks import PAGES, ROOT, load
+from .blocks import PAGES, ROOT, load, name_of
 
 README = (ROOT / "README.md").read_text()
 TEXT = "\n".join(path.read_text() for path in PAGES)
@@ -25,10 +25,6 @@ def _listed(command: str, flag: str) -> set[str]:
     """Options on the help page of a command."""
     page = run(command, flag).out.replace("[no-]", "")
     return set(re.findall(r"(?<![\w-])--?\w[\w-]*", page))
-
-
-def _names(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -110,7 +106,7 @@ def _used(page: Path, name: str) -> set[str]:
     return flags | {"--" + key.replace("_", "-") for key in keys if name == "build"}
 
 
-@pytest.mark.parametrize("page", MAIN_PAGES, ids=_names)
+@pytest.mark.parametrize("page", MAIN_PAGES, ids=name_of)
 def test_the_short_help_has_every_option_that_a_main_page_uses(page: Path) -> None:
     assert _used(page, "build")
     for name in ("build", "plan"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .blocks import PAGES, ROOT, Block, load
+from .blocks import PAGES, Block, load, name_of
 from .sessions import run_page
 
 EVERY = 8  # of the rows of code.jsonl: a page shows that its commands work, not how fast
@@ -23,10 +23,6 @@ TRAINS_OR_SERVES = re.compile(
 )
 
 
-def _name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
 def _is_long(blocks: list[Block]) -> bool:
     """True for a page of many commands, or one that trains or starts a server."""
     parts = sum(
@@ -38,7 +34,7 @@ def _is_long(blocks: list[Block]) -> bool:
 
 
 CASES = [
-    pytest.param(path, marks=[pytest.mark.long] if _is_long(load(path)) else [], id=_name(path))
+    pytest.param(path, marks=[pytest.mark.long] if _is_long(load(path)) else [], id=name_of(path))
     for path in PAGES
     if any(block.is_code for block in load(path))
 ]
@@ -56,7 +52,7 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(
     path: Path, sample: Path, warm_server: str, tmp_path: Path
 ) -> None:
     blocks = load(path)
-    every = 1 if _name(path) in WHOLE else EVERY
+    every = 1 if name_of(path) in WHOLE else EVERY
     folder = tmp_path / "work"
     cache = Path(warm_server).parent / "cache" if warm_server else tmp_path / "cache"
     folder.mkdir()
