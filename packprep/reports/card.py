@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from typing import cast
 
 from packprep.inspect.report_file import read_report
 from packprep.output.report import shown_names
-from packprep.packing.account import Sums
-from packprep.reports.facts import lost, not_drawn, percent, short_names
+from packprep.reports.closing import account
+from packprep.reports.facts import short_names
 from packprep.schemas.columns import STANDARD_COLUMNS
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.report import Report
@@ -80,28 +81,11 @@ def _load(name: str, manifest: Manifest) -> str:
 
 
 def _account(report: Report) -> Iterator[str]:
-    tokens, documents = report["tokens"], report["documents"]
-    drawn = Sums.of_ledger(tokens).drawn
-    out = sum(documents["dropped"].values()) + sum(documents["skipped"].values())
-    rows = {
-        "documents": f"{documents['in']:,}",
-        "of these empty or left out": f"{documents['empty'] + out:,}",
-        "tokens in": f"{tokens['tokens_in']:,}",
-        "tokens in packs": f"{tokens['tokens_packed']:,}",
-        "of these padding": f"{tokens['filler']:,}",
-        "of these repeated at cuts": f"{tokens['overlap']:,}",
-        "tokens lost": f"{drawn.tokens_lost:,} ({percent(drawn.tokens_lost_share)})",
-        **{f"of these {reason}": f"{count:,}" for reason, count in lost(tokens).items()},
-        "not drawn for the mix": f"{not_drawn(tokens):,}",
-        "packs": f"{report['packs']:,}",
-        "proven minimum": f"{report['bound']:,}",
-        "utilization": percent(report["utilization"]),
-    }
-    always = {"documents", "tokens in", "tokens in packs", "tokens lost", "packs", "utilization"}
     yield from ("## Account", "", "| | |", "|---|---|")
-    yield from (
-        f"| {key} | {value} |" for key, value in rows.items() if key in always or value != "0"
-    )
+    # The rows of a mix have names of sources with their folders.
+    named = ("mix", "phases")
+    unnamed = cast("Report", {key: value for key, value in report.items() if key not in named})
+    yield from (f"| {_cell(name)} | {_cell(value)} |" for name, value in account(unnamed))
 
 
 def _splits(manifest: Manifest) -> Iterator[str]:

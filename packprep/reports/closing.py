@@ -9,8 +9,24 @@ from packprep.support.clock import START
 
 
 def table(report: Report) -> list[tuple[str, str]]:
-    """Rows of the closing table: a name, and the figure as text."""
-    documents, tokens, seconds = report["documents"], report["tokens"], report["seconds"]
+    """Rows of the closing table: those of the account, and of the run that wrote the shards."""
+    seconds = report["seconds"]
+    work = {name: spent for name, spent in seconds.items() if name not in (START, "total")}
+    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in work.items())
+    started = f" after a start of {seconds[START]:.1f} s" if START in seconds else ""
+    memory = f"peak memory {report['peak_memory_bytes'] / 1e6:,.0f} MB"
+    return [
+        *account(report),
+        ("bytes", f"{report['bytes']:,} in {report['shards']:,} shards"),
+        ("seconds", f"{seconds['total']:.1f} ({parts})"),
+        ("tokens/s", f"{report['tokens_per_second']:,.0f}{started}; {memory}"),
+        ("sha256", report["sha256"]),
+    ]
+
+
+def account(report: Report) -> list[tuple[str, str]]:
+    """Rows on the documents, tokens and packs of an output: a name, and the figure as text."""
+    documents, tokens = report["documents"], report["tokens"]
     rows = [
         (
             "documents",
@@ -121,14 +137,6 @@ def table(report: Report) -> list[tuple[str, str]]:
             f"p50 {spread['p50']:,}, p95 {spread['p95']:,}, max {spread['max']:,}",
         )
     )
-    rows.append(("bytes", f"{report['bytes']:,} in {report['shards']:,} shards"))
-    work = {name: spent for name, spent in seconds.items() if name not in (START, "total")}
-    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in work.items())
-    rows.append(("seconds", f"{seconds['total']:.1f} ({parts})"))
-    started = f" after a start of {seconds[START]:.1f} s" if START in seconds else ""
-    memory = f"peak memory {report['peak_memory_bytes'] / 1e6:,.0f} MB"
-    rows.append(("tokens/s", f"{report['tokens_per_second']:,.0f}{started}; {memory}"))
-    rows.append(("sha256", report["sha256"]))
     return rows
 
 

@@ -47,5 +47,5 @@ def test_a_real_build_is_accounted_for_and_names_its_source_without_folders(tmp_
     row = f"| train | {packs.packs} | {packs.segments} | {packs.tokens} |\n"
     assert row in card.split("## Splits")[1]
     account = card.split("## Account\n")[1].split("## Splits")[0]
-    assert "| documents | 3 |\n| of these empty or left out | 2 |\n" in account
-    assert "| of these dropped: longer than a pack | " in account
+    assert "| documents | 3 (1 empty) |\n| tokens in | " in account
+    assert "| dropped, overflow | " in account
