@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from packprep.chat.conversations import Conversation
 from packprep.chat.left_out import LeftOut
-from packprep.chat.marks import Text, Unmarked
+from packprep.chat.marks import MessageText, Unmarked
 from packprep.chat.special_tokens import Span
 from packprep.chat.turn_bounds import Turn
 
@@ -117,7 +117,7 @@ class FormKey:
 
     shape: Hashable
     conversation: Conversation = field(compare=False)
-    texts: list[Text] = field(compare=False)
+    texts: list[MessageText] = field(compare=False)
 
 
 def plain_key(conversation: Conversation) -> FormKey | None:
@@ -128,7 +128,7 @@ def plain_key(conversation: Conversation) -> FormKey | None:
     if conversation.tools is not None or conversation.variables:
         return None
     shape: list[Hashable] = []
-    texts: list[Text] = []
+    texts: list[MessageText] = []
     for number, message in enumerate(conversation.messages):
         content = message.get("content")
         if type(content) is not str:
@@ -138,11 +138,11 @@ def plain_key(conversation: Conversation) -> FormKey | None:
             if type(reasoning) is not str:
                 return None
             shape.append(reasoning if not reasoning or reasoning.isspace() else True)
-            texts.append(Text(number, "reasoning", reasoning))
+            texts.append(MessageText(number, "reasoning", reasoning))
         elif len(message) != 2:
             return None
         shape += message["role"], content if not content or content.isspace() else False
-        texts.append(Text(number, "content", content))
+        texts.append(MessageText(number, "content", content))
     beside = conversation.untrained, conversation.is_turn
     return FormKey((tuple(shape), *beside), conversation, texts)
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.chat.conversations import Conversation
-from packprep.chat.marks import Text, Unmarked, numbered, unmark, with_texts
+from packprep.chat.marks import MessageText, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Span
 from packprep.engines.backends import Engine
 from packprep.support.errors import InputError
@@ -71,13 +71,13 @@ def count_left_out(rendered: pa.Table, engine: Engine) -> list[CountedText]:
     ]
 
 
-def unwritten(texts: Iterable[Text]) -> list[LeftOut]:
+def unwritten(texts: Iterable[MessageText]) -> list[LeftOut]:
     """These texts, none of which the template writes, without the blank ones."""
     return [LeftOut(*text) for text in texts if text.text.strip()]
 
 
 def unwritten_parts(
-    texts: Sequence[Text], rendering: Unmarked, place: Callable[[str], int]
+    texts: Sequence[MessageText], rendering: Unmarked, place: Callable[[str], int]
 ) -> list[str]:
     """The part of each text that the template leaves out.
 
@@ -99,7 +99,7 @@ def unwritten_parts(
     return parts
 
 
-def not_contained(texts: Iterable[Text], rendering: str) -> list[str]:
+def not_contained(texts: Iterable[MessageText], rendering: str) -> list[str]:
     """The part of each text that a rendering without marks does not contain."""
     solid = _solid(rendering)
     return ["" if _is_in(solid, text.text) else _behind_cut(text.text, rendering) for text in texts]

@@ -38,7 +38,7 @@ def numbered(number: int) -> str:
     return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
 
 
-class Text(NamedTuple):
+class MessageText(NamedTuple):
     """A text of a conversation. field: content, reasoning or tool_calls."""
 
     message: int
@@ -118,7 +118,7 @@ class Marked:
     """
 
     conversation: Conversation
-    texts: Sequence[Text]
+    texts: Sequence[MessageText]
     written: str
     place: Callable[[str], int] = len
     roles: frozenset[str] | None = None
@@ -162,18 +162,18 @@ def with_texts(
     conversation: Conversation,
     change: Callable[[int, str], str],
     roles: frozenset[str] | None = None,
-) -> tuple[Conversation, list[Text]]:
+) -> tuple[Conversation, list[MessageText]]:
     """Replace each text by `change(number, text)`.
 
     Returns the changed conversation and the texts as they were. Texts are text content, the
     text parts of a list of parts, reasoning, names and arguments of calls. One thought under
     several names is one text. roles: only messages of these roles.
     """
-    texts: list[Text] = []
+    texts: list[MessageText] = []
 
     def changed(message: int, field: str, value: Any) -> Any:
         if isinstance(value, str):
-            texts.append(Text(message, field, value))
+            texts.append(MessageText(message, field, value))
             return change(len(texts) - 1, value)
         if isinstance(value, list):
             return [changed(message, field, item) for item in value]

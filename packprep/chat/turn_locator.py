@@ -26,7 +26,7 @@ from os.path import commonprefix
 from typing import Literal
 
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
-from packprep.chat.marks import Marked, Text, Unmarked, numbered, unmark, with_texts
+from packprep.chat.marks import Marked, MessageText, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import (
@@ -184,7 +184,9 @@ class TurnLocator:
         )
         try:
             marked = Marked(
-                chat, [Text(0, "content", ""), Text(1, "content", "")], self._render(chat)
+                chat,
+                [MessageText(0, "content", ""), MessageText(1, "content", "")],
+                self._render(chat),
             )
             end = ending(marked.rendering, marked.rendering, self._followed(chat, marked))
         except RenderError:

@@ -6,7 +6,7 @@ need. A `BuildConfig` has all of them and checks them: a stage made by hand is n
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from typing import Any, Literal, cast
 
@@ -228,6 +228,16 @@ class Parsing:
         In conversations the template writes them; turns.py makes sure that no others are parsed.
         """
         return self.parse_special_tokens or self.chats
+
+    def of_source(self, options: Mapping[str, object]) -> "Parsing":
+        """The stage for a source with `options` of its own; others than of this stage are ignored.
+
+        A column or a template of the source replaces both of the build.
+        """
+        own = {name: value for name, value in options.items() if hasattr(self, name)}
+        if ("text_column" in own) != ("text_template" in own):
+            own = {"text_column": "text", "text_template": None} | own
+        return replace(self, **own)  # type: ignore[arg-type]  # checked by `BuildConfig`
 
     def boundary(self) -> tuple[str, int | None] | None:
         """Kind of `boundaries`, eos or bos, and the token, None for the tokenizer's own."""

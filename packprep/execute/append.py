@@ -46,7 +46,7 @@ def open_output(config: BuildConfig) -> BuildOutput:
     if not config.output:
         raise ConfigError("no output is given; add -o with the directory to write to")
     target = target_of(config)
-    check_store_place(config, target.path)
+    check_store_place(config.keep_tokens, target.path)
     if isinstance(target, LocalTarget):
         if config.append and (target.replaces or target.half_swapped):
             return GrowingOutput(target, config.token_type)

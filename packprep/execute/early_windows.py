@@ -39,7 +39,8 @@ class EarlyWindows(Generic[_Made]):
             and job.planner is None
             and not config.is_mix
         )
-        room = config.max_memory - BASE_MEMORY - (1 + slices_ahead(config)) * slice_memory(config)
+        ahead = slices_ahead(config.running, config.unit_size)
+        room = config.max_memory - BASE_MEMORY - (1 + ahead) * slice_memory(config.unit_size)
         self._most = room // MEMORY_PER_DOCUMENT  # documents of a window, while others tokenize
         self._pool = ThreadPoolExecutor(1)
         self._made: dict[tuple[str, int], Future[_Made]] = {}

@@ -22,8 +22,12 @@ from packprep.schemas.canonical import canonical_json
 from packprep.schemas.index_table import TOKENS
 from packprep.schemas.storage.places import Files
 from packprep.schemas.storage.writing import write_file
+from packprep.sources.formats.format import HubPart
+from packprep.sources.formats.row_plan import RowPlan
+from packprep.sources.reading import plan_rows
 from packprep.sources.source import FileState, Source
-from packprep.tokens.store import tokens_key
+from packprep.tokens.encode import Encoder
+from packprep.tokens.store import text_options, tokens_key
 from packprep.windows.planner import Planner
 
 if TYPE_CHECKING:
@@ -48,7 +52,7 @@ class Job:
     tokens: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        key = tokens_key(self.sources, self.tokenizer, self.config)
+        key = tokens_key(self.sources, self.tokenizer, self.text_options)
         if self.config.keep_tokens:
             tokens = Path(self.config.keep_tokens) / key
         elif self.config.materialize == "index":
@@ -56,6 +60,11 @@ class Job:
         else:
             tokens = self.staging / TOKENS
         object.__setattr__(self, "tokens", tokens)
+
+    @property
+    def text_options(self) -> dict[str, object]:
+        """The options that decide the token files."""
+        return text_options(self.config.identity(), self.config.reading.tokens_to_read)
 
     @property
     def scratch(self) -> Path:
@@ -80,6 +89,17 @@ class Job:
         return trusted_engine(
             chosen, self.tokenizer.json, parse_special_tokens=self.config.parses_special_tokens
         )
+
+    def encoder(self, engine: "EngineChoice | None") -> Encoder:
+        """The encoder of its rows. engine: None if rows are token ids."""
+        config = self.config
+        stages = config.parsing, config.tokenizing
+        return Encoder(engine, self.tokenizer, *stages, config.seed, config.num_proc)
+
+    def plans(self) -> tuple[list[RowPlan], str | None]:
+        """See `plan_rows`."""
+        stages = self.config.parsing, self.config.tokenizing
+        return plan_rows(self.sources, *stages, self.tokenizer, self.scratch)
 
     def save(self, engine: dict[str, str]) -> None:
         """Write all that another process needs into the staging directory.
@@ -131,4 +151,5 @@ def _source(saved: dict[str, Any]) -> Source:
     path, is_remote = saved["path"], saved.pop("is_remote")
     files = tuple(FileState(*state)._replace(inode=None) for state in saved["files"])
     path = path if path is None or is_remote else Path(path)
-    return Source(**saved | {"path": path, "files": files})
+    part = HubPart(*saved["part"])
+    return Source(**saved | {"path": path, "files": files, "part": part})

@@ -5,7 +5,6 @@ of utilization at 4,096 tokens and up to 9 % at 131,072; give `batch_size=None`.
 packs a billion tokens together.
 """
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,13 +20,13 @@ from packprep.config.stages import Command, Reading, Running, Writing, options_i
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.schemas.columns import Column
-from packprep.sources.carried import RowShape, carried_types
-from packprep.sources.reading import BESIDE, find_columns, make_finder
-from packprep.sources.row_text import as_rows, columns_read, text_columns
-from packprep.sources.units import Part
+from packprep.sources.carried import carried_types
+from packprep.sources.formats.row_plan import RowPlan, row_plan
+from packprep.sources.reading import make_finder
+from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.problems import problem_at
-from packprep.tokens.encode import cut_text, encode_table
+from packprep.tokens.encode import Encoder
 from packprep.windows.documents import Documents, carried_columns, document_rows, join_documents
 from packprep.windows.planner import plan_window, window_seed
 from packprep.windows.segments import TooLongError
@@ -62,13 +61,13 @@ class TokenizeAndPack:
                     "batch"
                 )
         self.config = BuildConfig(**options)
-        text_columns(self.config)
         named = replace(self.config, tokenizer=tokenizer)
         self.tokenizer = load_build_tokenizer(named.tokenizing, named.parsing, named.token_type)
         if self.config.continuation_bos and self.tokenizer.bos is None:
             raise ConfigError(
                 "continuation_bos needs a BOS, and this tokenizer has none; choose one with bos="
             )
+        self.plan = row_plan(self.config.parsing)
         self._engine: EngineChoice | None = None
         self._warned = False
 
@@ -95,7 +94,7 @@ class TokenizeAndPack:
         return packed if arrow else packed.to_pydict()
 
     def _as_table(self, batch: Mapping[str, Any]) -> pa.Table:
-        names = _columns(list(batch), self.config)
+        names = _for_columns(self.plan, list(batch)).columns
         try:
             return pa.table({name: pa.array(batch[name]) for name in names})
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -104,29 +103,20 @@ class TokenizeAndPack:
             ) from None
 
     def _pack(self, table: pa.Table, ids: Any) -> pa.Table:
-        types = {name: table[name].type for name in _columns(table.column_names, self.config)}
-        shape = RowShape(
-            carried=carried_types(types, self.config, "the dataset"),
-            vocab_size=self.tokenizer.vocab_size,
-            finder=make_finder(self.tokenizer, self.config),
-        )
-        chats = (
-            find_columns(table.column_names, self.config, "the dataset")
-            if self.config.chats
-            else None
-        )
-        text = as_rows(table, self.config, shape, chats)
+        config, tokenizer = self.config, self.tokenizer
+        stages = config.parsing, config.tokenizing
+        finder = make_finder(tokenizer, *stages)
+        plan = row_plan(config.parsing, tokenizer.vocab_size, finder)
+        plan = _for_columns(plan, table.column_names)
+        types = {name: table[name].type for name in plan.columns}
+        plan = replace(plan, carried=carried_types(types, plan, "the dataset"))
+        text = as_rows(table, plan)
         bad = text["problem"].is_valid().to_numpy()
         if self.config.on_error == "stop" and bad.any():
             row = int(np.flatnonzero(bad)[0])
             raise InputError(
                 f"row {ids[row]}: {problem_at(text['problem'], row).detail}; see on_error"
             )
-        for name in {"text", "second"} & set(text.column_names):
-            column = text.schema.get_field_index(name)
-            text = text.set_column(column, name, text[name].cast(pa.large_string()))
-        if self.config.truncate_at is not None:
-            text, _ = cut_text(text, re.compile(self.config.truncate_at), [Part(0, len(text), {})])
         if self._engine is None and "text" in text.column_names:
             self._engine = choose_engine(
                 self.config.engine,
@@ -138,7 +128,8 @@ class TokenizeAndPack:
                     if document is not None
                 ],
             )
-        encoded = encode_table(text, ids, self._engine, self.tokenizer, self.config)
+        encoder = Encoder(self._engine, tokenizer, *stages, config.seed, config.num_proc)
+        encoded = encoder.encode(text, ids)
         if self.config.on_error == "stop" and encoded.problems:
             row, problem = min(encoded.problems.items())
             raise InputError(f"row {ids[row]}: {problem.detail}; see on_error")
@@ -170,15 +161,13 @@ class TokenizeAndPack:
         return pa.Table.from_batches(batches, schema=layout.schema)
 
 
-def _columns(existing: Sequence[str], config: BuildConfig) -> list[str]:
-    """Columns to read from a dataset with the existing ones. InputError if one is missing."""
-    names = columns_read(
-        config, find_columns(existing, config, "the dataset") if config.chats else None
-    )
-    missing = [name for name in names if name not in existing]
+def _for_columns(plan: RowPlan, existing: Sequence[str]) -> RowPlan:
+    """The plan for a dataset of these columns. InputError if one is missing."""
+    plan = plan.found_in(existing, "the dataset")
+    missing = [name for name in plan.columns if name not in existing]
     if missing:
         raise InputError(f"the dataset has no column {missing[0]!r}; it has {', '.join(existing)}")
-    return names
+    return plan
 
 
 def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
@@ -206,10 +195,10 @@ def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:
 def _packed(dataset: Any, function: TokenizeAndPack) -> Any:
     """Packs of one split."""
     if dataset.column_names is None:
-        rows, names = _with_known_columns(dataset.with_format(None), function.config)
+        rows, names = _with_known_columns(dataset.with_format(None), function.plan)
     else:
         rows, names = dataset.with_format("arrow"), dataset.column_names
-        _columns(names, function.config)
+        _for_columns(function.plan, names)
     packed = rows.map(
         function, batched=True, batch_size=None, with_indices=True, remove_columns=names
     )
@@ -224,7 +213,7 @@ def _packed(dataset: Any, function: TokenizeAndPack) -> Any:
     )
 
 
-def _with_known_columns(stream: Any, config: BuildConfig) -> tuple[Any, list[str]]:
+def _with_known_columns(stream: Any, plan: RowPlan) -> tuple[Any, list[str]]:
     """A stream of unknown columns, reduced to the columns to read, and their names.
 
     Rows may lack some of them.
@@ -232,9 +221,9 @@ def _with_known_columns(stream: Any, config: BuildConfig) -> tuple[Any, list[str
     first = next(iter(stream.take(1)), None)
     if first is None:
         raise InputError("the dataset holds no rows; expected at least one document")
-    names = _columns(list(first), config)
-    if config.chats:  # as in JSON rows, a later row may have columns that the first lacks
-        names = list(dict.fromkeys([*names, *BESIDE.values()]))
+    _for_columns(plan, list(first))
+    # As in JSON rows, a later row may have columns of tools that the first lacks.
+    names = plan.found_in(list(first), "the dataset", any_row=True).columns
     return stream.map(partial(_only, names)).select_columns(names), names
 
 

@@ -56,7 +56,6 @@ from packprep.support.errors import (
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 from packprep.support.redact import redacted
-from packprep.tokens.store import text_options
 from packprep.tokens.store_entries import using
 from packprep.windows.planner import Planner
 
@@ -120,7 +119,7 @@ def build(
             load = threading.Thread(target=importlib.import_module, args=("datasets",), daemon=True)
             load.start()
         with clock("hash"), _digests_kept(staging, config.executor):
-            sources = output.wanted(resolve(config, staging.scratch, progress), progress)
+            sources = output.wanted(_resolved(config, staging, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
         finished = output.already_built(inputs, config.overwrite, progress)
         if finished is not None:
@@ -161,7 +160,7 @@ def _store_used(job: Job) -> AbstractContextManager[None]:
     facts = {
         "tokenizer": job.tokenizer.as_dict() | {"name": name},
         "sources": [source.as_dict() | {"name": source.name} for source in job.sources],
-        "options": text_options(job.config),
+        "options": job.text_options,
     }
     return using(job.tokens, facts)
 
@@ -214,7 +213,7 @@ def build_share(
         with joining(path, progress):
             stack.enter_context(output.held(staging.path, shared=True))
             with remembered(staging.path / DIGESTS):
-                sources = output.wanted(resolve(config, staging.scratch, progress), progress)
+                sources = output.wanted(_resolved(config, staging, progress), progress)
             inputs = _inputs(config, sources, tokenizer, planner)
             member = member_path(path)
             job = Job(
@@ -251,7 +250,7 @@ def build_share(
 
 
 def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
-    check_local(config)  # first, because the hub may answer slowly
+    check_local(config.reading, config.output)  # first, because the hub may answer slowly
     progress.wait("loading tokenizer")
     tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
     progress.wait("opening sources")
@@ -262,6 +261,10 @@ def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
     for note in tokenizer.notes:
         progress.say(note)
     return tokenizer
+
+
+def _resolved(config: BuildConfig, staging: Staging, progress: Progress) -> list[Source]:
+    return resolve(config.reading, config.parsing, config.output, staging.scratch, progress)
 
 
 def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, Any]:

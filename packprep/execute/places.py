@@ -28,7 +28,7 @@ from packprep.output.staging import PLACES, SIZES
 from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.schemas.index.token_file import read_stream
 from packprep.schemas.storage.writing import write_file
-from packprep.sources.carried import RowShape
+from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.position import Extent
 from packprep.sources.reading import BEGIN, RowPlace, read_rows
 from packprep.sources.source import Source, check_unchanged
@@ -109,15 +109,15 @@ def is_measured(job: Job, source: int) -> bool:
     return (job.staging / SIZES / f"{source:06d}.arrow").exists()
 
 
-def measure_source(job: Job, source: int, shape: RowShape) -> None:
+def measure_source(job: Job, source: int, plan: RowPlan) -> None:
     """Read a source and write the amount of text of each row to its file in sizes/.
 
     For a large file the byte offsets of some rows are written too.
     """
     sizes: list[Int64] = []
-    limits = (job.config.limit, job.sources[source].reading.get("limit"))
+    limits = (job.config.limit, job.sources[source].limit)
     rows_left = min((limit for limit in limits if limit is not None), default=None)
-    for table in read_rows(job.sources[source], job.config, job.scratch, shape):
+    for table in read_rows(job.sources[source], plan, job.scratch):
         sizes.append(row_bytes(table.slice(0, rows_left)))
         rows_left = None if rows_left is None else rows_left - len(sizes[-1])
         if rows_left == 0:
@@ -166,24 +166,19 @@ def find_places(job: Job) -> Places:
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass
-    number_of = {id(source): number for number, source in enumerate(job.sources)}
     begins: dict[int, list[list[int]]] = {}
 
-    def measured(source: Source, _: RowPlace, __: int) -> Iterator[pa.Table]:
-        with pa.memory_map(str(job.staging / SIZES / f"{number_of[id(source)]:06d}.arrow")) as file:
+    def measured(source: int, _: RowPlace, __: int) -> Iterator[pa.Table]:
+        with pa.memory_map(str(job.staging / SIZES / f"{source:06d}.arrow")) as file:
             schema, batches = read_stream(file.read_buffer())
         table = pa.Table.from_batches(batches, schema)
-        begins[number_of[id(source)]] = parse_json(
-            (table.schema.metadata or {}).get(_BEGINS, b"[]")
-        )
-        # Bad rows are found when they are tokenized.
-        table = table.append_column("problem", pa.nulls(len(table)))
+        begins[source] = parse_json((table.schema.metadata or {}).get(_BEGINS, b"[]"))
         for first in range(0, len(table), _ROWS):
             yield table.slice(first, _ROWS)
 
     read: Counter[int] = Counter()
     slices = []
-    for cut in cut_rows(clipped(job.sources, job.config, measured, Start()), job.config, Start()):
+    for cut in cut_rows(clipped(job.sources, job.config.limit, measured), job.config.unit_size):
         source = cut.pieces[0][0]
         row = read[source]
         after = bisect.bisect_right(begins[source], row, key=lambda begin: begin[0])

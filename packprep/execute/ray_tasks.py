@@ -175,7 +175,7 @@ class _Build:
                 break
             if missing := shares.missing(run):
                 text = sum(shares.places.slices[number].text_bytes for number in missing) / 1e6
-                memory = BASE_MEMORY + 2 * slice_memory(self.job.config)
+                memory = BASE_MEMORY + 2 * slice_memory(self.job.config.unit_size)
                 self._submit(("tokenize", list(run)), memory, functools.partial(count, text))
                 self._wait(2 * self.cores)
         self._wait(0)

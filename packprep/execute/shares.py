@@ -13,19 +13,26 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from packprep.engines.parity import EngineChoice
 from packprep.execute.job import Job
 from packprep.execute.places import Places, find_places, is_measured, measure_source
 from packprep.execute.window_files import Windows, check_windows, window_name
-from packprep.sources.carried import RowShape
-from packprep.sources.reading import row_shape
+from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.source import check_unchanged
 from packprep.sources.units import Slice, bad_row, read_slices
 from packprep.tokens.store import TokenFile, file_name, read_token_receipt
-from packprep.tokens.token_files import BASE_MEMORY, DocumentError, seal, tokenize
+from packprep.tokens.token_files import (
+    BASE_MEMORY,
+    DocumentError,
+    Make,
+    seal,
+    slices_ahead,
+    tokenize,
+    tokenize_slice,
+)
 from packprep.windows.documents import form_epochs
 from packprep.windows.placement import MEMORY_PER_DOCUMENT
 
@@ -39,19 +46,19 @@ class Shares:
 
     parts: highest number of processes.
     engine: loads the tokenizing engine when it is needed.
-    elsewhere: see `token_files.tokenize`.
+    elsewhere: makes token files in other processes; None to make them here.
     """
 
     job: Job
     parts: int
     engine: Callable[[], EngineChoice | None]
-    elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None
+    elsewhere: Make | None = None
     _counted: int = 0  # slices from the beginning whose tokens are counted
     _tokens: int = 0  # their tokens
 
     @cached_property
-    def shape(self) -> RowShape:
-        return row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
+    def plans(self) -> list[RowPlan]:
+        return self.job.plans()[0]
 
     @cached_property
     def places(self) -> Places:
@@ -66,7 +73,7 @@ class Shares:
 
     def measure(self, source: int) -> None:
         if not is_measured(self.job, source):
-            measure_source(self.job, source, self.shape)
+            measure_source(self.job, source, self.plans[source])
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -121,26 +128,25 @@ class Shares:
         if not missing:
             return
         config, scratch = self.job.config, self.job.scratch
-        slices = read_slices(
-            self.job.sources, config, scratch, self.places.start(missing[0]), self.shape
-        )
-        # The last unit is known only when all units before it are tokenized: see `windows`.
-        unlimited = replace(config, max_tokens=None)
+        start = self.places.start(missing[0])
+        slices = read_slices(self.job.sources, self.plans, config.reading, scratch, start)
         try:
             with closing(slices):
+                # Without max_tokens: the last unit is known only when all units before it are
+                # tokenized, see `windows`.
                 tokenize(
                     itertools.islice(slices, run[1] - missing[0]),
                     self.job.tokens,
-                    self.engine,
-                    self.job.tokenizer,
-                    unlimited,
-                    report,
-                    (),
-                    self.elsewhere,
-                    self.job.sources,
+                    self.elsewhere or self._made,
+                    slices_ahead(config.running, config.unit_size),
+                    report=report,
                 )
         except DocumentError as error:
             raise bad_row(self.job.sources[error.source], error.row, error.detail) from None
+
+    def _made(self, piece: Slice, stop: threading.Event) -> TokenFile:
+        encoder = self.job.encoder(self.engine())
+        return tokenize_slice(piece, self.job.tokens, encoder, self.job.sources, stop)
 
     @cached_property
     def windows(self) -> Sequence[Sequence[int]]:

@@ -35,8 +35,8 @@ from packprep.packing.nothing_left import labelled_by, nothing_left
 from packprep.packing.warm import load_build
 from packprep.schemas.columns import columns_of_type
 from packprep.schemas.manifest import Manifest
-from packprep.sources.carried import RowShape
-from packprep.sources.reading import read_rows, row_shape
+from packprep.sources.formats.row_plan import RowPlan
+from packprep.sources.reading import read_rows
 from packprep.sources.source import check_unchanged
 from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
 from packprep.support.clock import START, StageClock
@@ -46,7 +46,15 @@ from packprep.support.errors import (
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
 from packprep.tokens.store import TokenFile, committed, start_after, stored
-from packprep.tokens.token_files import DocumentError, seal, slices_ahead, sync_tokens, tokenize
+from packprep.tokens.token_files import (
+    DocumentError,
+    Make,
+    seal,
+    slices_ahead,
+    sync_tokens,
+    tokenize,
+    tokenize_slice,
+)
 from packprep.windows.index_rows import index_table
 from packprep.windows.planner import remainders
 
@@ -113,17 +121,17 @@ class Stages:
             job.tokens,
         )
 
-    def _shape(self) -> RowShape:
-        """Columns that rows are converted to."""
-        shape = row_shape(self.job.sources, self.job.config, self.job.scratch, self.job.tokenizer)
-        for note in shape.notes:
+    def _plans(self) -> list[RowPlan]:
+        """How the rows of each source are read."""
+        plans, note = self.job.plans()
+        if note is not None:
             self.progress.say(note)
-        return shape
+        return plans
 
     def run_ahead(self, ahead: Callable[[Job, Progress], None]) -> None:
         """Let other processes do what they can: see `pipeline.Runner`."""
         with self.clock(self.job.config.executor):
-            choice = self._engine(self._sample(self._shape()))
+            choice = self._engine(self._sample(self._plans()))
             self.job.save(choice.as_dict() if choice else {})
             if choice is not None:
                 self.gate = choice.gate
@@ -132,7 +140,7 @@ class Stages:
     def share(self, index: int, total: int) -> dict[str, Any]:
         """Do the share of one of `total` tasks."""
         with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
-            engine = self._loading(pool, self._shape())
+            engine = self._loading(pool, self._plans())
             with self._workers(engine) as elsewhere:
                 return work_off(
                     Shares(self.job, total, engine.result, elsewhere), index, self.progress
@@ -186,23 +194,26 @@ class Stages:
             self.early.add(file)
             self.progress.advance("tokenize", done, total, "MB")
 
-        shape = self._shape()
+        plans = self._plans()
         with ThreadPoolExecutor(2) as pool:
-            engine = self._loading(pool, shape)
-            start = start_after(finished, len(sources), config)
-            slices = read_slices(sources, config, self.job.scratch, start, shape)
+            engine = self._loading(pool, plans)
+            start = start_after(finished, len(sources), config.unit_size)
+            slices = read_slices(sources, plans, config.reading, self.job.scratch, start)
+
+            def make(piece: Slice, stop: threading.Event) -> TokenFile:
+                encoder = self.job.encoder(engine.result())
+                return tokenize_slice(piece, directory, encoder, sources, stop)
+
             try:
                 with self._workers(engine) as elsewhere:
                     files = tokenize(
                         slices,
                         directory,
-                        engine.result,
-                        self.job.tokenizer,
-                        config,
+                        elsewhere or make,
+                        slices_ahead(config.running, config.unit_size),
+                        config.reading.tokens_to_read,
                         report,
                         finished,
-                        elsewhere,
-                        sources,
                     )
             except DocumentError as error:
                 raise bad_row(sources[error.source], error.row, error.detail) from None
@@ -225,9 +236,7 @@ class Stages:
         return disk_space.check_room(self.job, self.tokens)
 
     @contextmanager
-    def _workers(
-        self, engine: Future[EngineChoice | None]
-    ) -> Iterator[Callable[[Slice, threading.Event], TokenFile] | None]:
+    def _workers(self, engine: Future[EngineChoice | None]) -> Iterator[Make | None]:
         """Function that tokenizes a slice in a worker process; None if threads tokenize."""
         if not self.job.config.isolate or (choice := engine.result()) is None:
             yield None
@@ -236,25 +245,28 @@ class Stages:
 
         self.job.tokens.mkdir(parents=True, exist_ok=True)
         self.job.save(choice.as_dict())
-        with Workers(self.job, max(1, slices_ahead(self.job.config)), self.progress.say) as workers:
+        ahead = slices_ahead(self.job.config.running, self.job.config.unit_size)
+        with Workers(self.job, max(1, ahead), self.progress.say) as workers:
             yield workers.tokenize
 
-    def _sample(self, shape: RowShape) -> list[str]:
+    def _sample(self, plans: Sequence[RowPlan]) -> list[str]:
         """First documents of some sources, on which engines are compared."""
         sample: list[str] = []
         if self.job.config.input_ids_column is not None:
             return sample
-        for source in self.job.sources[:8]:
+        for source, plan in zip(self.job.sources[:8], plans, strict=False):
             is_copied = source.compression or source.is_remote
             if is_copied and not source.format.is_streamed:
                 continue  # it would be unpacked, or downloaded, twice
-            table = next(read_rows(source, self.job.config, self.job.scratch, shape), None)
+            table = next(read_rows(source, plan, self.job.scratch), None)
             if table is not None:
                 texts = table["text"].slice(0, 16).to_pylist()
                 sample += [text for text in texts if text is not None]
         return sample
 
-    def _loading(self, pool: ThreadPoolExecutor, shape: RowShape) -> Future[EngineChoice | None]:
+    def _loading(
+        self, pool: ThreadPoolExecutor, plans: Sequence[RowPlan]
+    ) -> Future[EngineChoice | None]:
         """Engine, loaded in a thread while the first text is read; the kernels are loaded too."""
         kernels = ThreadPoolExecutor(1)
         kernels.submit(self._load_kernels)
@@ -265,7 +277,7 @@ class Stages:
             self.clock.add(START, waited := time.monotonic() - begun)
             self.clock.add("tokenize", -waited)
 
-        sample = self._sample(shape)  # first: opening sources is not safe in two threads
+        sample = self._sample(plans)  # first: opening sources is not safe in two threads
         engine = pool.submit(self._engine, sample)
         engine.add_done_callback(count)
         return engine

@@ -67,8 +67,9 @@ class _Tasks:
         job, name = load_job(staging)
         # The build starts one worker a core.
         self.job = replace(job, config=replace(job.config, num_proc=1))
-        self.engine = self.job.engine(name)
-        self.engine.engine.encode(pa.array(["warm"], pa.large_string()))
+        engine = self.job.engine(name)
+        self.encoder = self.job.encoder(engine)
+        engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
     def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
         from packprep.support.errors import InputError, system_error
@@ -103,13 +104,7 @@ class _Tasks:
         with quiet_datasets():
             return asdict(
                 tokenize_slice(
-                    piece,
-                    self.job.tokens,
-                    self.engine,
-                    self.job.tokenizer,
-                    self.job.config,
-                    self.progress,
-                    self.job.sources,
+                    piece, self.job.tokens, self.encoder, self.job.sources, self.progress
                 )
             )
 

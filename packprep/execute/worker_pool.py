@@ -58,7 +58,7 @@ class Workers:
         self.job = job
         self.say = say
         share = (job.config.max_memory - BASE_MEMORY) // workers
-        self.memory = max(share, BASE_MEMORY + 2 * slice_memory(job.config))
+        self.memory = max(share, BASE_MEMORY + 2 * slice_memory(job.config.unit_size))
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         for _ in range(workers):
             self._idle.put(None)

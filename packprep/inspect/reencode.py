@@ -3,7 +3,6 @@
 A source is opened only if its digest is right, and read up to the last wanted row.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -25,13 +24,12 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.places import files_at
-from packprep.sources.reading import read_rows, row_shape
+from packprep.sources.reading import plan_rows, read_rows
 from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
-from packprep.sources.units import Part
 from packprep.support.arrays import Int32
 from packprep.support.errors import ConfigError
-from packprep.tokens.encode import cut_text, encode_table
+from packprep.tokens.encode import Encoder
 
 # Options that decide which tokens of a text are in packs. A merged output keeps only those that all
 # of its parts agree on.
@@ -140,9 +138,8 @@ def find_source(
             else "; run in the folder of the build, or give that folder with --root"
         )
         raise ConfigError(f"the source {path} does not exist{where}")
-    sources = resolve(
-        replace(config, sources=({"path": path} | recorded.get("reading", {}),)), scratch
-    )
+    one = replace(config, sources=({"path": path} | recorded.get("reading", {}),))
+    sources = resolve(one.reading, one.parsing, one.output, scratch)
     if len(sources) != 1 or sources[0].sha256 != recorded["sha256"]:
         raise ConfigError(
             f"the source {path} has changed since the build; its documents were not compared"
@@ -182,20 +179,16 @@ def encoded_rows(
         engine = choose_engine(
             "hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens
         )
-    shape = row_shape([source], config, scratch, tokenizer)
-    pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
+    stages = config.parsing, config.tokenizing
+    encoder = Encoder(engine, tokenizer, *stages, config.seed, config.num_proc)
+    [plan], _ = plan_rows([source], *stages, tokenizer, scratch)
     first = 0
-    for table in read_rows(source, config, scratch, shape):
+    for table in read_rows(source, plan, scratch):
         begin, end = np.searchsorted(rows, [first, first + len(table)])
         if begin < end:
             text = table.drop_columns(["problem"]).take(rows[begin:end] - first)
-            for place, name in enumerate(text.column_names):
-                if name in ("text", "second"):
-                    text = text.set_column(place, name, text[name].cast(pa.large_string()))
-            if pattern is not None:
-                text, _ = cut_text(text, pattern, [Part(0, len(text), {})])
-            encoded = encode_table(text, rows[begin:end], engine, tokenizer, config).table
-            yield from _documents(encoded, rows[begin:end], [each.name for each in shape.carried])
+            encoded = encoder.encode(text, rows[begin:end]).table
+            yield from _documents(encoded, rows[begin:end], [each.name for each in plan.carried])
         first += len(table)
         if end == len(rows):
             return
@@ -204,7 +197,7 @@ def encoded_rows(
 def _documents(
     encoded: pa.Table, rows: NDArray[np.int64], carried: Sequence[str]
 ) -> Iterator[Document]:
-    """The documents of a table of `encode_table`. rows: numbers of its rows in the source."""
+    """The documents of a table of an encoder. rows: numbers of its rows in the source."""
     columns = {name: encoded[name] for name in encoded.column_names}
     lists = {name for name, column in columns.items() if pa.types.is_list(column.type)}
     numbers = {name: columns[name].to_numpy() for name in columns.keys() - lists}

@@ -12,6 +12,7 @@ the text.
 
 import math
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,16 +23,16 @@ from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
-from packprep.engines.parity import EngineChoice
+from packprep.config.stages import Reading
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.build_output import target_of
 from packprep.preview.draws import SampledDocuments
-from packprep.preview.lengths import sample_engine
+from packprep.preview.lengths import sample_encoder
 from packprep.preview.stored_lengths import of_files
 from packprep.preview.sweep import Row, sweep_configs
-from packprep.sources.carried import RowShape
 from packprep.sources.formats.raw_files import unpacking
-from packprep.sources.reading import row_shape
+from packprep.sources.formats.row_plan import RowPlan
+from packprep.sources.reading import plan_rows
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices
@@ -39,6 +40,7 @@ from packprep.support.arrays import Bools
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
+from packprep.tokens.encode import Encoder
 from packprep.tokens.store import TokenFile
 from packprep.tokens.store_place import check_store_place
 from packprep.tokens.token_files import quiet_datasets, tokenize, tokenize_slice
@@ -72,23 +74,26 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
 
     With append the prediction is for the sources that the output does not hold yet.
     """
-    check_local(config)
-    check_store_place(config, target_of(config).path if config.output else None)
+    check_local(config.reading, config.output)
+    check_store_place(config.keep_tokens, target_of(config).path if config.output else None)
     tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
-    engine = sample_engine(tokenizer, config.parsing, config.tokenizing)
+    encoder = sample_encoder(
+        tokenizer, config.parsing, config.tokenizing, config.seed, config.num_proc
+    )
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
-        sources = resolve(config, scratch)
+        sources = resolve(config.reading, config.parsing, config.output, scratch)
         if config.append:
             from packprep.execute.append import open_output
 
             sources = open_output(config).wanted(sources, Silent())
         if sources:
-            shape = row_shape(sources, config, scratch, tokenizer)
-            files = _whole_input(sources, engine, tokenizer, config, scratch, shape)
+            stages = config.parsing, config.tokenizing
+            plans, _ = plan_rows(sources, *stages, tokenizer, scratch)
+            files = _whole_input(sources, plans, encoder, config.reading, scratch)
             samples = [_Sample(files or [], 1.0)]
             if files is None:
-                samples = list(_samples(sources, engine, tokenizer, config, scratch, shape))
+                samples = list(_samples(sources, plans, encoder, config.reading, scratch))
             whole = files is not None
             tables = _prediction(samples, sources, tokenizer, config, scratch, whole=whole)
         else:
@@ -101,39 +106,41 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
 
 def _whole_input(
     sources: list[Source],
-    engine: EngineChoice | None,
-    tokenizer: Tokenizer,
-    config: BuildConfig,
+    plans: Sequence[RowPlan],
+    encoder: Encoder,
+    reading: Reading,
     scratch: Path,
-    shape: RowShape,
 ) -> list[TokenFile] | None:
     """Token files that the build will make; None if the input has more text than a sample."""
     slices, text = [], 0
-    for piece in read_slices(sources, config, scratch, shape=shape):
+    for piece in read_slices(sources, plans, reading, scratch):
         slices.append(piece)
         text += piece.text_bytes
         if text > SAMPLE_BYTES:
             return None
-    return tokenize(iter(slices), scratch, lambda: engine, tokenizer, config, lambda _: None)
+
+    def make(piece: Slice, stop: threading.Event) -> TokenFile:
+        return tokenize_slice(piece, scratch, encoder, stop=stop)
+
+    return tokenize(iter(slices), scratch, make, most_tokens=reading.tokens_to_read)
 
 
 def _samples(
     sources: list[Source],
-    engine: EngineChoice | None,
-    tokenizer: Tokenizer,
-    config: BuildConfig,
+    plans: Sequence[RowPlan],
+    encoder: Encoder,
+    reading: Reading,
     scratch: Path,
-    shape: RowShape,
 ) -> Iterator[_Sample]:
     """Samples of the sources, in proportion to their sizes."""
     size = sum(source.bytes for source in sources)
-    left, number, before = config.limit, 0, 0
-    left_of_entry = {source.entry: source.reading.get("limit") for source in sources}
+    left, number, before = reading.limit, 0, 0
+    left_of_entry = {source.entry: source.limit for source in sources}
     for place, source in enumerate(sources):
         if left == 0:
             return
         if (entry_left := left_of_entry[source.entry]) is not None:
-            source = replace(source, reading=source.reading | {"limit": entry_left})
+            source = replace(source, reading={**source.reading, "limit": entry_left})
         if entry_left == 0:
             yield _Sample([], 1.0)
             continue
@@ -146,22 +153,18 @@ def _samples(
         count = source.format.count
         rows = None
         if count is not None and not limited:
-            rows = count(source, config.of_source(source.reading))
-        on_error = (
-            config.on_error if part is source else "skip"
-        )  # rows of a part have other numbers
-        reading = replace(
-            config, unit_size=min(_PIECE, config.unit_size), limit=left, on_error=on_error
-        )
+            rows = count(source)
+        plan = plans[place]
+        if part is not source:  # rows of a part have other numbers
+            plan = replace(plan, on_error="skip")
+        few = replace(reading, unit_size=min(_PIECE, reading.unit_size), limit=left)
         files: list[TokenFile] = []
         read = text = 0
-        for piece in read_slices([part], reading, scratch, shape=shape):
+        for piece in read_slices([part], [plan], few, scratch):
             read, text = read + len(piece.table), text + piece.text_bytes
             if sum(file.text_bytes for file in files) < share or not files:
                 files.append(
-                    tokenize_slice(
-                        _numbered(piece, number, place, before), scratch, engine, tokenizer, config
-                    )
+                    tokenize_slice(_numbered(piece, number, place, before), scratch, encoder)
                 )
                 number += 1
                 before += files[-1].documents

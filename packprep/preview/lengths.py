@@ -7,6 +7,7 @@ then reads no text.
 
 import math
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import pyarrow as pa
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.config.stages import Parsing, Tokenizing, Writing
-from packprep.engines.parity import EngineChoice, choose_engine
+from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.shard_writer import ShardLayout, write_shard
 from packprep.preview.stored_lengths import (
@@ -35,14 +36,15 @@ from packprep.preview.stored_lengths import (
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.index.runs import Pointers
 from packprep.schemas.storage.places import Directory, files_at, finished_output
-from packprep.sources.reading import row_shape
+from packprep.sources.reading import plan_rows
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.units import Part, Slice, read_slices, row_bytes
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.progress import Progress
-from packprep.tokens.store import stored, tokens_key
-from packprep.tokens.token_files import seal, tokenize
+from packprep.tokens.encode import Encoder
+from packprep.tokens.store import TokenFile, stored, text_options, tokens_key
+from packprep.tokens.token_files import seal, slices_ahead, tokenize, tokenize_slice
 from packprep.windows.documents import (
     Documents,
 )
@@ -82,16 +84,15 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
 
 def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) -> Lengths:
     """Lengths of text, tokenized now or read from the token store."""
-    check_local(config)
+    check_local(config.reading, config.output)
     tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
     for note in tokenizer.notes:
         progress.say(note)
-    sources = resolve(config, scratch, progress)
-    store = (
-        Path(config.keep_tokens) / tokens_key(sources, tokenizer, config)
-        if config.keep_tokens
-        else None
-    )
+    sources = resolve(config.reading, config.parsing, config.output, scratch, progress)
+    store = None
+    if config.keep_tokens:
+        options = text_options(config.identity(), config.reading.tokens_to_read)
+        store = Path(config.keep_tokens) / tokens_key(sources, tokenizer, options)
     if store is not None and stored(store) is not None:
         progress.say(f"tokens reused from {store}: no text was read")
         lengths = lengths_of_store(store, config)
@@ -100,23 +101,27 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise ConfigError(
             "a token store holds the tokens of all documents; omit --sample or --keep-tokens"
         )
-    engine = sample_engine(tokenizer, config.parsing, config.tokenizing)
-    for note in engine.notes if engine is not None else ():
+    encoder = sample_encoder(
+        tokenizer, config.parsing, config.tokenizing, config.seed, config.num_proc
+    )
+    for note in encoder.engine.notes if encoder.engine is not None else ():
         progress.say(note)
     plain = all(source.is_plain for source in sources)
     total = sum(source.bytes for source in sources) / 1e6 if plain else None
-    shape = row_shape(sources, config, scratch, tokenizer)
-    reader = _Reader(read_slices(sources, config, scratch, shape=shape), config.seed, share)
-    limited = config
-    if config.max_tokens is not None:
-        limited = replace(config, max_tokens=math.ceil(config.max_tokens * share))
+    plans, _ = plan_rows(sources, config.parsing, config.tokenizing, tokenizer, scratch)
+    reader = _Reader(read_slices(sources, plans, config.reading, scratch), config.seed, share)
+    folder, most = store or scratch / "tokens", config.max_tokens
+
+    def make(piece: Slice, stop: threading.Event) -> TokenFile:
+        return tokenize_slice(piece, folder, encoder, stop=stop)
+
     started = time.monotonic()
     files = tokenize(
         reader.slices(),
-        store or scratch / "tokens",
-        lambda: engine,
-        tokenizer,
-        limited,
+        folder,
+        make,
+        slices_ahead(config.running, config.unit_size),
+        None if most is None else math.ceil(most * share),
         lambda _: progress.advance("tokenize", reader.text_bytes / 1e6, total, "MB"),
     )
     seconds = time.monotonic() - started
@@ -126,9 +131,8 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise InputError("the sources hold no rows; expected at least one document")
     if not files:
         scale_of(reader.text_bytes, 0, share)
-    lengths = of_files(
-        ", ".join(map(str, config.sources)), store or scratch / "tokens", files, tokenizer, config
-    )
+    name = ", ".join(map(str, config.sources))
+    lengths = of_files(name, folder, files, tokenizer, config)
     return replace(
         lengths,
         share=share,
@@ -139,18 +143,16 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     )
 
 
-def sample_engine(
-    tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing
-) -> EngineChoice | None:
-    """The engine that tokenizes a sample; None if rows are token ids."""
-    if parsing.input_ids_column is not None:
-        return None
-    return choose_engine(
-        tokenizing.engine,
-        tokenizer.json,
-        parse_special_tokens=parsing.parses_special_tokens,
-        sample=[],
-    )
+def sample_encoder(
+    tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing, seed: int, num_proc: int
+) -> Encoder:
+    """The encoder of a sample."""
+    engine, parsed = None, parsing.parses_special_tokens
+    if parsing.input_ids_column is None:
+        engine = choose_engine(
+            tokenizing.engine, tokenizer.json, parse_special_tokens=parsed, sample=[]
+        )
+    return Encoder(engine, tokenizer, parsing, tokenizing, seed, num_proc)
 
 
 class _Reader:

@@ -13,89 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
 from packprep.schemas.columns import NO_LOSS, NUMBER_TYPES, Column
+from packprep.sources.formats.row_plan import IdColumns, RowPlan, TokenIds, carry_name
 from packprep.support.errors import InputError
 from packprep.support.problems import BadRow, Problem, problem_array, problems_in
-
-if TYPE_CHECKING:
-    from packprep.chat.turns import Finder
 
 _STORED_AS = {kind: name for name, number in NUMBER_TYPES.items() for kind in number.read_from}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowShape:
-    """Columns that rows become, the same for every source of a build.
-
-    carried: the columns that `carry` names.
-    vocab_size: token ids are below this.
-    finder: renders conversations; None if rows are text or token ids. notes are sentences for the
-    user.
-    """
-
-    carried: tuple[Column, ...] = ()
-    vocab_size: int = 0
-    finder: Finder | None = None
-    notes: tuple[str, ...] = ()
-
-
-def number_columns(config: BuildConfig) -> list[str]:
-    """The columns of numbers that a build reads."""
-    named = [name for side in _sides(config) for name in side if name is not None]
-    return list(dict.fromkeys([*named, *map(carry_name, config.carry)]))
-
-
-class _Side(NamedTuple):
-    """Columns of token ids, or of one side of pairs of token ids.
-
-    prompt: its ids are before those of both sides, without a loss.
-    """
-
-    ids: str
-    labels: str | None
-    mask: str | None
-    prompt: str | None = None
-
-
-def _sides(config: BuildConfig) -> list[_Side]:
-    """Columns of the token ids of a row: one entry, two for pairs, none for text."""
-    if config.input_ids_column is None:
-        return []
-    labels, mask = config.labels_column, config.loss_mask_column
-    if not config.pair_columns:
-        return [_Side(config.input_ids_column, labels, mask)]
-    pairs = [
-        [None, None] if names is None else [name.strip() for name in names.split(",")]
-        for names in (labels, mask)
-    ]
-    return [
-        _Side(ids, pairs[0][side], pairs[1][side], config.prompt_column)
-        for side, ids in enumerate(config.pair_columns)
-    ]
-
-
-def carry_name(entry: str) -> str:
-    """The column of an entry of `carry`: "reward" of "reward:float64"."""
-    return entry.partition(":")[0]
-
-
 def carried_types(
-    types: Mapping[str, pa.DataType], config: BuildConfig, where: str
+    types: Mapping[str, pa.DataType], plan: RowPlan, where: str
 ) -> tuple[Column, ...]:
     """Carried columns, with their types in the first rows.
 
     where: the source, for messages.
     """
     columns = []
-    for entry in config.carry:
+    for entry in plan.carry:
         name = carry_name(entry)
         type_ = types[name]
         is_list = _is_list(type_)
@@ -108,12 +49,12 @@ def carried_types(
             )
         dtype: Any = entry.removeprefix(name)[1:] or _STORED_AS[str(values)]
         columns.append(Column(name=name, kind="token" if is_list else "segment", dtype=dtype))
-        if is_list and config.input_ids_column is None:
+        if is_list and not isinstance(plan.rows, TokenIds):
             raise InputError(
                 f"{where} has lists in {name!r}: a value per token needs the tokens it belongs to, "
                 "so add --input-ids-column, or carry a plain number per row"
             )
-        if is_list and config.pair_columns:
+        if is_list and len(plan.rows.sides) == 2:
             raise InputError(
                 f"{where} has lists in {name!r}: a pair has two sides, so carry a plain number per "
                 "row"
@@ -153,9 +94,7 @@ class RowProblems:
         return np.array([problem is None for problem in self._problems], np.bool_)
 
 
-def read_numbers(
-    table: pa.Table, config: BuildConfig, shape: RowShape, problems: RowProblems
-) -> dict[str, Any]:
+def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[str, Any]:
     """`ids`, `labels` and carried columns of rows, as Arrow arrays, by their name in token files.
 
     Those of the second side of pairs are `second_ids` and `second_labels`. A row with a problem has
@@ -163,19 +102,22 @@ def read_numbers(
     """
     lists: dict[str, _Lists] = {}
     scalars: dict[str, pa.Array[Any]] = {}
-    for side, prefix in zip(_sides(config), ("", "second_"), strict=False):
-        ids = _ids(table, side.ids, shape.vocab_size, problems)
-        labels = _labels(table, side, shape.vocab_size, ids, problems)
+    sides, size = (
+        (plan.rows.sides, plan.rows.vocab_size) if isinstance(plan.rows, TokenIds) else ((), 0)
+    )
+    for side, prefix in zip(sides, ("", "second_"), strict=False):
+        ids = _ids(table, side.ids, size, problems)
+        labels = _labels(table, side, size, ids, problems)
         if side.prompt is not None:
             labels = labels or ids.filled(1, "int8")
-            prompt = _ids(table, side.prompt, shape.vocab_size, problems)
+            prompt = _ids(table, side.prompt, size, problems)
             labels = prompt.filled(
                 NO_LOSS if labels.values.dtype == np.int32 else 0, labels.values.dtype
             ).before(labels)
             ids = prompt.before(ids)
         lists[f"{prefix}ids"] = ids
         lists |= {f"{prefix}labels": labels} if labels is not None else {}
-    for column in shape.carried:
+    for column in plan.carried:
         if column.kind == "token":
             lists[column.name] = _Lists.from_column(
                 table[column.name], column.name, column.dtype, BadRow.BAD_CARRY, problems
@@ -198,7 +140,7 @@ def _ids(table: pa.Table, name: str, vocab_size: int, problems: RowProblems) -> 
 
 
 def _labels(
-    table: pa.Table, side: _Side, vocab_size: int, ids: _Lists, problems: RowProblems
+    table: pa.Table, side: IdColumns, vocab_size: int, ids: _Lists, problems: RowProblems
 ) -> _Lists | None:
     """Labels as ids, or as a mask where rows have only that.
 

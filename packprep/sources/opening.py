@@ -1,6 +1,4 @@
-"""An open source: its rows as Arrow tables.
-
-Errors of its reader become a sentence.
+"""An open source: the file that its reader opens, and errors of the reader as a sentence.
 
 Nothing is cached in the user's home, except hub datasets, which `datasets` caches there itself. No
 more is read than is wanted. Only files that cannot be streamed are unpacked into `scratch`.
@@ -11,22 +9,14 @@ import errno
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from packprep.config.build_config import BuildConfig
 from packprep.schemas.errors import FormatError
 from packprep.schemas.storage.store_errors import StoreError
-from packprep.sources.carried import number_columns
-from packprep.sources.formats.format import ROWS_PER_TABLE, Wanted
 from packprep.sources.formats.raw_files import unpacking
-from packprep.sources.row_text import columns_read, group_columns, text_columns
 from packprep.sources.source import Source
 from packprep.support.errors import InputError, system_error
-
-if TYPE_CHECKING:
-    from packprep.chat.conversations import ConversationColumns
 
 # Parquet and Arrow are binary: compressed again they shrink a few times, a file of zeros 1,000
 # times.
@@ -95,72 +85,6 @@ def unpacked(source: Source, scratch: Path) -> Iterator[Path | str | None]:
                 )
         copy.flush()
         yield Path(copy.name)
-
-
-def check_names(
-    source: Source, names_found: Sequence[str], wanted: Sequence[str], texts: Sequence[str]
-) -> None:
-    """Raise InputError unless each wanted column exists once.
-
-    names_found: of all columns. texts: columns that an option for text chooses.
-    """
-    for name in wanted:
-        if names_found.count(name) != 1:
-            options = (
-                "--text-column or --text-template" if name in texts else "the option that names it"
-            )
-            if name in texts and {"messages", "conversations"} & set(names_found):
-                options += ", or --messages-column auto for conversations"
-            problem = "has no column" if name not in names_found else "has more than one column"
-            listed = ", ".join(names_found) or "none"
-            raise InputError(
-                f"{source.name} {problem} {name!r}; it has {listed}: choose with {options}"
-            )
-
-
-def number_types(source: Source, names: Sequence[str]) -> dict[str, pa.DataType]:
-    """Arrow types of columns of numbers, of a format that must know them before it reads."""
-    assert source.format.first_types is not None
-    types = source.format.first_types(source, names)
-    if empty := [name for name in names if pa.types.is_null(types[name])]:
-        names_found: Sequence[str] = empty
-        with contextlib.suppress(
-            InputError
-        ):  # for rows that cannot be parsed; reading them raises the error
-            names_found = source.format.columns(source, source.path) or empty
-        check_names(source, names_found, empty, ())
-    return types
-
-
-def open_rows(
-    source: Source,
-    path: Path | str | None,
-    config: BuildConfig,
-    scratch: Path,
-    chats: "ConversationColumns | None",
-    begin: int = 0,
-) -> Iterator[pa.Table]:
-    """The rows of a source as tables that are not empty.
-
-    A format that is read front to back decides how large its tables are: with 512 rows in each,
-    short documents took five times as long to check and to cut. Conversations are an exception,
-    because the first table is rendered before anything else begins.
-    begin: byte where the first row to read begins, see `Format.row_begins`.
-    """
-    names, texts = number_columns(config), text_columns(config)
-    typed = bool(names) and source.format.first_types is not None
-    wanted = Wanted(
-        config=config,
-        columns=tuple(columns_read(config, chats)),
-        scratch=scratch,
-        numbers=number_types(source, names) if typed else {},
-        nested=tuple(chats.wanted) if chats is not None else (),
-        groups=tuple(name for name in group_columns(config) if name not in texts),
-        begin=begin,
-    )
-    for table in source.format.tables(source, path, wanted):
-        rows = len(table) if chats is None else ROWS_PER_TABLE
-        yield from (table.slice(first, rows) for first in range(0, len(table), rows or 1))
 
 
 def _reason(error: Exception, source: Source) -> str:

@@ -13,32 +13,29 @@ Conversations are rendered to text; `trained` and `specials` mark trained parts 
 in it: see masks.py.
 """
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from packprep.chat.build_tokenizer import ChatTokenizer
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.tokenizer import Tokenizer
-from packprep.sources.carried import RowShape, carried_types, number_columns, text_type
-from packprep.sources.opening import check_names, number_types, open_rows, readable, unpacked
-from packprep.sources.row_text import as_rows, columns_read, text_columns
+from packprep.sources.carried import carried_types, text_type
+from packprep.sources.formats.format import ROWS_PER_TABLE, LocalPath, Wanted
+from packprep.sources.formats.row_plan import Chat, RowPlan, row_plan
+from packprep.sources.opening import readable, unpacked
+from packprep.sources.row_text import as_rows
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
 from packprep.support.problems import reader_problems
 
 if TYPE_CHECKING:
-    from packprep.chat.conversations import ConversationColumns
     from packprep.chat.turns import Finder
-
-TEXT_ROWS = RowShape()
-BESIDE: dict[str, Any] = {
-    "tools": "tools",
-    "variables": "chat_template_kwargs",
-}  # other columns that a conversation uses
 
 
 class RowPlace(NamedTuple):
@@ -52,72 +49,67 @@ BEGIN = RowPlace(0, 0)
 
 
 def read_rows(
-    source: Source,
-    config: BuildConfig,
-    scratch: Path,
-    shape: RowShape = TEXT_ROWS,
-    begin: RowPlace = BEGIN,
-    first: int = 0,
+    source: Source, plan: RowPlan, scratch: Path, begin: RowPlace = BEGIN, first: int = 0
 ) -> Iterator[pa.Table]:
     """Tables of the columns above, in row order from `first` on, or from `begin` if it is later.
 
     Rows before `first` are read but not rendered, which is what conversations cost. Raises
     InputError naming the source.
     """
-    config = config.of_source(source.reading)
     read = [begin.row]  # rows so far, for errors
     with readable(source, read), unpacked(source, scratch) as path:
-        chats = _conversations(source, path, config, scratch) if config.chats else None
-        for table in open_rows(source, path, config, scratch, chats, begin.byte):
+        plan = _opened(source, path, plan, scratch)
+        for table in _tables(source, path, Wanted(plan, scratch, begin.byte)):
             if not read[0]:
-                _check_columns(source, path, table, config, chats)
+                _check_columns(source, path, table, plan)
             skipped = min(max(first - read[0], 0), len(table))
             read[0] += len(table)
-            if skipped == len(table) > 0:
-                continue
-            table = table.slice(skipped)
-            yield as_rows(table, config, shape, chats, is_utf8=source.format.finds_bad_utf8)
+            if skipped < len(table):
+                yield as_rows(table.slice(skipped), plan, is_utf8=source.format.finds_bad_utf8)
         if not read[0]:
             raise InputError(f"{source.name} holds no rows; expected at least one document")
 
 
-def row_shape(
-    sources: Sequence[Source], config: BuildConfig, scratch: Path, tokenizer: Tokenizer
-) -> RowShape:
-    """Columns that rows become.
+def plan_rows(
+    sources: Sequence[Source],
+    parsing: Parsing,
+    tokenizing: Tokenizing,
+    tokenizer: Tokenizer,
+    scratch: Path,
+) -> tuple[list[RowPlan], str | None]:
+    """The plan of each source, and a sentence for the user about conversations.
 
     The first rows of the first source decide the types of carried columns, the template decides how
     conversations are rendered.
     """
-    source = sources[0]
-    config = config.of_source(source.reading)
-    names = number_columns(config)
-    chats = types = None
-    if config.carry or config.chats:
-        with readable(source), unpacked(source, scratch) as path:
-            chats = _conversations(source, path, config, scratch) if config.chats else None
-            if source.format.first_types is not None:
-                types = number_types(source, names)
-            elif config.carry:
-                table = next(open_rows(source, path, config, scratch, chats))
-                _check_columns(source, path, table, config, chats)
-                types = {
-                    name: text_type(table[name])
-                    if source.format.numbers_are_text
-                    else table[name].type
-                    for name in names
-                }
-    return RowShape(
-        carried=carried_types(types or {}, config, source.name),
-        vocab_size=tokenizer.vocab_size,
-        finder=make_finder(tokenizer, config),
-        notes=(f"{source.name}: {replace(chats, tools=None).note}",) if chats is not None else (),
-    )
+    finder = make_finder(tokenizer, parsing, tokenizing)
+    make = cache(lambda own: row_plan(own, tokenizer.vocab_size, finder))
+    plans = [make(parsing.of_source(source.reading)) for source in sources]
+    source, first, note = sources[0], plans[0], None
+    types: Mapping[str, pa.DataType] = {}
+    if not first.carry and not isinstance(first.rows, Chat):
+        return plans, None
+    with readable(source), unpacked(source, scratch) as path:
+        first = _opened(source, path, first, scratch)
+        if isinstance(first.rows, Chat):
+            names = " and ".join(map(repr, first.rows.names))
+            note = f"{source.name}: conversations are read from {names}"
+        if first.types:
+            types = first.types
+        elif first.carry:
+            table = next(_tables(source, path, Wanted(first, scratch)))
+            _check_columns(source, path, table, first)
+            types = {
+                name: text_type(table[name]) if source.format.numbers_are_text else table[name].type
+                for name in first.numbers
+            }
+    carried = carried_types(types, first, source.name)
+    return [replace(plan, carried=carried) for plan in (first, *plans[1:])], note
 
 
-def make_finder(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
+def make_finder(tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing) -> "Finder | None":
     """The renderer of conversations; None for a build without them."""
-    if not config.chats:
+    if not parsing.chats:
         return None
     from packprep.chat.masks import exact_encoder
     from packprep.chat.prompt_response import PlainFinder
@@ -127,76 +119,76 @@ def make_finder(tokenizer: Tokenizer, config: BuildConfig) -> "Finder | None":
     specials = exact_encoder(tokenizer.json).specials
     if not isinstance(tokenizer, ChatTokenizer):
         return PlainFinder(specials)
-    finder = TurnFinder(tokenizer.template, specials, config.train_on, config.train_fields)
-    return finder if config.turns == "row" else TurnSplitter(finder, config.turns, config.max_turns)
+    finder = TurnFinder(tokenizer.template, specials, tokenizing.train_on, tokenizing.train_fields)
+    if parsing.turns == "row":
+        return finder
+    return TurnSplitter(finder, parsing.turns, parsing.max_turns)
 
 
-def _conversations(
-    source: Source, path: Path | str | None, config: BuildConfig, scratch: Path
-) -> "ConversationColumns":
-    """Columns of a source that hold its conversations; InputError if it has none."""
-    names = source.format.columns(source, path)
-    if names is None:
-        names = next(open_rows(source, path, config, scratch, None)).column_names
-    return find_columns(names, config, source.name, any_row=source.format.has_own_columns)
+def _opened(source: Source, path: LocalPath, plan: RowPlan, scratch: Path) -> RowPlan:
+    """The plan with all that only the open source tells: columns of conversations, types."""
+    format_ = source.format
+    if isinstance(plan.rows, Chat) and not plan.rows.is_found:
+        names = format_.columns(source, path)
+        if names is None:
+            names = next(_tables(source, path, Wanted(plan, scratch))).column_names
+        plan = plan.found_in(names, source.name, any_row=format_.has_own_columns)
+    if plan.types or not plan.numbers or format_.first_types is None:
+        return plan
+    types = format_.first_types(source, plan.numbers)
+    if empty := [name for name in plan.numbers if pa.types.is_null(types[name])]:
+        names = empty
+        with contextlib.suppress(InputError):  # for rows that cannot be parsed; reading says it
+            names = format_.columns(source, source.path) or empty
+        _check_names(source, names, empty, ())
+    return replace(plan, types=types)
 
 
-def find_columns(
-    names: Sequence[str], config: BuildConfig, where: str, *, any_row: bool = False
-) -> "ConversationColumns":
-    """Choose the columns that hold conversations.
+def _tables(source: Source, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
+    """The rows of an open source as tables.
 
-    any_row: a later row may have columns of tools or variables that are not in `names`.
+    A format that is read front to back decides how large its tables are: with 512 rows in each,
+    short documents took five times as long to check and to cut. Conversations are an exception,
+    because the first table is rendered before anything else begins.
     """
-    from packprep.chat.conversations import ConversationColumns, find_conversations
-
-    if config.pair_columns:
-        prompt = () if config.prompt_column is None else (config.prompt_column,)
-        for name in (*prompt, *config.pair_columns):
-            if name not in names:
-                raise InputError(
-                    f"{where}: there is no column {name!r}; there are {', '.join(names)}"
-                )
-        beside = {key: name for key, name in BESIDE.items() if any_row or name in names}
-        return ConversationColumns(
-            kind="pair" if prompt else "messages", names=(*prompt, *config.pair_columns), **beside
-        )
-    try:
-        columns = find_conversations(
-            names,
-            messages_column=None if config.messages_column == "auto" else config.messages_column,
-            prompt_column=config.prompt_column,
-            response_column=config.response_column,
-        )
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-    if columns is None:
-        raise InputError(
-            f"{where} has no columns that are known to hold conversations; it has "
-            f"{', '.join(names) or 'no columns'}: choose with "
-            "--messages-column, or --prompt-column and --response-column"
-        )
-    return replace(columns, **BESIDE) if any_row else columns
+    for table in source.format.tables(source, path, wanted):
+        rows = ROWS_PER_TABLE if isinstance(wanted.plan.rows, Chat) else len(table)
+        yield from (table.slice(first, rows) for first in range(0, len(table), rows or 1))
 
 
-def _check_columns(
-    source: Source,
-    path: Path | str | None,
-    table: pa.Table,
-    config: BuildConfig,
-    chats: "ConversationColumns | None",
-) -> None:
+def _check_columns(source: Source, path: LocalPath, table: pa.Table, plan: RowPlan) -> None:
     """Raise InputError if a wanted column is missing.
 
     Where each row names its columns, only columns without any value are looked up in the first row.
     """
-    texts = text_columns(config)
-    beside = (chats.tools, chats.variables) if chats is not None else ()
-    wanted = [name for name in columns_read(config, chats) if name not in beside]
+    rows = plan.rows
+    beside = (rows.tools, rows.variables) if isinstance(rows, Chat) else ()
+    wanted = [name for name in plan.columns if name not in beside]
     if source.format.has_own_columns and (
         all(table[name].null_count < len(table) for name in wanted)
         or reader_problems(table)[0].is_valid
     ):
         return
     names = source.format.columns(source, path)
-    check_names(source, table.column_names if names is None else names, wanted, texts)
+    _check_names(source, table.column_names if names is None else names, wanted, plan.texts)
+
+
+def _check_names(
+    source: Source, names_found: Sequence[str], wanted: Sequence[str], texts: Sequence[str]
+) -> None:
+    """Raise InputError unless each wanted column exists once.
+
+    names_found: of all columns. texts: columns that an option for text chooses.
+    """
+    for name in wanted:
+        if names_found.count(name) != 1:
+            options = (
+                "--text-column or --text-template" if name in texts else "the option that names it"
+            )
+            if name in texts and {"messages", "conversations"} & set(names_found):
+                options += ", or --messages-column auto for conversations"
+            problem = "has no column" if name not in names_found else "has more than one column"
+            listed = ", ".join(names_found) or "none"
+            raise InputError(
+                f"{source.name} {problem} {name!r}; it has {listed}: choose with {options}"
+            )

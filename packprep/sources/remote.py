@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from packprep.config.build_config import BuildConfig
 from packprep.schemas.storage.stores import Store, Stored
 from packprep.sources.digests import (
     digest_of_stream,
@@ -36,8 +35,11 @@ _AT_ONCE = 8  # objects hashed at a time
 _HTTP = ("http", "https", "file", "ftp")
 
 
-def expand_url(url: str, config: BuildConfig) -> list[Source]:
-    """Objects that a URL means, sorted bytewise, with their digests; InputError if none."""
+def expand_url(url: str, split: str | None, output: str) -> list[Source]:
+    """Objects that a URL means, sorted bytewise, with their digests; InputError if none.
+
+    split: of a saved dataset. output: no source, even if it is in a folder of them.
+    """
     protocol, _, rest = url.partition("://")
     if protocol in _HTTP:
         raise InputError(
@@ -57,9 +59,9 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
             return _sources({tokens: alone if tokens == url else _find(tokens)}, _find)
         listing = store.list()
         if {"state.json", "dataset_dict.json"} & set(listing):
-            return [_saved(store, listing, config)]
+            return [_saved(store, listing, split)]
         if listing:
-            return _folder(store, listing, config)
+            return _folder(store, listing, output)
         if glob.has_magic(url):
             return _matches(url)
         if _exists(f"{url}.idx"):  # Megatron names both files by what they share
@@ -67,15 +69,13 @@ def expand_url(url: str, config: BuildConfig) -> list[Source]:
     raise InputError(f"{url}: there is no such object and no such folder; check the address")
 
 
-def _folder(store: Store, listing: Mapping[str, Stored], config: BuildConfig) -> list[Source]:
+def _folder(store: Store, listing: Mapping[str, Stored], output: str) -> list[Source]:
     """All files of a known format in a folder.
 
     Except hidden files and the output, which may be next to the sources.
     """
     output_prefix = (
-        tuple(f"{config.output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete"))
-        if config.output
-        else ()
+        tuple(f"{output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete")) if output else ()
     )
     files = {
         store.where(name): stored
@@ -159,9 +159,9 @@ def _digest(url: str, stored: Stored) -> str:
     return digest
 
 
-def _saved(store: Store, listing: Mapping[str, Stored], config: BuildConfig) -> Source:
-    """A folder that `save_to_disk` has written, or one split of it."""
-    prefix, asked = "", config.split
+def _saved(store: Store, listing: Mapping[str, Stored], asked: str | None) -> Source:
+    """A folder that `save_to_disk` has written, or one split of it. asked: this split."""
+    prefix = ""
     if "dataset_dict.json" in listing:
         splits = [
             name.partition("/")[0] for name in listing if re.fullmatch("[^/]+/state.json", name)

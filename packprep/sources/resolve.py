@@ -9,14 +9,12 @@ import glob
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from packprep.config.build_config import BuildConfig
-from packprep.config.stages import PER_SOURCE
+from packprep.config.stages import PER_SOURCE, Parsing, Reading
 from packprep.config.token_sources import IDS_COLUMN
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
@@ -24,7 +22,7 @@ from packprep.schemas.storage.export_manifest import EXPORT
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import digest_of_files, hash_in_threads, reporting_to
 from packprep.sources.formats.datasets_rows import HUB, SAVED, chosen_split, data_files, open_hub
-from packprep.sources.formats.format import Format
+from packprep.sources.formats.format import Format, HubPart
 from packprep.sources.formats.jsonl import JSON
 from packprep.sources.formats.registry import FORMATS, format_of, known_endings, known_format
 from packprep.sources.remote import expand_url
@@ -44,38 +42,50 @@ OUTPUT_ENDINGS = (
 )
 """Of the names that an output and the directories beside it have while it is made."""
 
-_Expand = Callable[[str, BuildConfig, Path], list[Source]]
-"""f(name, options for reading it, scratch folder) -> its sources."""
+_Expand = Callable[[str, HubPart, str, Path], list[Source]]
+"""f(name, part of a dataset, output, scratch folder) -> the sources of a name."""
 
 _DESCRIBE = ("state.json", "dataset_info.json")  # beside the data files of a saved dataset
 
 
-def resolve(config: BuildConfig, scratch: Path, progress: Progress | None = None) -> list[Source]:
+def resolve(
+    reading: Reading,
+    parsing: Parsing,
+    output: str,
+    scratch: Path,
+    progress: Progress | None = None,
+) -> list[Source]:
     """Sources of a build in order, each with its digest.
 
-    Standard input is copied into `scratch`. A file that is named twice is one source, with a note.
+    output: no source, even if it is in a folder of them. Standard input is copied into `scratch`. A
+    file that is named twice is one source, with a note.
     """
-    if not config.sources:
+    if not reading.sources:
         raise InputError(
             "no source is given; name files, a directory, - for standard input or a hub dataset"
         )
     progress = progress or Silent()
     with reporting_to(progress):
-        return _resolved(config, scratch, progress)
+        return _resolved(reading, parsing, output, scratch, progress)
 
 
-def _resolved(config: BuildConfig, scratch: Path, progress: Progress) -> list[Source]:
+def _resolved(
+    reading: Reading, parsing: Parsing, output: str, scratch: Path, progress: Progress
+) -> list[Source]:
     sources: list[Source] = []
-    for number, entry in enumerate(config.entries()):
-        reading = config.of_source(entry.reading)
+    whole = {key: getattr(reading, key) for key in HubPart._fields}
+    for number, entry in enumerate(reading.entries()):
+        part = HubPart(**{key: entry.reading.get(key, whole[key]) for key in whole})
         with _readable(entry.label):
-            files = [source for name in entry.paths for source in _expand(name, reading, scratch)]
+            files = [
+                source for name in entry.paths for source in _expand(name, part, output, scratch)
+            ]
         _check_keys(entry.reading, files, f"source {entry.label}: ")
-        _check_ids(files, reading)
+        _check_ids(files, parsing.of_source(entry.reading))
         sources += [replace(source, entry=number, reading=entry.reading) for source in files]
-    _check_keys({key: getattr(config, key) for key in _owners()}, sources)
+    _check_keys(whole, sources)
     once, again = _once(sources)
-    if again and config.is_mix:
+    if again and reading.is_mix:
         raise InputError(
             f"{again[0].name} is in the mix twice; name it once, and repeat it with epochs"
         )
@@ -86,10 +96,10 @@ def _resolved(config: BuildConfig, scratch: Path, progress: Progress) -> list[So
     return once
 
 
-def _check_ids(sources: list[Source], config: BuildConfig) -> None:
+def _check_ids(sources: list[Source], parsing: Parsing) -> None:
     """Refuse files of token ids in a build of text."""
     for source in sources:
-        if source.format.beside is not None and config.input_ids_column is None:
+        if source.format.beside is not None and parsing.input_ids_column is None:
             raise InputError(
                 f"{source.name} holds token ids, and this build reads text; give "
                 f"--input-ids-column {IDS_COLUMN} and leave out options for text, or name other "
@@ -97,9 +107,10 @@ def _check_ids(sources: list[Source], config: BuildConfig) -> None:
             )
 
 
-def _check_keys(options: dict[str, Any], sources: list[Source], where: str = "") -> None:
+def _check_keys(options: Mapping[str, object], sources: list[Source], where: str = "") -> None:
     kinds = {source.kind for source in sources}
-    for key, owners in _owners().items():
+    for key in HubPart._fields:
+        owners = [owner.name for owner in FORMATS.values() if key in owner.options]
         if options.get(key) is not None and not kinds.intersection(owners):
             listed = " and ".join(sorted(owners))
             raise InputError(
@@ -108,46 +119,36 @@ def _check_keys(options: dict[str, Any], sources: list[Source], where: str = "")
             )
 
 
-def _owners() -> dict[str, list[str]]:
-    """Formats that have an option of their own, by option."""
-    owners: dict[str, list[str]] = {}
-    for owner in FORMATS.values():
-        for option in sorted(owner.options):
-            owners.setdefault(option, []).append(owner.name)
-    return owners
-
-
 def _once(sources: list[Source]) -> tuple[list[Source], list[Source]]:
     """Sources without those that are named again, by a glob, a link or a second name; and these.
 
     A file that is read with other options makes other text, and is a source of its own.
     """
-    once: dict[tuple[Any, ...], Source] = {}
+    once: dict[tuple[object, ...], Source] = {}
     again = []
     for source in sources:
         options = [source.reading.get(key) for key in PER_SOURCE if key != "limit"]
-        place: Any = source.name
+        place: object = source.name
         if isinstance(source.path, Path):
             facts = source.path.stat()
             place = (facts.st_dev, facts.st_ino)
         first = once.setdefault((place, source.sha256, *options), source)
-        if first.reading.get("limit") != source.reading.get("limit"):
+        if first.limit != source.limit:
             raise InputError(f"{source.name} is named twice with other limits; name it once")
         if first is not source:
             again.append(source)
     return list(once.values()), again
 
 
-def check_local(config: BuildConfig) -> None:
+def check_local(reading: Reading, output: str) -> None:
     """Raise InputError for a source with a wrong name, kind or size.
 
     Nothing is read, and the hub is not asked.
     """
-    for entry in config.entries():
-        reading = config.of_source(entry.reading)
+    for entry in reading.entries():
         with _readable(entry.label):
             for name in entry.paths:
-                for path in _local_files(name, reading):
+                for path in _local_files(name, output):
                     _check_file(path)
 
 
@@ -162,11 +163,11 @@ def _readable(label: str) -> Iterator[None]:
         raise InputError(f"{error.filename or label} cannot be read: {error.strerror}") from None
 
 
-def _expand(name: str, config: BuildConfig, scratch: Path) -> list[Source]:
+def _expand(name: str, part: HubPart, output: str, scratch: Path) -> list[Source]:
     if (expand := _expander(name)) is not None:
-        return expand(name, config, scratch)
-    files = _local_files(name, config)
-    return _files(files) if files else [_hub(name, config)]
+        return expand(name, part, output, scratch)
+    files = _local_files(name, output)
+    return _files(files) if files else [_hub(name, part)]
 
 
 def _expander(name: str) -> _Expand | None:
@@ -174,7 +175,7 @@ def _expander(name: str) -> _Expand | None:
     return next((expand for matches, expand in _KINDS if matches(name)), None)
 
 
-def _local_files(name: str, config: BuildConfig) -> list[Path]:
+def _local_files(name: str, output: str) -> list[Path]:
     """Local files that the name of a source means.
 
     Empty for the hub, a store, standard input or a saved dataset. InputError if the name can only
@@ -184,7 +185,7 @@ def _local_files(name: str, config: BuildConfig) -> list[Path]:
     if _expander(name) is not None:
         return []
     if path.is_dir():
-        return _walked(path, config)
+        return _walked(path, output)
     if path.exists():
         return [Path(tokens_name(name, is_file))]
     if is_file(f"{name}.idx"):  # Megatron names both files by what they share
@@ -278,12 +279,10 @@ def _is_saved(path: Path) -> bool:
     return (path / "dataset_dict.json").exists() or (path / "state.json").exists()
 
 
-def _walked(path: Path, config: BuildConfig) -> list[Path]:
+def _walked(path: Path, output: str) -> list[Path]:
     """The files of a known format in a directory, sorted bytewise."""
     # The output may be next to the sources: the same command must find the same files again.
-    outputs = {
-        Path(config.output + ending).absolute() for ending in OUTPUT_ENDINGS if config.output
-    }
+    outputs = {Path(output + ending).absolute() for ending in OUTPUT_ENDINGS if output}
     files = []
 
     def unreadable(error: OSError) -> None:  # os.walk would skip the folder
@@ -317,9 +316,9 @@ def _alone(files: Sequence[Path], *, lone: bool) -> list[Path]:
     return [Path(name) for name in token_sources([*map(str, files)], is_file, lone=lone)]
 
 
-def _saved(path: Path, config: BuildConfig) -> Source:
-    """A directory written by `save_to_disk`: its data files are its content."""
-    split, asked = "", config.split
+def _saved(path: Path, asked: str | None) -> Source:
+    """A directory written by `save_to_disk`: its data files are its content. asked: its split."""
+    split = ""
     if (path / "dataset_dict.json").exists():
         splits = sorted(child.name for child in path.iterdir() if (child / "state.json").exists())
         split, asked = chosen_split(str(path), splits, asked), None
@@ -339,11 +338,11 @@ def _saved(path: Path, config: BuildConfig) -> Source:
         raise InputError(str(error)) from None
 
 
-def _hub(name: str, config: BuildConfig) -> Source:
-    dataset = open_hub(name, config)
+def _hub(name: str, part: HubPart) -> Source:
+    dataset = open_hub(name, part)
     files = [Path(file["filename"]) for file in dataset.cache_files]
     size = sum(file.stat().st_size for file in files)
-    return _digested(redacted(name), HUB, None, size, files)
+    return replace(_digested(redacted(name), HUB, None, size, files), part=part)
 
 
 def _spool_stdin(scratch: Path) -> Source:
@@ -359,10 +358,10 @@ def _spool_stdin(scratch: Path) -> Source:
 
 # Kinds of sources that are neither files nor on the hub, in the order in which a name is tried.
 _KINDS: tuple[tuple[Callable[[str], bool], _Expand], ...] = (
-    (lambda name: name == "-", lambda name, config, scratch: [_spool_stdin(scratch)]),
-    (lambda name: is_url(name), lambda name, config, scratch: expand_url(name, config)),
+    (lambda name: name == "-", lambda name, part, output, scratch: [_spool_stdin(scratch)]),
+    (is_url, lambda name, part, output, scratch: expand_url(name, part.split, output)),
     (
         lambda name: _is_saved(Path(name)),
-        lambda name, config, scratch: [_saved(Path(name), config)],
+        lambda name, part, output, scratch: [_saved(Path(name), part.split)],
     ),
 )

@@ -6,104 +6,54 @@ too large become the problem of the row, which then has no text.
 
 from __future__ import annotations
 
-import string
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from packprep.config.build_config import BuildConfig
 from packprep.schemas.names import array
-from packprep.sources.carried import RowProblems, RowShape, number_columns, read_numbers
+from packprep.sources.carried import RowProblems, read_numbers
 from packprep.sources.formats.arrow_columns import group_text, one_array, sound, text_column
-from packprep.support.errors import ConfigError
+from packprep.sources.formats.row_plan import Chat, RowPlan, Text
 from packprep.support.problems import BadRow, Problem, reader_problems, too_large, with_problem
 
-if TYPE_CHECKING:
-    from packprep.chat.conversations import ConversationColumns
+SECOND = {"text": "second"} | {
+    name: f"second_{name}" for name in ("trained", "specials", "left_out", "ids", "labels")
+}
+"""Columns of the second side of pairs, by those of the first."""
 
 
-def columns_read(config: BuildConfig, chats: ConversationColumns | None = None) -> list[str]:
-    """All columns of the input that a build reads."""
-    texts = text_columns(config) if chats is None else chats.wanted
-    return list(dict.fromkeys([*texts, *group_columns(config), *number_columns(config)]))
-
-
-def group_columns(config: BuildConfig) -> list[str]:
-    """Columns whose values say which rows are of one group."""
-    names = (config.group_column, config.group_prefix)
-    return list(dict.fromkeys(name for name in names if name is not None))
-
-
-def text_columns(config: BuildConfig) -> list[str]:
-    """Columns that make the text, in the order of the template.
-
-    Empty where rows are token ids or conversations.
-    """
-    if config.input_ids_column is not None or config.chats:
-        return []
-    if config.pair_columns:
-        return list(config.pair_columns)
-    if config.text_template is None:
-        return [config.text_column]
-    try:
-        fields = [
-            name
-            for _, name, _, _ in string.Formatter().parse(config.text_template)
-            if name is not None
-        ]
-    except ValueError as error:
-        raise ConfigError(
-            f"text_template {config.text_template!r} does not parse: {error}"
-        ) from None
-    if not fields or "" in fields:
-        raise ConfigError(
-            f"text_template {config.text_template!r} names no column; write {{title}} for column "
-            "title"
-        )
-    return list(dict.fromkeys(fields))
-
-
-def as_rows(
-    table: pa.Table,
-    config: BuildConfig,
-    shape: RowShape,
-    chats: ConversationColumns | None = None,
-    *,
-    is_utf8: bool = False,
-) -> pa.Table:
-    """Columns of reading.py, of rows with the columns `columns_read(config, chats)`.
+def as_rows(table: pa.Table, plan: RowPlan, *, is_utf8: bool = False) -> pa.Table:
+    """Columns of reading.py, of rows with the columns of the plan.
 
     is_utf8: True if the reader has checked that text is UTF-8.
     """
-    for name in columns_read(config, chats):
+    for name in plan.columns:
         for chunk in table[name].chunks:
             sound(chunk)
-    if chats is not None:
-        rows = _conversations(table, config, shape, chats)
+    if isinstance(plan.rows, Text):
+        rows = as_text(table, plan.rows, plan.max_row_size, is_utf8=is_utf8)
+    elif isinstance(plan.rows, Chat):
+        rows = _conversations(table, plan.rows, plan.max_row_size)
     else:
-        names = text_columns(config)
-        rows = (
-            as_text(table, names, config, is_utf8=is_utf8)
-            if names
-            else pa.table({"problem": reader_problems(table)})
-        )
+        rows = pa.table({"problem": reader_problems(table)})
     groups = {}
-    for name in group_columns(config):
+    for name in plan.groups:
         groups[name], problem = group_text(table[name], name, one_array(rows["problem"]))
         rows = _with_problems(rows, problem)
-    if config.group_column is not None:
-        rows = rows.append_column("group", groups[config.group_column])
-    if config.group_prefix is not None:
-        rows = rows.append_column("prefix_group", _group_numbers(groups[config.group_prefix]))
-    if not number_columns(config):
+    if plan.group_column is not None:
+        group = groups[plan.group_column].cast(pa.large_string())
+        rows = rows.append_column("group", group)
+    if plan.group_prefix is not None:
+        rows = rows.append_column("prefix_group", _group_numbers(groups[plan.group_prefix]))
+    if not plan.numbers:
         return rows
     problems = RowProblems(rows["problem"])
-    read = read_numbers(table, config, shape, problems)
+    read = read_numbers(table, plan, problems)
     rows = _with_problems(rows, problems.array)
     for name, values in read.items():
         rows = rows.append_column(name, values)
@@ -127,79 +77,71 @@ def _with_problems(rows: pa.Table, problem: pa.Array[Any]) -> pa.Table:
     """Set the problems of rows; rows with a problem lose their text."""
     rows = rows.set_column(rows.schema.get_field_index("problem"), "problem", problem)
     for name in {"text", "second"} & set(rows.column_names):
-        text = rows[name].combine_chunks()
-        kept = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
-        rows = rows.set_column(rows.schema.get_field_index(name), name, kept)
+        text = _only(one_array(rows[name]), pc.is_null(problem))
+        rows = rows.set_column(rows.schema.get_field_index(name), name, text)
     return rows
 
 
-def _conversations(
-    table: pa.Table, config: BuildConfig, shape: RowShape, chats: ConversationColumns
-) -> pa.Table:
+def _conversations(table: pa.Table, chat: Chat, limit: int) -> pa.Table:
     """Columns of rendered conversations, see `render_chats`."""
     from packprep.chat.masks import render_chats
 
-    assert shape.finder is not None
-    sides = [replace(chats, names=(*chats.names[:-2], side)) for side in config.pair_columns] or [
-        chats
-    ]
-    rows, *others = (render_chats(table, side, shape.finder) for side in sides)
+    assert chat.finder is not None
+    rows, *others = (render_chats(table, chat.of_side(side), chat.finder) for side in chat.sides)
     problem = reader_problems(table)
     for side in (rows, *others):
         problem = pc.coalesce(problem, side["problem"].combine_chunks())
-        problem = _without_large(side["text"].combine_chunks(), problem, config)
+        problem = _without_large(side["text"].combine_chunks(), problem, limit)
     for second in others:
-        for name, other in {
-            "text": "second",
-            "trained": "second_trained",
-            "specials": "second_specials",
-            "left_out": "second_left_out",
-        }.items():
-            rows = rows.append_column(other, second[name])
+        for name in ("text", "trained", "specials", "left_out"):
+            rows = rows.append_column(SECOND[name], second[name])
     return _with_problems(rows, problem)
 
 
-def as_text(
-    table: pa.Table, names: Sequence[str], config: BuildConfig, *, is_utf8: bool = False
-) -> pa.Table:
-    """`text` and `problem` of rows with the columns `names`, and `second` of pairs.
+def as_text(table: pa.Table, rows: Text, limit: int, *, is_utf8: bool = False) -> pa.Table:
+    """`text` and `problem` of rows with the columns of a plan, and `second` of pairs.
 
-    is_utf8: see `as_rows`.
+    limit: bytes of a text at most. is_utf8: see `as_rows`.
     """
     problem = reader_problems(table)
     columns = {}
-    for name in names:
+    for name in rows.columns:
         columns[name], problem = text_column(table[name], name, problem, is_utf8)
-    if config.pair_columns:
-        text = columns[names[0]]
-        second = pc.if_else(
-            pc.is_valid(text), columns[names[1]], pa.scalar(None, columns[names[1]].type)
-        )
-        text = pc.if_else(pc.is_valid(second), text, pa.scalar(None, text.type))
-    elif config.text_template is None:
-        text = columns[names[0]]
-    else:
-        parts: list[Any] = []
-        for literal, field, _, _ in string.Formatter().parse(config.text_template):
-            parts += [literal] if literal else []
-            parts += [columns[field]] if field is not None else []
-        text = pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
-    for side in (text, second) if config.pair_columns else (text,):
-        problem = _without_large(side, problem, config)
-    missing = Problem(BadRow.NULL, f"the row has no {' and '.join(map(repr, names))}")
-    problem = with_problem(problem, pc.is_null(text), missing)
+    sides = [_joined(parts, columns).cast(pa.large_string()) for parts in rows.sides]
+    usable = functools.reduce(pc.and_, map(pc.is_valid, sides))
+    for side in sides:
+        side = _only(side, usable) if len(sides) > 1 else side
+        problem = _without_large(side, problem, limit)
+    missing = f"the row has no {' and '.join(map(repr, rows.columns))}"
+    problem = with_problem(problem, pc.invert(usable), Problem(BadRow.NULL, missing))
     if problem.null_count < len(table):
-        text = pc.if_else(pc.is_valid(problem), pa.scalar(None, text.type), text)
-    arrays = {"text": text, "problem": problem}
-    if config.pair_columns:
-        arrays["second"] = pc.if_else(pc.is_valid(problem), pa.scalar(None, second.type), second)
-    return pa.table(arrays)
+        sides = [_only(side, pc.is_null(problem)) for side in sides]
+    names = ("text", "problem", "second")
+    return pa.table(dict(zip(names, [sides[0], problem, *sides[1:]], strict=False)))
 
 
-def _without_large(
-    text: pa.Array[Any], problem: pa.Array[Any], config: BuildConfig
+def _joined(
+    parts: Sequence[tuple[str, str | None]], columns: Mapping[str, pa.Array[Any]]
 ) -> pa.Array[Any]:
+    """Texts of the parts, see `Text`; null if one of their columns is."""
+    if len(parts) == 1 and (name := parts[0][1]) is not None and not parts[0][0]:
+        return columns[name]
+    pieces: list[Any] = []
+    for literal, name in parts:
+        pieces += [literal] if literal else []
+        pieces += [columns[name]] if name is not None else []
+    joined: pa.Array[Any] = pc.binary_join_element_wise(*pieces, "", null_handling="emit_null")
+    return joined
+
+
+def _only(text: pa.Array[Any], kept: pa.Array[Any]) -> pa.Array[Any]:
+    """The text, null in other rows than the kept ones."""
+    texts: pa.Array[Any] = pc.if_else(kept, text, pa.scalar(None, text.type))
+    return texts
+
+
+def _without_large(text: pa.Array[Any], problem: pa.Array[Any], limit: int) -> pa.Array[Any]:
     """The problems, with one for each text that is larger than a row may be."""
     sizes = pc.binary_length(cast("pa.LargeStringArray", text))
-    large: pa.Array[Any] = pc.greater(sizes, pa.scalar(config.max_row_size))
-    return with_problem(problem, large.fill_null(False), too_large("the text", config.max_row_size))
+    large: pa.Array[Any] = pc.greater(sizes, pa.scalar(limit))
+    return with_problem(problem, large.fill_null(False), too_large("the text", limit))

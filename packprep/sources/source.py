@@ -6,12 +6,12 @@ same.
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
-from packprep.sources.formats.format import Format
+from packprep.sources.formats.format import Format, HubPart
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
 from packprep.sources.formats.registry import FORMATS
 from packprep.sources.token_files.names import is_file
@@ -57,6 +57,7 @@ class Source:
 
     entry: number of its entry of `sources`.
     reading: the options of that entry for reading rows.
+    part: of a dataset on the hub.
     files: states of its local files, noted before their digest was computed.
     """
 
@@ -66,17 +67,23 @@ class Source:
     bytes: int
     sha256: str
     entry: int = 0
-    reading: dict[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, object] = field(default_factory=dict)
     version: str = ""  # of an object in a store
     files: tuple[FileState, ...] = ()
+    part: HubPart = HubPart()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Facts that decide the documents of the source."""
         return {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind} | self.described()
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """`reading` for a digest; empty without options."""
         return {"reading": self.reading} if self.reading else {}
+
+    @property
+    def limit(self) -> int | None:
+        """The number of rows to read of all files of its entry."""
+        return cast("int | None", self.reading.get("limit"))
 
     @property
     def is_remote(self) -> bool:

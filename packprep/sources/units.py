@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
-from packprep.sources.carried import RowShape
+from packprep.config.stages import Reading
+from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.position import Extent, Position
-from packprep.sources.reading import BEGIN, TEXT_ROWS, RowPlace, read_rows
+from packprep.sources.reading import BEGIN, RowPlace, read_rows
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
 from packprep.support.problems import problem_at, reasons_in
@@ -76,27 +76,32 @@ class Start(Position):
     begin: RowPlace = BEGIN
 
 
+FRONT = Start()  # of all sources
+
+
 def read_slices(
     sources: Sequence[Source],
-    config: BuildConfig,
+    plans: Sequence[RowPlan],
+    reading: Reading,
     scratch: Path,
-    start: Start | None = None,
-    shape: RowShape = TEXT_ROWS,
+    start: Start = FRONT,
 ) -> Generator[Slice]:
     """The slices of the input in order, from `start` on.
 
     A unit ends with the document that reaches `unit_size` bytes of text, a slice with the one that
-    reaches SLICE_BYTES.
+    reaches SLICE_BYTES. The first bad row is an error, unless bad rows are skipped.
+
+    plans: of the sources.
     """
-    start = start or Start()
     read = Counter(dict(enumerate(start.rows)))  # rows of each source
     rows = clipped(
         sources,
-        config,
-        lambda source, begin, row: read_rows(source, config, scratch, shape, begin, row),
+        reading.limit,
+        lambda number, begin, row: read_rows(sources[number], plans[number], scratch, begin, row),
         start,
+        stops=any(plan.on_error == "stop" for plan in plans),
     )
-    for cut in cut_rows(rows, config, start):
+    for cut in cut_rows(rows, reading.unit_size, start):
         yield _slice(cut, read)
 
 
@@ -113,7 +118,7 @@ class SlicePieces(Extent):
 
 
 def cut_rows(
-    rows: Iterable[tuple[int, pa.Table]], config: BuildConfig, start: Start
+    rows: Iterable[tuple[int, pa.Table]], unit_size: int, start: Start = FRONT
 ) -> Iterator[SlicePieces]:
     """Slices of tables of rows, see `read_slices`."""
     pending: list[tuple[int, pa.Table]] = []
@@ -133,7 +138,7 @@ def cut_rows(
 
     for source, table in rows:
         while len(table):
-            room = min(config.unit_size - before, SLICE_BYTES) - size
+            room = min(unit_size - before, SLICE_BYTES) - size
             taken, added = _fill(table, room)
             pending.append((source, table.slice(0, taken)))
             table = table.slice(taken)
@@ -142,7 +147,7 @@ def cut_rows(
                 yield (made := cut())
                 first = made.end
                 before, number = before + size, number + 1
-                if before >= config.unit_size:
+                if before >= unit_size:
                     unit, number, before = unit + 1, 0, 0
                 size, pending = 0, []
     if pending:
@@ -151,22 +156,23 @@ def cut_rows(
 
 def clipped(
     sources: Sequence[Source],
-    config: BuildConfig,
-    read: Callable[[Source, RowPlace, int], Iterator[pa.Table]],
-    start: Start,
+    limit: int | None,
+    read: Callable[[int, RowPlace, int], Iterator[pa.Table]],
+    start: Start = FRONT,
+    *,
+    stops: bool = False,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Tables of rows, each with the number of its source, up to `limit`.
 
-    The first bad row is an error, unless bad rows are skipped. An entry of `sources` may have its
-    own limit, over all its files.
-    read: reads the rows of a source from a row on, as tables with a column `problem`; its place is
-    one at which reading may begin, at most that row.
+    An entry of `sources` may have its own limit, over all its files.
+    read: reads the rows of a source, by its number, from a row on; its place is one at which
+    reading may begin, at most that row. stops: the first row with a `problem` is an error.
     """
     done = start.rows
-    left = None if config.limit is None else config.limit - sum(done)
+    left = None if limit is None else limit - sum(done)
     left_of_entry: dict[int, int] = {}
     for number, source in enumerate(sources):
-        if (entry_limit := source.reading.get("limit")) is not None:
+        if (entry_limit := source.limit) is not None:
             before = done[number] if number < len(done) else 0
             left_of_entry[source.entry] = left_of_entry.get(source.entry, entry_limit) - before
     if left == 0:
@@ -176,14 +182,14 @@ def clipped(
         row = max(begin.row, done[number] if number < len(done) else 0)
         if left_of_entry.get(source.entry) == 0:
             continue
-        for table in read(source, begin, row):
+        for table in read(number, begin, row):
             if (entry_left := left_of_entry.get(source.entry)) is not None:
                 table = table.slice(0, entry_left)
                 left_of_entry[source.entry] = entry_left - len(table)
             if left is not None:
                 table = table.slice(0, left)
                 left -= len(table)
-            if config.on_error == "stop" and table["problem"].null_count < len(table):
+            if stops and table["problem"].null_count < len(table):
                 _stop_at_problem(source, table, row)
             yield number, table
             row += len(table)
@@ -252,18 +258,7 @@ def _slice(cut: SlicePieces, read: Counter[int]) -> Slice:
         Part(source, count, dict(sorted(skipped[source].items())))
         for source, count in sorted(rows.items())
     )
-    # One text type for all formats: some readers return 64-bit offsets.
-    tables = [table.drop_columns(["problem"]) for _, table in cut.pieces]
-    schema = pa.schema(
-        [
-            (
-                field.name,
-                pa.large_string() if field.name in ("text", "second", "group") else field.type,
-            )
-            for field in tables[0].schema
-        ]
-    )
-    table = pa.concat_tables([table.cast(schema) for table in tables])
+    table = pa.concat_tables([table.drop_columns(["problem"]) for _, table in cut.pieces])
     first_rows = tuple(read[part.source] for part in parts)
     read.update({part.source: part.rows for part in parts})
     return Slice(**vars(cut.extent), table=table, parts=parts, first_rows=first_rows)

@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -20,14 +21,15 @@ from numpy.typing import NDArray
 from packprep.chat.build_tokenizer import ChatTokenizer
 from packprep.chat.left_out import CountedText
 from packprep.chat.turn_counts import TurnCounts
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.backends import Ids, Offsets
 from packprep.engines.parity import EngineChoice, verify_batch
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.kernels.gather import add_ends, make_room, with_ends
 from packprep.schemas.columns import NO_LOSS, WHOLE_ROW
 from packprep.sources.formats.arrow_columns import one_array
-from packprep.sources.units import Part, ranges, text_bytes
+from packprep.sources.row_text import SECOND
+from packprep.sources.units import ranges, text_bytes
 from packprep.support.ahead import ahead
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
@@ -37,12 +39,8 @@ from packprep.tokens.boundaries import Boundary, split_at_boundaries
 # text took 1.6 times the page faults.
 BATCH_BYTES = 1 << 20
 
-# Columns of rows that become tokens and labels.
-_RENDERED = ("text", "trained", "specials", "left_out")
-_SECOND = {"text": "second"} | {
-    name: f"second_{name}" for name in (*_RENDERED[1:], "ids", "labels")
-}
-READ = (*_RENDERED, "turns", "ids", *_SECOND.values())
+READ = ("text", "trained", "specials", "left_out", "turns", "ids", *SECOND.values())
+"""Columns of rows that become tokens and labels."""
 
 _Result = TypeVar("_Result")
 
@@ -54,7 +52,7 @@ class Encoded(NamedTuple):
     with the reference. problems: of rows that could not be encoded, by row; they have no tokens.
     left_out: text of other rows that their chat template does not write. turns: counts of each row
     whose turns may be documents, in the order of the fields of `TurnCounts`; None for a skipped
-    row.
+    row. removed: characters that truncate_at removed from each row.
     """
 
     table: pa.Table
@@ -62,166 +60,234 @@ class Encoded(NamedTuple):
     problems: Mapping[int, Problem] = {}
     left_out: Sequence[CountedText] = ()
     turns: Sequence[Sequence[int] | None] = ()
+    removed: NDArray[np.int64] | None = None
 
 
-def encode_table(
-    table: pa.Table,
-    numbers: NDArray[np.int64],
-    engine: EngineChoice | None,
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    stop: threading.Event | None = None,
-) -> Encoded:
-    """Replace `text` by `tokens`, list<int32> with BOS and EOS; keep other columns.
+@dataclass(frozen=True)
+class Encoder:
+    """Turns rows into tokens with BOS and EOS.
 
-    Null text has no tokens. Conversations also get `turn_ids` and, where their turns may be
-    documents of their own, `turn_rows`; so do rows that are split at boundaries.
-
-    numbers: of the rows, [documents]; they decide which ones are compared with the reference.
-    engine: None if the table has `ids` in place of text.
+    engine: None if rows are token ids. seed: draws the documents that are compared with the
+    reference. num_proc: cores to use.
     """
-    if config.pair_columns:
-        sides = _encode(_sides(table), np.repeat(numbers, 2), engine, tokenizer, config, stop)
-        encoded = _joined(table, sides)
-    elif tokenizer.boundary is not None:
-        return _encode_parts(table, tokenizer, tokenizer.boundary)
-    elif config.turns != "row":
-        return _encode_turns(table, numbers, engine, tokenizer, config, stop)
-    else:
-        encoded = _encode(table, numbers, engine, tokenizer, config, stop)
-    if not config.chats:
-        return encoded
-    whole_rows = pa.array(np.full(len(table), WHOLE_ROW, np.int32))
-    return encoded._replace(table=encoded.table.append_column("turn_ids", whole_rows))
 
+    engine: EngineChoice | None
+    tokenizer: Tokenizer
+    parsing: Parsing
+    tokenizing: Tokenizing
+    seed: int = 0
+    num_proc: int = 1
 
-def _encode_turns(
-    table: pa.Table,
-    numbers: NDArray[np.int64],
-    engine: EngineChoice | None,
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    stop: threading.Event | None,
-) -> Encoded:
-    """Documents of rows whose turns may be documents of their own.
+    def encode(
+        self, table: pa.Table, numbers: NDArray[np.int64], stop: threading.Event | None = None
+    ) -> Encoded:
+        """Replace `text` by `tokens`, list<int32> with BOS and EOS; keep other columns.
 
-    If one document of a row cannot be encoded, none is: the row is one document without tokens.
-    """
-    from packprep.chat.turn_documents import split_turns
+        Null text has no tokens. Conversations also get `turn_ids` and, where their turns may be
+        documents of their own, `turn_rows`; so do rows that are split at boundaries.
 
-    split = split_turns(table)
-    encoded = _encode(split.table, numbers[split.rows], engine, tokenizer, config, stop)
-    if encoded.problems:
-        problems = {int(split.rows[at]): each for at, each in sorted(encoded.problems.items())}
-        kept = np.ones(len(table), np.bool_)
-        kept[list(problems)] = False
-        for name in ("text", "turns"):
-            place = table.schema.get_field_index(name)
-            values = pc.if_else(
-                pa.array(kept), one_array(table[name]), pa.scalar(None, table[name].type)
+        numbers: of the rows, [documents]; they decide which ones are compared with the reference.
+        stop: another thread sets it to end the work within a batch, by CancelledError.
+        """
+        removed: NDArray[np.int64] | None = None
+        if self.parsing.truncate_at is not None:
+            table, removed = cut_text(table, re.compile(self.parsing.truncate_at))
+        if self.parsing.pair_columns:
+            encoded = _joined(table, self._encode(_sides(table), np.repeat(numbers, 2), stop))
+        elif self.tokenizer.boundary is not None:
+            encoded = _encode_parts(table, self.tokenizer, self.tokenizer.boundary)
+        elif self.parsing.turns != "row":
+            encoded = self._encode_turns(table, numbers, stop)
+        else:
+            encoded = self._encode(table, numbers, stop)
+        if self.parsing.chats and "turn_ids" not in encoded.table.column_names:
+            whole_rows = pa.array(np.full(len(table), WHOLE_ROW, np.int32))
+            encoded = encoded._replace(table=encoded.table.append_column("turn_ids", whole_rows))
+        return encoded._replace(removed=removed)
+
+    def _encode_turns(
+        self, table: pa.Table, numbers: NDArray[np.int64], stop: threading.Event | None
+    ) -> Encoded:
+        """Documents of rows whose turns may be documents of their own.
+
+        If one document of a row cannot be encoded, none is: the row is one document without tokens.
+        """
+        from packprep.chat.turn_documents import split_turns
+
+        split = split_turns(table)
+        encoded = self._encode(split.table, numbers[split.rows], stop)
+        if encoded.problems:
+            problems = {int(split.rows[at]): each for at, each in sorted(encoded.problems.items())}
+            kept = np.ones(len(table), np.bool_)
+            kept[list(problems)] = False
+            for name in ("text", "turns"):
+                place = table.schema.get_field_index(name)
+                values = pc.if_else(
+                    pa.array(kept), one_array(table[name]), pa.scalar(None, table[name].type)
+                )
+                table = table.set_column(place, name, values)
+            rest = self._encode_turns(table, numbers, stop)
+            return rest._replace(problems=problems | dict(rest.problems))
+        return Encoded(
+            _numbered(encoded.table, split.turns, split.rows),
+            encoded.verified,
+            left_out=[each._replace(row=int(split.rows[each.row])) for each in encoded.left_out],
+            turns=[row and row["counts"] for row in table["turns"].to_pylist()],
+        )
+
+    def _encode(
+        self, table: pa.Table, numbers: NDArray[np.int64], stop: threading.Event | None
+    ) -> Encoded:
+        """Rows that are one document each."""
+        if (choice := self.engine) is None:
+            return Encoded(_with_ends(table, self.tokenizer))
+        if self.parsing.chats:
+            return self._encode_chats(table, numbers, choice, stop)
+
+        def encode(first: int, last: int) -> tuple[Ids, Offsets, int]:
+            text = one_array(table["text"].slice(first, last - first))
+            text = text.fill_null("") if text.null_count else text
+            ids, offsets = choice.engine.encode(text)
+            return ids, offsets, self._verify(choice, ids, offsets, text, numbers[first:last])
+
+        verified, sizes = 0, text_bytes(table["text"])
+        ended = _EndedIds(self.tokenizer, int(sizes.sum()))
+        for size, (ids, offsets, compared) in self._in_batches(encode, sizes, choice, stop):
+            verified += compared
+            ended.add(ids, offsets, size)
+        return Encoded(
+            table.drop_columns(["text"]).append_column("tokens", _lists(*ended.joined())), verified
+        )
+
+    def _in_batches(
+        self,
+        encode: Callable[[int, int], _Result],
+        sizes: NDArray[np.int64],
+        choice: EngineChoice,
+        stop: threading.Event | None,
+    ) -> Iterator[tuple[int, _Result]]:
+        """Results of encode(first, last) for batches of BATCH_BYTES, each with its bytes of text.
+
+        sizes: bytes of text of each row.
+        """
+
+        def make(first: int, last: int, size: int) -> tuple[int, _Result]:
+            if stop is not None and stop.is_set():
+                raise CancelledError
+            return size, encode(first, last)
+
+        def submit(batch: tuple[int, int, int]) -> Future[tuple[int, _Result]]:
+            return choice.threads.submit(self.num_proc, batch[2], make, *batch)
+
+        batches = [
+            (first, last, int(sizes[first:last].sum()))
+            for first, last in ranges(sizes, BATCH_BYTES)
+        ]
+        return ahead(submit, batches, self.num_proc + 1)
+
+    def _verify(
+        self,
+        choice: EngineChoice,
+        ids: Ids,
+        offsets: Offsets,
+        text: pa.Array[Any],
+        numbers: NDArray[np.int64],
+    ) -> int:
+        """Compare a share of a batch with the reference; return the number of documents."""
+        return verify_batch(
+            choice.engine,
+            ids,
+            offsets,
+            text,
+            numbers,
+            choice.reference,
+            share=self.tokenizing.verify_engine,
+            seed=self.seed,
+        )
+
+    def _encode_chats(
+        self,
+        table: pa.Table,
+        numbers: NDArray[np.int64],
+        choice: EngineChoice,
+        stop: threading.Event | None,
+    ) -> Encoded:
+        """Rendered conversations to `tokens` and, unless everything is trained, `labels`.
+
+        A label is 1 where its token is trained.
+        """
+        from packprep.chat.left_out import count_left_out
+        from packprep.chat.masks import ChatTokens, encode_chats, exact_encoder
+        from packprep.chat.prompt_response import encode_prompted
+
+        tokenizer = self.tokenizer
+        left_out: list[CountedText] = []
+
+        def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
+            batch = table.slice(first, last - first).combine_chunks()
+            if not isinstance(tokenizer, ChatTokenizer):
+                prompted = encode_prompted(batch, choice.engine, tokenizer.json)
+                sides = np.repeat(
+                    numbers[first:last], 2
+                )  # both sides of a row are compared, or none
+                compared = self._verify(
+                    choice, prompted.ids, prompted.offsets, prompted.pieces, sides
+                )
+                return first, prompted.tokens, compared // 2
+            chats = encode_chats(batch, choice.engine, exact_encoder(tokenizer.json))
+            left_out.extend(
+                [
+                    each._replace(row=first + each.row)
+                    for each in count_left_out(batch, choice.engine)
+                    if each.row not in chats.problems
+                ]
             )
-            table = table.set_column(place, name, values)
-        rest = _encode_turns(table, numbers, engine, tokenizer, config, stop)
-        return rest._replace(problems=problems | dict(rest.problems))
-    documents = encoded.table.append_column("turn_ids", pa.array(split.turns)).append_column(
-        "turn_rows", pa.array(split.rows.astype(np.int32))
-    )
-    facts = table["turns"].to_pylist()
-    return Encoded(
-        documents,
-        encoded.verified,
-        left_out=[each._replace(row=int(split.rows[each.row])) for each in encoded.left_out],
-        turns=[None if row is None else row["counts"] for row in facts],
+            # The ids of a row that spells special tokens differ from those of an engine: only
+            # special tokens of the template are parsed.
+            is_plain = batch["specials"].is_null().to_numpy()
+            plain, lengths = np.flatnonzero(is_plain), np.diff(chats.offsets)
+            ids = chats.ids if is_plain.all() else chats.ids[np.repeat(is_plain, lengths)]
+            text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain, pa.int64()))
+            offsets = np.append(0, np.cumsum(lengths[plain]))
+            return (
+                first,
+                chats,
+                self._verify(choice, ids, offsets, text, numbers[first:last][plain]),
+            )
+
+        tokens, masks, verified = [], [], 0
+        problems: dict[int, Problem] = {}
+        sizes = text_bytes(table["text"])
+        for _, (first, chats, compared) in self._in_batches(encode, sizes, choice, stop):
+            problems |= {first + row: problem for row, problem in chats.problems.items()}
+            _check_ids(chats.ids, tokenizer)
+            ids, trained, offsets = _chat_with_ends(
+                chats.ids, chats.trained, chats.offsets, tokenizer
+            )
+            tokens.append(_lists(ids, offsets))
+            masks.append(_lists(trained, offsets))
+            verified += compared
+        rest = table.drop_columns([name for name in READ if name in table.column_names])
+        rest = rest.append_column("tokens", _chunked(tokens, _list_of_ids(tokenizer)))
+        if self.tokenizing.train_on != "all":
+            rest = rest.append_column("labels", _chunked(masks, pa.list_(pa.int8())))
+        return Encoded(rest, verified, problems, sorted(left_out))
+
+
+def _numbered(table: pa.Table, turns: NDArray[np.int32], rows: NDArray[np.int64]) -> pa.Table:
+    """The documents of rows, each with its turn and its row."""
+    return table.append_column("turn_ids", pa.array(turns)).append_column(
+        "turn_rows", pa.array(rows.astype(np.int32))
     )
 
 
 def _encode_parts(table: pa.Table, tokenizer: Tokenizer, boundary: Boundary) -> Encoded:
     """Documents of rows of token ids that another tool packed."""
     parts, rows, numbers = split_at_boundaries(table, boundary)
-    documents = _with_ends(parts, tokenizer)
-    documents = documents.append_column("turn_ids", pa.array(numbers)).append_column(
-        "turn_rows", pa.array(rows.astype(np.int32))
-    )
     counts = np.bincount(rows, minlength=len(table)).tolist()
     return Encoded(
-        documents,
+        _numbered(_with_ends(parts, tokenizer), numbers, rows),
         turns=[TurnCounts(documents=count, split_rows=int(count > 1)).values() for count in counts],
-    )
-
-
-def _encode(
-    table: pa.Table,
-    numbers: NDArray[np.int64],
-    engine: EngineChoice | None,
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    stop: threading.Event | None,
-) -> Encoded:
-    if engine is None:
-        return Encoded(_with_ends(table, tokenizer))
-    if config.chats:
-        return _encode_chats(table, numbers, engine, tokenizer, config, stop)
-
-    def encode(first: int, last: int) -> tuple[Ids, Offsets, int]:
-        text = one_array(table["text"].slice(first, last - first))
-        text = text.fill_null("") if text.null_count else text
-        ids, offsets = engine.engine.encode(text)
-        return ids, offsets, _verify(engine, ids, offsets, text, numbers[first:last], config)
-
-    verified, sizes = 0, text_bytes(table["text"])
-    ended = _EndedIds(tokenizer, int(sizes.sum()))
-    for size, (ids, offsets, compared) in _in_batches(encode, sizes, engine, config, stop):
-        verified += compared
-        ended.add(ids, offsets, size)
-    return Encoded(
-        table.drop_columns(["text"]).append_column("tokens", _lists(*ended.joined())), verified
-    )
-
-
-def _in_batches(
-    encode: Callable[[int, int], _Result],
-    sizes: NDArray[np.int64],
-    engine: EngineChoice,
-    config: BuildConfig,
-    stop: threading.Event | None,
-) -> Iterator[tuple[int, _Result]]:
-    """Results of encode(first, last) for batches of BATCH_BYTES, each with its bytes of text.
-
-    sizes: bytes of text of each row.
-    """
-
-    def make(first: int, last: int, size: int) -> tuple[int, _Result]:
-        if stop is not None and stop.is_set():
-            raise CancelledError
-        return size, encode(first, last)
-
-    def submit(batch: tuple[int, int, int]) -> Future[tuple[int, _Result]]:
-        return engine.threads.submit(config.num_proc, batch[2], make, *batch)
-
-    batches = [
-        (first, last, int(sizes[first:last].sum())) for first, last in ranges(sizes, BATCH_BYTES)
-    ]
-    return ahead(submit, batches, config.num_proc + 1)
-
-
-def _verify(
-    engine: EngineChoice,
-    ids: Ids,
-    offsets: Offsets,
-    text: pa.Array[Any],
-    numbers: NDArray[np.int64],
-    config: BuildConfig,
-) -> int:
-    """Compare a share of a batch with the reference; return the number of documents compared."""
-    return verify_batch(
-        engine.engine,
-        ids,
-        offsets,
-        text,
-        numbers,
-        engine.reference,
-        share=config.verify_engine,
-        seed=config.seed,
     )
 
 
@@ -266,8 +332,8 @@ class _EndedIds:
 
 def _sides(table: pa.Table) -> pa.Table:
     """Both sides of pairs as rows, [2 x documents]: first, second, first, second, ..."""
-    names = [name for name, second in _SECOND.items() if second in table.column_names]
-    seconds = [_SECOND[name] for name in names]
+    names = [name for name, second in SECOND.items() if second in table.column_names]
+    seconds = [SECOND[name] for name in names]
     both = pa.concat_tables([table.select(names), table.select(seconds).rename_columns(names)])
     places = np.arange(2 * len(table)).reshape(2, -1).T.ravel()
     return both.take(pa.array(places, pa.int64()))
@@ -290,68 +356,6 @@ def _joined(table: pa.Table, sides: Encoded) -> Encoded:
         {row // 2: problem for row, problem in sides.problems.items()},
         [each._replace(row=each.row // 2) for each in sides.left_out],
     )
-
-
-def _encode_chats(
-    table: pa.Table,
-    numbers: NDArray[np.int64],
-    engine: EngineChoice,
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    stop: threading.Event | None,
-) -> Encoded:
-    """Rendered conversations to `tokens` and, unless everything is trained, `labels`.
-
-    A label is 1 where its token is trained.
-    """
-    from packprep.chat.left_out import count_left_out
-    from packprep.chat.masks import ChatTokens, encode_chats, exact_encoder
-    from packprep.chat.prompt_response import encode_prompted
-
-    left_out: list[CountedText] = []
-
-    def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
-        batch = table.slice(first, last - first).combine_chunks()
-        if not isinstance(tokenizer, ChatTokenizer):
-            prompted = encode_prompted(batch, engine.engine, tokenizer.json)
-            sides = np.repeat(numbers[first:last], 2)  # both sides of a row are compared, or none
-            compared = _verify(
-                engine, prompted.ids, prompted.offsets, prompted.pieces, sides, config
-            )
-            return first, prompted.tokens, compared // 2
-        chats = encode_chats(batch, engine.engine, exact_encoder(tokenizer.json))
-        left_out.extend(
-            [
-                each._replace(row=first + each.row)
-                for each in count_left_out(batch, engine.engine)
-                if each.row not in chats.problems
-            ]
-        )
-        # The ids of a row that spells special tokens differ from those of an engine: only special
-        # tokens of the template are parsed.
-        is_plain = batch["specials"].is_null().to_numpy()
-        plain, lengths = np.flatnonzero(is_plain), np.diff(chats.offsets)
-        ids = chats.ids if is_plain.all() else chats.ids[np.repeat(is_plain, lengths)]
-        text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain, pa.int64()))
-        offsets = np.append(0, np.cumsum(lengths[plain]))
-        return first, chats, _verify(engine, ids, offsets, text, numbers[first:last][plain], config)
-
-    tokens, masks, verified = [], [], 0
-    problems: dict[int, Problem] = {}
-    for _, (first, chats, compared) in _in_batches(
-        encode, text_bytes(table["text"]), engine, config, stop
-    ):
-        problems |= {first + row: problem for row, problem in chats.problems.items()}
-        _check_ids(chats.ids, tokenizer)
-        ids, trained, offsets = _chat_with_ends(chats.ids, chats.trained, chats.offsets, tokenizer)
-        tokens.append(_lists(ids, offsets))
-        masks.append(_lists(trained, offsets))
-        verified += compared
-    rest = table.drop_columns([name for name in READ if name in table.column_names])
-    rest = rest.append_column("tokens", _chunked(tokens, _list_of_ids(tokenizer)))
-    if config.train_on != "all":
-        rest = rest.append_column("labels", _chunked(masks, pa.list_(pa.int8())))
-    return Encoded(rest, verified, problems, sorted(left_out))
 
 
 def _chat_with_ends(
@@ -447,23 +451,15 @@ def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray[Any
     return lists
 
 
-def cut_text(
-    table: pa.Table, pattern: re.Pattern[str], parts: Sequence[Part]
-) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
-    """Text up to the first match, and documents and characters removed, by source."""
+def cut_text(table: pa.Table, pattern: re.Pattern[str]) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Text up to the first match, and characters removed from each row, int64 [rows]."""
     texts: list[str | None] = table["text"].to_pylist()
     matches = [pattern.search(text) if text is not None else None for text in texts]
     short = [
         text[: match.start()] if text and match else text
         for text, match in zip(texts, matches, strict=True)
     ]
-    lost = np.array([len(text or "") for text in texts], np.int64) - [
-        len(text or "") for text in short
-    ]
-    counted, first = {}, 0
-    for part in parts:
-        rows = lost[first : first + part.rows]
-        counted[str(part.source)] = (int(np.count_nonzero(rows)), int(rows.sum()))
-        first += part.rows
+    removed = [len(text or "") - len(kept or "") for text, kept in zip(texts, short, strict=True)]
     column = table.schema.get_field_index("text")
-    return table.set_column(column, "text", pa.array(short, pa.large_string())), counted
+    table = table.set_column(column, "text", pa.array(short, pa.large_string()))
+    return table, np.array(removed, np.int64)

@@ -9,14 +9,13 @@ tokenizer cannot.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packprep.chat.turn_counts import TurnCounts
-from packprep.config.build_config import BuildConfig
 from packprep.config.spellings import recorded_name
 from packprep.config.stages import Parsing, Reading, Tokenizing, options_in
 from packprep.engines.tokenizer import Tokenizer
@@ -94,23 +93,25 @@ def rows_of_sources(files: Sequence[TokenFile], sources: int) -> list[int]:
     return rows
 
 
-def tokens_key(sources: Sequence[Source], tokenizer: Tokenizer, config: BuildConfig) -> str:
-    """Digest of everything that decides the token files."""
+def tokens_key(
+    sources: Sequence[Source], tokenizer: Tokenizer, options: Mapping[str, object]
+) -> str:
+    """Digest of everything that decides the token files. options: see `text_options`."""
     return digest_of(
         {
             "version": STORE_VERSION,
             "sources": [{"sha256": s.sha256, "kind": s.kind} | s.described() for s in sources],
             "tokenizer": tokenizer.as_dict(),
-            "options": text_options(config),
+            "options": options,
         }
     )
 
 
-def text_options(config: BuildConfig) -> dict[str, Any]:
-    """The options that decide the token files."""
+def text_options(identity: Mapping[str, object], tokens_to_read: int | None) -> dict[str, object]:
+    """The options that decide the token files, of those that decide an output."""
     deciding = set(map(recorded_name, options_in(Reading, Parsing, Tokenizing)))
-    options = {name: value for name, value in config.identity().items() if name in deciding}
-    return options | {"max_tokens": config.tokens_to_read}
+    options = {name: value for name, value in identity.items() if name in deciding}
+    return options | {"max_tokens": tokens_to_read}
 
 
 def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
@@ -157,13 +158,13 @@ def committed(directory: Path) -> list[TokenFile]:
     return done
 
 
-def start_after(done: Sequence[TokenFile], sources: int, config: BuildConfig) -> Start:
+def start_after(done: Sequence[TokenFile], sources: int, unit_size: int) -> Start:
     """Position at which reading resumes after these token files."""
     if not done:
         return Start()
     last = done[-1]
     before = sum(file.text_bytes for file in done if file.unit == last.unit)
-    ended = before >= config.unit_size
+    ended = before >= unit_size
     rows = rows_of_sources(done, sources)
     return Start(
         unit=last.unit + ended,

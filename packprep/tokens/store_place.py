@@ -6,7 +6,6 @@ tokens would be surplus files, or would be deleted with it.
 
 from pathlib import Path
 
-from packprep.config.build_config import BuildConfig
 from packprep.schemas.canonical import read_object
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import BUILD
@@ -16,24 +15,24 @@ from packprep.sources.resolve import OUTPUT_ENDINGS
 from packprep.support.errors import ConfigError
 
 
-def check_store_place(config: BuildConfig, path: Path | None) -> None:
+def check_store_place(keep_tokens: str | None, path: Path | None) -> None:
     """Raise ConfigError for a --keep-tokens in this output or in another one, links followed.
 
     path: of the output, beside which the build has its staging directory; None without one.
     """
-    if not config.keep_tokens:
+    if not keep_tokens:
         return
-    store = Path(config.keep_tokens).resolve()
+    store = Path(keep_tokens).resolve()
     for output in [Path(f"{path}{ending}") for ending in OUTPUT_ENDINGS if path is not None]:
         if store.is_relative_to(output.resolve()):
             raise ConfigError(
-                f"--keep-tokens {config.keep_tokens} is in {output}, which the build replaces when "
+                f"--keep-tokens {keep_tokens} is in {output}, which the build replaces when "
                 "it is done; choose a folder outside it"
             )
     for folder in (store, *store.parents):
         if _is_output(folder):
             raise ConfigError(
-                f"--keep-tokens {config.keep_tokens} is in {folder}, another output of packprep, "
+                f"--keep-tokens {keep_tokens} is in {folder}, another output of packprep, "
                 "whose files may not change; choose a folder outside it"
             )
 

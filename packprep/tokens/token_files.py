@@ -16,7 +16,6 @@ the file, where turns may be documents).
 
 import contextlib
 import os
-import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,12 +26,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packprep.chat.left_out import CountedText
 from packprep.chat.turn_counts import TurnCounts, sum_counts
-from packprep.config.build_config import BuildConfig
-from packprep.engines.parity import EngineChoice
-from packprep.engines.tokenizer import Tokenizer
+from packprep.config.stages import Running
 from packprep.schemas.canonical import canonical_json, file_xxh3
 from packprep.schemas.columns import number_type
 from packprep.schemas.storage.writing import (
@@ -46,7 +44,7 @@ from packprep.sources.source import Source, check_unchanged
 from packprep.sources.units import SLICE_BYTES, Part, Slice
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
-from packprep.tokens.encode import READ, cut_text, encode_table
+from packprep.tokens.encode import READ, Encoded, Encoder
 from packprep.tokens.store import (
     STORED,
     LeftOutCount,
@@ -71,31 +69,30 @@ class DocumentError(InputError):
         self.source, self.row, self.detail = source, row, detail
 
 
+Make = Callable[[Slice, threading.Event], TokenFile]
+"""f(slice, stop) -> its token file; `stop` is set to end it with CancelledError."""
+
+
 def tokenize(
     slices: Iterator[Slice],
     directory: Path,
-    engine: Callable[[], EngineChoice | None],
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    report: Callable[[TokenFile], None],
+    make: Make,
+    at_once: int = 1,
+    most_tokens: int | None = None,
+    report: Callable[[TokenFile], None] = lambda _: None,
     before: Sequence[TokenFile] = (),
-    elsewhere: Callable[[Slice, threading.Event], TokenFile] | None = None,
-    sources: Sequence[Source] = (),
 ) -> list[TokenFile]:
-    """Token files of all slices, as many at a time as `num_proc` and `max_memory` allow.
+    """Token files of all slices. Existing files are used again.
 
-    Existing files are used again.
-
-    before: existing token files of the input before `slices`. report: called with each new file, in
-    order. elsewhere: makes a token file in another process instead of a thread of this one.
-    sources: those that the parts of a slice name; one that has changed is an InputError.
+    at_once: slices that are tokenized while the next one is read. most_tokens: slices after the
+    unit that reaches as many are left out. report: called with each new file, in order. before:
+    existing token files of the input before `slices`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     done: list[TokenFile] = []
     running: deque[Future[TokenFile]] = deque()
     stop = threading.Event()
     total = 0
-    most_tokens = config.tokens_to_read
     last: int | None = None  # the unit that reaches that many tokens
 
     def take(file: TokenFile) -> bool:
@@ -117,26 +114,22 @@ def tokenize(
             else:
                 file.remove(directory)
 
-    def make(piece: Slice) -> TokenFile:
-        if (file := finished_slice(piece, directory)) is not None:
-            return file
-        if elsewhere is not None:
-            return elsewhere(piece, stop)
-        return tokenize_slice(piece, directory, engine(), tokenizer, config, stop, sources)
+    def made(piece: Slice) -> TokenFile:
+        file = read_token_receipt(directory, file_name(piece.unit, piece.slice))
+        return file if file and file.extent == piece.extent else make(piece, stop)
 
     for file in before:
         take(file)
 
     # Threads, unless isolation is asked for: engines release the GIL, and two processes were 1.8
     # times slower.
-    ahead = slices_ahead(config)
-    with quiet_datasets(), ThreadPoolExecutor(max(ahead, 1)) as pool:
+    with quiet_datasets(), ThreadPoolExecutor(max(at_once, 1)) as pool:
         try:
             for piece in slices:
                 if last is not None and piece.unit > last:
                     break
-                running.append(pool.submit(make, piece))
-                collect(ahead)
+                running.append(pool.submit(made, piece))
+                collect(at_once)
             collect(0)
         finally:
             stop.set()
@@ -163,68 +156,49 @@ def sync_tokens(directory: Path, files: Sequence[Extent]) -> None:
         sync_directory(folder)
 
 
-def slices_ahead(config: BuildConfig) -> int:
+def slices_ahead(running: Running, unit_size: int) -> int:
     """Number of slices that may be tokenized while the next one is read.
 
     `num_proc`, or fewer where memory is short.
     """
-    room = (config.max_memory - BASE_MEMORY) // (
-        slice_memory(config) + BASE_MEMORY * config.isolate
-    ) - 1
-    return max(0, min(config.num_proc, room))
+    of_slice = slice_memory(unit_size) + BASE_MEMORY * running.isolate
+    room = (running.max_memory - BASE_MEMORY) // of_slice - 1
+    return max(0, min(running.num_proc, room))
 
 
-def slice_memory(config: BuildConfig) -> int:
+def slice_memory(unit_size: int) -> int:
     """Bytes for one slice: seven times its text, for text, rows, ids, and the copy to write."""
-    return 7 * min(config.unit_size, SLICE_BYTES)
-
-
-def finished_slice(piece: Slice, directory: Path) -> TokenFile | None:
-    """The receipt of this slice's token file, if it is there."""
-    file = read_token_receipt(directory, file_name(piece.unit, piece.slice))
-    return file if file and file.extent == piece.extent else None
+    return 7 * min(unit_size, SLICE_BYTES)
 
 
 def tokenize_slice(
     piece: Slice,
     directory: Path,
-    engine: EngineChoice | None,
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    stop: threading.Event | None = None,
+    encoder: Encoder,
     sources: Sequence[Source] = (),
+    stop: threading.Event | None = None,
 ) -> TokenFile:
     """Write the token file of a slice and its receipt.
 
     The file gets its name only when it is complete.
 
-    engine: None if rows are token ids. stop: another thread sets it to end the work within a
-    batch, by CancelledError, so that Ctrl-C need not wait. sources: see `tokenize`.
+    sources: those that the parts of a slice name; one that has changed is an InputError. stop: see
+    `Make`.
     """
     import datasets
 
     path = directory / file_name(piece.unit, piece.slice)
     fingerprint = f"{piece.unit:08x}{piece.slice:08x}"
-    cut: dict[str, tuple[int, int]] = {}
-    left_out: dict[str, LeftOutCount] = {}
-    turns: dict[str, TurnCounts] = {}
-    verified = 0
-    parts = piece.parts
+    encoded = Encoded(nothing := pa.table({}))
     numbers = piece.first_document + np.arange(len(piece.table))
-    pattern = re.compile(config.truncate_at) if config.truncate_at is not None else None
 
     def encode(table: pa.Table) -> pa.Table:
-        nonlocal verified, parts
-        if pattern is not None:
-            table, counted = cut_text(table, pattern, piece.parts)
-            cut.update(counted)
-        encoded = encode_table(table, numbers, engine, tokenizer, config, stop)
-        verified, parts = encoded.verified, _with_skipped(piece, encoded.problems, config)
-        left_out.update(_left_out(piece, encoded.left_out))
-        turns.update(_turns(piece, encoded.turns))
-        return encoded.table
+        nonlocal encoded
+        made = encoder.encode(table, numbers, stop)
+        encoded = made._replace(table=nothing)  # whose memory is freed with the rows
+        return made.table
 
-    features = _features(piece.table.schema, tokenizer, config)
+    features = _features(piece.table.schema, encoder)
     temporary = temporary_name(path)
     rows = datasets.Dataset(datasets.table.InMemoryTable(piece.table), fingerprint=fingerprint)
     tokens = rows.with_format("arrow").map(
@@ -237,6 +211,7 @@ def tokenize_slice(
         load_from_cache_file=False,
         new_fingerprint=fingerprint,
     )
+    parts = _with_skipped(piece, encoded.problems, encoder.parsing.on_error)
     encoded_table = tokens.data.table
     # Not written by `map`, which opens a file twice: ext4 then treats it as a replaced file and
     # writes it to disk at once.
@@ -251,11 +226,11 @@ def tokenize_slice(
     receipt = TokenFile(
         **vars(piece.extent),
         tokens=count,
-        verified=verified,
+        verified=encoded.verified,
         parts=parts,
-        cut=cut,
-        left_out=left_out,
-        turns=turns,
+        cut=_cut(piece, encoded.removed),
+        left_out=_left_out(piece, encoded.left_out),
+        turns=_turns(piece, encoded.turns),
         bytes=temporary.stat().st_size,
         xxh3=file_xxh3(temporary),
     )
@@ -271,69 +246,77 @@ def tokenize_slice(
     return receipt
 
 
+def _rows(piece: Slice) -> Iterator[tuple[str, Part, slice]]:
+    """Each part of a slice, with the name of its source in receipts and its rows."""
+    first = 0
+    for part in piece.parts:
+        yield str(part.source), part, slice(first, first + part.rows)
+        first += part.rows
+
+
+def _cut(piece: Slice, removed: NDArray[np.int64] | None) -> dict[str, tuple[int, int]]:
+    """Documents and characters that truncate_at removed, by source; empty without the option."""
+    if removed is None:
+        return {}
+    return {
+        source: (int(np.count_nonzero(removed[rows])), int(removed[rows].sum()))
+        for source, _, rows in _rows(piece)
+    }
+
+
 def _left_out(piece: Slice, texts: Sequence[CountedText]) -> dict[str, LeftOutCount]:
     """Text that the chat template does not write, by source. texts: of the slice, by row."""
     if not texts:
         return {}
     counts: dict[str, LeftOutCount] = {}
-    first = 0
-    for part, first_row in zip(piece.parts, piece.first_rows, strict=True):
-        gone = [text for text in texts if first <= text.row < first + part.rows]
+    for (source, _, rows), first_row in zip(_rows(piece), piece.first_rows, strict=True):
+        gone = [text for text in texts if rows.start <= text.row < rows.stop]
         fields: dict[str, tuple[int, int]] = {}
         for text in gone:
             characters, tokens = fields.get(text.field, (0, 0))
             fields[text.field] = characters + text.characters, tokens + text.tokens
         if gone:
-            row = first_row + gone[0].row - first
-            counts[str(part.source)] = LeftOutCount(
-                len({text.row for text in gone}), fields, (row, gone[0].message, gone[0].field)
-            )
-        first += part.rows
+            example = (first_row + gone[0].row - rows.start, gone[0].message, gone[0].field)
+            counts[source] = LeftOutCount(len({text.row for text in gone}), fields, example)
     return counts
 
 
 def _turns(piece: Slice, counts: Sequence[Sequence[int] | None]) -> dict[str, TurnCounts]:
     """Counts of turns, by source. counts: of each row of the slice; empty where rows are whole."""
-    summed: dict[str, TurnCounts] = {}
-    first = 0
-    for part in piece.parts if counts else ():
-        summed[str(part.source)] = sum_counts(counts[first : first + part.rows])
-        first += part.rows
-    return summed
+    return {source: sum_counts(counts[rows]) for source, _, rows in _rows(piece) if counts}
 
 
-def _with_skipped(
-    piece: Slice, problems: Mapping[int, Problem], config: BuildConfig
-) -> tuple[Part, ...]:
+def _with_skipped(piece: Slice, problems: Mapping[int, Problem], on_error: str) -> tuple[Part, ...]:
     """Parts of the slice; rows that could not be encoded are counted as skipped.
 
     DocumentError if rows may not be skipped.
     """
     if not problems:
         return piece.parts
-    counted, first = [], 0
-    for part, first_row in zip(piece.parts, piece.first_rows, strict=True):
-        bad = [row for row in sorted(problems) if first <= row < first + part.rows]
-        if bad and config.on_error == "stop":
-            raise DocumentError(part.source, first_row + bad[0] - first, problems[bad[0]].detail)
+    counted = []
+    for (_, part, rows), first_row in zip(_rows(piece), piece.first_rows, strict=True):
+        bad = [row for row in sorted(problems) if rows.start <= row < rows.stop]
+        if bad and on_error == "stop":
+            row = first_row + bad[0] - rows.start
+            raise DocumentError(part.source, row, problems[bad[0]].detail)
         skipped = Counter(part.skipped) + Counter(problems[row].reason for row in bad)
         counted.append(replace(part, skipped=dict(sorted(skipped.items()))))
-        first += part.rows
     return tuple(counted)
 
 
-def _features(schema: pa.Schema, tokenizer: Tokenizer, config: BuildConfig) -> Any:
+def _features(schema: pa.Schema, encoder: Encoder) -> Any:
     """Features of the token file of a slice with these columns."""
     import datasets
 
-    features = {"tokens": datasets.Sequence(datasets.Value(tokenizer.id_type.name))}
-    if config.chats and config.train_on != "all":
+    parsing = encoder.parsing
+    features = {"tokens": datasets.Sequence(datasets.Value(encoder.tokenizer.id_type.name))}
+    if parsing.chats and encoder.tokenizing.train_on != "all":
         features["labels"] = datasets.Sequence(datasets.Value("int8"))
-    if config.pair_columns:
+    if parsing.pair_columns:
         features["pair_split"] = datasets.Value("int32")
-    if config.chats or config.splits_rows:
+    if parsing.chats or parsing.splits_rows:
         features["turn_ids"] = datasets.Value("int32")
-    if config.splits_rows:
+    if parsing.splits_rows:
         features["turn_rows"] = datasets.Value("int32")
     for column in schema:
         if column.name not in READ:

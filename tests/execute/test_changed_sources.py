@@ -21,10 +21,9 @@ from packprep.execute.ray_tasks import do
 from packprep.execute.shares import Shares
 from packprep.inspect.verify import verify
 from packprep.output.staging import JOB, staging_path
-from packprep.sources.resolve import resolve
 from packprep.sources.source import FileState
 from packprep.support.errors import InputError
-from tests.helpers.corpus import save_tokenizer, write_jsonl
+from tests.helpers.corpus import resolved, save_tokenizer, write_jsonl
 from tests.helpers.errors import assert_says, refused
 from tests.helpers.files import config
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
@@ -251,7 +250,7 @@ def saved_job(tmp_path: Path, sources: Sources) -> Job:
     staging = tmp_path / "out.incomplete"
     staging.mkdir()
     tokenizer = load_build_tokenizer(options.tokenizing, options.parsing, options.token_type)
-    found = resolve(options, tmp_path)
+    found = resolved(options, tmp_path)
     job = Job(config=options, staging=staging, tokenizer=tokenizer, sources=found)
     job.save({})
     return job

@@ -12,11 +12,9 @@ from packprep.execute.places import MeasuredSlice, Places, find_places, is_measu
 from packprep.output.staging import PLACES
 from packprep.sources import units
 from packprep.sources.formats import jsonl
-from packprep.sources.reading import TEXT_ROWS
-from packprep.sources.resolve import resolve
-from packprep.sources.units import Slice, Start, read_slices
+from packprep.sources.units import FRONT, Slice, Start, read_slices
 from packprep.tokens.store import TokenFile, start_after
-from tests.helpers.corpus import texts, write_jsonl
+from tests.helpers.corpus import resolved, texts, write_jsonl
 from tests.helpers.documents import tokenizer
 from tests.helpers.files import config
 
@@ -39,17 +37,17 @@ def job_of(tmp_path: Path, limit_of_first: int | None = None, **options: object)
     staging = tmp_path / "out.incomplete"
     (staging / "scratch").mkdir(parents=True)
     return Job(
-        config=settings, staging=staging, tokenizer=tokenizer(), sources=resolve(settings, staging)
+        config=settings, staging=staging, tokenizer=tokenizer(), sources=resolved(settings, staging)
     )
 
 
-def read(job: Job, start: Start | None = None) -> list[Slice]:
-    return list(read_slices(job.sources, job.config, job.scratch, start))
+def read(job: Job, start: Start = FRONT) -> list[Slice]:
+    return list(read_slices(job.sources, job.plans()[0], job.config.reading, job.scratch, start))
 
 
 def find(job: Job) -> Places:
     for source in range(len(job.sources)):
-        measure_source(job, source, TEXT_ROWS)
+        measure_source(job, source, job.plans()[0][source])
         assert is_measured(job, source)
     return find_places(job)
 
@@ -89,7 +87,7 @@ def test_reading_can_begin_with_any_slice_found_or_done(
     files = [TokenFile(**vars(part.extent), parts=part.parts, **rest) for part in slices]
     for number in range(len(slices)):
         assert read(job, places.start(number)) == slices[number:]
-        start = start_after(files[:number], len(job.sources), job.config)
+        start = start_after(files[:number], len(job.sources), job.config.unit_size)
         assert read(job, start) == slices[number:]
     near = [place for place in places.slices if place.byte]
     assert bool(near) == (limit is None and every < 64 << 20)
@@ -109,7 +107,7 @@ def test_reading_begins_at_the_front_where_lines_are_no_rows(
     monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", 1)
     job = job_of(tmp_path, unit_size=1)
     (tmp_path / "0.jsonl").write_bytes(data)
-    job = replace(job, sources=resolve(job.config, job.staging))
+    job = replace(job, sources=resolved(job.config, job.staging))
     places = find(job)
     assert places.rows[0] == data.count(b"text")
     assert not any(place.byte for place in places.slices if place.source == 0)

@@ -18,6 +18,9 @@ from packprep.config.build_config import BuildConfig
 from packprep.sources.formats.format import Wanted
 from packprep.sources.formats.raw_files import suffixes
 from packprep.sources.formats.registry import format_of
+from packprep.sources.formats.row_plan import row_plan
+from packprep.sources.reading import read_rows
+from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
 from packprep.support.problems import READER_PROBLEM
 from packprep.support.progress import Silent
@@ -114,9 +117,20 @@ def build_options(
 def tables_of(file: Any, name: str, **options: Any) -> Iterator[pa.Table]:
     """Tables with column text, read from a file with this name and these uncompressed bytes."""
     source = source_of(file, name)
-    wanted = Wanted(config=BuildConfig(**options), columns=("text",))
+    wanted = Wanted(row_plan(BuildConfig(**options).parsing))
     tables: Iterator[pa.Table] = source.format.tables(source, None, wanted)
     return tables
+
+
+def resolved(settings: BuildConfig, scratch: Path, *progress: Any) -> list[Source]:
+    """The sources of a build."""
+    return resolve(settings.reading, settings.parsing, settings.output, scratch, *progress)
+
+
+def rows_in(source: Source, settings: BuildConfig, *place: Any, **known: Any) -> Iterator[pa.Table]:
+    """Tables of a source, as a build reads them. place, known: of `read_rows`, `row_plan`."""
+    plan = row_plan(settings.parsing.of_source(source.reading), **known)
+    return read_rows(source, plan, *place)
 
 
 def source_of(file: Any, name: str) -> Any:

@@ -5,6 +5,7 @@ What is read, what is refused, what comes out of a build.
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from packprep import build, pack_dataset
 from packprep.loaders import PackedShards
 from packprep.schemas import Manifest
-from packprep.sources.carried import RowShape, carried_types
+from packprep.sources.carried import carried_types
+from packprep.sources.formats.row_plan import row_plan
 from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import one_line, save_tokenizer, tiny_tokenizer, write_jsonl
@@ -30,8 +32,8 @@ def read(table: pa.Table, **options: Any) -> pa.Table:
     """Rows as a build reads them."""
     settings = config(**IDS, **options)
     types = dict(zip(table.column_names, table.schema.types, strict=True))
-    carried = carried_types(types, settings, "rows")
-    return as_rows(table, settings, RowShape(carried=carried, vocab_size=VOCABULARY))
+    plan = row_plan(settings.parsing, VOCABULARY)
+    return as_rows(table, replace(plan, carried=carried_types(types, plan, "rows")))
 
 
 def built(source: Path, **options: Any) -> Manifest:
@@ -77,7 +79,7 @@ def test_a_carried_column_has_the_type_of_its_data(
     values: "pa.Array[Any]", kind: str, dtype: str
 ) -> None:
     types = {"ids": pa.list_(pa.int64()), "x": values.type}
-    [column] = carried_types(types, config(**IDS, carry="x"), "rows")
+    [column] = carried_types(types, row_plan(config(**IDS, carry="x").parsing), "rows")
     assert (column.kind, column.dtype) == (kind, dtype)
     read_back = read(pa.table({"ids": pa.array([[5]]), "x": values}), carry="x")["x"]
     assert read_back.to_pylist() == values.to_pylist()

@@ -8,14 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packprep import BuildConfig, build
+from packprep import build
 from packprep.config.checks import RESERVED
 from packprep.loaders import PackedShards
-from packprep.sources.reading import read_rows
-from packprep.sources.resolve import resolve
-from packprep.sources.row_text import as_text, text_columns
+from packprep.sources.formats.row_plan import row_plan
+from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import rows_of, save_tokenizer, write_jsonl
+from tests.helpers.corpus import resolved, rows_in, rows_of, save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.examples import long_but
 from tests.helpers.files import PACK, config
@@ -29,8 +28,8 @@ def rows(path: Path, **options: Any) -> list[dict[str, Any]]:
     scratch.mkdir(exist_ok=True)
     found = [
         row
-        for source in resolve(settings, scratch)
-        for table in read_rows(source, settings, scratch)
+        for source in resolved(settings, scratch)
+        for table in rows_in(source, settings, scratch)
         for row in rows_of(table)
     ]
     assert not [*scratch.glob("*.arrow"), *scratch.glob("*.parquet")], "a copy was left behind"
@@ -151,7 +150,7 @@ def test_a_template_makes_text_of_several_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("template", ["{t", "no column", "{}"])
 def test_a_template_that_names_no_column_is_refused(template: str) -> None:
     with refused(ConfigError, "text_template"):
-        text_columns(BuildConfig(text_template=template))
+        row_plan(config(text_template=template).parsing)
 
 
 BYTES = pa.array([b"a", b"\xff", None], pa.binary()).buffers()
@@ -177,7 +176,7 @@ NO_TEXT, INT32 = "null: the row has no 't'", pa.int32()
 def test_text_of_any_arrow_kind_is_text_and_another_type_a_problem_of_every_row(
     values: "pa.Array[Any]", texts: list[str | None], problems: list[str | None]
 ) -> None:
-    found = rows_of(as_text(pa.table({"t": values}), ["t"], BuildConfig(text_column="t")))
+    found = rows_of(as_rows(pa.table({"t": values}), row_plan(config(text_column="t").parsing)))
     assert [(row["text"], row["problem"]) for row in found] == list(
         zip(texts, problems, strict=True)
     )
@@ -246,6 +245,6 @@ def test_a_file_without_rows_is_named(tmp_path: Path, content: bytes) -> None:
 def test_lines_are_counted_from_1_with_blank_ones_and_rows_without(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n\n\n{"text": "b"}\n')
     write_array(tmp_path / "b.json", TABLE)
-    lines, array = resolve(config(sources=[tmp_path / "a.jsonl", tmp_path / "b.json"]), tmp_path)
+    lines, array = resolved(config(sources=[tmp_path / "a.jsonl", tmp_path / "b.json"]), tmp_path)
     assert [lines.line_of_row(row) for row in (0, 1)] == [1, 4]
     assert array.line_of_row(2) is None

@@ -26,11 +26,10 @@ from packprep.schemas.storage.stores import Store
 from packprep.sources import remote
 from packprep.sources.digests import remembered
 from packprep.sources.formats import raw_files
-from packprep.sources.reading import read_rows
 from packprep.sources.resolve import resolve
 from packprep.support.errors import InputError
 from tests.helpers import command
-from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.corpus import resolved, rows_in, save_tokenizer, texts, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import config
 from tests.helpers.store_servers import StoreServer, Tap
@@ -110,10 +109,10 @@ def test_a_token_file_in_s3_that_is_replaced_while_it_is_built_from_is_refused(
     write_megatron(tmp_path / "new", [[1], [2, 3]])
     store.put(f"{tmp_path}/old/", f"{bucket}/tokens/", recursive=True)
     options = config(sources=f"{bucket}/tokens/x.bin", vocab_size=9)
-    (source,) = resolve(options, tmp_path)
+    (source,) = resolved(options, tmp_path)
     store.put(f"{tmp_path}/new/", f"{bucket}/tokens/", recursive=True)
     with refused(InputError, "has changed since the build began", "it was replaced"):
-        list(read_rows(source, options, tmp_path))
+        list(rows_in(source, options, tmp_path))
 
 
 @LONG
@@ -159,7 +158,7 @@ def test_an_object_is_read_for_its_digest_once(
 ) -> None:
     def found() -> Any:
         with remembered(tmp_path / "digests.json"):
-            return resolve(config(sources=f"{url}/data", **options), tmp_path)
+            return resolved(config(sources=f"{url}/data", **options), tmp_path)
 
     with mock.patch.object(remote, "opened", wraps=raw_files.opened) as opened:
         first = found()

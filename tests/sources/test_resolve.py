@@ -23,11 +23,9 @@ from packprep.sources.digests import (
 )
 from packprep.sources.formats.gzip_reader import GzipReader
 from packprep.sources.formats.raw_files import decompressed
-from packprep.sources.reading import read_rows
-from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
-from tests.helpers.corpus import RecordedProgress, write_jsonl
+from tests.helpers.corpus import RecordedProgress, resolved, rows_in, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import PACK, config
 
@@ -43,12 +41,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def resolved(*sources: Any, **options: Any) -> list[Source]:
-    return resolve(config(sources=sources, **options), Path("scratch"))
+def found_in(*sources: Any, **options: Any) -> list[Source]:
+    return resolved(config(sources=sources, **options), Path("scratch"))
 
 
 def names(*sources: Any, **options: Any) -> list[str]:
-    return [source.name for source in resolved(*sources, **options)]
+    return [source.name for source in found_in(*sources, **options)]
 
 
 def make(*paths: str) -> None:
@@ -63,7 +61,7 @@ def test_a_file_named_twice_is_read_once_with_a_note(here: Path, again: str) -> 
     Path("link.jsonl").symlink_to("a.jsonl")
     Path("hard.jsonl").hardlink_to("a.jsonl")
     progress = RecordedProgress()
-    found = resolve(config(sources=("b.jsonl", "a.jsonl", again)), Path("scratch"), progress)
+    found = resolved(config(sources=("b.jsonl", "a.jsonl", again)), Path("scratch"), progress)
     assert [source.name for source in found] == ["b.jsonl", "a.jsonl"]
     twice = "a.jsonl" if again == "./a.jsonl" else again.replace("?", "a")
     more = ", and 1 other source" if again == "?.jsonl" else ""
@@ -75,7 +73,7 @@ def test_equal_files_and_files_read_in_two_ways_are_sources_of_their_own(here: P
     assert names("a.jsonl", "b.jsonl") == ["a.jsonl", "b.jsonl"]
     assert names("a.jsonl", {"path": "a.jsonl", "text_column": "title"}) == ["a.jsonl"] * 2
     with refused(InputError, "a.jsonl is named twice with other limits"):
-        resolved("a.jsonl", {"path": "a.jsonl", "limit": 1})
+        found_in("a.jsonl", {"path": "a.jsonl", "limit": 1})
 
 
 FILES = ["b.jsonl", "Z.jsonl", "é.jsonl", "a.jsonl", "sub/c.jsonl", "[ab].jsonl"]
@@ -138,14 +136,14 @@ def test_what_cannot_be_a_source_is_said(
     os.mkfifo(here / "pipe.jsonl")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     with refused(InputError, words):
-        resolved(*([name] if name else []))
+        found_in(*([name] if name else []))
 
 
 def test_standard_input_is_kept_in_the_scratch_folder(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "a"}\n')))
-    [source] = resolved("-")
+    [source] = found_in("-")
     kept = Path("scratch/stdin.jsonl")
     assert (source.name, source.kind, source.path) == ("standard input", "json", kept)
     assert kept.read_bytes() == b'{"text": "a"}\n'
@@ -154,42 +152,42 @@ def test_standard_input_is_kept_in_the_scratch_folder(
 def test_what_only_some_datasets_have_is_refused_for_plain_files(here: Path) -> None:
     make("a.jsonl")
     with refused(InputError, "revision 'x' is for hub datasets, and no source is one"):
-        resolved("a.jsonl", revision="x")
+        found_in("a.jsonl", revision="x")
     with refused(InputError, "split 'x' is for hub and saved datasets, and no source is one"):
-        resolved("a.jsonl", split="x")
+        found_in("a.jsonl", split="x")
 
 
 def test_a_saved_dataset_is_one_source_whose_digest_is_of_its_rows_alone(here: Path) -> None:
     ROW.save_to_disk("saved")
-    [source] = resolved("saved")
+    [source] = found_in("saved")
     assert (source.name, source.kind, source.path) == ("saved", "saved", Path("saved"))
     (here / "saved" / "cache-1234.arrow").write_bytes(b"what a map of the user's left there")
-    assert resolved("saved") == resolved("saved", split="train") == [source]
+    assert found_in("saved") == found_in("saved", split="train") == [source]
 
 
 def test_of_a_dataset_dict_one_split_is_chosen(here: Path) -> None:
     ROW.save_to_disk("saved")
     datasets.DatasetDict({"train": ROW}).save_to_disk("one")
     datasets.DatasetDict({"train": ROW, "test": ROW}).save_to_disk("two")
-    assert resolved("one")[0].path == Path("one/train")
-    assert resolved("two", split="test")[0].path == Path("two/test")
+    assert found_in("one")[0].path == Path("one/train")
+    assert found_in("two", split="test")[0].path == Path("two/test")
     for name, split, words in [
         ("saved", "test", "saved is one dataset, of split train"),
         ("two", None, "two has several splits; choose --split from test, train"),
         ("two", "dev", "two has no split 'dev'; choose --split from test, train"),
     ]:
         with refused(InputError, words):
-            resolved(name, split=split)
+            found_in(name, split=split)
 
 
 def test_a_saved_dataset_with_a_file_missing_is_named(here: Path) -> None:
     ROW.save_to_disk("saved")
     next(Path("saved").glob("data-*.arrow")).unlink()
     with refused(InputError, "saved is incomplete: saved/data-00000-of-00001.arrow"):
-        resolved("saved")
+        found_in("saved")
     (here / "saved" / "state.json").write_text("{}")
     with refused(InputError, "saved/state.json lists no data files"):
-        resolved("saved")
+        found_in("saved")
 
 
 def test_any_other_name_is_asked_of_the_hub_with_name_split_and_revision(
@@ -206,15 +204,15 @@ def test_any_other_name_is_asked_of_the_hub_with_name_split_and_revision(
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr("packprep.support.hub._unreachable", lambda *_: "")
-    [source] = resolved("user/name", name="en", split="validation", revision="abc")
+    [source] = found_in("user/name", name="en", split="validation", revision="abc")
     assert (source.name, source.kind, source.path) == ("user/name", "hub", None)
     assert source.bytes > 0
-    assert resolved("name")[0].sha256 == source.sha256
+    assert found_in("name")[0].sha256 == source.sha256
     assert asked == [("user/name", "en", "validation", "abc"), ("name", None, "train", None)]
-    [table] = read_rows(source, config(sources="user/name"), Path("scratch"))
+    [table] = rows_in(source, config(sources="user/name"), Path("scratch"))
     assert table["text"].to_pylist() == ["a"]
     with refused(InputError, "user/none is no local path", "'user/none' doesn't exist on the Hub"):
-        resolved("user/none")
+        found_in("user/none")
 
 
 MEMBERS = st.tuples(st.binary(max_size=40), st.integers(0, 3), st.integers(0, 400_000))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.sources import units as units_module
-from packprep.sources.resolve import resolve
+from packprep.sources.formats.row_plan import row_plan
 from packprep.sources.units import Part, Slice, read_slices
 from packprep.support.errors import InputError
-from tests.helpers.corpus import write_jsonl
+from tests.helpers.corpus import resolved, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import config
 
@@ -20,7 +20,8 @@ def units(folder: Path, files: Sequence[Sequence[Any]], **options: Any) -> list[
     """Slices of files of rows; a text is a row. Small units are one slice."""
     paths = [write_jsonl(folder / f"{number}.jsonl", rows) for number, rows in enumerate(files)]
     settings = config(sources=paths, **options)
-    return list(read_slices(resolve(settings, folder), settings, folder))
+    plans = [row_plan(settings.parsing)] * len(files)
+    return list(read_slices(resolved(settings, folder), plans, settings.reading, folder))
 
 
 def shape(found: Sequence[Slice]) -> list[list[str | None]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packprep import BuildConfig
+from packprep.config.stages import Running
 from packprep.support.linux import resident
 from packprep.support.memory import MappedFiles
 from packprep.tokens.token_files import slices_ahead
@@ -13,7 +13,7 @@ from packprep.tokens.token_files import slices_ahead
 
 def test_short_memory_means_fewer_units_at_a_time() -> None:
     for memory, units in [(64_000_000_000, 4), (800_000_000, 2), (700_000_000, 0)]:
-        assert slices_ahead(BuildConfig(num_proc=4, max_memory=memory)) == units
+        assert slices_ahead(Running(num_proc=4, max_memory=memory), 64_000_000) == units
 
 
 @pytest.mark.skipif(resident() is None, reason="the system does not say what a process holds")

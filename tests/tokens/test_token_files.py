@@ -1,11 +1,11 @@
 import io
 import itertools
 import json
-import re
 import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,8 +27,15 @@ from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice
 from packprep.support.errors import InputError
-from packprep.tokens.encode import cut_text, encode_table
-from packprep.tokens.store import TokenFile, parse_receipt, read_token_receipt, stored, tokens_key
+from packprep.tokens.encode import Encoder
+from packprep.tokens.store import (
+    TokenFile,
+    parse_receipt,
+    read_token_receipt,
+    stored,
+    text_options,
+    tokens_key,
+)
 from packprep.tokens.token_files import seal, tokenize, tokenize_slice
 from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer
 from tests.helpers.errors import refused
@@ -48,6 +55,10 @@ DOCUMENTS = ["The cat sat", "", None, "on the log"]
 IDS = expected_ids([text or "" for text in DOCUMENTS], tiny_tokenizer(), 0, 1)
 
 
+def encoder(engine: EngineChoice, policy: Tokenizer) -> Encoder:
+    return Encoder(engine, policy, Parsing(), Tokenizing(verify_engine=0.0))
+
+
 def unit_of(documents: Sequence[str | None], number: int = 0) -> Slice:
     table = pa.table({"text": pa.array(documents, pa.large_string())})
     size = sum(len((text or "").encode()) for text in documents)
@@ -59,7 +70,7 @@ def unit_of(documents: Sequence[str | None], number: int = 0) -> Slice:
 @pytest.fixture
 def written(tmp_path: Path, policy: Tokenizer, engine: EngineChoice) -> Callable[..., TokenFile]:
     """Write the token file of a unit into tmp_path. Returns its receipt."""
-    return lambda unit, policy=policy: tokenize_slice(unit, tmp_path, engine, policy, BuildConfig())
+    return lambda unit, policy=policy: tokenize_slice(unit, tmp_path, encoder(engine, policy))
 
 
 def types_and_ids(path: Path) -> tuple[str, list[list[int]]]:
@@ -109,8 +120,12 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
     heard: list[int] = []
     assert stored(tmp_path) is None
     files = tokenize(
-        *(units, tmp_path, lambda: engine, policy, BuildConfig(num_proc=2)),
-        lambda file: heard.append(file.unit),
+        *(
+            units,
+            tmp_path,
+            lambda piece, _: tokenize_slice(piece, tmp_path, encoder(engine, policy)),
+        ),
+        report=lambda file: heard.append(file.unit),
     )
     assert (heard, stored(tmp_path)) == ([0, 1], None)
     seal(tmp_path, files)
@@ -129,24 +144,28 @@ SOURCE = Source(name="a.jsonl", kind="json", path=None, bytes=1, sha256="0" * 64
 
 
 def test_the_key_changes_with_exactly_the_options_that_shape_tokens(
-    policy: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    policy: Tokenizer,
 ) -> None:
-    key, identity = tokens_key([SOURCE], policy, BuildConfig()), BuildConfig().identity()
-    changing = set()
-    for name in identity:
-        changed = identity | {name: "another value"}
-        monkeypatch.setattr(BuildConfig, "identity", lambda _, changed=changed: changed)
-        if tokens_key([SOURCE], policy, BuildConfig()) != key:
-            changing.add(name)
+    def key(identity: dict[str, object]) -> str:
+        return tokens_key([SOURCE], policy, text_options(identity, None))
+
+    identity = BuildConfig().identity()
+    changing = {
+        name for name in identity if key(identity | {name: "another value"}) != key(identity)
+    }
     # max_tokens enters as config.tokens_to_read: in a mix it stops no reading.
     assert changing == identity.keys() & options_in(Reading, Parsing, Tokenizing) - {"max_tokens"}
 
 
-def test_text_is_cut_at_the_first_match_and_counted_by_source() -> None:
-    table = pa.table({"text": pa.array(["ab|cd|e", "whole", None, "|"], pa.large_string())})
-    cut, counted = cut_text(table, re.compile(r"\|"), [Part(0, 2, {}), Part(1, 2, {})])
-    assert cut["text"].to_pylist() == ["ab", "whole", None, ""]
-    assert counted == {"0": (1, 5), "1": (1, 1)}
+def test_text_is_cut_at_the_first_match_and_counted_by_source(
+    tmp_path: Path, policy: Tokenizer, engine: EngineChoice
+) -> None:
+    parts = (Part(0, 2, {}), Part(1, 2, {}))
+    unit = replace(unit_of(["ab|cd|e", "whole", None, "|"]), parts=parts, first_rows=(0, 0))
+    cutting = replace(encoder(engine, policy), parsing=Parsing(truncate_at=r"\|"))
+    assert tokenize_slice(unit, tmp_path, cutting).cut == {"0": (1, 5), "1": (1, 1)}
+    ids = expected_ids(["ab", "whole", "", ""], tiny_tokenizer(), 0, 1)
+    assert types_and_ids(tmp_path / "unit-000000-000.arrow")[1] == ids
 
 
 def test_work_that_is_told_to_stop_ends_within_a_batch(
@@ -155,7 +174,7 @@ def test_work_that_is_told_to_stop_ends_within_a_batch(
     stop = threading.Event()
     stop.set()
     with pytest.raises(CancelledError):
-        encode_table(unit_of(["text"]).table, np.arange(1), engine, policy, BuildConfig(), stop)
+        encoder(engine, policy).encode(unit_of(["text"]).table, np.arange(1), stop)
 
 
 def test_a_worker_process_tells_of_each_batch(
@@ -164,7 +183,7 @@ def test_a_worker_process_tells_of_each_batch(
     monkeypatch.setattr("packprep.tokens.encode.BATCH_BYTES", 1)
     told = io.StringIO()
     rows = unit_of(["one", "two", "three"]).table
-    encode_table(rows, np.arange(3), engine, policy, BuildConfig(), Working(told))
+    encoder(engine, policy).encode(rows, np.arange(3), Working(told))
     assert told.getvalue() == "..."
 
 
@@ -188,9 +207,8 @@ class _Engine:
 def test_an_id_that_two_bytes_do_not_hold_is_refused_and_not_another_id(policy: Tokenizer) -> None:
     engine = _Engine(policy.json, lambda _: 65_536)
     far = EngineChoice(engine=engine, reference=lambda: load_engine("hf", policy.json), gate={})
-    config = BuildConfig(verify_engine=0.0)
     with refused(InputError, "the engine returned the id 65,", "vocabulary has 320", "--engine hf"):
-        encode_table(unit_of(["text"]).table, np.arange(1), far, policy, config)
+        encoder(far, policy).encode(unit_of(["text"]).table, np.arange(1))
 
 
 def test_one_wrong_id_in_ten_thousand_documents_stops_a_build_that_verifies_all(

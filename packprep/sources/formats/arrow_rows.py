@@ -19,7 +19,7 @@ from packprep.support.problems import READER_PROBLEM, no_problems
 def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
     """Tables of those of the wanted columns that there are, as they are."""
     with _opened(str(path)) as (schema, batches):
-        places = [schema.names.index(name) for name in wanted.columns if name in schema.names]
+        places = [schema.names.index(name) for name in wanted.plan.columns if name in schema.names]
         for batch in batches:
             columns = [sound(batch.column(place)) for place in places]
             names = [*(schema.names[place] for place in places), READER_PROBLEM]

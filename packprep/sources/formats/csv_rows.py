@@ -29,10 +29,10 @@ csv.field_size_limit(2**31 - 1)  # for the whole process, so the reader below ha
 
 def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
     with _decoded(source.plain()) as text:
-        reader = CsvReader(text, _delimiter(source), wanted.config.max_row_size, source.name)
+        reader = CsvReader(text, _delimiter(source), wanted.plan.max_row_size, source.name)
         header = reader.header()
         while rows := list(itertools.islice(reader.rows(header), _ROWS)):
-            yield _table(rows, header, wanted.columns)
+            yield _table(rows, header, wanted.plan.columns)
 
 
 def _decoded(file: io.BufferedReader) -> io.TextIOWrapper:

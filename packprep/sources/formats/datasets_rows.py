@@ -5,25 +5,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from packprep.config.build_config import BuildConfig
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import check_path
-from packprep.sources.formats.format import Format, Input, LocalPath, Wanted, tables_in
+from packprep.sources.formats.format import Format, HubPart, Input, LocalPath, Wanted, tables_in
 from packprep.support.errors import InputError
 from packprep.support.hub import asking
 
 
-def open_hub(name: str, config: BuildConfig) -> Any:
+def open_hub(name: str, part: HubPart) -> Any:
     """The hub dataset, in the cache that `datasets` keeps for the user."""
     import datasets
 
-    split, unreachable = config.split or "train", ""
+    unreachable = ""
     try:
-        with asking(
-            name, "README.md", revision=config.revision, repo_type="dataset"
-        ) as unreachable:
-            return datasets.load_dataset(name, config.name, split=split, revision=config.revision)
+        with asking(name, "README.md", revision=part.revision, repo_type="dataset") as unreachable:
+            return datasets.load_dataset(
+                name, part.name, split=part.split or "train", revision=part.revision
+            )
     except Exception as error:  # the loaders and the hub client raise many kinds
         reason = unreachable or " ".join(str(error).split())[:200]
         raise InputError(
@@ -62,7 +61,7 @@ def data_files(state: bytes, where: str, dataset: str, asked: str | None = None)
 
 
 def _hub_tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
-    return tables_in(open_hub(source.name, wanted.config))
+    return tables_in(open_hub(source.name, source.part))
 
 
 def _saved_tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
@@ -75,11 +74,11 @@ def _columns(source: Input, path: LocalPath) -> None:
     """None: every table has all columns."""
 
 
-def _count_hub(source: Input, config: BuildConfig) -> int:
-    return len(open_hub(source.name, config))
+def _count_hub(source: Input) -> int:
+    return len(open_hub(source.name, source.part))
 
 
-def _count_saved(source: Input, config: BuildConfig) -> int | None:
+def _count_saved(source: Input) -> int | None:
     import datasets
 
     return None if source.is_remote else len(datasets.load_from_disk(str(source.path)))

@@ -4,17 +4,25 @@ A new format is a module with its record and the record's name in `registry.py`.
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from packprep.config.build_config import BuildConfig
+from packprep.sources.formats.row_plan import RowPlan
 
 ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
 LocalPath = Path | str | None  # of the file to open: an unpacked copy, or the source's own
+
+
+class HubPart(NamedTuple):
+    """The part of a dataset that is asked for."""
+
+    split: str | None = None
+    name: str | None = None
+    revision: str | None = None
 
 
 class Input(Protocol):
@@ -30,27 +38,21 @@ class Input(Protocol):
     def suffix(self) -> str: ...
     @property
     def compression(self) -> str: ...
+    @property
+    def part(self) -> HubPart: ...
     def plain(self) -> io.BufferedReader: ...
     def raw(self) -> io.BufferedReader: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Wanted:
-    """The part of a source that a build reads.
+    """The rows of a source that a build reads.
 
-    columns: all columns to read.
-    numbers: columns of numbers and their types, in a format with `first_types`.
-    nested: columns with values of any type.
-    groups: columns of text, numbers or booleans.
     begin: the byte where the first row to read begins, see `Format.row_begins`.
     """
 
-    config: BuildConfig
-    columns: tuple[str, ...]
+    plan: RowPlan
     scratch: Path = Path()
-    numbers: Mapping[str, pa.DataType] = field(default_factory=dict)
-    nested: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
     begin: int = 0
 
 
@@ -97,7 +99,7 @@ class Format:
     row_begins: Callable[[Input, int], tuple[list[tuple[int, int]], int]] | None = None
     beside: Callable[[str, Callable[[str], bool]], list[str]] | None = None
     has_row_a_line: Callable[[bytes], bool] | None = None
-    count: Callable[[Input, BuildConfig], int | None] | None = None
+    count: Callable[[Input], int | None] | None = None
     text_per_byte: float | None = None
     is_folder: bool = False
     options: frozenset[str] = frozenset()

@@ -48,13 +48,14 @@ _GROUP_TYPES: tuple[pa.DataType, ...] = (GROUP, pa.int64(), pa.bool_())
 
 def _read(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
     """Rows of JSON lines, of an array of objects, or of a single object."""
-    types = read_types(wanted.numbers) | dict.fromkeys(wanted.nested, JSON_TEXT)
-    types = dict.fromkeys(wanted.groups, GROUP) | types
-    columns = {name: types.get(name, pa.string()) for name in wanted.columns}
+    plan = wanted.plan
+    types = read_types(plan.types) | dict.fromkeys(plan.nested, JSON_TEXT)
+    types = dict.fromkeys(plan.groups, GROUP) | dict.fromkeys(plan.texts, pa.string()) | types
+    columns = {name: types.get(name, pa.string()) for name in plan.columns}
     with source.plain() as file:
         if wanted.begin:
             file.seek(wanted.begin)
-        yield from _tables(file, columns, wanted.config.max_row_size, source.name)
+        yield from _tables(file, columns, plan.max_row_size, source.name)
 
 
 def _first_types(source: Input, names: Sequence[str]) -> dict[str, pa.DataType]:

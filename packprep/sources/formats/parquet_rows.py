@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packprep.config.build_config import BuildConfig
 from packprep.sources.formats.format import (
     ROWS_PER_TABLE,
     Format,
@@ -22,7 +21,7 @@ def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table
     import datasets
     import pyarrow.dataset as pds  # brings pandas along, a fifth of a second
 
-    names = [name for name in wanted.columns if name in pq.read_schema(str(path)).names]
+    names = [name for name in wanted.plan.columns if name in pq.read_schema(str(path)).names]
     # Checksums where the file has them. Buffered ahead, a file would be held in memory as it is on
     # the disk.
     checked = pds.ParquetFragmentScanOptions(
@@ -46,7 +45,7 @@ def _columns(source: Input, path: LocalPath) -> Sequence[str]:
     return names
 
 
-def _count(source: Input, config: BuildConfig) -> int | None:
+def _count(source: Input) -> int | None:
     if not source.compression:
         with (
             contextlib.suppress(pa.ArrowInvalid),

@@ -22,7 +22,7 @@ BLOCK = 1 << 20
 
 
 def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
-    by, limit = wanted.config.sample_by, wanted.config.max_row_size
+    by, limit = wanted.plan.sample_by, wanted.plan.max_row_size
     rows = {"document": _document, "paragraph": _paragraphs, "line": _lines}[by]
     taken: list[tuple[str | None, Problem | None]] = []
     size = 0

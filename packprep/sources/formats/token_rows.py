@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from packprep.config.build_config import BuildConfig
 from packprep.sources.formats.format import Format, Input, LocalPath, Wanted
+from packprep.sources.formats.row_plan import TokenIds
 from packprep.sources.token_files.datatrove import datatrove_layout
 from packprep.sources.token_files.flat import npy_layout
 from packprep.sources.token_files.layout import TokenLayout
@@ -55,7 +55,7 @@ def _token_format(
                 goal = int(found.offsets[first]) + steps
         return begins, found.documents
 
-    def count(source: Input, config: BuildConfig) -> int | None:
+    def count(source: Input) -> int | None:
         return None if source.is_remote else layout(source, source.path).documents
 
     return Format(
@@ -76,9 +76,9 @@ def _columns(source: Input, path: LocalPath) -> None:
 
 def _tables(layout: TokenLayout, wanted: Wanted) -> Iterator[pa.Table]:
     """Runs of documents from row `begin` on, as tables of lists."""
-    ids = wanted.config.input_ids_column
-    assert ids is not None  # a build of text refuses these files
-    mask = wanted.config.loss_mask_column if layout.mask is not None else None
+    rows = wanted.plan.rows
+    assert isinstance(rows, TokenIds)  # a build of text refuses these files
+    ids, mask = rows.sides[0].ids, rows.sides[0].mask if layout.mask is not None else None
     for first, last in layout.runs(wanted.begin):
         offsets = pa.array(layout.offsets[first : last + 1] - layout.offsets[first])
         columns: dict[str, Any] = {ids: _lists(offsets, layout.tokens(first, last))}

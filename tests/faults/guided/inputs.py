@@ -25,12 +25,9 @@ from packprep.chat.template import ChatTemplate, load_chat_template
 from packprep.chat.turns import TurnFinder
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
-from packprep.sources.carried import RowShape
-from packprep.sources.reading import read_rows
-from packprep.sources.resolve import resolve
 from tests.faults.fuzz import Target, change_json, joined, parted
 from tests.faults.kinds import write_arrow, write_parquet
-from tests.helpers.corpus import save_tokenizer
+from tests.helpers.corpus import resolved, rows_in, save_tokenizer
 from tests.helpers.files import config
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron, write_npy
 
@@ -38,17 +35,14 @@ LARGEST_ROW = 1 << 20
 TABLE = pa.table({"id": [1, 2, 3], "text": ["a", "b\nc", "日本"]})
 
 
-IDS = RowShape(vocab_size=1 << 30)
-
-
-def rows_read(path: Path, shape: RowShape = IDS, **options: Any) -> list[dict[str, Any]]:
+def rows_read(path: Path, finder: Any = None, **options: Any) -> list[dict[str, Any]]:
     """Rows of a source with bad ones skipped, as a build reads them."""
     settings = config(sources=[path], on_error="skip", max_row_size=LARGEST_ROW, **options)
     scratch = path.parent / "scratch"
     scratch.mkdir(exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for source in resolve(settings, scratch):
-        for table in read_rows(source, settings, scratch, shape):
+    for source in resolved(settings, scratch):
+        for table in rows_in(source, settings, scratch, vocab_size=1 << 30, finder=finder):
             rows += table.to_pylist()
     return rows
 
@@ -322,8 +316,7 @@ def _finders() -> list[tuple[TurnFinder, TurnFinder]]:
 def _check_messages(data: bytes, folder: Path) -> bool:
     path = _written(folder, "a.jsonl", data + b"\n" + data)
     for finders in _finders():
-        shapes = (RowShape(finder=finder) for finder in finders)
-        composed, rendered = (rows_read(path, shape, messages_column="auto") for shape in shapes)
+        composed, rendered = (rows_read(path, each, messages_column="auto") for each in finders)
         assert composed == rendered
     return True
 

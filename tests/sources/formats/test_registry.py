@@ -25,8 +25,8 @@ def _row(line: bytes) -> dict[str, str]:
 def _tables(source: Input, path: LocalPath, wanted: Wanted) -> Iterator[pa.Table]:
     with source.plain() as file:
         for row in map(_row, file):
-            arrays = [pa.array([row.get(name)], pa.string()) for name in wanted.columns or row]
-            yield pa.table(arrays, names=[*(wanted.columns or row)])
+            arrays = [pa.array([row.get(name)], pa.string()) for name in wanted.plan.columns or row]
+            yield pa.table(arrays, names=[*(wanted.plan.columns or row)])
 
 
 def _columns(source: Input, path: LocalPath) -> Sequence[str]:

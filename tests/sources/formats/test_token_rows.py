@@ -17,13 +17,11 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.schemas import Manifest
 from packprep.schemas.errors import FormatError
-from packprep.sources.carried import RowShape
-from packprep.sources.reading import RowPlace, read_rows
-from packprep.sources.resolve import resolve
+from packprep.sources.reading import RowPlace
 from packprep.sources.source import Source
 from packprep.sources.token_files import layout
 from packprep.support.errors import InputError
-from tests.helpers.corpus import save_tokenizer, write_jsonl
+from tests.helpers.corpus import resolved, rows_in, save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import config
 from tests.helpers.token_files import (
@@ -52,13 +50,13 @@ def write_ids(path: Path, documents: list[list[int]]) -> Path:
 
 def source_of(path: Path, **options: Any) -> tuple[Source, BuildConfig]:
     settings = config(sources=[path], vocab_size=VOCABULARY, **options)
-    (source,) = resolve(settings, path.parent)
+    (source,) = resolved(settings, path.parent)
     return source, settings
 
 
 def rows(source: Source, settings: BuildConfig, *place: Any) -> Any:
     """Tables of the file, as a build reads them."""
-    return read_rows(source, settings, Path("scratch"), RowShape(vocab_size=VOCABULARY), *place)
+    return rows_in(source, settings, Path("scratch"), *place, vocab_size=VOCABULARY)
 
 
 def ids_of(path: Path, *place: Any, **options: Any) -> list[list[int]]:
@@ -110,7 +108,7 @@ def test_megatron_files_have_several_names_and_no_token_file_needs_a_column(
     write_megatron(tmp_path, DOCUMENTS)
     for name in ("x.bin", "x.idx", "x", "."):
         settings = config(sources=name, vocab_size=9, input_ids_column="input_ids")
-        assert [source.name for source in resolve(settings, tmp_path)] == ["x.bin"]
+        assert [source.name for source in resolved(settings, tmp_path)] == ["x.bin"]
     for name in ("x.bin", "x.idx", "x", "y.npy", "*.ds", "s3://bucket/x.bin"):
         assert config(sources=name, vocab_size=9).input_ids_column == "input_ids"
 
@@ -126,7 +124,7 @@ def test_a_folder_has_a_source_for_each_file_of_tokens_and_none_for_those_beside
     np.save(tmp_path / "embeddings.npy", np.zeros((2, 3)))  # no token file: it has no offsets
     (tmp_path / "model.bin").write_bytes(b"weights")
     for name in (tmp_path, tmp_path / "[dftx]*"):
-        found = resolve(config(sources=name, vocab_size=9, input_ids_column="input_ids"), tmp_path)
+        found = resolved(config(sources=name, vocab_size=9, input_ids_column="input_ids"), tmp_path)
         names = [Path(source.name).name for source in found]
         assert names == ["dolma.npy", "flat.npy", "trove.ds", "x.bin"]
 
