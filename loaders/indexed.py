@@ -11,9 +11,9 @@ from collections import OrderedDict
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from packprep.schemas.index.gathered import IndexPacks
 from packprep.schemas.index.runs import Copy, copy_by, copy_runs
 from packprep.schemas.index.stored_plan import IndexBatch
 from packprep.schemas.index.token_store import TokenStore
@@ -60,33 +60,18 @@ class IndexRows(BatchRows):
         return {name: self.get(name, row) for name in self._dtypes}
 
 
-class Gathered:
+class Gathered(IndexPacks):
     """State that the shards of an index output share: token files, and recent record batches."""
 
     def __init__(self, store: TokenStore, manifest: Manifest) -> None:
-        self.store, self.manifest, self.copy = store, manifest, compiled_copy() or copy_runs
+        super().__init__(store, manifest, compiled_copy() or copy_runs)
         self.dtypes = {column.name: column.numpy_dtype for column in manifest.columns}
-        entries = [entry.path for entry in manifest.files if entry.is_shard]
-        self.window_of = dict(zip(entries, manifest.index_table.shards, strict=True))
         self._recent: OrderedDict[tuple[str, int], IndexRows] = OrderedDict()
         self._segments = 0
         self._lock = threading.Lock()
 
     def recent(self, shard: str, number: int) -> IndexRows | None:
         return self._recent.get((shard, number))
-
-    def batch(self, shard: str, number: int, first: int, stored: pa.RecordBatch) -> IndexBatch:
-        """The packs of record batch `number` of a shard. first: number of its first pack."""
-        return IndexBatch(
-            stored,
-            self.store.window(self.window_of[shard]),
-            self.manifest.columns,
-            self.manifest.index_table,
-            self.manifest.max_length,
-            shard,
-            first,
-            self.copy,
-        )
 
     def keep(self, shard: str, number: int, rows: IndexRows) -> None:
         """Keep a record batch; the oldest are dropped."""
@@ -135,7 +120,7 @@ class IndexShard(StoredShard):
         rows = self._gathered.recent(self.where, number)
         if rows is None:
             stored = self.stored.read(number).batch
-            batch = self._gathered.batch(self.where, number, starts[number], stored)
+            batch = self._gathered.batch(self.where, stored, starts[number])
             rows = IndexRows(batch, self._gathered.dtypes)
             self._gathered.keep(self.where, number, rows)
         return rows, pack - starts[number]

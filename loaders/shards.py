@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,10 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, saved_files
 from packprep.schemas.listed import SURPLUS, check_file, check_files, surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, read_manifest
-from packprep.schemas.names import column_view
 from packprep.schemas.storage.batches import check_same_size
 from packprep.schemas.storage.places import Directory, files_at
+from packprep.schemas.storage.reader import Reader
 from packprep.schemas.storage.remote import RemoteOutput
-from packprep.schemas.validate import check_batch
 
 from .mapped import (
     BatchCache,
@@ -440,36 +439,18 @@ class PackedShards:
 
     def _verify(self, manifest: Manifest) -> None:
         """Check every invariant of every pack, and the numbers of tokens and segments."""
-        segments = 0
-        for shard, entry in zip(self._shards, manifest.shards(str(self.split)), strict=True):
-            first = tokens = 0
-            for number, stored in enumerate(shard.batches()):
-                batch = stored
-                if self._gathered is not None:
-                    rows = self._gathered.batch(entry.path, number, first, stored)
-                    batch = rows.record_batch(manifest.names)
-                check_batch(
-                    batch,
-                    manifest.columns,
-                    max_length=manifest.longest(entry),
-                    vocab_size=manifest.vocab_size,
-                    where=entry.path,
-                    first_pack=first,
-                )
-                token_offsets = column_view(batch, "tokens", entry.path).offsets
-                boundaries = column_view(batch, "cu_seqlens", entry.path).offsets
-                first += len(batch)
-                tokens += int(token_offsets[-1]) - int(token_offsets[0])
-                segments += int(boundaries[-1]) - int(boundaries[0]) - len(batch)
-            if tokens != entry.tokens:
-                raise FormatError(
-                    f"{shard.file} holds {tokens} tokens; the manifest says {entry.tokens}"
-                )
-        if segments != (expected := manifest.splits[str(self.split)].segments):
+        opened = None if self._cache is None else self._read
+        output = self._remote or Path(self.path)
+        reader = Reader(output, manifest, "packs", index=self._gathered, opened=opened)
+        split = str(self.split)
+        segments = sum(len(batch.view.starts) for batch in reader.packs(split))
+        if segments != (expected := manifest.splits[split].segments):
             raise FormatError(
-                f"{self.path} holds {segments} segments of {self.split}; the manifest says "
-                f"{expected}"
+                f"{self.path} has {segments:,} segments of {split}; the manifest says {expected:,}"
             )
+
+    def _read(self, entry: FileEntry) -> BinaryIO:
+        return check_file(Path(self.path), entry).open("rb")
 
 
 def _find(path: Path, split: str | None) -> tuple[Path, str | None]:

@@ -78,6 +78,7 @@ class Findings:
     def damaged(self, error: FormatError, file: str, pack: int | None = None) -> None:
         """Add a file, or a part of one, that cannot be read at all."""
         what = str(error).removeprefix(file).lstrip(" :")
+        what = f"it {what}" if what.startswith(("is ", "has ")) else what
         self.add(Finding(kind="damaged", file=file, pack=pack, what=what))
 
     def update(self, other: "Findings") -> None:

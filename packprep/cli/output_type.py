@@ -44,7 +44,7 @@ def with_store(output: "Output", store: Sequence[str], *, one_of_several: bool =
     if not store:
         return output
     from packprep.schemas.manifest import read_manifest
-    from packprep.tokens.index_shards import MovedStore
+    from packprep.tokens.reading import MovedStore
 
     manifest = read_manifest(output)
     if manifest.is_index:

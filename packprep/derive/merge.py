@@ -23,6 +23,7 @@ from packprep.schemas.names import Names
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
+from packprep.tokens.reading import say_left_out
 
 
 def merge(
@@ -120,7 +121,7 @@ class _Result:
     def make(self, progress: Progress) -> Manifest:
         """Write and publish the output; the caller holds its lock."""
         for part in self.parts:
-            part.source.say_caches(progress)
+            say_left_out(part.source, progress)
         with staged(self.output) as staged_output:
             staging = staged_output.path
             facts = build_facts(self.inputs, tokens="", source_bytes=0)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,12 @@ from packprep.schemas.columns import FILLER, token_type
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.names import Names, column_view
 from packprep.schemas.report import Report
+from packprep.schemas.storage.reader import Reader
 from packprep.schemas.validate import check_batch
 from packprep.schemas.views import list_view
 from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError
-from packprep.tokens.checked_output import CheckedOutput
-from packprep.tokens.index_shards import as_packs
-from packprep.tokens.shard_packs import stored_packs
+from packprep.tokens.reading import reader
 
 _DOCUMENT_NUMBERS = ("document_ids", "pair_ids", "row_ids")  # columns of document ids
 
@@ -37,7 +35,7 @@ class OutputPart:
     windows: number of windows of the index outputs before it.
     """
 
-    source: CheckedOutput
+    source: Reader
     made: Manifest
     shift: int = 0
     windows: int = 0
@@ -68,18 +66,17 @@ class OutputPart:
         shards = [shard.path for shard in self.manifest.files if shard.is_shard]
         return self.windows + self.manifest.index_table.shards[shards.index(entry.path)]
 
-    def batches(self, entry: FileEntry, path: Path) -> Iterator[pa.RecordBatch]:
-        """Packs of a shard at a path in the form of the result, checked, with new document ids."""
-        where, packs_of = f"{self.source}/{entry.path}", self.source.packs_of
+    def batches(self, entry: FileEntry) -> Iterator[pa.RecordBatch]:
+        """Packs of a shard in the form of the result, checked, with new document ids."""
         limits = {
             "max_length": self.manifest.longest(entry),
             "vocab_size": self.manifest.vocab_size,
         }
-        for first, batch in stored_packs(path, self.manifest, entry, where, packs_of):
-            check_batch(batch, self.manifest.columns, **limits, where=where, first_pack=first)
+        for read in self.source.read(entry):
+            batch, where = read.rows, read.where
             if self.made.names != self.manifest.names:
                 batch = named_batch(batch, self.made.columns, self.made.names, where)
-                check_batch(batch, self.made.columns, **limits, where=where, first_pack=first)
+                check_batch(batch, self.made.columns, **limits, where=where, first_pack=read.first)
             yield self._shifted(batch) if self.renumbered else batch
 
     def _shifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -96,18 +93,15 @@ class OutputPart:
 
     def sizes(self, entry: FileEntry) -> tuple[Int64, Int64]:
         """Bytes and tokens of each pack of a shard in the form of the result, [packs] each."""
-        packs_of = as_packs(self.source.output, self.manifest, tokens=False)
         sizes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        where = f"{self.source}/{entry.path}"
-        with self.source.peeking(entry) as path:
-            for _, batch in stored_packs(path, self.manifest, entry, where, packs_of):
-                counts: dict[str, Int64] = {"row": np.zeros(len(batch), np.int64)}
-                for kind, name in {c.kind: c.name for c in self.manifest.columns}.items():
-                    view = column_view(batch, name, entry.path)
-                    counts[kind] = np.diff(view.offsets).astype(np.int64)
-                tokens, segments = counts["token"], counts["boundary"] - 1
-                sizes.append(column_bytes(self.made.columns, tokens, segments, 1, counts["row"]))
-                lengths.append(tokens)
+        for batch in self.source.read(entry, (), "columns"):
+            counts: dict[str, Int64] = {"row": np.zeros(len(batch.rows), np.int64)}
+            for kind, name in {c.kind: c.name for c in self.manifest.columns}.items():
+                view = column_view(batch.rows, name, entry.path)
+                counts[kind] = np.diff(view.offsets).astype(np.int64)
+            tokens, segments = counts["token"], counts["boundary"] - 1
+            sizes.append(column_bytes(self.made.columns, tokens, segments, 1, counts["row"]))
+            lengths.append(tokens)
         return np.concatenate(sizes), np.concatenate(lengths)
 
 
@@ -125,7 +119,7 @@ def read_parts(
         made = manifest_in_form(output, manifest, names, materialize)
         if parts:
             _check_fit(parts[0], output, made)
-        parts.append(OutputPart(CheckedOutput(output, manifest), made, shift, windows))
+        parts.append(OutputPart(reader(output, manifest, "digests"), made, shift, windows))
         windows += len(manifest.index_table.windows) if manifest.is_index else 0
         shift += manifest.num_documents
     return parts

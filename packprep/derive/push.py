@@ -16,11 +16,11 @@ from packprep.output.staging import SUFFIX
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest, read_manifest
+from packprep.schemas.storage.reader import Reader
 from packprep.support.errors import ConfigError
 from packprep.support.hub import hub_client, hub_errors
 from packprep.support.progress import Progress
-from packprep.tokens.checked_output import CheckedOutput
-from packprep.tokens.index_shards import refuse_index
+from packprep.tokens.reading import reader, refuse_index, say_left_out
 
 CARD = "README.md"
 _TOGETHER = 4_000_000_000  # bytes of shards that are uploaded between two steps of the progress
@@ -64,8 +64,8 @@ def push(
     repository that cannot be used, StoppedError if the same command can resume.
     """
     manifest = _finished(directory, name)
-    source = CheckedOutput(directory, manifest)
-    source.say_caches(progress)
+    source = reader(directory, manifest, "digests")
+    say_left_out(source, progress)
     with hub_errors(name), hub_client() as api:
         repository = api.create_repo(
             name, repo_type="dataset", private=not public, exist_ok=True
@@ -94,7 +94,7 @@ def push(
 def check_ready(directory: Path, name: str) -> tuple[int, int]:
     """Files and bytes that a push would send. Raises as `push` does, without asking the hub."""
     manifest = _finished(directory, name)
-    source = CheckedOutput(directory, manifest)
+    source = reader(directory, manifest, "digests")
     for entry in manifest.all_files:
         source.file(entry)
     return _size(manifest)
@@ -165,7 +165,7 @@ class _Target:
 
         return CommitOperationAdd(path_in_repo=path, path_or_fileobj=content)
 
-    def upload(self, source: CheckedOutput, progress: Progress) -> list[Any]:
+    def upload(self, source: Reader, progress: Progress) -> list[Any]:
         """Check the files of an output and upload its large ones; the additions of the commit."""
         files = source.manifest.all_files
         total, done = sum(entry.bytes for entry in files), 0

@@ -102,7 +102,7 @@ class ShardMaker:
         number = 0
         for epoch in range(parts[0].manifest.epochs):
             for part in parts:
-                for entry, reading in part.source.shards(part.manifest.shards(split, epoch)):
+                for entry in part.source.ahead(part.manifest.shards(split, epoch)):
                     name = f"{split}-{number:05d}.arrow"
                     number += 1
                     if part.renumbered or part.changes_form:
@@ -112,28 +112,24 @@ class ShardMaker:
                         )
                         shard = read_shard_receipt(receipt, made_from)
                         if shard is None or not shard.intact(self._files):
-                            with reading as path:
-                                size, sha256 = self._rewrite(part, entry, path, name)
+                            size, sha256 = self._rewrite(part, entry, name)
                             shard = receipt_like(entry, name, split, size, sha256)
                             facts = asdict(shard) | {"made_from": made_from}
                             write_file(receipt, canonical_json(facts))
                     else:
                         linked = self.staging / "shards" / name
                         linked.unlink(missing_ok=True)  # half a copy of a killed command
-                        with reading as path:
-                            link_file(path, linked)
+                        link_file(part.source.file(entry), linked)
                         shard = receipt_like(entry, name, split, entry.bytes, entry.sha256)
                     yield replace(shard, window=part.window_of(entry))
 
-    def _rewrite(
-        self, part: OutputPart, entry: FileEntry, path: Path, name: str
-    ) -> tuple[int, str]:
+    def _rewrite(self, part: OutputPart, entry: FileEntry, name: str) -> tuple[int, str]:
         """Write the packs of a shard as a shard of the result; its bytes and sha256."""
         made = part.made
         token_columns = [column for column in made.columns if column.kind == "token"]
         content = column_bytes(token_columns, entry.tokens, 0, 0)  # nearly all bytes
         schema = stored_schema(made.columns, made.names)
-        return write_batches(self._files, name, part.batches(entry, path), schema, content)
+        return write_batches(self._files, name, part.batches(entry), schema, content)
 
     def _cut_again(
         self, parts: Sequence[OutputPart], split: str, shard_size: int
@@ -169,9 +165,8 @@ class ShardMaker:
 def _batches(parts: Sequence[OutputPart], split: str, epoch: int) -> Iterator[pa.RecordBatch]:
     """Record batches of the shards of a split and epoch, part by part."""
     for part in parts:
-        for entry, reading in part.source.shards(part.manifest.shards(split, epoch)):
-            with reading as path:
-                yield from part.batches(entry, path)
+        for entry in part.source.ahead(part.manifest.shards(split, epoch)):
+            yield from part.batches(entry)
 
 
 class _Rows:

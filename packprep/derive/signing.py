@@ -53,7 +53,7 @@ def sign_one(staging: Path, part: OutputPart, shards: Sequence[ShardFile]) -> Ma
         files.append(path)
     run = dict(part.manifest.run)
     if made.is_index:
-        part.source.compare_store()
+        part.source.compare_tokens()
         files += _link_tokens(part, staging)
     else:
         run.pop("stores", None)
@@ -116,7 +116,7 @@ def sign_merged(
         data["index"] = joined_tables(tables, [shard.window for shard in shards]).to_json()
         run["stores"] = {}
         for part in parts:
-            part.source.compare_store()
+            part.source.compare_tokens()
             run["stores"] |= part.manifest.run.get("stores", {})
             files += _link_tokens(part, staging)
     run |= {

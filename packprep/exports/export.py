@@ -27,12 +27,13 @@ from packprep.schemas.storage.export_manifest import (
     ExportManifest,
     parse_export,
 )
+from packprep.schemas.storage.reader import Reader
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, nearest
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 from packprep.support.version import __version__
-from packprep.tokens.checked_output import CheckedOutput
+from packprep.tokens.reading import reader, say_left_out
 
 EXPORTED = Publishable(
     name="an export",
@@ -99,8 +100,8 @@ def export(
         start = time.monotonic()
         folder = ExportFolder(staging, facts)
         try:
-            checked = CheckedOutput(source, manifest)
-            checked.say_caches(progress)
+            checked = reader(source, manifest, "digests")
+            say_left_out(checked, progress)
             _write(folder, checked, EXPORT_FORMATS[to], progress)
         except ConfigError:  # the same command would never finish
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -161,9 +162,7 @@ def _check_same(
         )
 
 
-def _write(
-    folder: ExportFolder, source: CheckedOutput, format_: ExportFormat, progress: Progress
-) -> None:
+def _write(folder: ExportFolder, source: Reader, format_: ExportFormat, progress: Progress) -> None:
     """Write all splits, from the first shard that is not finished."""
     manifest, skipped, done = source.manifest, folder.done.shards, 0
     total = sum(entry.tokens or 0 for entry in manifest.files)
@@ -176,10 +175,8 @@ def _write(
         writer = format_.open(folder, manifest, split)
         finished, skipped = min(skipped, len(entries)), max(0, skipped - len(entries))
         done += sum(entry.tokens or 0 for entry in entries[:finished])
-        for number, (entry, reading) in enumerate(source.shards(entries[finished:]), finished):
-            with reading as path:
-                batches = read_packs(source, entry, path)
-                writer.write_shard(number, folder.counted(split, batches))
+        for number, entry in enumerate(source.ahead(entries[finished:]), finished):
+            writer.write_shard(number, folder.counted(split, read_packs(source, entry)))
             folder.finish_shard()
             done += entry.tokens or 0
             progress.advance("export", done / 1e6, total / 1e6, "M tokens")

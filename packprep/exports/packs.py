@@ -1,35 +1,27 @@
-"""Shards of a finished output, read as flat arrays, a record batch at a time."""
+"""Packs of a finished output as the formats need them, a record batch at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from packprep.exports.unshared import Unshared, plain_columns
 from packprep.schemas.batch_view import BatchView, batch_view
-from packprep.schemas.boundaries import bad_packs
 from packprep.schemas.columns import NO_LOSS, Column
-from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.schemas.names import column_view, stored_schema
-from packprep.schemas.validate import check_ids
-from packprep.schemas.views import ListView
+from packprep.schemas.storage.reader import Reader
 from packprep.support.arrays import Bools, Int32, Int64, UInt16
-from packprep.tokens.checked_output import CheckedOutput
-from packprep.tokens.shard_packs import stored_packs
-
-# Other columns are not exported.
-_READ = ("tokens", "cu_seqlens", "labels", "document_ids", "segment_lengths")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackBatch:
     """Packs of a record batch.
 
-    rows: all columns of the shard. view: those that formats read.
+    rows: all columns of the shard.
+    view: the same as flat arrays.
     """
 
     rows: pa.RecordBatch
@@ -115,37 +107,28 @@ class PackBatch:
         return np.arange(len(self.tokens), dtype=np.int32) - starts
 
 
-def read_packs(source: CheckedOutput, entry: FileEntry, path: Path) -> Iterator[PackBatch]:
+def read_packs(reader: Reader, entry: FileEntry) -> Iterator[PackBatch]:
     """The packs of one shard, in order; of trees, their rows in packs of their own.
 
-    path: of the shard, from `CheckedOutput.shards`. Boundaries and the range of ids and labels are
-    checked; `packprep verify` checks all else. Raises FormatError that names file and pack.
+    FormatError if a pack breaks the format, or if the shard has changed.
     """
-    manifest = source.manifest
-    where = f"{source}/{entry.path}"
+    manifest = reader.manifest
     plain = Unshared(manifest, entry) if manifest.has_trees else None
-    findings = StopAtFirst()
-    for first, packed in stored_packs(path, manifest, entry, where, source.packs_of):
-        batch = packed if plain is None else plain.packs(packed, where, first)
-        views = _views(batch, manifest, where)
-        bad_packs(views, _columns(manifest), manifest.max_length, where, first, findings)
-        view = batch_view(views, where, first)
-        check_ids(view, manifest.vocab_size, findings)
-        if len(batch):
-            yield PackBatch(batch, view)
-
-
-def _columns(manifest: Manifest) -> list[Column]:
-    """Columns of which a `PackBatch` has values."""
-    return [column for column in manifest.columns if column.name in _READ]
-
-
-def _views(batch: pa.RecordBatch, manifest: Manifest, where: str) -> dict[str, ListView]:
-    return {column.name: column_view(batch, column.name, where) for column in _columns(manifest)}
+    for batch in reader.read(entry):
+        rows, view = batch.rows, batch.view
+        if plain is not None:
+            rows = plain.packs(view)
+            view = _view(rows, plain_columns(manifest.columns), batch.where)
+        if len(rows):
+            yield PackBatch(rows, view)
 
 
 def no_packs(manifest: Manifest) -> PackBatch:
     """A batch without packs, with the columns of an output."""
     columns = plain_columns(manifest.columns) if manifest.has_trees else manifest.columns
     rows = pa.RecordBatch.from_pylist([], stored_schema(columns, manifest.names))
-    return PackBatch(rows, batch_view(_views(rows, manifest, ""), "", 0))
+    return PackBatch(rows, _view(rows, columns, "no packs"))
+
+
+def _view(rows: pa.RecordBatch, columns: tuple[Column, ...], where: str) -> BatchView:
+    return batch_view({c.name: column_view(rows, c.name, where) for c in columns}, where, 0)

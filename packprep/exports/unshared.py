@@ -13,21 +13,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.packing.api import pack_lengths
-from packprep.schemas.batch_view import BatchView, batch_view
-from packprep.schemas.boundaries import bad_packs
+from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import STANDARD_COLUMNS, Column, shard_schema
-from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.schemas.names import list_array
 from packprep.schemas.trees import (
     OF_ROWS,
-    check_trees,
     parents_in_batch,
     path_starts,
     path_tokens,
     row_labels,
 )
-from packprep.schemas.views import ListView, list_view
+from packprep.schemas.views import ListView
 from packprep.support.arrays import Int64
 
 _OF_TREES = ("segment_parents", "label_weights")
@@ -52,7 +49,6 @@ class Unshared:
 
     def __init__(self, manifest: Manifest, entry: FileEntry) -> None:
         """entry: the shard that is read."""
-        self._columns = manifest.columns
         self._plain = plain_columns(manifest.columns)
         self._max_length = manifest.longest(entry)
         options = manifest.data["inputs"].get("options", {})
@@ -62,20 +58,12 @@ class Unshared:
         self._most_segments: int | None = options.get("max_segments_per_pack")
         self._pairs = any(column.name == "row_sides" for column in manifest.columns)
 
-    def packs(self, batch: pa.RecordBatch, where: str, first_pack: int) -> pa.RecordBatch:
-        """Packs of the rows of a record batch; FormatError if its trees are damaged.
-
-        where, first_pack: file and number of the first pack, for messages.
-        """
-        views = {column.name: list_view(batch, column.name, where) for column in self._columns}
-        findings = StopAtFirst()
-        bad_packs(views, self._columns, self._max_length, where, first_pack, findings)
-        view = batch_view(views, where, first_pack)
-        check_trees(view, findings)
+    def packs(self, view: BatchView) -> pa.RecordBatch:
+        """Packs of the rows of a sound record batch."""
         parents = parents_in_batch(view)
         assert parents is not None
         assert view.pack_rows is not None
-        pack_of = np.repeat(np.arange(len(batch)), np.diff(view.pack_rows))
+        pack_of = np.repeat(np.arange(len(view.pack_rows) - 1), np.diff(view.pack_rows))
         last = view.columns["row_segments"] + view.pack_segments[pack_of]
         lengths = view.ends - view.starts
         of_rows = (path_starts(parents, lengths) + lengths)[last]

@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
 from packprep.inspect.report_file import find_report
 from packprep.packing.plan import ATTENTION_COST
-from packprep.schemas.columns import FILLER, NO_LOSS
-from packprep.schemas.errors import FormatError
-from packprep.schemas.listed import check_file
+from packprep.schemas.batch_view import BatchView
+from packprep.schemas.columns import FILLER
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
-from packprep.schemas.names import column_view
 from packprep.support.arrays import Int64
 from packprep.support.progress import Progress, Silent
-from packprep.tokens.index_shards import as_packs
-from packprep.tokens.shard_packs import stored_packs
+from packprep.tokens.reading import reader
+
+_READ = ("document_ids", "document_starts", "segment_lengths", "turn_ids", "labels")
 
 COST_UNIT = 10_000
 """Attention cost of one document that fills a pack."""
@@ -220,85 +218,36 @@ def read_batches(output: Output, manifest: Manifest, split: str) -> Iterator[Win
 
     Of the first epoch, if documents are packed for several.
     """
-    packs_of = as_packs(output, manifest, tokens=False)
-    for entry in manifest.shards(split, epoch=0):
-        path = check_file(output, entry)
-        for _, batch in stored_packs(path, manifest, entry, str(path), packs_of):
-            yield _measured(batch, manifest, split, entry)
+    for batch in reader(output, manifest).packs(split, _READ, epoch=0):
+        yield _measured(batch.view, manifest, batch.entry)
 
 
-def _measured(
-    batch: pa.RecordBatch, manifest: Manifest, split: str, entry: FileEntry
-) -> WindowPacks:
+def _measured(view: BatchView, manifest: Manifest, entry: FileEntry) -> WindowPacks:
     """Boundaries of one record batch."""
-    where = entry.path
-    columns = {column.name: column_view(batch, column.name, where) for column in manifest.columns}
-    flat = {
-        name: columns[name]
-        .values[columns[name].offsets[0] : columns[name].offsets[-1]]
-        .astype(np.int64)
-        for name in (
-            "cu_seqlens",
-            "document_ids",
-            "document_starts",
-            "segment_lengths",
-            "turn_ids",
-        )
-        if name in columns
-    }
-    boundaries = np.diff(columns["cu_seqlens"].offsets).astype(np.int64)
-    # There is no segment between the last boundary of a pack and the 0 of the next pack.
-    inner = np.ones(max(0, len(flat["cu_seqlens"]) - 1), np.bool_)
-    inner[np.cumsum(boundaries)[:-1] - 1] = False
-    lengths = np.diff(flat["cu_seqlens"])[inner]
-    pack = np.repeat(np.arange(len(batch)), np.maximum(boundaries - 1, 0))
-    document, start, real, turn = (
-        flat.get(name)
-        for name in (
-            "document_ids",
-            "document_starts",
-            "segment_lengths",
-            "turn_ids",
-        )
-    )
-    sound = all(
-        len(values) == len(pack)
-        for values in (lengths, document, start, real, turn)
-        if values is not None
-    )
-    if (
-        not sound
-        or (np.bincount(pack, lengths, len(batch)) != np.diff(columns["tokens"].offsets)).any()
-    ):
-        raise FormatError(
-            f"{where} has boundaries that do not match its tokens; packprep verify shows the pack"
-        )
-    if real is None:
-        real = lengths if document is None else np.where(document == FILLER, 0, lengths)
-    options = manifest.data["inputs"]["options"]
-    extra = np.zeros(len(pack), np.int64)
-    if start is not None and options.get("continuation_bos"):
+    packs, real = len(view.pack_tokens) - 1, view.real
+    start = view.columns.get("document_starts")
+    extra = np.zeros(len(real), np.int64)
+    if start is not None and manifest.data["inputs"]["options"].get("continuation_bos"):
         extra[(start > 0) & (real > 0)] = 1
-    labels = columns.get("labels")
-    trained = (
-        0
-        if labels is None
-        else int((labels.values[labels.offsets[0] : labels.offsets[-1]] != NO_LOSS).sum())
-    )
+    trained = len(view.columns.get("labels", ())) and len(view.columns["labels"]) - view.unlabelled
     return WindowPacks(
         window=0,
-        split=split,
-        packs=len(batch),
+        split=str(entry.split),
+        packs=packs,
         longest=manifest.longest(entry),
-        lengths=lengths,
+        lengths=view.ends - view.starts,
         real=real,
-        pack=pack,
-        document=document,
-        start=start,
-        turn=turn,
+        pack=np.repeat(np.arange(packs), np.diff(view.pack_segments)),
+        document=_wide(view.columns.get("document_ids")),
+        start=_wide(start),
+        turn=_wide(view.columns.get("turn_ids")),
         extra=extra,
         loss_tokens=trained,
     )
+
+
+def _wide(values: NDArray[Any] | None) -> Int64 | None:
+    return None if values is None else values.astype(np.int64)
 
 
 def _joined(parts: list[WindowPacks], window: int) -> WindowPacks:

@@ -15,16 +15,11 @@ from numpy.typing import NDArray
 from packprep.inspect.policy import Sources
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import WHOLE_ROW
-from packprep.schemas.errors import FormatError
-from packprep.schemas.findings import Findings
-from packprep.schemas.listed import check_file
 from packprep.schemas.manifest import FileEntry, Manifest, Output
 from packprep.schemas.trees import rows_view
-from packprep.schemas.validate import sound_parts
 from packprep.schemas.views import list_view
 from packprep.support.errors import ConfigError, nearest
-from packprep.tokens.index_shards import as_packs
-from packprep.tokens.shard_packs import stored_packs
+from packprep.tokens.reading import reader
 
 
 @dataclass(frozen=True)
@@ -126,26 +121,8 @@ def _read_pack(
     rows: bool = False,
 ) -> FoundPack:
     """Read pack `wanted` of a shard. first: number in the split of the first pack of the shard."""
-    begun, batch = next(
-        (begun, batch)
-        for begun, batch in stored_packs(check_file(directory, entry), manifest, entry, entry.path)
-        if wanted < begun + len(batch)
-    )
-    findings = Findings()
-    views = list(
-        sound_parts(
-            as_packs(directory, manifest)(entry, batch.slice(wanted - begun, 1), wanted),
-            manifest.columns,
-            max_length=manifest.max_length,
-            vocab_size=manifest.vocab_size,
-            where=entry.path,
-            first_pack=wanted,
-            findings=findings,
-        )
-    )
-    if not views:  # only a pack without sound boundaries cannot be shown
-        raise FormatError(str(next(iter(findings))))
-    view = rows_view(views[0]) if rows and manifest.has_trees else views[0]
+    view = reader(directory, manifest).pack(entry, wanted)
+    view = rows_view(view) if rows and manifest.has_trees else view
     return FoundPack(
         str(entry.split),
         first + wanted,
@@ -195,19 +172,17 @@ def find_documents(
             f"the shards of {directory} have no document_ids, which are needed to find a document"
         )
     ids_column = "row_ids" if manifest.has_trees else "document_ids"
-    located, packs_of = [], as_packs(directory, manifest, tokens=False)
+    located, output = [], reader(directory, manifest)
     for split in manifest.splits:
         first = 0
         for entry in manifest.shards(split):
-            path = check_file(directory, entry)
-            for begun, packs_in in stored_packs(path, manifest, entry, entry.path, packs_of):
-                ids = list_view(packs_in, ids_column, entry.path)
-                places = np.flatnonzero(
-                    np.isin(ids.values[ids.offsets[0] : ids.offsets[-1]], documents)
-                )
+            for batch in output.read(entry, [ids_column]):
+                ids = list_view(batch.rows, ids_column, entry.path)
+                places = np.flatnonzero(np.isin(ids.flat, documents))
                 packs = np.searchsorted(ids.offsets - ids.offsets[0], places, side="right") - 1
                 for pack in np.unique(packs).tolist():
-                    read = _read_pack(directory, manifest, entry, begun + pack, first, rows=True)
+                    number = batch.first + pack
+                    read = _read_pack(directory, manifest, entry, number, first, rows=True)
                     located += [
                         segment for segment in read.segments if segment.document in documents
                     ]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.errors import FormatError
 from packprep.schemas.findings import Finding, Findings
-from packprep.schemas.index.token_file import UNREADABLE
+from packprep.schemas.storage.batches import stream_batches
 from packprep.support.limits import usable_cores
 from packprep.support.progress import Progress
 
@@ -102,7 +102,14 @@ def read_shard(
     try:
         with opened() as raw:
             file = _Hashed(raw, on_read)
-            _read_stream(file, name, checked, schema, take)
+            stream = pa.PythonFile(cast("IOBase", file), mode="r")
+            try:
+                for batch in stream_batches(stream, name, schema):
+                    take(batch)
+                    checked.packs += len(batch)
+            except FormatError as error:
+                checked.findings.damaged(error, name)
+                checked.complete = False
             checked.digest, rest = file.finish()
             checked.bytes = file.bytes
     except OSError as error:
@@ -120,29 +127,6 @@ def read_shard(
             "it was cut off"
         )
         checked.findings.add(Finding(kind="end of stream", file=name, what=what))
-
-
-def _read_stream(
-    file: "_Hashed",
-    name: str,
-    checked: Checked,
-    schema: Callable[[pa.Schema], None],
-    take: Callable[[pa.RecordBatch], None],
-) -> None:
-    try:
-        with pa.ipc.open_stream(pa.PythonFile(cast("IOBase", file), mode="r")) as stream:
-            schema(stream.schema)
-            for batch in stream:
-                take(batch)
-                checked.packs += len(batch)
-    except FormatError as error:
-        checked.findings.damaged(error, name)
-        checked.complete = False
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        what = f"it is not a valid Arrow stream after {checked.packs} packs: {reason}"
-        checked.findings.add(Finding(kind="damaged", file=name, what=what))
-        checked.complete = False
 
 
 def _cannot_be_read(name: str, checked: Checked, error: OSError) -> None:

@@ -42,11 +42,12 @@ from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.report import Report
 from packprep.schemas.storage.export_manifest import EXPORT
 from packprep.schemas.storage.places import Files, files_at, finished_output
+from packprep.schemas.storage.reader import Reader
 from packprep.schemas.trees import rows_view
 from packprep.schemas.validate import sound_parts
 from packprep.support.errors import InputError, asked
 from packprep.support.progress import Progress, Silent
-from packprep.tokens.index_shards import AsPacks, MovedStore, as_packs, changed_token_files
+from packprep.tokens.reading import MovedStore, reader
 
 if TYPE_CHECKING:
     from packprep.inspect.retokenize import Sample
@@ -162,13 +163,11 @@ def _check_files(
     """Check the files that the manifest lists, and report any others."""
     entries = manifest.all_files
     numbers = {name: number for number, name in enumerate(coverage.shards)}
-    packs_of = as_packs(output, manifest)
+    packs = reader(output, manifest)
 
     def check(entry: FileEntry, on_read: OnRead) -> Checked:
         if entry.is_shard:
-            return _check_shard(
-                files, packs_of, entry, numbers[entry.path], coverage, sample, on_read
-            )
+            return _check_shard(files, packs, entry, numbers[entry.path], coverage, sample, on_read)
         return _check_file(files, entry, on_read)
 
     checked = check_in_threads(check, entries, sum(entry.bytes for entry in entries), progress)
@@ -180,8 +179,8 @@ def _check_files(
             what = f"{what}; expected sha256 {entry.sha256}"
             verdict.findings.add(Finding(kind="sha256", file=entry.path, what=what))
         verdict.findings.update(result.findings)
-    if manifest.is_index:
-        for name, what in changed_token_files(output, manifest):
+    if packs.index is not None:
+        for name, what in packs.index.store.changed():
             verdict.findings.add(Finding(kind="token store", file=name, what=what))
     names = [*files.list()]
     for name in surplus_names(names, manifest):
@@ -251,7 +250,7 @@ def _find(files: Files, entry: FileEntry, checked: Checked) -> Opened | None:
 
 def _check_shard(
     files: Files,
-    packs_of: AsPacks,
+    packs: Reader,
     entry: FileEntry,
     number: int,
     coverage: Coverage,
@@ -265,7 +264,7 @@ def _check_shard(
 
     def take(batch: pa.RecordBatch) -> None:
         for view in sound_parts(
-            packs_of(entry, batch, checked.packs),
+            packs.gathered(entry, batch, checked.packs, entry.path),
             manifest.columns,
             max_length=manifest.longest(entry),
             vocab_size=manifest.vocab_size,

@@ -11,7 +11,7 @@ from packprep.reports.facts import short_names
 from packprep.schemas.columns import STANDARD_COLUMNS
 from packprep.schemas.manifest import Manifest, Output, read_manifest
 from packprep.schemas.report import Report
-from packprep.tokens.index_shards import refuse_index
+from packprep.tokens.reading import refuse_index
 
 MARK = "<!-- Written by packprep; remove this line to keep your own text at the next push. -->"
 _SIZES = {1e3: "n<1K", 1e4: "1K<n<10K", 1e5: "10K<n<100K", 1e6: "100K<n<1M", 1e7: "1M<n<10M"}

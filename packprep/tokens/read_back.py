@@ -12,9 +12,7 @@ import pyarrow as pa
 
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
-from packprep.schemas.validate import check_batch
-from packprep.tokens.index_shards import as_packs
-from packprep.tokens.shard_packs import stored_packs
+from packprep.tokens.reading import reader
 
 
 def read_back(staging: Path, manifest: Manifest, opened: Callable[[str], BufferedReader]) -> None:
@@ -22,20 +20,13 @@ def read_back(staging: Path, manifest: Manifest, opened: Callable[[str], Buffere
 
     staging: directory that has its token files. opened: opens a shard by its path in the output.
     """
-    packs_of, splits = as_packs(staging, manifest), set()
+    output = reader(staging, manifest, "packs", opened=lambda entry: opened(entry.path))
+    splits = set()
     try:
         for entry in manifest.files:
             if entry.packs and (manifest.is_index or entry.split not in splits):
                 splits.add(entry.split)
-                with opened(entry.path) as file:
-                    packs = next(stored_packs(file, manifest, entry, entry.path, packs_of))[1]
-                check_batch(
-                    packs,
-                    manifest.columns,
-                    max_length=manifest.longest(entry),
-                    vocab_size=manifest.vocab_size,
-                    where=entry.path,
-                )
+                next(output.read(entry))
     except (FormatError, pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # Arrow's has none
             raise

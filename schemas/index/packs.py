@@ -5,7 +5,7 @@ columns are made at once, with a few numpy passes. Values per token are copied w
 for, by numpy or by a compiled function of the caller.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -332,15 +332,15 @@ class PlannedPacks:
         if name == "tokens":
             self._made[name] = out
 
-    def record_batch(self, names: Names, *, tokens: bool = True) -> pa.RecordBatch:
+    def record_batch(self, names: Names, needed: Collection[str] | None = None) -> pa.RecordBatch:
         """The packs in the columns of a file, in this spelling.
 
-        tokens: False to leave 0 in columns with a value per token, except labels and their weights.
+        needed: other columns with a value per token are left 0; None for all.
         """
         arrays = []
         for column in self._columns:
             if column.kind == "token":
-                is_filled = tokens or column.name in ("labels", "label_weights")
+                is_filled = needed is None or column.name in needed
                 make = np.empty if is_filled else np.zeros
                 values = make(int(self.starts[-1]), column.numpy_dtype)
                 if is_filled:

@@ -1,7 +1,7 @@
 """The token files of an index output: found, checked, mapped, and looked up by rows of a window."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,15 @@ class TokenStore:
         path = self.path(file)
         if (digest := file_xxh3(path)) != file.xxh3:
             raise FormatError(f"{path} has xxh3 {digest}; expected {file.xxh3}; {_AGAIN}")
+
+    def changed(self) -> Iterator[tuple[str, str]]:
+        """Token files outside the output that are missing or changed, each with a sentence."""
+        for file in self.table.used:
+            try:
+                if not self.is_listed(file):
+                    self.compare(file)
+            except FormatError as error:
+                yield file.path, str(error)
 
     def is_listed(self, file: TokenFileEntry) -> bool:
         """True if a token file is a file of the output itself."""

@@ -1,7 +1,10 @@
-"""The record batches of an Arrow stream file, mapped or read with pread."""
+"""The record batches of an Arrow stream file: mapped, read with pread, or streamed.
+
+Every shard is opened here.
+"""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -10,6 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from ..errors import FormatError
+from ..index.token_file import UNREADABLE
+from ..listed import check_file
+from ..manifest import FileEntry, Output
 from .steady import SteadyFile, StreamIndex, not_a_stream, schema_bytes
 
 
@@ -46,6 +52,17 @@ class Batches(Protocol):
         """Close the file until it is used again; views of it stay valid."""
 
 
+def map_file(output: Output, entry: FileEntry) -> pa.MemoryMappedFile:
+    """A file of an output, memory-mapped; fetched first if the output is at a URL.
+
+    It stays readable after another thread or process deletes it from the cache.
+    """
+    while True:
+        path = check_file(output, entry) if isinstance(output, Path) else output.fetch(entry)
+        with suppress(FileNotFoundError):  # deleted from the cache before it was opened
+            return pa.memory_map(str(path))
+
+
 class MappedBatches:
     """Record batches of a mapped file; see `Batches`.
 
@@ -66,21 +83,14 @@ class MappedBatches:
         self.size = check_size(self.path, file.size(), self.size)
         return file
 
-    def _stream(self) -> pa.ipc.RecordBatchStreamReader:
-        return _opened(self.path, self._map())
-
     def schema(self) -> pa.Schema:
-        with self._stream() as stream:
+        with _opened(self.path, self._map()) as stream:
             return stream.schema
 
     def _mapped(self) -> list[pa.RecordBatch]:
         batches = self._batches  # a local, because another thread may release them
         if batches is None:
-            stream = self._stream()
-            try:
-                batches = [batch for batch in stream if len(batch)]
-            except (pa.ArrowException, OSError) as error:
-                raise not_a_stream(self.path, error) from None
+            batches = [batch for batch in stream_batches(self._map(), self.path) if len(batch)]
             self._batches = batches
         return batches
 
@@ -143,12 +153,38 @@ class SteadyBatches:
         """Do nothing: the file is closed when no record batch of it is kept."""
 
 
-def _opened(path: Path, content: Any) -> pa.ipc.RecordBatchStreamReader:
+def stream_batches(
+    file: Any, where: str | Path, check: Callable[[pa.Schema], None] = lambda schema: None
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of an Arrow stream, one after another.
+
+    file: mapped, or open for reading. where: its name in messages. check: called with the schema
+    first; raises FormatError. A damaged file is a FormatError too, a disk that fails an OSError.
+    """
+    packs = 0
+    try:
+        with _opened(where, file) as stream:
+            check(stream.schema)
+            for batch in stream:
+                yield batch
+                packs += len(batch)
+    except FormatError:
+        raise
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:  # Arrow's of damage has none
+            raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise not_a_stream(where, f"after {packs:,} packs, {reason}") from None
+
+
+def _opened(where: str | Path, content: Any) -> pa.ipc.RecordBatchStreamReader:
     """The stream in a file. content: the file, or its beginning."""
     try:
         return pa.ipc.open_stream(content)
     except (pa.ArrowException, OSError) as error:
-        raise not_a_stream(path, error) from None
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise not_a_stream(where, error) from None
 
 
 def check_size(path: Path, size: int, before: int | None) -> int:

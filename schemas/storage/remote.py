@@ -12,18 +12,15 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-
-import pyarrow as pa
 
 from packprep.schemas.canonical import file_size
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST, check_path
 from packprep.schemas.manifest import FileEntry, Manifest, parse_manifest
 
-from .batches import MappedBatches
+from .batches import MappedBatches, map_file
 from .stores import Store
 
 _BLOCK = 8 << 20
@@ -89,17 +86,7 @@ class RemoteOutput:
 
     def batches(self, name: str) -> MappedBatches:
         """The record batches of a shard, which is fetched when they are first needed."""
-        return MappedBatches(self.directory / name, partial(self._map, self._listed[name]))
-
-    def _map(self, entry: FileEntry) -> pa.MemoryMappedFile:
-        """The file, memory-mapped.
-
-        It stays readable after another thread or process deletes it from the cache.
-        """
-        while True:
-            path = self.fetch(entry)
-            with suppress(FileNotFoundError):  # deleted from the cache before it was opened
-                return pa.memory_map(str(path))
+        return MappedBatches(self.directory / name, partial(map_file, self, self._listed[name]))
 
     def _download(self, entry: FileEntry, path: Path) -> None:
         where = f"{self.url}/{entry.path}"

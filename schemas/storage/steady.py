@@ -183,7 +183,7 @@ def schema_bytes(file: SteadyFile) -> pa.Buffer:
     return head if 8 + length <= head.size else file.read(0, min(8 + length, file.state[0]))
 
 
-def not_a_stream(path: Path, problem: Any) -> FormatError:
+def not_a_stream(path: str | Path, problem: Any) -> FormatError:
     return FormatError(
         f"{path} is not a complete Arrow stream: {problem}; restore the file or build again"
     )

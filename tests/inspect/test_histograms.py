@@ -83,5 +83,5 @@ def test_quantiles_are_values_that_occur() -> None:
 def test_a_shard_whose_boundaries_do_not_fit_is_refused(tmp_path: Path) -> None:
     row = dict(EXAMPLE[1]) | {"cu_seqlens": [0, 3, 5, 7]}
     write_output(tmp_path / "out", {"train": [[EXAMPLE[0], row]]})
-    with pytest.raises(FormatError, match="boundaries that do not match"):
+    with pytest.raises(FormatError, match="pack 1: cu_seqlens are"):
         measure_output(tmp_path / "out")

@@ -22,7 +22,7 @@ from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
 from packprep.schemas.columns import HF_NAMES, STANDARD_COLUMNS, Column
 from packprep.schemas.index_table import _DTYPES
-from packprep.tokens.index_shards import as_packs
+from packprep.tokens.reading import reader
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.files import config
 from tests.helpers.planted import Packs, packs_of, plant, plant_tokens, token_rows
@@ -264,13 +264,11 @@ def planted_in(out: Path, change: Change, copy: Path) -> bool:
 def packs_in(out: Path) -> list[dict[str, Any]]:
     """The packs of an index as a build without one writes them."""
     manifest = read_manifest(out)
-    packs = as_packs(out, manifest)
     return [
         pack
-        for entry in manifest.files
-        if entry.is_shard
-        for batch in pa.ipc.open_stream((out / entry.path).read_bytes())
-        for pack in packs(entry, batch, 0).to_pylist()
+        for split in manifest.splits
+        for batch in reader(out, manifest).packs(split)
+        for pack in batch.rows.to_pylist()
     ]
 
 

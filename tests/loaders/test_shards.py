@@ -223,11 +223,11 @@ def test_verify_names_the_pack_of_a_value_that_reading_does_not_check(tmp_path: 
 
 def test_verify_counts_segments_and_tokens(out: Path) -> None:
     edit_manifest(out, lambda data, _: data["splits"]["train"].update(segments=12))
-    with pytest.raises(FormatError, match="holds 10 segments of train; the manifest says 12"):
+    with pytest.raises(FormatError, match="has 10 segments of train; the manifest says 12"):
         PackedShards(out, verify=True)
     tokens = {2: 12, 3: 2}  # of the two shards, exchanged
     edit_manifest(out, lambda _, shards: [shards[n].update(tokens=tokens[n]) for n in tokens])
-    with pytest.raises(FormatError, match="holds 2 tokens; the manifest says 12"):
+    with pytest.raises(FormatError, match="has 2 tokens; the manifest says 12"):
         PackedShards(out, verify=True)
 
 
