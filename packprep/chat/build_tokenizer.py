@@ -71,13 +71,13 @@ def _boundary(
             named = _loaded(tokenizing, "auto", "auto").ends()[kind]
         if named is None:
             raise ConfigError(
-                f"boundaries {kind}: the id of {kind.upper()} is not known; give it, such as "
+                f"--boundaries {kind}: the id of {kind.upper()} is not known; give it, such as "
                 f"--boundaries {kind}:2, or --tokenizer with a tokenizer that names it"
             )
         token = named.id
     if token >= tokenizer.vocab_size:
         raise ConfigError(
-            f"boundaries {kind}:{token} is outside of the vocabulary of {tokenizer.vocab_size:,}"
+            f"--boundaries {kind}:{token} is outside of the vocabulary of {tokenizer.vocab_size:,}"
         )
     return kind, token
 
@@ -121,8 +121,8 @@ def _of_chats(tokenizing: Tokenizing, parsing: Parsing) -> Tokenizer:
     if is_pair and not tokenizer.chat_templates and asked == (None, None, None):
         if parsing.turns != "row":
             raise ConfigError(
-                f"turns {parsing.turns} needs a chat template, and the tokenizer has none; give "
-                "one with --chat-template FILE, or leave turns out"
+                f"--turns {parsing.turns} needs a chat template, and the tokenizer has none; give "
+                "one with --chat-template FILE, or leave --turns out"
             )
         if "content" not in tokenizing.train_fields:
             raise ConfigError(

@@ -214,7 +214,9 @@ def load_chat_template(
     try:
         day = datetime.date.fromisoformat(date).isoformat() if date is not None else None
     except ValueError:
-        raise ConfigError(f"template_date is {date!r}, expected a day such as 2026-01-31") from None
+        raise ConfigError(
+            f"--template-date is {date!r}, expected a day such as 2026-01-31"
+        ) from None
     notes = []
     for source in sources.values():
         if len(source) > _LONGEST:

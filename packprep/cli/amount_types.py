@@ -1,10 +1,10 @@
-"""Types of arguments that are counts or shares, written as in a configuration: 2k, 1%."""
+"""Types of arguments that are amounts, written as in a configuration: 2k, 64MB, 1%."""
 
 from typing import Any
 
 import click
 
-from packprep.config.amounts import count_of, share_of
+from packprep.config.amounts import count_of, share_of, size_of
 
 
 class CountType(click.ParamType):  # type: ignore[type-arg]
@@ -24,6 +24,20 @@ class CountType(click.ParamType):  # type: ignore[type-arg]
         if count < self._least:
             self.fail(f"{count:,} is less than {self._least}", param, context)
         return count
+
+
+class SizeType(click.ParamType):  # type: ignore[type-arg]
+    """Type of a size in bytes, such as 500MB or 64MiB."""
+
+    name = "size"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        size = value if isinstance(value, int) else size_of(value)
+        if not size:
+            self.fail(f"{value!r} is not a size such as 500MB or 64MiB", param, context)
+        return size
 
 
 class ShareType(click.ParamType):  # type: ignore[type-arg]

@@ -118,19 +118,21 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Entry point. An expected error is one sentence on standard error, with no traceback."""
+    keys: set[str] = set()  # options of a YAML file, which sentences spell as keys
     try:
-        status = cli.main(prog_name="packprep", standalone_mode=False)
+        status = cli.main(prog_name="packprep", standalone_mode=False, obj=keys)
     except (click.exceptions.Abort, KeyboardInterrupt):
         _stop(stopped(), 130)
     except click.ClickException as error:
         _stop(f"{_usage(error)} see {_path(error)} --help", 2)
     except ValueError as error:
         from packprep.schemas.errors import FormatError
-        from packprep.support.errors import PackprepError, StoppedError
+        from packprep.support.errors import ConfigError, PackprepError, StoppedError
 
         if not isinstance(error, (PackprepError, FormatError)):
             raise
-        _stop(str(error), 3 if isinstance(error, StoppedError) else 2)
+        typed = isinstance(error, ConfigError) and error.as_typed(keys.__contains__)
+        _stop(typed or str(error), 3 if isinstance(error, StoppedError) else 2)
     except OSError as error:
         _stop(_system_message(error), 3)
     sys.exit(status if isinstance(status, int) else 0)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from packprep.cli.amount_types import CountType, ShareType
+from packprep.cli.amount_types import CountType, ShareType, SizeType
 from packprep.cli.completion import of_paths
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -18,6 +18,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "PATH|NAME": {"shell_complete": of_paths()},
     "N": {"type": CountType(1)},
     "SHARE": {"type": ShareType()},
+    "SIZE": {"type": SizeType()},
 }
 """Type and completion of a value, by its metavar."""
 

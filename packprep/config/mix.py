@@ -10,15 +10,17 @@ An amount is `weight` (share of the tokens), `epochs` (times its tokens) or `max
 with an amount are a mix. Shares are of tokens in packs, after filters and truncation.
 """
 
-import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Any
 
-from packprep.config.amounts import counted, without_percent
+from packprep.config.amounts import counted, exact, without_percent
+from packprep.config.rules import Rule, enforce, unknown
 from packprep.config.spellings import option_here
-from packprep.support.errors import ConfigError, InputError, brief, nearest
+from packprep.support.errors import ConfigError, InputError
 from packprep.support.redact import redacted
 
 AMOUNTS = ("weight", "epochs", "max_tokens")
@@ -62,6 +64,164 @@ class Entry:
         return {key: _plain(amount) for key, amount in amounts.items() if amount is not None}
 
 
+@dataclass(frozen=True)
+class _Written:
+    """A table of `sources`, and what the build says about all of them.
+
+    weight: of `weights`, None without. max_epochs: of the build. options: names of the options that
+    a source may set. phased: true if phases say how much to take.
+    """
+
+    table: Mapping[str, Any]
+    weight: str | None
+    max_epochs: float
+    options: Sequence[str]
+    phased: bool
+
+    @property
+    def paths(self) -> tuple[Any, ...]:
+        """The paths; empty for a wrong value."""
+        paths = self.table.get("path")
+        return (paths,) if isinstance(paths, str) else tuple(paths or ())
+
+    @property
+    def label(self) -> str:
+        """The name of the source in reports."""
+        return redacted(self.table.get("label", ", ".join(self.paths)))
+
+    @property
+    def amounts(self) -> list[str]:
+        """Those of `AMOUNTS` that the table has."""
+        return [key for key in AMOUNTS if key in self.table]
+
+    @property
+    def written(self) -> Mapping[str, Any]:
+        """The amount and max_epochs, of the table or else of the build."""
+        weight = {} if self.weight is None else {"weight": self.weight}
+        own = {key: self.table[key] for key in (*self.amounts, "max_epochs") if key in self.table}
+        return {"max_epochs": self.max_epochs} | weight | own
+
+    def number(self, key: str) -> Fraction | None:
+        """A number of `written` exactly: 0.1 is one tenth, so rounding decides nothing."""
+        convert = {"weight": without_percent, "max_tokens": counted}.get(key)
+        value = self.written.get(key)
+        return exact(convert(value) if convert else value)
+
+
+SOURCE_RULES: tuple[Rule[_Written], ...] = (
+    Rule(
+        "a source is {table!r}, expected a table with path: FILE or path: [FILE, ...]",
+        lambda source: (
+            not isinstance(source.table.get("path"), (str, list, tuple))
+            or not source.paths
+            or not all(isinstance(path, str) and path for path in source.paths)
+        ),
+    ),
+    Rule(
+        "source {path} has label {label!r}, expected text",
+        lambda source: (
+            not (isinstance(label := source.table.get("label", "-"), str) and label.strip())
+            and {"path": ", ".join(source.paths), "label": label}
+        ),
+    ),
+    Rule(
+        "source {label} has an amount in addition to --weights; leave it out",
+        lambda source: source.amounts and source.weight is not None,
+    ),
+    Rule(
+        "source {label}: {key} is called {option} here",
+        lambda source: (
+            {"key": key, "option": option}
+            for key in source.table
+            if (option := option_here(key)) in source.options and key not in source.options
+        ),
+    ),
+    Rule(
+        "source {label} has an unknown key {name!r}{near}",
+        lambda source: unknown(source.table, (*_KEYS, *source.options)),
+    ),
+    Rule(
+        "source {label} has {both}, which both set how much to take; give one of them (max_epochs "
+        "is how many times a source with a weight may be used)",
+        lambda source: len(source.amounts) > 1 and {"both": " and ".join(source.amounts)},
+    ),
+    Rule(
+        "source {label} has max_epochs without a weight; leave it out",
+        lambda source: (
+            "max_epochs" in source.table and "weight" not in source.written and not source.phased
+        ),
+    ),
+    Rule(
+        "source {label} has {key}, and --phases say how much to take; leave it out",
+        lambda source: (
+            {"key": key}
+            for key in source.amounts
+            if source.phased and key in ("epochs", "max_tokens")
+        ),
+    ),
+    Rule(
+        "source {label} has {key} null; leave it out",
+        lambda source: (
+            {"key": key}
+            for key in ("text_column", "text_template")
+            if source.table.get(key, "") is None
+        ),
+    ),
+    Rule(
+        "source {label} has {key} {value!r}, expected a number above 0; to use nothing of a "
+        "source, leave it out",
+        lambda source: (
+            {"key": key, "value": value}
+            for key, value in source.written.items()
+            if (number := source.number(key)) is None or number <= 0
+        ),
+    ),
+    Rule(
+        "source {label} has max_tokens {value!r}, expected a whole number",
+        lambda source: (
+            (tokens := source.number("max_tokens")) is not None
+            and tokens.denominator != 1
+            and {"value": source.table["max_tokens"]}
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class _Together:
+    """All entries of `sources`, and those with a weight, see `_Written`."""
+
+    entries: Sequence[Entry]
+    weighted: Sequence[Entry]
+    max_epochs: float
+    phased: bool
+
+
+MIX_RULES: tuple[Rule[_Together], ...] = (
+    Rule(
+        "source {without} has no weight and {with_one} has one; give every source a weight, or use "
+        "epochs and max_tokens for all",
+        lambda all_: (
+            {"without": entry.label, "with_one": all_.weighted[0].label}
+            for entry in all_.entries
+            if entry.weight is None and all_.weighted
+        ),
+    ),
+    Rule(
+        "two sources of the mix have the label {label}; give each a different label",
+        lambda all_: (
+            {"label": label}
+            for label, times in Counter(entry.label for entry in all_.entries).items()
+            if times > 1 and (all_.phased or is_mix(all_.entries))
+        ),
+    ),
+    Rule(
+        "--max-epochs is for sources with a weight, and no source has a weight; leave it out",
+        lambda all_: all_.max_epochs != 1 and not all_.phased and not all_.weighted,
+    ),
+)
+
+
 def entries(
     sources: Sequence[str | Mapping[str, Any]],
     weights: Sequence[str],
@@ -77,27 +237,35 @@ def entries(
     """
     if weights and len(weights) != len(sources):
         raise ConfigError(
-            f"weights has {len(weights)} numbers for {len(sources)} sources; give one for each "
+            f"--weights has {len(weights)} numbers for {len(sources)} sources; give one for each "
             "source"
         )
-    tables: list[dict[str, Any]] = [
-        {"path": source} if isinstance(source, str) else dict(source) for source in sources
-    ]
     checked = []
-    for number, source in enumerate(tables):
-        label = _label(source)
-        if weights:
-            _refuse(
-                label, "an amount in addition to weights", any(key in source for key in AMOUNTS)
-            )
-            source["weight"] = weights[number]
-        checked.append(_entry(label, source, max_epochs, options, phased))
-    _check_together(checked, phased)
-    if max_epochs != 1 and not phased and not any(entry.weight for entry in checked):
-        raise ConfigError(
-            "max_epochs is for sources with a weight, and no source has a weight; leave it out"
-        )
+    for source, weight in zip_longest(sources, weights):
+        table = {"path": source} if isinstance(source, str) else source
+        written = _Written(table, weight, max_epochs, options, phased)
+        enforce(SOURCE_RULES, written)
+        checked.append(_entry(written))
+    weighted = [entry for entry in checked if entry.weight is not None]
+    enforce(MIX_RULES, _Together(checked, weighted, max_epochs, phased))
     return tuple(checked)
+
+
+def _entry(source: _Written) -> Entry:
+    tokens = source.number("max_tokens")
+    return Entry(
+        label=source.label,
+        paths=source.paths,
+        reading={
+            key: counted(source.table[key]) if key == "limit" else source.table[key]
+            for key in source.options
+            if key in source.table
+        },
+        weight=source.number("weight"),
+        epochs=source.number("epochs"),
+        max_tokens=None if tokens is None else int(tokens),
+        max_epochs=source.number("max_epochs") or Fraction(1),
+    )
 
 
 def is_mix(sources: Sequence[Entry]) -> bool:
@@ -165,121 +333,6 @@ def targets(
                 "smaller epochs or max_epochs"
             )
     return [int(amount) for amount in wanted], scarce
-
-
-def _label(source: Mapping[str, Any]) -> str:
-    paths = source.get("path")
-    if isinstance(paths, str):
-        paths = [paths]
-    if (
-        not isinstance(paths, (list, tuple))
-        or not paths
-        or not all(isinstance(path, str) and path for path in paths)
-    ):
-        raise ConfigError(
-            f"a source is {brief(dict(source))}, expected a table with path: FILE or path: [FILE, "
-            "...]"
-        )
-    if "label" not in source:
-        return redacted(", ".join(paths))
-    label = source["label"]
-    if not isinstance(label, str) or not label.strip():
-        raise ConfigError(f"source {', '.join(paths)} has label {brief(label)}, expected text")
-    return redacted(label)
-
-
-def _entry(
-    label: str, source: Mapping[str, Any], max_epochs: float, options: Sequence[str], phased: bool
-) -> Entry:
-    for key in source:
-        if key not in _KEYS and key not in options:
-            if isinstance(key, str) and (option := option_here(key)) in options:
-                raise ConfigError(f"source {label}: {key} is called {option} here")
-            raise ConfigError(
-                f"source {label} has an unknown key "
-                f"{brief(key)}{nearest(key[:100], (*_KEYS, *options))}"
-            )
-    amounts = [key for key in AMOUNTS if key in source]
-    if len(amounts) > 1:
-        both = " and ".join(amounts)
-        more = (
-            "; max_epochs is how many times a source with a weight may be used"
-            if "weight" in amounts
-            else ""
-        )
-        raise ConfigError(
-            f"source {label} has {both}, which both set how much to take; give one of them{more}"
-        )
-    lonely = "max_epochs" in source and "weight" not in source and not phased
-    _refuse(label, "max_epochs without a weight", lonely)
-    for key in ("epochs", "max_tokens"):
-        _refuse(label, f"{key}, and phases say how much to take", phased and key in source)
-    for pair in ("text_column", "text_template"):
-        _refuse(label, f"{pair} null", pair in source and source[pair] is None)
-    numbers = {
-        key: _number(label, key, counted(source[key]) if key == "max_tokens" else source[key])
-        for key in (*amounts, "max_epochs")
-        if key in source
-    }
-    numbers.setdefault("max_epochs", _number(label, "max_epochs", max_epochs))
-    if (tokens := numbers.get("max_tokens")) is not None and tokens.denominator != 1:
-        raise ConfigError(
-            f"source {label} has max_tokens {brief(source['max_tokens'])}, expected a whole number"
-        )
-    paths = source["path"]
-    return Entry(
-        label=label,
-        paths=(paths,) if isinstance(paths, str) else tuple(paths),
-        reading={
-            key: counted(source[key]) if key == "limit" else source[key]
-            for key in options
-            if key in source
-        },
-        weight=numbers.get("weight"),
-        epochs=numbers.get("epochs"),
-        max_tokens=None if tokens is None else int(tokens),
-        max_epochs=numbers["max_epochs"],
-    )
-
-
-def _check_together(sources: Sequence[Entry], phased: bool) -> None:
-    weighted = [entry for entry in sources if entry.weight is not None]
-    others = [entry for entry in sources if entry.weight is None]
-    if weighted and others:
-        raise ConfigError(
-            f"source {others[0].label} has no weight and {weighted[0].label} has one; give every "
-            "source a weight, or use epochs and max_tokens for all"
-        )
-    labels = [entry.label for entry in sources]
-    for label in labels:
-        if (phased or is_mix(sources)) and labels.count(label) > 1:
-            raise ConfigError(
-                f"two sources of the mix have the label {label}; give each a different label"
-            )
-
-
-def _number(label: str, key: str, value: Any) -> Fraction:
-    """Convert a number above 0 exactly: 0.1 is one tenth, so rounding decides nothing."""
-    try:
-        value = without_percent(value) if key == "weight" else value
-        if isinstance(value, bool) or not math.isfinite(size := float(value)):
-            raise ValueError
-        number = Fraction(str(value)) if size else Fraction(0)  # 1e-999999999 would take gigabytes
-    except (TypeError, ValueError, OverflowError):
-        raise ConfigError(
-            f"source {label} has {key} {brief(value)}, expected a number above 0"
-        ) from None
-    if number <= 0:
-        hint = "; to use nothing of a source, leave it out" if number == 0 else ""
-        raise ConfigError(
-            f"source {label} has {key} {brief(value)}, expected a number above 0{hint}"
-        )
-    return number
-
-
-def _refuse(label: str, description: str, wrong: bool) -> None:
-    if wrong:
-        raise ConfigError(f"source {label} has {description}; leave it out")
 
 
 def _plain(number: Fraction | int) -> float:

@@ -91,10 +91,11 @@ _RECORDED = {name: earlier for earlier, name in RENAMED.items()}
 
 
 GONE = {
-    "bundle": "add env --json, and report.json and build.yaml of the output, to the issue",
+    "bundle": "add packprep env --json, and report.json and build.yaml of the output, to the issue",
     "from_phase": "--overwrite with --keep-tokens makes all phases again in seconds; earlier ones "
     "with a number of tokens keep their bytes",
-    "junit": "--json prints the result of packprep check, --summary FILE writes it as Markdown",
+    "junit": "packprep check --json prints the result, packprep check --summary FILE writes it as "
+    "Markdown",
     "plots": "the page of packprep report has the charts",
     "restart": "--overwrite discards an unfinished output of other settings; to do finished work "
     "again, delete OUT.incomplete",

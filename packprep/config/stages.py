@@ -246,8 +246,8 @@ class Parsing:
         kind, _, token = self.boundaries.partition(":")
         if kind not in ("eos", "bos") or not (token.isdecimal() or self.boundaries == kind):
             raise ConfigError(
-                f"boundaries is {brief(self.boundaries)}, expected eos or bos, or one of them with "
-                "the id of the token, such as eos:2"
+                f"--boundaries is {brief(self.boundaries)}, expected eos or bos, or one of them "
+                "with the id of the token, such as eos:2"
             )
         return kind, int(token) if token else None
 
@@ -317,7 +317,8 @@ class Tokenizing:
         except (ValueError, RecursionError):
             value = brief(self.template_variables)
             raise ConfigError(
-                f'template_variables is {value}, expected JSON such as {{"enable_thinking": false}}'
+                f"--template-variables is {value}, expected JSON such as "
+                '{"enable_thinking": false}'
             ) from None
         return variables
 
@@ -413,7 +414,7 @@ class Ordering:
                 raise ValueError
         except ValueError:
             raise ConfigError(
-                f"attention_cost is {self.attention_cost!r}, expected two numbers of at least 0 "
+                f"--attention-cost is {self.attention_cost!r}, expected two numbers of at least 0 "
                 "such as 24576,1"
             ) from None
         return linear, quadratic

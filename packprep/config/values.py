@@ -6,120 +6,105 @@
 
 import json
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field
 from typing import Any, Literal, get_args, get_origin
 
-from packprep.config.amounts import count_of, share_of
+from packprep.config.amounts import count_of, share_of, size_of
 from packprep.config.phases import phase_tables
+from packprep.config.rules import flag
 from packprep.config.spellings import say
 from packprep.support.errors import ConfigError, brief, nearest
 
-_UNITS = {
-    "": 1,
-    "K": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "KI": 2**10,
-    "MI": 2**20,
-    "GI": 2**30,
-    "TI": 2**40,
-}
+_BELOW = {"max_length": 31, "max_row_size": 31}  # 2^31; all other numbers are below 2^63
 
 
 def value_of(spec: "Field[Any]", value: Any) -> Any:
     """Return the value of an option as BuildConfig stores it.
 
-    Raises ConfigError for a value of the wrong type.
+    Raises ConfigError for a value of the wrong type or out of bounds.
     """
+    if value is None and spec.default is None:
+        return None
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    choices = get_args(spec.type) if get_origin(spec.type) is Literal else None
+    if choices and value not in choices:
+        raise ConfigError(f"{flag(spec.name)} is {brief(value)}{nearest(brief(value), choices)}")
+    expected, convert = _kind(spec)
+    if (converted := convert(value)) is None:
+        raise ConfigError(f"{flag(spec.name)} is {brief(value)}, expected {expected}")
+    if type(converted) is int:
+        _check_bounds(spec, converted)
+        if spec.name == "max_length" and isinstance(value, str) and value.strip()[-1] in "kK":
+            binary = converted * 1024 // 1000
+            say(f"max_length {value} is {converted:,} tokens; {value.strip()[:-1]}Ki is {binary:,}")
+    return converted
+
+
+def _check_bounds(spec: "Field[Any]", number: int) -> None:
+    least, bits = spec.metadata["least"], _BELOW.get(spec.name, 63)
+    least = -(2**63) if least is None else least
+    if not least <= number < 2**bits:
+        bound = f"at least {least}" if number < least else f"less than 2^{bits}"
+        shown = f"{number:,}" if abs(number) < 2**64 else brief(number)
+        raise ConfigError(f"{flag(spec.name)} is {shown}, expected {bound}")
+
+
+def _kind(spec: "Field[Any]") -> tuple[str, Callable[[Any], Any]]:
+    """What an option takes, and the function that returns the value, None for a wrong one."""
     if spec.metadata["size"]:
-        value = parse_size(value, spec.name)
-    elif spec.name == "sources":
-        value = _sources(value)
-    elif spec.name == "phases":
-        value = phase_tables(_loaded(value))
-    elif isinstance(spec.default, tuple):
-        value = _names(spec.name, value)
-    elif isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    elif spec.name == "template_variables" and isinstance(value, Mapping):
-        value = _json(value)
-    elif spec.name == "task_index" and type(value) is int:
-        value = str(value)
-    elif isinstance(value, str):
-        value = _number(spec, value)
-    _check_type(spec, value)
-    return float(value) if spec.type is float else value
+        return "a size such as 500MB or 64MiB", _size
+    if spec.metadata["metavar"] == "SHARE":
+        return "a share such as 0.01 or 1%", _real
+    if spec.name in _NAMED:
+        return _NAMED[spec.name]
+    if isinstance(spec.default, tuple):
+        return "a list of names", _names
+    of_type = (kind for base, kind in _TYPES.items() if spec.type in (base, base | None))
+    return next(of_type, ("", lambda value: value))
 
 
-def _number(spec: "Field[Any]", text: str) -> Any:
-    """Return the number of a text for an option that is a number; else the text."""
-    if spec.type in (int, int | None):
-        if (count := count_of(text)) is None:
-            raise ConfigError(
-                f"{spec.name} is {brief(text)}, expected a whole number such as 2000, 2k or 2Ki"
-            )
-        if spec.name == "max_length" and text.strip()[-1] in "kK":
-            binary = count * 1024 // 1000
-            say(f"max_length {text} is {count:,} tokens; {text.strip()[:-1]}Ki is {binary:,}")
-        return count
-    if spec.type is float:
-        if (share := share_of(text)) is None:
-            example = "a share such as 0.01 or 1%"
-            expected = example if spec.metadata["metavar"] == "SHARE" else "a number"
-            raise ConfigError(f"{spec.name} is {brief(text)}, expected {expected}")
-        return share
-    return text
+def _size(value: Any) -> int | None:
+    return size_of(value) if isinstance(value, str) else _whole(value)
 
 
-def _check_type(spec: "Field[Any]", value: Any) -> None:
-    if get_origin(spec.type) is Literal:
-        choices = get_args(spec.type)
-        if value not in choices:
-            raise ConfigError(f"{spec.name} is {brief(value)}{nearest(brief(value), choices)}")
-        return
-    optional = value is None and spec.default is None
-    kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    expected: type | None = next((base for base in kind if spec.type in (base, base | None)), None)
-    if expected is None or optional:
-        return
-    matches = isinstance(value, (int, float) if expected is float else expected)
-    if not matches or (isinstance(value, bool) and expected is not bool):
-        raise ConfigError(f"{spec.name} is {brief(value)}, expected {kind[expected]}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{spec.name} is {brief(value)}, expected a 64-bit integer")
+def _whole(value: Any) -> int | None:
+    number = count_of(value) if isinstance(value, str) else value
+    return number if type(number) is int else None
 
 
-def _names(key: str, value: Any) -> tuple[str, ...]:
+def _real(value: Any) -> float | None:
+    number = share_of(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        return None
+    return float(number) if abs(number) < 2**63 or isinstance(number, float) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _switch(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _names(value: Any, kinds: tuple[type, ...] = (str,)) -> tuple[str, ...] | None:
     """Return a tuple of names or numbers from a list, or from one text with commas."""
-    entries = (
-        [value]
-        if isinstance(value, str) or (key == "weights" and isinstance(value, (int, float)))
-        else value
-    )
-    kinds = (str, int, float) if key == "weights" else (str,)
+    entries = [value] if isinstance(value, kinds) else value
     if not isinstance(entries, (list, tuple)) or not all(isinstance(e, kinds) for e in entries):
-        raise ConfigError(
-            f"{key} is {brief(value)}, expected a list of "
-            f"{'numbers' if key == 'weights' else 'names'}"
-        )
+        return None
     return tuple(
         name for entry in entries for name in map(str.strip, str(entry).split(",")) if name
     )
 
 
-def _sources(value: Any) -> tuple[str | dict[str, Any], ...]:
+def _sources(value: Any) -> tuple[str | dict[str, Any], ...] | None:
     """Return names and tables of sources; a single name or table needs no list."""
-    value = [value] if isinstance(value, (str, os.PathLike, Mapping)) else value
+    value = [value] if isinstance(value, (str, Mapping)) else value
     if not isinstance(value, (list, tuple)) or not all(
         isinstance(source, (str, os.PathLike, Mapping)) for source in value
     ):
-        raise ConfigError(
-            f"sources is {brief(value)}, expected a list of names, or of tables with path and "
-            "weight"
-        )
+        return None
     return tuple(
         _table(source) if isinstance(source, Mapping) else os.fspath(source) for source in value
     )
@@ -140,33 +125,31 @@ def _table(source: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _loaded(value: Any) -> Any:
     """Return phases that the command line gives as JSON; other values unchanged."""
-    if not isinstance(value, str):
-        return value
     try:
-        return json.loads(value)
+        return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return value
 
 
-def _json(variables: Mapping[Any, Any]) -> str:
+def _json(value: Any) -> str | None:
+    """The text of a table of JSON values."""
     try:
-        return json.dumps(variables, sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"template_variables is {brief(variables)}, expected JSON values: {error}"
-        ) from None
+        return value if isinstance(value, str) else json.dumps({**value}, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
-def parse_size(value: int | str, key: str) -> int:
-    """Return the bytes of "64MB", "1.5GiB", "4096" or 4096."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]I?)?B?\s*", str(value).upper())
-    try:
-        if match is None:
-            raise ValueError
-        return int(float(match[1]) * _UNITS[match[2] or ""])
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"{key} is {brief(value)}, expected a size such as 500MB or 64MiB"
-        ) from None
+_TYPES: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
+    int: ("a whole number such as 2000, 2k or 2Ki", _whole),
+    float: ("a number", _real),
+    bool: ("true or false", _switch),
+    str: ("text", _text),
+}
+_NAMED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "phases": ("tables", lambda value: phase_tables(_loaded(value))),
+    "sources": ("a list of names, or of tables with path and weight", _sources),
+    "task_index": ("a number", lambda value: str(value) if type(value) is int else _text(value)),
+    "template_variables": ('JSON such as {"enable_thinking": false}', _json),
+    "weights": ("a list of numbers", lambda value: _names(value, (str, int, float))),
+}
+"""What options that are not of a plain type take, with a function that returns the value."""

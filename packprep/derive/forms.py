@@ -84,7 +84,7 @@ def _check_names(output: Output, manifest: Manifest, names: Names) -> None:
     if manifest.has_trees:
         raise ConfigError(
             f"{output} has trees, and trainers that read the names of hf would take them for "
-            "documents; build without share_prefixes"
+            "documents; build without --share-prefixes"
         )
     if names == "hf" and any(column.name == "pair_sides" for column in manifest.columns):
         raise ConfigError(

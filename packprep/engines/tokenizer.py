@@ -75,7 +75,7 @@ class Tokenizer:
         fits = self.vocab_size <= UINT16_LIMIT
         if token_type == "uint16" and not fits:
             raise ConfigError(
-                f"the vocabulary has {self.vocab_size:,} ids, and token_type uint16 holds "
+                f"the vocabulary has {self.vocab_size:,} ids, and --token-type uint16 holds "
                 f"{UINT16_LIMIT:,}; choose auto or int32"
             )
         return "uint16" if token_type != "int32" and fits else "int32"

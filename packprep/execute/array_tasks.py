@@ -40,7 +40,7 @@ def array_share(command: Command, environment: Mapping[str, str]) -> tuple[int, 
     if index is None or total is None:
         missing = "--task-index" if index is None else "--num-tasks"
         raise ConfigError(
-            f"executor array needs {missing}: give --task-index I --num-tasks N with 0 <= I < N, "
+            f"--executor array needs {missing}: give --task-index I --num-tasks N with 0 <= I < N, "
             f"or run it as an array of {_SCHEDULERS}; --task-index {MERGE} signs off"
         )
     if not 0 <= index < total:

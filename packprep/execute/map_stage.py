@@ -65,7 +65,7 @@ class TokenizeAndPack:
         self.tokenizer = load_build_tokenizer(named.tokenizing, named.parsing, named.token_type)
         if self.config.continuation_bos and self.tokenizer.bos is None:
             raise ConfigError(
-                "continuation_bos needs a BOS, and this tokenizer has none; choose one with bos="
+                "--continuation-bos needs a BOS, and this tokenizer has none; choose one with --bos"
             )
         self.plan = row_plan(self.config.parsing)
         self._engine: EngineChoice | None = None

@@ -256,7 +256,8 @@ def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
     progress.wait("opening sources")
     if config.continuation_bos and tokenizer.bos is None:
         raise ConfigError(
-            "continuation_bos needs a BOS, and this tokenizer has none; choose one with --bos TOKEN"
+            "--continuation-bos needs a BOS, and this tokenizer has none; choose one with --bos "
+            "TOKEN"
         )
     for note in tokenizer.notes:
         progress.say(note)

@@ -55,7 +55,7 @@ def _connected(address: str | None, cores: int) -> Iterator[Any]:
         import ray
     except ModuleNotFoundError:
         raise ConfigError(
-            "executor ray needs Ray, which is not installed: pip install packprep[ray]"
+            "--executor ray needs Ray, which is not installed: pip install packprep[ray]"
         ) from None
     local = (
         {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECTS}

@@ -79,7 +79,8 @@ def check_windows(windows: int, most: int, strategy: str, max_memory: int) -> No
     """
     if strategy == "balanced" and windows > 1:
         raise ConfigError(
-            f"balanced packs one window and the input makes {windows}; choose a larger --window"
+            f"--strategy balanced packs one window and the input makes {windows}; choose a "
+            "larger --window"
         )
     if (needed := BASE_MEMORY + most * MEMORY_PER_DOCUMENT) > max_memory:
         raise StoppedError(

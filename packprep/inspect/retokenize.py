@@ -158,7 +158,7 @@ def compare(
         config = recorded_config(coverage.manifest)
         loaded = find_tokenizer(coverage, config, tokenizer, root)
     except PackprepError as error:
-        verdict.findings.add(Finding(kind="tokenizer", what=str(error)))
+        verdict.findings.add(Finding(kind="tokenizer", what=error.args[0]))
         return
     source_of = coverage.sources.indices(sample.rows)
     compared = 0
@@ -183,7 +183,7 @@ def compare(
                     progress.advance("compare", compared, len(sample.rows), "rows")
                 _report_surplus(sample, first + wanted, coverage, verdict.findings)
             except PackprepError as error:
-                verdict.findings.add(Finding(kind="source", what=str(error)))
+                verdict.findings.add(Finding(kind="source", what=error.args[0]))
     verdict.sampled = compared
 
 

@@ -278,7 +278,7 @@ def staged(output: Path) -> Iterator[Staging]:
         _leave(staging)
         if staging.claimed and (path / BUILD).exists():
             build = json.loads((path / BUILD).read_bytes())
-            write_file(path / BUILD, canonical_json(build | {"failed": str(error)}))
+            write_file(path / BUILD, canonical_json(build | {"failed": error.args[0]}))
         raise
     _leave(staging)
 

@@ -104,7 +104,8 @@ def lengths_of_array(path: Path, parsing: Parsing, holdout: float, seed: int) ->
 def _refuse_groups(path: Output, config: Parsing) -> None:
     if config.group_column is not None:
         raise ConfigError(
-            f"group_column needs a column, but {path} holds lengths only; plan the sources instead"
+            f"--group-column needs a column, but {path} holds lengths only; plan the sources "
+            "instead"
         )
 
 

@@ -89,7 +89,7 @@ def combinations(
             configs.append(BuildConfig(**{**options, **choice}))
         except ConfigError as reason:
             error = reason
-            refused.append(f"{length:,} {strategy} {overflow}: {reason}")
+            refused.append(f"{length:,} {strategy} {overflow}: {reason.args[0]}")
     if error is not None and not configs:
         raise error
     return configs, refused
@@ -180,7 +180,7 @@ def _plan_group(
             yield Row(**_named(config), problem=f"a document has {error.tokens:,} tokens")
             continue
         except ConfigError as error:
-            yield Row(**_named(config), problem=str(error))
+            yield Row(**_named(config), problem=error.args[0])
             continue
         yield row_of(config, sums, divided, size, time.perf_counter() - started)
 

@@ -15,12 +15,16 @@ packprep.schemas.FormatError(ValueError)  a file packprep wrote is damaged or is
 import contextlib
 import difflib
 import errno
+import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from packprep.schemas.storage.store_errors import StoreError
 from packprep.support.redact import redacted
+
+# A command that the sentence suggests keeps its flags.
+_FLAGS = re.compile(r"packprep [a-z][^;,]*|(?<![^\s(])(?:-o|--[a-z][a-z-]*)\b")
 
 
 class PackprepError(ValueError):
@@ -37,7 +41,26 @@ class PackprepError(ValueError):
 
 
 class ConfigError(PackprepError):
-    """An option has a value that cannot work, or contradicts another one."""
+    """An option has a value that cannot work, or contradicts another one.
+
+    Sentences write options as flags, --max-length. `str` spells them as Python does, max_length,
+    and the command line as the user did.
+    """
+
+    def __str__(self) -> str:
+        return self.as_typed(lambda option: True)
+
+    def as_typed(self, is_key: Callable[[str], bool]) -> str:
+        """The sentence with options spelled as typed.
+
+        is_key: true for an option that is a keyword or a key in YAML, rather than a flag.
+        """
+
+        def spelled(match: re.Match[str]) -> str:
+            option = "output" if match[0] == "-o" else match[0].lstrip("-").replace("-", "_")
+            return option if match[0][0] == "-" and is_key(option) else match[0]
+
+        return _FLAGS.sub(spelled, super().__str__())
 
 
 class InputError(PackprepError):

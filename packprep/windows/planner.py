@@ -138,8 +138,8 @@ def cut_window(documents: Documents, tokenizer: Tokenizer, rules: PackRules) -> 
         return CutWindow(segments=segments, account=account)
     if len(segments) and not documents.tokens.memory:
         raise ConfigError(
-            "share_prefixes needs the tokens of rows, and only their lengths are known; build with "
-            "--keep-tokens DIR, or plan a token store that has them"
+            "--share-prefixes needs the tokens of rows, and only their lengths are known; build "
+            "with --keep-tokens DIR, or plan a token store that has them"
         )
     trees, trained, account = grow_trees(documents, segments, account, rules)
     return CutWindow(segments=trees.nodes, account=account, trees=trees, trained=trained)
@@ -208,7 +208,7 @@ def plan_segments(
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
         if cut.trees is not None:
-            raise ConfigError("share_prefixes needs a strategy of packprep, not a planner")
+            raise ConfigError("--share-prefixes needs a strategy of packprep, not a planner")
         plan = _planned(planner, padded, cutting.max_length)
         if rules.pairs:
             _check_pairs(plan, segments)

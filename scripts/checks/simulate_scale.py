@@ -32,7 +32,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.values import parse_size
+from packprep.cli.amount_types import SizeType
 from packprep.packing.bounds import bound_of_counts
 from packprep.packing.kernels.fit import best_fit_patterns
 from packprep.packing.strategies import NO_LIMIT
@@ -195,17 +195,13 @@ class Job:
         return speed.start + tokenizing + writing
 
 
-def _size(_: click.Context, parameter: click.Parameter, value: str) -> int:
-    return parse_size(value, str(parameter.name))
-
-
 @click.command()
 @click.option(
     "-n",
     "--documents",
     default="10G",
     show_default=True,
-    callback=_size,
+    type=SizeType(),
     help="Number of documents of the build.",
 )
 @click.option("--max-length", default=4096, show_default=True, help="Tokens per pack.")
@@ -226,11 +222,11 @@ def _size(_: click.Context, parameter: click.Parameter, value: str) -> int:
     "unit",
     default="64MB",
     show_default=True,
-    callback=_size,
+    type=SizeType(),
     help="Same as in the build.",
 )
 @click.option(
-    "--window", default="4GB", show_default=True, callback=_size, help="Same as in the build."
+    "--window", default="4GB", show_default=True, type=SizeType(), help="Same as in the build."
 )
 @click.option("--text-per-token", default=4.2, show_default=True, help="Bytes of text per token.")
 @click.option("--core-hour", default=0.04, show_default=True, help="Price of a core for an hour.")

@@ -36,7 +36,7 @@ choice.
 FINDING = "finding"  # of verify and of readers, in an error or in a list
 PART = "part"  # of a sentence that is built from several
 # Other calls that refuse something: a row that is skipped, a lock, an argument of the command line.
-REFUSALS = ("Problem", "Held", "WorkerDied", "BadParameter", "fail")
+REFUSALS = ("Problem", "Held", "WorkerDied", "BadParameter", "fail", "Rule")
 # Not errors for a reader: assertions and signals inside the program.
 INTERNAL = (
     "AssertionError",
@@ -89,7 +89,7 @@ class Reader:
         return sorted(kept, key=lambda each: (str(Path(each.module).parent), each))
 
     def _arguments(self, call: ast.Call, place: Place, kind: str) -> None:
-        shown = "InputError" if kind == "fail" else kind.lstrip("_")
+        shown = {"fail": "InputError", "Rule": "ConfigError"}.get(kind, kind.lstrip("_"))
         for value in (*call.args, *(word.value for word in call.keywords)):
             self._follow(place._replace(node=value), shown)
 
@@ -116,9 +116,9 @@ class Reader:
                 self._all(place, kind, node.body, node.orelse)
             case ast.BoolOp():
                 self._all(place, kind, *node.values)
-            case ast.Tuple() | ast.List() | ast.Set() if kind != PART:
+            case ast.Tuple() | ast.List() | ast.Set() if kind != PART or has_tables(place):
                 self._all(place, kind, *node.elts)
-            case ast.Dict() if kind != PART:
+            case ast.Dict() if kind != PART or has_tables(place):
                 self._all(place, kind, *node.values)
             case ast.Subscript() | ast.Starred() | ast.FormattedValue() | ast.Await():
                 self._all(place, kind, node.value)
@@ -138,7 +138,18 @@ class Reader:
         if isinstance(call.func, ast.Attribute) and name in ("format", "join", "items", "values"):
             self._all(place, kind, call.func.value)
             self._all(place, PART, *call.args)
-        elif name in ("str", "next", "iter", "zip", "enumerate", "reversed", "list", "min", "get"):
+        elif name in (
+            "str",
+            "next",
+            "iter",
+            "zip",
+            "enumerate",
+            "reversed",
+            "list",
+            "min",
+            "get",
+            "fromkeys",
+        ):
             self._all(place, kind, *call.args)
             if isinstance(call.func, ast.Attribute):
                 self._all(place, kind, call.func.value)
@@ -183,6 +194,12 @@ class Reader:
     def _add(self, place: Place, kind: str) -> None:
         node = place.node
         text = " ".join(self._shown(place).split())
+        # A sentence of a Rule is a format.
+        text = (
+            re.sub(r"(?<!\{)\{(\w+)[!:][^{}]*\}", r"{\1}", text)
+            .replace("{{", "{")
+            .replace("}}", "}")
+        )
         words = re.findall(r"\b[a-z]{2,}\b", re.sub(r"\{.*?\}", " ", text))
         if len(words) >= FEWEST_WORDS[kind == PART]:
             self.sentences.add(Sentence(place.module, node.lineno, node.col_offset, kind, text))
@@ -219,6 +236,11 @@ class Reader:
                 if constant and not local and isinstance(constant.node, ast.Constant):
                     return str(constant.node.value)
         return f"{{{placeholder(node)}}}"
+
+
+def has_tables(place: Place) -> bool:
+    """True in a room whose tables have parts of sentences."""
+    return place.module.startswith("packprep/config/")
 
 
 def placeholder(node: ast.expr) -> str:

@@ -290,27 +290,16 @@ def test_sides_of_pairs_are_trained_as_conversations_or_as_responses_to_a_prompt
             assert (pack.tokens[first:last].tolist(), pack.labels[first:last].tolist()) == side
 
 
-NO_TEMPLATE = "no chat template; give one with --chat-template FILE"
+NO_TEMPLATE = "no chat template; give one with chat_template FILE"
 TWO_ASKED = [{"q": [{"role": "user", "content": text} for text in "ab"], "a": "c"}]
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"input_ids_column": "ids"}, "input_ids_column cannot be used with conversations"),
-        ({"bos": "<s>"}, "leave out --bos and --eos"),
-        ({"truncate_at": "x"}, "truncate_at is for text"),
-        ({"prompt_column": "p"}, "prompt_column and response_column go together"),
         ({"template_variables": "[1]"}, "template_variables is '[1]', expected JSON"),
         ({"messages_column": "chat"}, "there is no column 'chat'; there are messages"),
-        ({"train_fields": "thoughts"}, "train_fields has 'thoughts', expected some of content, "),
-        ({"train_fields": ""}, "train_fields is empty, expected some of content, reasoning, "),
-        ({"train_fields": "content", "train_on": "last-turn"}, "is for train_on assistant, not"),
-        ({"train_fields": "content", "messages_column": None}, "give --messages-column too"),
-        ({"turns": "each", "train_on": "last-turn"}, "with train_on last-turn; leave one"),
-        ({"turns": "each", "messages_column": None}, "give --messages-column too"),
-        ({"turns": "each"} | PAIR, "turns each cannot be used with pair_columns"),
-        ({"turns": "row", "max_turns": 2}, "give --turns each or auto"),
+        ({"train_fields": ""}, "train_fields has '', expected some of content, reasoning, "),
         ({"turns": "each", "max_turns": 0}, "max_turns is 0, expected at least 1"),
         ({"bare": PROMPT_ROWS, "turns": "each"} | PROMPTED, "turns each needs a chat template"),
         ({"bare": CHAT_ROWS, "messages_column": "auto"}, NO_TEMPLATE),

@@ -150,7 +150,7 @@ def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_a_template_is_refused_at_once(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(save_tokenizer(tmp_path / "none"))
-    with pytest.raises(ConfigError, match="has no chat template; give one with --chat-template"):
+    with pytest.raises(ConfigError, match="has no chat template; give one with chat_template"):
         load_chat_template(tokenizer)
     with pytest.raises(ConfigError, match=r"no chat template .*nowhere\.jinja"):
         load_chat_template(tokenizer, tmp_path / "nowhere.jinja")

@@ -119,7 +119,7 @@ def test_help_of_no_command_imports_what_takes_time() -> None:
         ("env --seq-len 4096", "no such option '--seq-len';"),
         (
             "env --bundle issue.zip packed",
-            "--bundle is gone: add env --json, and report.json and build.yaml of the "
+            "--bundle is gone: add packprep env --json, and report.json and build.yaml of the "
             "output, to the issue;",
         ),
         *((f"{name} packed", f"{name} is gone: {now};") for name, now in GONE_COMMANDS.items()),
@@ -140,11 +140,11 @@ def test_a_mistyped_foreign_or_earlier_word_is_answered_with_the_one_to_use(
         ("build a.jsonl --tokenizer tok", "no output is given; add -o with the directory"),
         ("build a.jsonl -o out", "no tokenizer is given; add --tokenizer with a tokenizer.json,"),
         ("build a.jsonl -o a.jsonl --tokenizer tok", "a.jsonl is not a directory"),
-        ("build a.jsonl --limit many", "limit is 'many', expected a whole number such as 2000"),
-        ("build a.jsonl --strategy bestfit", "strategy is 'bestfit'; did you mean 'best_fit'?"),
+        ("build a.jsonl --limit many", "--limit is 'many', expected a whole number such as 2000"),
+        ("build a.jsonl --strategy bestfit", "--strategy is 'bestfit'; did you mean 'best_fit'?"),
         ("build -c gone.yaml", "no configuration file gone.yaml; check the path given with -c"),
         ("build a.jsonl --stride", "option '--stride' requires an argument; see packprep build"),
-        (f"{BUILD} --bos none --continuation-bos", "continuation_bos needs a BOS, and this token"),
+        (f"{BUILD} --bos none --continuation-bos", "--continuation-bos needs a BOS, and this"),
         ("build - -o out --tokenizer tok", "standard input is empty; expected JSON lines"),
     ],
 )

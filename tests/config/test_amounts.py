@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import BuildConfig
-from packprep.config.amounts import count_of, share_of, without_percent
-from packprep.config.values import parse_size, value_of
+from packprep.config.amounts import count_of, share_of, size_of, without_percent
+from packprep.config.values import value_of
 from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused
 from tests.helpers.files import config
@@ -40,10 +40,9 @@ def test_a_percentage_is_exactly_its_hundredth(digits: int, places: int) -> None
 
 @given(st.integers(1, 10**6), st.sampled_from(sorted(SIZES)))
 def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
-    assert parse_size(f"{number}{unit}", "window") == number * SIZES[unit]
-    assert parse_size(number, "window") == number
+    assert size_of(f"{number}{unit}") == number * SIZES[unit]
     if unit:
-        assert parse_size(f"{number}.5{unit}", "window") == (2 * number + 1) * SIZES[unit] // 2
+        assert size_of(f"{number}.5{unit}") == (2 * number + 1) * SIZES[unit] // 2
 
 
 def test_other_texts_are_no_count_no_share_and_no_size() -> None:

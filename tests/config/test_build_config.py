@@ -33,18 +33,8 @@ from tests.helpers.files import config
         ({"text_column": None}, "text_column is None, expected text"),
         ({"strategy": "bestfit"}, "strategy is 'bestfit'; did you mean 'best_fit'?"),
         ({"overflow": "cut"}, "overflow is 'cut', expected one of split, truncate, drop, error"),
-        ({"holdout": 1}, "holdout is 1, expected a share of at least 0 and less than 1"),
         ({"sources": 5}, "sources is 5"),
-        ({"columns": "labels"}, "columns has 'labels'"),
-        ({"truncate_at": "("}, "truncate_at '(' is not a regular expression: missing )"),
         ({"attention_cost": "nan,1"}, "attention_cost is 'nan,1'"),
-        ({"stride": 8, "overflow": "truncate"}, "stride is for overflow split"),
-        ({"stride": 8, "max_length": 8}, "stride is 8 but a piece has 8 tokens of the document"),
-        ({"truncation_side": "left"}, "truncation_side is for overflow truncate, not split"),
-        ({"text_column": "body", "text_template": "{title}"}, "text_column and text_template"),
-        ({"min_document_tokens": 9, "max_document_tokens": 8}, "max_document_tokens 8 is less"),
-        ({"num_packs": 4}, "num_packs is for strategy balanced, not best_fit"),
-        ({"strategy": "wrapped", "group_column": "lang"}, "group_column cannot be used with"),
     ],
 )
 def test_a_wrong_option_is_refused_at_construction(options: dict[str, Any], words: str) -> None:

@@ -44,30 +44,31 @@ def one(**amounts: Any) -> dict[str, Any]:
     return {"sources": {"path": "a.jsonl"} | amounts}
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (one(weight=0), f"source a.jsonl has weight 0, {ABOVE_0}; to use nothing of"),
-        (one(weight=float("nan")), f"source a.jsonl has weight nan, {ABOVE_0}"),
-        (one(max_tokens=0.5), "source a.jsonl has max_tokens 0.5, expected a whole number"),
-        ({"sources": ["a.jsonl", B]}, "source a.jsonl has no weight and b.jsonl has one"),
-        (one(weight=1, epochs=2), "source a.jsonl has weight and epochs, which both set how much"),
-        (one(epochs=1, max_epochs=2), "source a.jsonl has max_epochs without a weight"),
-        (one(wieght=1), "source a.jsonl has an unknown key 'wieght'; did you mean 'weight'?"),
-        ({"sources": {"weight": 1}}, "a source is {'weight': 1}"),
-        (one(label=5), "source a.jsonl has label 5, expected text"),
-        ({"sources": [B, B]}, "two sources of the mix have the label b.jsonl"),
-        (one(text_column=5), "source a.jsonl: text_column is 5, expected text"),
-        (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
-        (one(text_template=None), "source a.jsonl has text_template null; leave it out"),
-        (one(input_ids_column="ids"), "source a.jsonl and the build differ in input_ids_column"),
-        (one(text_template="{a}", text_column="b"), "source a.jsonl: text_column and"),
-        ({"sources": ["a", "b"], "weights": "1"}, "weights has 1 numbers for 2 sources"),
-        ({"sources": ["a", "b"], "weights": "1,x"}, f"source b has weight 'x', {ABOVE_0}"),
-        ({"sources": ["a", B], "weights": "1,2"}, "source b.jsonl has an amount in addition to"),
-        ({"sources": "a", "max_epochs": 2}, "max_epochs is for sources with a weight, and no"),
-    ],
-)
+WRONG_SOURCES: list[tuple[dict[str, Any], str]] = [
+    (one(weight=0), f"source a.jsonl has weight 0, {ABOVE_0}; to use nothing of"),
+    (one(weight=float("nan")), f"source a.jsonl has weight nan, {ABOVE_0}"),
+    (one(max_tokens=0.5), "source a.jsonl has max_tokens 0.5, expected a whole number"),
+    ({"sources": ["a.jsonl", B]}, "source a.jsonl has no weight and b.jsonl has one"),
+    (one(weight=1, epochs=2), "source a.jsonl has weight and epochs, which both set how much"),
+    (one(epochs=1, max_epochs=2), "source a.jsonl has max_epochs without a weight"),
+    (one(wieght=1), "source a.jsonl has an unknown key 'wieght'; did you mean 'weight'?"),
+    ({"sources": {"weight": 1}}, "a source is {'weight': 1}"),
+    (one(label=5), "source a.jsonl has label 5, expected text"),
+    ({"sources": [B, B]}, "two sources of the mix have the label b.jsonl"),
+    (one(text_column=5), "source a.jsonl: text_column is 5, expected text"),
+    (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
+    (one(text_template=None), "source a.jsonl has text_template null; leave it out"),
+    (one(input_ids_column="ids"), "source a.jsonl and the build differ in input_ids_column"),
+    (one(text_template="{a}", text_column="b"), "source a.jsonl: text_template"),
+    ({"sources": ["a", "b"], "weights": "1"}, "weights has 1 numbers for 2 sources"),
+    ({"sources": ["a", "b"], "weights": "1,x"}, f"source b has weight 'x', {ABOVE_0}"),
+    ({"sources": ["a", B], "weights": "1,2"}, "source b.jsonl has an amount in addition to"),
+    (one(text_field="b"), "source a.jsonl: text_field is called text_column here"),
+    ({"sources": "a", "max_epochs": 2}, "max_epochs is for sources with a weight, and no"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG_SOURCES)
 def test_a_wrong_amount_is_refused_naming_the_source(options: dict[str, Any], words: str) -> None:
     with refused(ConfigError, words):
         config(**options)
@@ -195,27 +196,30 @@ def test_classes_of_lengths_come_first_and_all_lengths_last() -> None:
     assert sum(phase.share for phase in thirds) == 1
 
 
-@pytest.mark.parametrize(
-    ("phases", "more", "words"),
-    [
-        ([{"tokens": "80%"}, {"tokens": "30%"}], {}, "the tokens of the phases add up to 110%"),
-        ([{"tokens": "50%"}, {"tokens": 100}], {}, "phases has shares and numbers of tokens"),
-        ([{"tokens": 100}], {"max_tokens": 5}, "max_tokens is for phases with shares, and these"),
-        ([{"tokens": 0.5}], {}, "phase 1 has tokens 0.5"),
-        ([{"tokens": 5, "wieghts": []}], {}, "phase 1 has an unknown key 'wieghts'"),
-        ([{"tokens": 5, "weights": [1]}], {}, "phase 1 has weights [1]"),
-        ([{"tokens": 5, "weights": [0, 0]}], {}, "phase 1 has only weights of 0"),
-        ([{"tokens": 5, "weights": [1, "x"]}], {}, "phase 1 has weight 'x' for b"),
-        ([{"tokens": 5, "weights": [1, 1]}, {"tokens": 5}], {}, "phase 2 has no weights and"),
-        ([{"tokens": 5}, {"tokens": 5, "max_length": 1}], {}, "phase 2: max_length is 1"),
-        ([{"tokens": 5}], {"strategy": "balanced"}, "strategy balanced packs one window, and"),
-        ([{"tokens": 5}], {"append": True}, "append cannot add to phases, which are drawn from"),
-        ([{"tokens": 5}], {"sources": [{"path": "a", "epochs": 2}, "b"]}, "source a has epochs"),
-        ({"by_length": [20, 10]}, {}, "phases has by_length [20, 10]"),
-        ({"by_length": [20], "mixed": "100%"}, {}, "phases has mixed '100%'"),
-        (7, {}, "phases is 7, expected a list of tables such as {tokens: 80%, weights: [70, 30]"),
-    ],
-)
+WRONG_PHASES: list[tuple[Any, dict[str, Any], str]] = [
+    ([{"tokens": "80%"}, {"tokens": "30%"}], {}, "the tokens of the phases add up to 110%"),
+    ([{"tokens": "50%"}, {"tokens": 100}], {}, "phases has shares and numbers of tokens"),
+    ([{"tokens": 100}], {"max_tokens": 5}, "max_tokens is for phases with shares, and these"),
+    ([{"tokens": 0.5}], {}, "phase 1 has tokens 0.5"),
+    ([{"tokens": 5, "wieghts": []}], {}, "phase 1 has an unknown key 'wieghts'"),
+    ([{"tokens": 5, "weights": [1]}], {}, "phase 1 has weights [1]"),
+    ([{"tokens": 5, "weights": [0, 0]}], {}, "phase 1 has only weights of 0"),
+    ([{"tokens": 5, "weights": [1, "x"]}], {}, "phase 1 has weight 'x' for b"),
+    ([{"tokens": 5, "weights": [1, 1]}, {"tokens": 5}], {}, "phase 2 has no weights and"),
+    ([{"tokens": 5}, {"tokens": 5, "max_length": 1}], {}, "phase 2: max_length is 1"),
+    ([{"tokens": 5}] * 33, {}, "phases has 33 entries"),
+    ([{"tokens": 5, "max_length": "x"}], {}, "phase 1 has max_length 'x'"),
+    ([{"tokens": 5, "weights": {"x": 1}}], {}, "phase 1 has a weight for 'x'"),
+    ([{"tokens": 5, "weights": {"a": 1}}], {}, "phase 1 has no weight for b"),
+    ({"by_lenght": [20]}, {}, "phases has an unknown key 'by_lenght'; did you mean"),
+    ([{"tokens": 5}], {"sources": [{"path": "a", "epochs": 2}, "b"]}, "source a has epochs"),
+    ({"by_length": [20, 10]}, {}, "phases has by_length [20, 10]"),
+    ({"by_length": [20], "mixed": "100%"}, {}, "phases has mixed '100%'"),
+    (7, {}, "phases is 7, expected a list of tables such as {tokens: 80%, weights: [70, 30]"),
+]
+
+
+@pytest.mark.parametrize(("phases", "more", "words"), WRONG_PHASES)
 def test_wrong_phases_are_refused(phases: Any, more: dict[str, Any], words: str) -> None:
     with refused(ConfigError, words):
         phased(phases, **more)

@@ -183,9 +183,9 @@ def test_an_index_without_tokens_in_its_shards_is_refused_with_what_to_do(
     pushed = run("push", index, "a/b", "--dry-run")
     assert (pushed.code, "--materialize shards, then give DIR" in pushed.err) == (2, True)
     for refused in ({"names": "hf"}, {"shard_size": 1_000_000}):
-        with pytest.raises(ConfigError, match=r"is an index, .*; add --materialize shards"):
+        with pytest.raises(ConfigError, match=r"is an index, .*; add materialize shards"):
             merge([index], new, **refused)
-    with pytest.raises(ConfigError, match=r"tokens in shards.*; build it with --materialize index"):
+    with pytest.raises(ConfigError, match=r"tokens in shards.*; build it with materialize index"):
         merge([zoo["text"]], new, materialize="index")
     assert merge([index], new, materialize="index").data == read_manifest(index).data
     assert verify(new).sound

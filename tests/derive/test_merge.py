@@ -247,7 +247,7 @@ def test_an_unfinished_merge_of_other_outputs_is_discarded_with_overwrite_only(
             merge([zoo[name]] * 2, tmp_path / folder)
     merge([zoo["index"]] * 2, tmp_path / "index")  # whose token files are there
     assert verify(tmp_path / "index").sound
-    with pytest.raises(ConfigError, match=r"is an unfinished build .*add --overwrite"):
+    with pytest.raises(ConfigError, match=r"is an unfinished build .*add overwrite"):
         merge([zoo["split"]], tmp_path / "all")
     merge([zoo["split"]], tmp_path / "all", overwrite=True)
     check_concatenation([zoo["split"]], tmp_path / "all")

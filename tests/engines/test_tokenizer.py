@@ -154,7 +154,7 @@ def test_a_file_that_is_no_tokenizer_or_is_missing_is_named(
 def test_no_tokenizer_and_one_that_is_gone_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no tokenizer file .*gone\.json; check the path"):
         load_tokenizer(tmp_path / "gone.json")
-    with pytest.raises(ConfigError, match="no tokenizer is given; add --tokenizer"):
+    with pytest.raises(ConfigError, match="no tokenizer is given; add tokenizer"):
         load_tokenizer("")
 
 

@@ -190,8 +190,6 @@ def test_the_options_in_the_output_are_those_of_the_next_append(tmp_path: Path) 
         ({"columns": ["document_ids"]}, "columns"),
         ({"eos": "none"}, "eos was 'auto', now 'none'"),
         ({"holdout": 0.1}, "holdout"),
-        ({"weights": "1"}, "cannot keep the shares of a mix"),
-        ({"overwrite": True}, "append keeps the output and overwrite replaces it"),
     ],
 )
 def test_other_settings_are_refused_before_anything_is_tokenized(

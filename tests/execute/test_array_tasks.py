@@ -226,21 +226,6 @@ def test_schedulers_say_which_task_this_is(
         assert said == ("--task-index" if "task_index" in options else next(iter(environment)))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"executor": "local", "num_tasks": 3}, "num_tasks is for executor array, not local"),
-        ({"executor": "array", "ray_address": "auto"}, "ray_address is for executor ray"),
-        ({"executor": "array", "task_index": "-1"}, "expected a number from 0, or merge"),
-    ],
-)
-def test_options_that_contradict_the_executor_are_refused(
-    options: dict[str, Any], message: str
-) -> None:
-    with refused(ConfigError, message):
-        BuildConfig(**options)
-
-
 def test_the_command_prints_what_a_task_did(corpus: dict[str, Any]) -> None:
     # One window is of the two units of this task.
     done = command.run(*arguments(corpus, 2, "--seed=11", "--json"))

@@ -1,9 +1,6 @@
 """The two tables of executors, what options they take and how they run, have the same rows."""
 
-from contextlib import nullcontext
-from typing import Any, get_args, get_type_hints
-
-import pytest
+from typing import get_args, get_type_hints
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.executors import EXECUTORS
@@ -21,26 +18,6 @@ def test_an_executor_of_many_commands_has_shares_and_no_other_one() -> None:
     for name, executor in EXECUTORS.items():
         assert (RUNNERS[name].share is not None) == executor.many_commands
         assert executor.many_processes >= executor.many_commands
-
-
-ASKED: dict[str, dict[str, Any]] = {
-    "keep_tokens": {"keep_tokens": "store"},
-    "isolate": {"isolate": True},
-    "standard_input": {"sources": ("-",)},
-}
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("asked", ASKED)
-def test_an_executor_refuses_what_its_row_says_and_nothing_else(executor: str, asked: str) -> None:
-    options: dict[str, Any] = {"sources": ("a.jsonl",), "executor": executor} | ASKED[asked]
-    sentence = EXECUTORS[executor].refuses.get(asked)
-    with refused(ConfigError, sentence) if sentence else nullcontext():
-        BuildConfig(**options)
-
-
-def test_no_row_refuses_what_is_not_tested_here() -> None:
-    assert {key for executor in EXECUTORS.values() for key in executor.refuses} == {*ASKED}
 
 
 def test_a_share_of_an_executor_without_tasks_is_refused() -> None:

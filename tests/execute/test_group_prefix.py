@@ -195,8 +195,3 @@ def test_a_list_as_a_group_is_a_finding_of_its_row(tmp_path: Path) -> None:
     rows = [*answers(2), {"ids": [1], "prompt": [1]}]
     with refused(InputError, "'prompt' is a list, expected text"):
         build_ids(tmp_path, [rows])
-
-
-def test_the_column_needs_shared_prefixes() -> None:
-    with refused(ConfigError, "group_prefix q is for rows that share prefixes"):
-        BuildConfig(group_prefix="q")

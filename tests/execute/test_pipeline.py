@@ -84,7 +84,7 @@ def test_the_same_build_again_does_nothing_and_overwrite_replaces_an_output_only
     before = {path: path.stat().st_mtime_ns for path in output.iterdir()}
     assert made(corpus, num_proc=1) == manifest
     assert {path: path.stat().st_mtime_ns for path in output.iterdir()} == before
-    with pytest.raises(ConfigError, match=r"strategy was 'best_fit', now 'greedy'.*--overwrite"):
+    with pytest.raises(ConfigError, match=r"strategy was 'best_fit', now 'greedy'.*overwrite"):
         made(corpus, strategy="greedy")
     assert read_manifest(output) == manifest
     made(corpus, strategy="greedy", overwrite=True)

@@ -10,14 +10,13 @@ import datasets
 import numpy as np
 import pytest
 
-from packprep import BuildConfig, build
+from packprep import build
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.packing.plan import PackPlan
 from packprep.schemas import FormatError, check_ledger, read_manifest
 from packprep.schemas.storage.writing import write_manifest
-from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import build_options, texts
 from tests.helpers.errors import assert_says, refused
@@ -202,19 +201,3 @@ def test_a_manifest_with_other_epochs_than_its_shards_is_refused(
     edit(data)
     with pytest.raises(FormatError, match=sentence):
         write_manifest(tmp_path, data, manifest.run)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"epochs": 3}, "epochs is 3 and each would have the same packs"),
-        ({"repack": True}, "repack packs the documents once for each epoch, and epochs is 1"),
-        (EPOCHS | {"order": "input"}, "order input keeps documents beside the same neighbours"),
-        ({"epochs": 0}, "epochs is 0, expected at least 1"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(
-    wrong: dict[str, Any], sentence: str
-) -> None:
-    with refused(ConfigError, sentence):
-        BuildConfig(**wrong)

@@ -132,7 +132,7 @@ def test_other_settings_are_refused_with_what_changed_and_overwrite_starts_over(
     corpus: dict[str, Any], undisturbed: Undisturbed
 ) -> None:
     staging = stop_in(corpus, window_files, "write_shard", 2)
-    with refused(ConfigError, "unfinished build", "max_length was 64, now 32", "--overwrite"):
+    with refused(ConfigError, "unfinished build", "max_length was 64, now 32", "overwrite"):
         build(BuildConfig(**corpus | {"max_length": 32}))
     facts = staging / "build.json"
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"format_version": 0}))

@@ -176,9 +176,9 @@ def test_a_wrong_parent_is_an_error_that_names_its_pack(zoo: Zoo, tmp_path: Path
 
 
 def test_trees_need_unshared_and_other_outputs_refuse_it(zoo: Zoo, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has trees, .* give --unshared to write each row with"):
+    with pytest.raises(ConfigError, match=r"has trees, .* give unshared to write each row with"):
         export(zoo["trees"], str(tmp_path / "out"), "trl")
-    with pytest.raises(ConfigError, match=r"has no trees, .* leave out --unshared"):
+    with pytest.raises(ConfigError, match=r"has no trees, .* leave out unshared"):
         export(zoo["text"], str(tmp_path / "out"), "trl", unshared=True)
     line = ("export", zoo["trees"], "--to", "npy", "-o", tmp_path / "out", "--unshared")
     result, again = run(*line), run(*line)

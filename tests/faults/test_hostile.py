@@ -162,7 +162,7 @@ def laughs(levels: int, width: int) -> str:
         ("seed: " + "1" * 5_000, "line 1 has a number of 5,000 characters"),
         ("seed: 0x" + "f" * 5_000, "line 1 has a number of 5,002 characters"),
         ("seed: 1" + ":1" * 400_000, "line 1 has a number of 800,001 characters"),
-        ("template-variables: {day: 2026-01-01}", "expected JSON values"),
+        ("template-variables: {day: 2026-01-01}", "expected JSON such as"),
         ("seed: 2024-99-99", "month must be in 1..12"),
         ("seed: 1\nseed: 2", "duplicate key 'seed' in the table that starts on line 1"),
         ("seed: 1\n? [a]\n: 2", "unhashable key"),

@@ -106,7 +106,7 @@ def test_a_tokenizer_that_the_manifest_does_not_name_is_asked_for(here: Path) ->
     manifest = read_manifest(here / "out")
     run_part = {key: value for key, value in manifest.run.items() if key != "given"}
     unnamed = write_manifest(here / "out", manifest.data, run_part)
-    with refused(ConfigError, "does not name the tokenizer's path; give it with --tokenizer"):
+    with refused(ConfigError, "does not name the tokenizer's path; give it with tokenizer"):
         recorded_tokenizer(unnamed)
     digest = manifest.data["inputs"]["tokenizer"]["sha256"]
     assert recorded_tokenizer(unnamed, "tok").sha256 == digest

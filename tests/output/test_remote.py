@@ -194,7 +194,7 @@ def test_an_unfinished_output_of_other_settings_is_discarded_with_overwrite_only
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work.dies_at(monkeypatch, "writing", 3)
-    work.refuses(r"max_length was 64, now 128.*add --overwrite to start", max_length=128)
+    work.refuses(r"max_length was 64, now 128.*add overwrite to start", max_length=128)
     work.check(work.build(max_length=128, overwrite=True))
 
 
@@ -358,7 +358,7 @@ def test_a_store_that_no_test_has_run_with_is_refused_at_the_start(
     work: Work, protocol: str
 ) -> None:
     url = f"{protocol}://bucket/packed"
-    words = rf"{url} is in a store that packprep was not tested with, .* add --unproven-store"
+    words = rf"{url} is in a store that packprep was not tested with, .* add unproven_store"
     work.refuses(words, output=url)
     assert work.left_here == []
 

@@ -54,8 +54,8 @@ def test_combinations_that_contradict_each_other_are_left_out_and_named() -> Non
     configs, refused = combinations({"stride": 4}, [16, 32], ["best_fit", "wrapped"], ["split"])
     planned = [(config.max_length, config.strategy) for config in configs]
     assert planned == [(16, "best_fit"), (32, "best_fit")]
-    assert "16 wrapped split: stride is for overflow split" in refused[0]
-    with pytest.raises(ConfigError, match="stride is for overflow split"):
+    assert "16 wrapped split: --strategy wrapped cannot be used with --stride" in refused[0]
+    with pytest.raises(ConfigError, match="strategy wrapped cannot be used with stride"):
         combinations({"stride": 4}, [16], ["wrapped"], ["split"])
 
 

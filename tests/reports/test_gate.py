@@ -190,7 +190,7 @@ def test_a_number_that_an_older_baseline_lacks_is_named_and_not_held() -> None:
     older = {name: value for name, value in BASELINE.items() if name != "bos_rate"}
     assert failed(changed(bos_rate=0.0), baseline=older) == {}
     assert not_in_baseline(REPORT, older) == ["bos_rate"]
-    with refused(ConfigError, "no bos_rate", "--update-baseline"):
+    with refused(ConfigError, "no bos_rate", "update_baseline"):
         check_figures(REPORT, older, ["bos_rate=0"])
 
 

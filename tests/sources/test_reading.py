@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packprep import build
-from packprep.config.checks import RESERVED
+from packprep.config.carried import RESERVED
 from packprep.loaders import PackedShards
 from packprep.sources.formats.row_plan import row_plan
 from packprep.sources.row_text import as_rows

@@ -85,7 +85,7 @@ def test_a_build_packs_the_documents_of_packed_rows(
     ("boundaries", "words"),
     [
         ("eof", "boundaries is 'eof'"),
-        ("eos", "the id of EOS is not known; give it, such as --boundaries eos:2"),
+        ("eos", "the id of EOS is not known; give it, such as boundaries eos:2"),
         ("bos:10", "boundaries bos:10 is outside of the vocabulary of 10"),
     ],
 )
@@ -94,5 +94,3 @@ def test_a_boundary_that_is_not_known_is_refused(
 ) -> None:
     with refused(ConfigError, words):
         build(config(**options(tmp_path, boundaries)))
-    with refused(ConfigError, "boundaries is for rows of token ids"):
-        config(boundaries="eos")

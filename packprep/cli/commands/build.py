@@ -207,15 +207,28 @@ def merged_options(
                 f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help"
             )
         config = Path(DEFAULT_FILE)
-    options = _with_order(from_yaml(config, ("shuffle", *_RUN))) if config is not None else {}
-    options |= _with_order({key: value for key, value in typed.items() if value not in (None, ())})
+    typed = {key: value for key, value in typed.items() if value not in (None, ())}
+    options = {}
+    if config is not None:
+        more = ("shuffle", *_RUN)
+        names = {spec.name for spec in dataclasses.fields(BuildConfig)}
+        _spell_as_keys({*names, *more} - typed.keys())
+        options = _with_order(from_yaml(config, more))
+    options |= _with_order(typed)
     run = {key: options.pop(key, False) for key in _RUN}
     for key, value in run.items():
         if not isinstance(value, bool):
-            raise ConfigError(f"{key} is {value!r}, expected true or false")
+            raise ConfigError(f"{_flag(key)} is {value!r}, expected true or false")
     if sources:
         options["sources"] = tuple(sources)
     return options, run
+
+
+def _spell_as_keys(options: set[str]) -> None:
+    """Have errors name options as keys of a YAML file rather than as flags, see `main`."""
+    context = click.get_current_context(silent=True)
+    if context is not None and isinstance(context.obj, set):
+        context.obj |= options
 
 
 def _with_order(options: dict[str, Any]) -> dict[str, Any]:
@@ -223,10 +236,10 @@ def _with_order(options: dict[str, Any]) -> dict[str, Any]:
     if "shuffle" not in options:
         return options
     if "order" in options:
-        raise ConfigError("order and shuffle set the same option; give only one of them")
+        raise ConfigError("--order and --shuffle set the same option; give only one of them")
     shuffle = options.pop("shuffle")
     if not isinstance(shuffle, bool):
-        raise ConfigError(f"shuffle is {shuffle!r}, expected true or false")
+        raise ConfigError(f"--shuffle is {shuffle!r}, expected true or false")
     return options | {"order": "shuffle" if shuffle else "input"}
 
 

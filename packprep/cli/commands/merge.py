@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.command("merge", short_help="Merge outputs, or rewrite one: shard size, names, tokens.")
 @output_argument("outputs", "IN...", several=True)
 @value_option("DIR", "-o", "--output", required=True, help="Directory to write.")
-@click.option("--shard-size", metavar="SIZE", help="Cut the shards again, of about SIZE bytes.")
+@value_option("SIZE", "--shard-size", help="Cut the shards again, of about SIZE bytes.")
 @click.option(
     "--names",
     type=click.Choice(["packprep", "hf"]),
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 def command(
     outputs: "tuple[Output, ...]",
     output: str,
-    shard_size: str | None,
     store: tuple[str, ...],
     as_json: bool,
     quiet: bool,
@@ -63,7 +62,6 @@ def command(
       packprep merge packed-index -o packed --materialize shards
     """
     from packprep.cli.printing import print_report
-    from packprep.config.values import parse_size
     from packprep.derive.merge import merge
     from packprep.output.staging import at_work
     from packprep.support.errors import ConfigError
@@ -74,7 +72,6 @@ def command(
             f"{output} is a URL, and only packprep build writes to a store; give a local "
             "directory, and copy it to the store"
         )
-    size = parse_size(shard_size, "shard_size") if shard_size is not None else None
     if by := ", ".join(at_work(Path(output)).values()):
         raise ConfigError(
             f"{output} is being built by tasks of an array ({by}); wait until they are done"
@@ -82,5 +79,5 @@ def command(
     with open_progress(quiet=quiet) as progress:
         several = len(outputs) > 1
         stores = [with_store(each, store, one_of_several=several) for each in outputs]
-        merge(stores, Path(output), shard_size=size, progress=progress, **options)
+        merge(stores, Path(output), progress=progress, **options)
     print_report(Path(output), as_json=as_json, quiet=quiet)

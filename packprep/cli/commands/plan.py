@@ -163,7 +163,8 @@ def command(
 def _integer(text: str) -> int:
     if (count := count_of(text)) is None:
         raise ConfigError(
-            f"max_length is {text!r}, expected whole numbers separated by commas, such as 2048,4Ki"
+            f"--max-length is {text!r}, expected whole numbers separated by commas, such as "
+            "2048,4Ki"
         )
     return count
 
@@ -178,7 +179,7 @@ def _names(key: str, typed: Sequence[str]) -> list[str]:
     ]
     for name in names:
         if name not in known:
-            raise ConfigError(f"{key} is {name!r}{nearest(name, [*known, 'all'])}")
+            raise ConfigError(f"--{key} is {name!r}{nearest(name, [*known, 'all'])}")
     return list(dict.fromkeys(names))
 
 

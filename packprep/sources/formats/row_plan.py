@@ -233,10 +233,10 @@ def _template(template: str) -> tuple[tuple[str, str | None], ...]:
     try:
         parts = tuple((literal, name) for literal, name, _, _ in string.Formatter().parse(template))
     except ValueError as error:
-        raise ConfigError(f"text_template {template!r} does not parse: {error}") from None
+        raise ConfigError(f"--text-template {template!r} does not parse: {error}") from None
     names = [name for _, name in parts if name is not None]
     if not names or "" in names:
         raise ConfigError(
-            f"text_template {template!r} names no column; write {{title}} for column title"
+            f"--text-template {template!r} names no column; write {{title}} for column title"
         )
     return parts

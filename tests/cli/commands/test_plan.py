@@ -72,7 +72,7 @@ def test_a_sample_prints_its_confidence_interval(here: Path) -> None:
 
 def test_an_impossible_plan_is_listed_beside_possible_ones(here: Path) -> None:
     result = plan("l.npy --max-length 64 --strategy best_fit,wrapped --stride 8")
-    left_out = "left out: 64 wrapped split: stride is for overflow split"
+    left_out = "left out: 64 wrapped split: --strategy wrapped cannot be used with --stride"
     assert (result.code, left_out in result.out) == (0, True)
     result = plan("l.npy --max-length 64,128 --overflow error,drop")
     assert "a document has" in result.out.splitlines()[2]
@@ -81,10 +81,13 @@ def test_an_impossible_plan_is_listed_beside_possible_ones(here: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("l.npy --max-length many", "max_length is 'many', expected whole numbers separated by"),
-        ("l.npy --max-length 64,1", "max_length is 1, expected at least 2"),
-        ("l.npy --strategy bestfit", "strategy is 'bestfit'; did you mean 'best_fit'?"),
-        ("l.npy --overflow split,cut", "overflow is 'cut', expected one of split, truncate, drop"),
+        ("l.npy --max-length many", "--max-length is 'many', expected whole numbers separated by"),
+        ("l.npy --max-length 64,1", "--max-length is 1, expected at least 2"),
+        ("l.npy --strategy bestfit", "--strategy is 'bestfit'; did you mean 'best_fit'?"),
+        (
+            "l.npy --overflow split,cut",
+            "--overflow is 'cut', expected one of split, truncate, drop",
+        ),
         ("l.npy --sample 2", "sample is 2, expected a share of more than 0 and at most 1"),
         (
             "l.npy --overflow error --max-length 8",
