@@ -201,7 +201,7 @@ def build_share(
     progress = progress or Silent()
     if (array_share := RUNNERS[config.executor].share) is None:
         raise ConfigError(
-            f"executor {config.executor} has no tasks; call packprep.build, or use executor array"
+            f"--executor {config.executor} has no tasks; use packprep.build, or --executor array"
         )
     index, total, setting = array_share(config.command, os.environ)
     output = open_output(config)

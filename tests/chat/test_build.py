@@ -299,8 +299,6 @@ TWO_ASKED = [{"q": [{"role": "user", "content": text} for text in "ab"], "a": "c
     [
         ({"template_variables": "[1]"}, "template_variables is '[1]', expected JSON"),
         ({"messages_column": "chat"}, "there is no column 'chat'; there are messages"),
-        ({"train_fields": ""}, "train_fields has '', expected some of content, reasoning, "),
-        ({"turns": "each", "max_turns": 0}, "max_turns is 0, expected at least 1"),
         ({"bare": PROMPT_ROWS, "turns": "each"} | PROMPTED, "turns each needs a chat template"),
         ({"bare": CHAT_ROWS, "messages_column": "auto"}, NO_TEMPLATE),
         ({"bare": PROMPT_ROWS, "template_variables": "{}"} | PROMPTED, NO_TEMPLATE),

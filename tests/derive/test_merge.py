@@ -158,8 +158,8 @@ def test_an_output_that_does_not_name_its_sources_can_be_cut_again(tmp_path: Pat
         ({"columns": ("document_ids",)}, "columns: "),
         ("epochs", "epochs: 1 and 2"),
         ("trees", "tokenizer: not the same"),
-        ("hf_names", "names: packprep and hf; add --names hf or --names packprep"),
-        ("index", "materialize: index and shards; add --materialize shards"),
+        ("hf_names", "names: packprep and hf; add names hf or names packprep"),
+        ("index", "materialize: index and shards; add materialize shards"),
     ],
 )
 def test_outputs_that_do_not_fit_together_are_refused(

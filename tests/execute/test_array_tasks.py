@@ -9,13 +9,14 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.config.executors import EXECUTORS
 from packprep.execute.array_tasks import array_share, member_path
-from packprep.execute.pipeline import build_share
+from packprep.execute.pipeline import RUNNERS, build_share
 from packprep.output.staging import CLAIMS, PLACES, at_work, staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError, StoppedError
@@ -242,3 +243,12 @@ def test_the_command_prints_what_a_task_did(corpus: dict[str, Any]) -> None:
         "windows": 4,
         "windows written": 1,
     }
+
+
+def test_an_executor_is_in_both_tables_and_has_shares_if_it_has_many_commands() -> None:
+    assert [*EXECUTORS] == [*RUNNERS] == [*get_args(get_type_hints(BuildConfig)["executor"])]
+    for name, executor in EXECUTORS.items():
+        assert (RUNNERS[name].share is not None) == executor.many_commands
+        assert executor.many_processes >= executor.many_commands
+    with refused(ConfigError, "executor local has no tasks; use packprep.build"):
+        build_share(BuildConfig(sources=("a.jsonl",), output="out"))

@@ -171,7 +171,7 @@ def test_sides_of_pairs_of_a_group_are_in_one_pack_or_a_sentence(tmp_path: Path)
     prompt = list(range(20))
     output = build_ids(tmp_path, [pairs(prompt, prompt)[:5]], **options)
     assert read_report(output)["tokens"]["shared"] == 9 * 20 + 5  # the sides share one more
-    pattern = "the sides of the pair in row 5 share too little .* leave out --group-prefix"
+    pattern = "the sides of the pair in row 5 share too little .* leave out group_prefix"
     rows = pairs(prompt, [5] * 24)
     with pytest.raises(ConfigError, match=pattern):
         build_ids(tmp_path, [rows], **options, overwrite=True)

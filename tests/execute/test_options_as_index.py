@@ -17,11 +17,9 @@ from packprep.config.stages import Cutting, Ordering, Packing, options_in
 from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
-from packprep.support.errors import ConfigError
 from tests.chat.test_build import thoughtful
 from tests.chat.test_turn_builds import SMALL
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
-from tests.helpers.errors import refused
 from tests.helpers.trees import answer_rows
 
 FIELDS = {field.name: field for field in fields(Options)}
@@ -257,10 +255,3 @@ def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(fol
             missing.append(field.name)
     assert missing == ["executor local", "executor ray"]  # all other cases; needs Ray
     assert {*CASES} <= {*FIELDS}
-
-
-def test_phases_as_an_index_are_refused(folder: Path) -> None:
-    phases = ({"tokens": 150, "max_length": 32},)
-    options = options_of(Case("text", {}), folder, folder / "none", phases=phases)
-    with refused(ConfigError, "materialize index holds one length of packs"):
-        BuildConfig(**options, materialize="index")

@@ -175,7 +175,6 @@ def test_no_shard_is_ever_on_this_machine_and_the_same_command_again_does_nothin
     assert Store(work.url).list() == before
     work.refuses(r"was built with other settings .max_length was 64, now 128.", max_length=128)
     work.refuses("an output in a store cannot be replaced", max_length=128, overwrite=True)
-    work.refuses("append cannot change an output in a store", append=True)
     work.check(first)
 
 
@@ -185,7 +184,6 @@ def test_an_output_is_a_folder_that_holds_nothing_else(work: Work, bucket: str) 
     work.refuses("packed contains thesis.txt and is not an output of packprep; choose another")
     secret = "s3://key:secret@bucket/packed"
     work.refuses(r"s3://\*\*\*@bucket/packed holds credentials; put them into", output=secret)
-    work.refuses("work_dir is for an output in a store", output="packed")
     assert list(Store(bucket).list()) == ["data/packed/thesis.txt"]
 
 

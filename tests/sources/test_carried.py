@@ -165,7 +165,6 @@ def test_bos_and_eos_that_are_asked_for_keep_labels_and_columns_in_step(tmp_path
     [
         ({"vocab_size": None}, ConfigError, "give vocab_size or tokenizer"),
         ({"bos": "<s>"}, ConfigError, "bos and eos name tokens of a tokenizer"),
-        ({"carry": "x:int9"}, ConfigError, "carry 'x' has the type 'int9'; did you mean 'int"),
         ({"carry": "word"}, InputError, "has string in 'word' in its first rows"),
         ({"carry": "nothing"}, InputError, "has no column 'nothing'; it has ids, word"),
         (L, InputError, "has no column 'l'; it has ids, word"),
