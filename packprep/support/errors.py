@@ -48,7 +48,7 @@ class ConfigError(PackprepError):
     """
 
     def __str__(self) -> str:
-        return self.as_typed(lambda option: True)
+        return self.as_typed(lambda option: option != "to")  # Python's export has a format
 
     def as_typed(self, is_key: Callable[[str], bool]) -> str:
         """The sentence with options spelled as typed.

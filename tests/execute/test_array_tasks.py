@@ -208,9 +208,9 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "3"}
         (KUBERNETES, {"num_tasks": 4}, (3, 4)),
         (AWS, {}, (3, 4)),
         (SLURM, {"num_tasks": 2, "task_index": "1"}, (1, 2)),
-        ({}, {}, "needs --task-index: give"),
-        (KUBERNETES, {}, "needs --num-tasks: give"),
-        ({}, {"task_index": "5", "num_tasks": 5}, "from --task-index, is 5, expected 0 to 4"),
+        ({}, {}, "needs task_index: give"),
+        (KUBERNETES, {}, "needs num_tasks: give"),
+        ({}, {"task_index": "5", "num_tasks": 5}, "from task_index, is 5, expected 0 to 4"),
         (KUBERNETES, {"num_tasks": 3}, "from JOB_COMPLETION_INDEX, is 3, expected 0 to 2"),
     ],
 )

@@ -253,7 +253,7 @@ def test_other_files_are_never_touched(tmp_path: Path) -> None:
     source = GOLDEN / "v1-example"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("words")
-    with pytest.raises(ConfigError, match="mine exists and is not an export; choose another -o"):
+    with pytest.raises(ConfigError, match="mine exists and is not an export; choose another"):
         export(source, str(tmp_path / "mine"), "npy")
     (tmp_path / "mine").rename(tmp_path / "out.incomplete")
     with pytest.raises(ConfigError, match=r"out\.incomplete, in which the export is made, has"):
@@ -323,7 +323,7 @@ def test_an_export_to_a_store_appears_with_export_json(
             export(source, store.url, "npy")
     assert sent == ["train.csv.gz", "train.npy", "train.offsets.npy"]
     assert store.find(EXPORT) is None
-    with pytest.raises(ConfigError, match="is an export with another format; choose another -o"):
+    with pytest.raises(ConfigError, match="is an export with another format; choose another"):
         export(source, store.url, "megatron")
     export(source, store.url, "npy")
     names = store.list()

@@ -86,7 +86,7 @@ def test_a_store_is_whole_one_of_several_and_for_all_documents(
     refusals: list[tuple[str, float, dict[str, Any]]] = [
         ("not a complete token store", 1.0, {"sources": store}),
         ("has the tokens of 2 inputs; name one of", 1.0, {"sources": store}),
-        ("omit --sample or --keep-tokens", 0.5, {"keep_tokens": store, "bos": "</s>"}),
+        ("omit sample or keep_tokens", 0.5, {"keep_tokens": store, "bos": "</s>"}),
     ]
     for (words, share, more), bos in zip(refusals, ("none", "auto", None), strict=True):
         if bos is not None:
