@@ -41,15 +41,26 @@ SWEPT = (
     (0x1CC00, 0x33480),
     (0xE0000, 0xE0200),
 )
-# Ideographs, Yi, Hangul, private use, hieroglyphs, Tangut.
+# Ideographs, Yi, Hangul, private use, hieroglyphs, Tangut: what every engine's tables know (Unicode
+# 13). Code points between them, assigned later or not at all, are tried in every place.
 _UNIFORM = (
     (0x3400, 0x4DC0),
-    (0x4E00, 0xA48D),
+    (0x4E00, 0x9FFD),
+    (0xA000, 0xA015),
+    (0xA016, 0xA48D),
     (0xAC00, 0xD7A4),
     (0xE000, 0xF900),
-    (0x13460, 0x14680),
-    (0x17000, 0x18D80),
-    (0x20000, 0x33480),
+    (0x14400, 0x14647),
+    (0x17000, 0x187F8),
+    (0x18800, 0x18CD6),
+    (0x18D00, 0x18D09),
+    (0x20000, 0x2A6DE),
+    (0x2A700, 0x2B735),
+    (0x2B740, 0x2B81E),
+    (0x2B820, 0x2CEA2),
+    (0x2CEB0, 0x2EBE1),
+    (0x2F800, 0x2FA1E),
+    (0x30000, 0x3134B),
 )
 _UNIFORM_STEP = 17  # of those that are tried in every place
 # A code point is X. Each text has many of these one after the other, so the neighbours are on

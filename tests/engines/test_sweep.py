@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import pyarrow as pa
@@ -82,6 +83,11 @@ def test_an_engine_that_differs_on_many_characters_has_no_guard(
     cyrillic = {chr(point): "b" for point in range(0x430, 0x450)}
     engine = Substituting(tokenizer, cyrillic)
     assert sweep.find_guard(engine, HfEngine(tokenizer), ALPHABETS) is None
+
+
+def test_code_points_that_are_sampled_are_letters_in_every_table() -> None:
+    sampled = sweep._points(sweep._UNIFORM)
+    assert {unicodedata.category(chr(point)) for point in sampled} == {"Lo", "Co"}
 
 
 def test_swept_and_unswept_code_points_are_all_beyond_ascii() -> None:
