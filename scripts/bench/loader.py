@@ -79,7 +79,11 @@ def write_shards(
         files.append({"path": name, "bytes": path.stat().st_size, "sha256": file_digest(path)})
     ledger = dict.fromkeys(("overlap", "continuation_bos", "filler", "truncated"), 0)
     stored = packs * max_length
-    inputs = {"options": {"max_length": max_length}, "sources": [], "tokenizer": {"sha256": "0" * 64}}
+    inputs = {
+        "options": {"max_length": max_length},
+        "sources": [],
+        "tokenizer": {"sha256": "0" * 64},
+    }
     data = {
         "format_version": 1,
         "inputs": inputs,
