@@ -94,4 +94,6 @@ def test_packs_of_every_kind_of_tokenizer_decode_to_its_ids_document_by_document
     elif overflow == "drop":
         expected = {document: ids for document, ids in expected.items() if len(ids) <= 256}
     expected = {document: ids for document, ids in expected.items() if ids}
-    assert flat_documents(out, stride) == expected
+    found = flat_documents(out, stride)
+    assert found.keys() == expected.keys()
+    assert [n for n, ids in expected.items() if found[n] != ids] == []  # all ids: a diff of minutes
