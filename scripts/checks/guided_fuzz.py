@@ -26,12 +26,18 @@ NAMES = (
     *("options", "manifest", "report", "receipt", "shard", "export", "saved"),
 )
 _LARGEST = 1 << 14  # bytes of an input
-# numba cannot compile functions that count their lines.
-_COUNTED = [
-    *(f"packprep.{room}" for room in ("sources", "schemas", "inspect", "config", "chat", "tokens")),
-    *("packprep.reports", "packprep.loaders", "jinja2"),
-]
-_COMPILED = [f"packprep.loaders.{name}" for name in ("attention", "indexed", "adapters")]
+
+
+def _compiled() -> list[str]:
+    """Modules with functions that numba compiles, which it cannot if they count their branches."""
+    files = [
+        path for room in ("packprep", "loaders", "schemas") for path in ROOT.glob(f"{room}/**/*.py")
+    ]
+    plans = ROOT / "schemas" / "plans"
+    compiled = [path for path in files if plans in path.parents or "numba" in path.read_text()]
+    compiled += [path for path in files if "@kernel" in path.read_text()]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in compiled]
+    return [name if name.startswith("packprep") else f"packprep.{name}" for name in names]
 
 
 @click.command()
@@ -88,7 +94,7 @@ def _fuzz(name: str, seconds: float) -> None:
     findings, corpus = BUILD / "findings" / name, BUILD / "corpus" / name
     count = findings.with_suffix(".count")
     count.write_text("0")
-    with atheris.instrument_imports(include=_COUNTED, exclude=_COMPILED):
+    with atheris.instrument_imports(include=["packprep", "jinja2"], exclude=_compiled()):
         from tests.faults.fuzz import try_target
         from tests.faults.guided.inputs import INPUTS
         from tests.faults.guided.outputs import OUTPUTS
