@@ -10,9 +10,11 @@ import pyarrow as pa
 from packprep.exports.unshared import Unshared, plain_columns
 from packprep.schemas.batch_view import BatchView, batch_view
 from packprep.schemas.columns import NO_LOSS, Column
+from packprep.schemas.findings import StopAtFirst
 from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.schemas.names import column_view, stored_schema
 from packprep.schemas.storage.reader import Reader
+from packprep.schemas.validate import check_ids
 from packprep.support.arrays import Bools, Int32, Int64, UInt16
 
 
@@ -110,12 +112,14 @@ class PackBatch:
 def read_packs(reader: Reader, entry: FileEntry) -> Iterator[PackBatch]:
     """The packs of one shard, in order; of trees, their rows in packs of their own.
 
-    FormatError if a pack breaks the format, or if the shard has changed.
+    FormatError if the boundaries of a pack or its ids are wrong, or anything of a tree, or if the
+    shard has changed. What else the format promises was checked when it was written.
     """
     manifest = reader.manifest
     plain = Unshared(manifest, entry) if manifest.has_trees else None
-    for batch in reader.read(entry):
+    for batch in reader.read(entry, check="columns" if plain is None else None):
         rows, view = batch.rows, batch.view
+        check_ids(view, manifest.vocab_size, StopAtFirst())
         if plain is not None:
             rows = plain.packs(view)
             view = _view(rows, plain_columns(manifest.columns), batch.where)

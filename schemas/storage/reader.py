@@ -169,9 +169,9 @@ class Reader:
 
         columns: those that are needed, at level "columns"; of an index, no others with a value per
         token are gathered.
-        check: a lower level than that of the reader. With "digests", the end raises FormatError if
-        the shard has changed: so sign nothing before it. An error that the change has caused is
-        replaced.
+        check: a lower level than that of the reader, for the packs. If the reader compares digests,
+        the end raises FormatError if the shard has changed: so sign nothing before it. An error
+        that the change has caused is replaced.
         """
         check = check or self._check
         columns = columns if check == "columns" else None
@@ -181,7 +181,7 @@ class Reader:
             if self._check == "digests":
                 self.file(entry)
             raise
-        if check == "digests":
+        if self._check == "digests":
             self.file(entry)
 
     def _read(
