@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from packprep.schemas.columns import FILLER
+from packprep.schemas.trees import path_tokens, row_labels
 
 from .buffers import Block, import_torch
-from .trees import refuse_trees, unshared_fields
+from .trees import refuse_trees
 
 # torch.Tensor. torch is imported only where tensors are made.
 Tensor = Any
@@ -142,7 +143,7 @@ class PackedBatch:
             return self
         if self.label_kind != "hf":
             raise ValueError("the batch has shifted labels; ask PackedLoader for labels='hf'")
-        return PackedBatch(**unshared_fields(self.numpy()))
+        return _unshared(self.numpy())
 
     def torch(self) -> "PackedBatch":
         """The same memory as torch tensors; columns that are not numbers stay arrays."""
@@ -183,25 +184,61 @@ class PackedBatch:
             is_objects = isinstance(array, np.ndarray) and array.dtype.kind not in _NUMBERS
             return array if is_objects else convert(array)
 
-        changed: dict[str, Any] = {
-            "extra": {name: function(array) for name, array in self.extra.items()},
-            "rows": {name: function(array) for name, array in self.rows.items()},
-        }
+        converted = replace(
+            self,
+            extra={name: function(array) for name, array in self.extra.items()},
+            rows={name: function(array) for name, array in self.rows.items()},
+        )
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name not in _NO_ARRAYS and value is not None:
-                changed[each.name] = function(value)
-        return replace(self, **changed)
+                setattr(converted, each.name, function(value))
+        return converted
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {
             each.name: getattr(self, each.name) for each in fields(self) if each.name != "_block"
         }
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
         self._block = None
+
+
+def _unshared(batch: PackedBatch) -> PackedBatch:
+    """A batch of documents with the same rows, and without padding.
+
+    batch: with numpy arrays.
+    """
+    parents = batch.segment_parents.astype(np.int64)
+    boundaries = batch.cu_seqlens.astype(np.int64)
+    table = batch.rows
+    tokens, rows = path_tokens(parents, boundaries, table["row_segments"].astype(np.int64))
+    labels = batch.labels
+    if labels is not None:
+        labels = row_labels(labels, tokens, rows, table["row_label_starts"])
+    lengths = np.diff(rows)
+    extra = {"turn_ids": table.get("row_turns"), "pair_sides": table.get("row_sides")}
+    if "row_sides" in table:
+        extra["pair_ids"] = table["row_ids"]
+    extra |= {name: values for name, values in table.items() if not name.startswith("row_")}
+    total = len(batch.tokens)
+    extra |= {
+        name: values[tokens]
+        for name, values in batch.extra.items()
+        if len(values) == total and batch.kinds.get(name) != "segment"
+    }
+    return PackedBatch(
+        tokens=batch.tokens[tokens],
+        position_ids=np.arange(len(tokens)) - np.repeat(rows[:-1], lengths),
+        cu_seqlens=rows.astype(np.int32),
+        max_seqlen=int(lengths.max(initial=0)),
+        labels=labels,
+        document_ids=table["row_ids"],
+        extra={name: values for name, values in extra.items() if values is not None},
+        kinds={name: batch.kinds.get(name, "segment") for name in extra},
+    )
 
 
 def _described(value: Any) -> str:

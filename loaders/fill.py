@@ -5,7 +5,7 @@ which are checked, so a stored column of positions is never read.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,15 +177,14 @@ class BatchMaker:
                 turns = self._column(locations, "turn_ids", segments, FILLER)
                 units = (units << 31) + turns
             weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, units)
-        extra: dict[str, Any] = {}
+        extra: dict[str, NDArray[Any]] = {}
         for name, kind in self._columns.items():
             extra[name] = self._column(
                 locations, name, segments if kind == "segment" else total, _FILLED.get(name, 0)
             )
-        trees: dict[str, Any] = {}
+        trees: _TreeFields = {}
         if self._trees:
-            trees = self._tree_fields(locations, boundaries, positions, labels)
-            weights = trees.pop("loss_weights")
+            trees, weights = self._tree_fields(locations, boundaries, positions, labels)
         if (limit := self._shape.max_segments) is not None:
             if segments > limit:
                 raise ValueError(
@@ -226,8 +225,8 @@ class BatchMaker:
         boundaries: NDArray[np.int64],
         positions: NDArray[np.int64],
         labels: NDArray[np.int64] | None,
-    ) -> dict[str, Any]:
-        """Fields of PackedBatch that only trees have; adds the tokens above to the positions."""
+    ) -> tuple["_TreeFields", NDArray[np.float32] | None]:
+        """Fields that only trees have, and loss_weights; adds the tokens above to the positions."""
         packs = [pack for pack in locations if pack is not None]
         segments = [
             1 if pack is None else len(pack[0].get("cu_seqlens", pack[1])) - 1 for pack in locations
@@ -258,13 +257,13 @@ class BatchMaker:
             if "row_turns" in rows:
                 units = (units << 31) + rows["row_turns"]
             weights = row_weights(self._weights, tokens, of_rows, bounds, units, total)
-        return {
+        fields: _TreeFields = {
             "segment_parents": parents,
             "previous": previous_tokens(parents, boundaries),
             "label_weights": self._column(locations, "label_weights", total, 0).astype(np.int64),
             "rows": rows,
-            "loss_weights": weights,
         }
+        return fields, weights
 
     def _column(
         self, locations: list[Location | None], name: str, length: int, fill: int
@@ -279,6 +278,15 @@ class BatchMaker:
             ]
         )
         return values if len(values) == length else _extended(values, length, fill)
+
+
+class _TreeFields(TypedDict, total=False):
+    """Fields of PackedBatch that only trees have."""
+
+    segment_parents: NDArray[np.int64]
+    previous: NDArray[np.int64]
+    label_weights: NDArray[np.int64]
+    rows: dict[str, NDArray[Any]]
 
 
 class ChosenSides:

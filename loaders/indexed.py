@@ -8,7 +8,7 @@ numba, numpy copies them, a segment at a time.
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +91,7 @@ class Gathered(IndexPacks):
             self._recent, self._segments = OrderedDict(), 0
         self.store.release()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NoReturn:
         raise TypeError("PackedShards is pickled as its path")
 
 

@@ -328,7 +328,7 @@ class PackedLoader:
         self._phase = self._phase_after(self._start)
         self._by_number = False
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_order": None, "_maker": None, "_cut": None}
 
     @property

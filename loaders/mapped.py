@@ -33,6 +33,9 @@ _POSITIONS = "position_ids"
 _MASKS = ("completion_mask", "assistant_masks", "loss_mask", "prompt_mask")
 
 
+StoredKind = Literal["token", "segment", "boundary", "row", "lengths"]
+
+
 class Field(NamedTuple):
     """A column of a pack, and the column of the file that stores it.
 
@@ -43,7 +46,7 @@ class Field(NamedTuple):
 
     name: str
     stored: str
-    kind: Literal["token", "segment", "boundary", "row", "lengths"]
+    kind: StoredKind
     dtype: str
 
 
@@ -76,7 +79,9 @@ def plain_fields(schema: pa.Schema, where: str) -> tuple[Field, ...]:
     if duplicates := [name for name, count in counts.items() if count > 1]:
         raise FormatError(f"{where} has duplicate column {duplicates[0]}; expected unique names")
     names = set(schema.names)
-    kinds: dict[str, Any] = {name: (name, column.kind) for name, column in STANDARD_COLUMNS.items()}
+    kinds: dict[str, tuple[str, StoredKind]] = {
+        name: (name, column.kind) for name, column in STANDARD_COLUMNS.items()
+    }
     if {*HF_NAMES.values()} <= names and not {*HF_NAMES} <= names:
         kinds |= {"tokens": ("input_ids", "token"), "cu_seqlens": ("seq_lengths", "lengths")}
     fields = []

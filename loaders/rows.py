@@ -5,6 +5,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packprep.schemas.boundaries import BoundaryKind, boundaries_of, check_boundaries
 from packprep.schemas.columns import NO_LOSS
@@ -13,7 +14,7 @@ from packprep.schemas.errors import FormatError
 from .batch import PackedBatch
 from .trees import refuse_trees
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, object]]
 
 
 def batch_from_rows(
@@ -57,12 +58,12 @@ def batch_from_rows(
 
 
 def _bounded(
-    row: Mapping[str, Any],
+    row: Mapping[str, object],
     kind: BoundaryKind,
     token: int | None,
     pad_token: int | None,
     where: str,
-) -> Mapping[str, Any]:
+) -> Mapping[str, object]:
     """The row with cu_seqlens from its ids, and with labels and segment_lengths without padding."""
     tokens = row_tokens(row)
     positions = None
@@ -97,7 +98,7 @@ def _bounded(
 
 
 def _real_tokens(
-    row: Mapping[str, Any], tokens: Any, end: int | None, pad_token: int | None, where: str
+    row: Mapping[str, object], tokens: Any, end: int | None, pad_token: int | None, where: str
 ) -> int:
     """Tokens before the padding at the end of the row.
 
@@ -161,7 +162,7 @@ def _joined_rows(rows: Rows) -> PackedBatch:
     )
 
 
-def row_tokens(row: Mapping[str, Any]) -> Any:
+def row_tokens(row: Mapping[str, object]) -> NDArray[np.int64]:
     """Token ids of a row in either spelling, int64 [tokens]."""
     if "store_rows" in row and "lengths" in row:
         raise FormatError(
@@ -177,7 +178,7 @@ def row_tokens(row: Mapping[str, Any]) -> Any:
     return np.asarray(row["tokens"] if "tokens" in row else row["input_ids"], np.int64)
 
 
-def row_boundaries(row: Mapping[str, Any]) -> Any:
+def row_boundaries(row: Mapping[str, object]) -> NDArray[np.int32]:
     """Boundaries of a row in either spelling, int32 [segments + 1]."""
     if "cu_seqlens" in row:
         return np.asarray(row["cu_seqlens"], np.int32)

@@ -41,6 +41,7 @@ from .pack import Pack
 
 if TYPE_CHECKING:
     from packprep.schemas.index.token_store import Stores
+    from packprep.schemas.report import Report
 
     from .indexed import Gathered
 
@@ -423,13 +424,13 @@ class PackedShards:
         return tuple(shard.file for shard in self._shards)
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> "Report":
         """report.json of the build, checked against the manifest; FormatError if it is missing."""
         for entry in self.manifest.all_files:
             if entry.path == "report.json":
                 file = check_file(self._remote or Path(self.path), entry, "sha256")
                 try:
-                    report: dict[str, Any] = parse_json(file.read_bytes())
+                    report: Report = parse_json(file.read_bytes())
                 except ValueError as error:
                     raise FormatError(f"{file} is not JSON: {error}; build again") from None
                 return report

@@ -5,14 +5,10 @@ the segment at which it ends. Segments are in depth-first order, so the tokens t
 one run: from the token itself to the end of the last segment below its own.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS
-from packprep.schemas.trees import path_tokens, row_labels
 
 _Int64 = NDArray[np.int64]
 
@@ -66,38 +62,3 @@ def row_weights(
         each = 1 / np.maximum(sums, 1)
     weights = np.repeat(each, np.diff(rows)) * trained
     return np.bincount(tokens, weights, total).astype(np.float32)
-
-
-def unshared_fields(batch: Any) -> dict[str, Any]:
-    """Fields of a batch of documents with the same rows, and without padding.
-
-    batch: with numpy arrays.
-    """
-    parents = batch.segment_parents.astype(np.int64)
-    boundaries = batch.cu_seqlens.astype(np.int64)
-    table: Mapping[str, Any] = batch.rows
-    tokens, rows = path_tokens(parents, boundaries, table["row_segments"].astype(np.int64))
-    labels = batch.labels
-    if labels is not None:
-        labels = row_labels(labels, tokens, rows, table["row_label_starts"])
-    lengths = np.diff(rows)
-    extra = {"turn_ids": table.get("row_turns"), "pair_sides": table.get("row_sides")}
-    if "row_sides" in table:
-        extra["pair_ids"] = table["row_ids"]
-    extra |= {name: values for name, values in table.items() if not name.startswith("row_")}
-    total = len(batch.tokens)
-    extra |= {
-        name: values[tokens]
-        for name, values in batch.extra.items()
-        if len(values) == total and batch.kinds.get(name) != "segment"
-    }
-    return {
-        "tokens": batch.tokens[tokens],
-        "position_ids": np.arange(len(tokens)) - np.repeat(rows[:-1], lengths),
-        "cu_seqlens": rows.astype(np.int32),
-        "max_seqlen": int(lengths.max(initial=0)),
-        "labels": labels,
-        "document_ids": table["row_ids"],
-        "extra": {name: values for name, values in extra.items() if values is not None},
-        "kinds": {name: batch.kinds.get(name, "segment") for name in extra},
-    }

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from packprep.schemas.columns import FILLER, NO_LOSS
 
-from ..batch import PackedBatch
+from ..batch import PackedBatch, Tensor
 
 
 class CallDocuments(NamedTuple):
@@ -34,15 +34,15 @@ def documents_of_batch(batch: PackedBatch) -> CallDocuments:
     return _checked(CallDocuments(batch.tokens, len(batch), bounds, real))
 
 
-def is_padded(call: Mapping[str, Any], batch: PackedBatch) -> bool:
+def is_padded(call: Mapping[str, object], batch: PackedBatch) -> bool:
     """Return True if an adapter made rows of the batch; their documents are those of the rows."""
-    tokens = call.get("input_ids")
-    return tokens is not None and tokens.numel() != len(batch)
+    tokens: Tensor = call.get("input_ids")
+    return tokens is not None and bool(tokens.numel() != len(batch))
 
 
-def documents_of_call(call: Mapping[str, Any]) -> CallDocuments:
+def documents_of_call(call: Mapping[str, object]) -> CallDocuments:
     """The documents of a call: one begins wherever any of its boundary fields says so."""
-    tokens = call["input_ids"]
+    tokens: Tensor = call["input_ids"]
     rows, width = tokens.shape
     begins = tokens.new_zeros(rows * width).bool()
     begins[::width] = True
@@ -51,7 +51,7 @@ def documents_of_call(call: Mapping[str, Any]) -> CallDocuments:
     marks = [(values, 0) for values in (call.get("seq_idx"), *told_apart) if values is not None]
     if (positions := call.get("position_ids")) is not None:
         marks.append((positions, 1))
-    ends = call.get("cu_seq_lens_q")
+    ends: Tensor = call.get("cu_seq_lens_q")
     if not marks and ends is None:
         raise ValueError(
             f"the batch has {', '.join(call)}; expected position_ids, cu_seq_lens_q, seq_idx or "
@@ -68,7 +68,8 @@ def documents_of_call(call: Mapping[str, Any]) -> CallDocuments:
     for values in numbers:
         real = (values.reshape(-1) != 0).tolist()
         compared = [each and real[start] for each, start in zip(compared, bounds, strict=False)]
-    if (labels := call.get("labels")) is not None and labels.shape == tokens.shape:
+    labels: Tensor = call.get("labels")
+    if labels is not None and labels.shape == tokens.shape:
         with_label = (labels.reshape(-1) != NO_LOSS).tolist()
         compared = [
             each and any(with_label[start:end])
@@ -77,7 +78,7 @@ def documents_of_call(call: Mapping[str, Any]) -> CallDocuments:
     return _checked(CallDocuments(tokens.reshape(-1), width, bounds, compared))
 
 
-def _segment_numbers(call: Mapping[str, Any]) -> Iterator[Any]:
+def _segment_numbers(call: Mapping[str, object]) -> Iterator[Any]:
     """Numbers of segments in a call, [B, T], 0 for padding: segment_ids, and those of its mask."""
     import torch
 

@@ -47,7 +47,7 @@ def sequence_fields(batch: PackedBatch) -> dict[str, Any]:
     return fields | loss_divisor(labels) | {"labels": labels[None]}
 
 
-def loss_divisor(labels: Tensor) -> dict[str, Any]:
+def loss_divisor(labels: Tensor) -> dict[str, Tensor | int]:
     """num_items_in_batch for labels in which nothing is trained, such as those of filler packs.
 
     The loss of transformers is then 0, and not NaN, the mean of no values. labels: int64, any

@@ -19,8 +19,10 @@ are read only in a call that has a mask or a cache, or several rows in flash-att
 """
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
+from ..batch import Tensor
 from .guard_trainer import TrainerCheck, made_by
 
 _FLASH = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
@@ -113,7 +115,7 @@ class _Guard:
         self._names = [*inspect.signature(decoder.forward).parameters]
         self._trainer = TrainerCheck()
 
-    def __call__(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         import torch
 
         if not torch.is_grad_enabled():
@@ -128,7 +130,7 @@ class _Guard:
             raise ValueError(f"a training call of {type(decoder).__name__}{source} {fault}")
 
 
-def _fault(decoder: Any, call: dict[str, Any], allow_unpacked: bool) -> str | None:
+def _fault(decoder: Any, call: Mapping[str, object], allow_unpacked: bool) -> str | None:
     """The rest of the sentence that says how this call joins documents; None if it does not."""
     import torch
 
@@ -140,8 +142,9 @@ def _fault(decoder: Any, call: dict[str, Any], allow_unpacked: bool) -> str | No
         return None if allow_unpacked else _UNPACKED
     config = decoder.config.get_text_config()
     attention = str(config._attn_implementation)
-    tokens = call.get("input_ids")
-    rows = len(call["inputs_embeds"] if tokens is None else tokens)
+    tokens: Tensor = call.get("input_ids")
+    tokens = call["inputs_embeds"] if tokens is None else tokens
+    rows = len(tokens)
     fault: str | None
     if "flash" in attention:
         if mask is not None and not bool(mask.all()):
@@ -161,7 +164,7 @@ def _fault(decoder: Any, call: dict[str, Any], allow_unpacked: bool) -> str | No
     return fault
 
 
-def _fault_of_flash(call: dict[str, Any], attention: str, rows: int) -> str | None:
+def _fault_of_flash(call: Mapping[str, object], attention: str, rows: int) -> str | None:
     """The fault that a call without mask has if it holds several documents."""
     missing = [name for name in _FLASH if call.get(name) is None]
     if not missing:
@@ -171,7 +174,7 @@ def _fault_of_flash(call: dict[str, Any], attention: str, rows: int) -> str | No
     return _ROWS.format(rows=rows, attention=attention) if rows > 1 else None
 
 
-def _has_cache(decoder: Any, config: Any, call: dict[str, Any]) -> bool:
+def _has_cache(decoder: Any, config: Any, call: Mapping[str, object]) -> bool:
     """True if the decoder makes its mask with a cache; gradient checkpointing makes none."""
     if call.get("past_key_values") is not None:
         return True

@@ -7,7 +7,7 @@ does not know its trainer, so it is looked for on the stack, in the first step.
 
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class TrainerCheck:
     def __init__(self) -> None:
         self._checked: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, None]:
         return {"_checked": None}
 
     def check(self, allow_unpacked: bool) -> None:
@@ -107,7 +107,7 @@ def _first_pack(dataset: Any) -> tuple[int, int] | None:
     return None
 
 
-def _documents_in(row: Mapping[str, Any]) -> int:
+def _documents_in(row: Mapping[str, Sequence[int]]) -> int:
     """Number of documents of a row, by the first column that says it."""
     if "seq_lengths" in row:
         return len(row["seq_lengths"])

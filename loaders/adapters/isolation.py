@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ..batch import PackedBatch
+from ..batch import PackedBatch, Tensor
 from ..rows import batch_from_rows
 from .call_documents import CallDocuments, documents_of_batch, documents_of_call, is_padded
 from .transformers import to_hf, to_hf_4d
@@ -60,9 +60,9 @@ class Isolation:
 
 def verify_isolation(
     model: Any,
-    batch: PackedBatch | Mapping[str, Any],
+    batch: PackedBatch | Mapping[str, object],
     *,
-    inputs: Callable[[Any], Mapping[str, Any]] | None = None,
+    inputs: Callable[[Any], Mapping[str, object]] | None = None,
     tolerance: float | None = None,
 ) -> Isolation:
     """Compare the model's logits on the packed batch with those on each of its documents alone.
@@ -147,7 +147,7 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def _verify_trees(
-    model: Any, batch: PackedBatch, call: dict[str, Any], tolerance: float | None
+    model: Any, batch: PackedBatch, call: dict[str, object], tolerance: float | None
 ) -> Isolation:
     """Compare each row alone with its path; a leak names the segment."""
     call.pop("labels", None)
@@ -171,7 +171,7 @@ def _verify_trees(
     )
 
 
-def _logits(model: Any, call: Mapping[str, Any], tokens: int) -> Any:
+def _logits(model: Any, call: Mapping[str, object], tokens: int) -> Any:
     """Logits of the call, [tokens, vocabulary]."""
     output = model(**call)
     logits = output.logits if hasattr(output, "logits") else output
@@ -183,7 +183,7 @@ def _logits(model: Any, call: Mapping[str, Any], tokens: int) -> Any:
     return logits
 
 
-def _plain(model: Any, call: Mapping[str, Any], rows: Any) -> Any:
+def _plain(model: Any, call: Mapping[str, object], rows: Any) -> Any:
     """Logits of rows of tokens, in a call with no argument that could leak or be lost."""
     name = "input_ids" if "input_ids" in call else next(iter(call))
     no_cache = {"use_cache": False} if "use_cache" in call or hasattr(model, "config") else {}
@@ -222,7 +222,7 @@ class _Precision:
 
 
 def _advice(
-    model: Any, call: Mapping[str, Any], documents: CallDocuments, segment: int, limit: float
+    model: Any, call: Mapping[str, object], documents: CallDocuments, segment: int, limit: float
 ) -> str:
     """Likely cause and fix if the arguments of the call are right; tries a 4-D mask."""
     if _isolated_by_mask(model, call, documents, segment, limit):
@@ -243,7 +243,7 @@ def _advice(
 
 
 def _isolated_by_mask(
-    model: Any, call: Mapping[str, Any], documents: CallDocuments, segment: int, limit: float
+    model: Any, call: Mapping[str, object], documents: CallDocuments, segment: int, limit: float
 ) -> bool:
     if call.get("attention_mask") is not None or not hasattr(model, "config") or _is_flash(model):
         return False
@@ -267,12 +267,12 @@ def _is_flash(model: Any) -> bool:
     return "flash" in str(getattr(getattr(model, "config", None), "_attn_implementation", ""))
 
 
-def _hazards(documents: CallDocuments, call: Mapping[str, Any], model: Any) -> Iterator[str]:
+def _hazards(documents: CallDocuments, call: Mapping[str, object], model: Any) -> Iterator[str]:
     """Arguments of this call that lose boundaries in transformers, the most harmful first."""
     import torch
 
-    boundaries = call.get("cu_seq_lens_q")
-    positions = call.get("position_ids")
+    boundaries: Tensor = call.get("cu_seq_lens_q")
+    positions: Tensor = call.get("position_ids")
     mask = call.get("attention_mask")
     segments = len(documents.bounds) - 1
     if isinstance(mask, torch.Tensor) and mask.dim() == 2 and bool((mask > 1).any()):

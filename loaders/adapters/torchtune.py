@@ -1,10 +1,8 @@
 """Batches for torchtune."""
 
-from typing import Any
-
 from packprep.schemas.columns import NO_LOSS
 
-from ..batch import PackedBatch
+from ..batch import PackedBatch, Tensor
 from ..rows import Rows
 from .boundaries import to_flex_block_mask, to_seq_idx
 from .fields import as_tensors, labels_of
@@ -12,7 +10,7 @@ from .fields import as_tensors, labels_of
 
 def to_torchtune(
     batch: PackedBatch | Rows, *, padding_idx: int = 0, ignore_idx: int = NO_LOSS
-) -> dict[str, Any]:
+) -> dict[str, Tensor]:
     """Batch of torchtune's padded_collate_packed.
 
     tokens, labels, input_pos int64 [1, T], labels unshifted, mask.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ..batch import PackedBatch, Tensor
-from ..rows import Rows
+from ..rows import Rows, row_tokens
 from .boundaries import additive_mask, to_seq_idx, tree_mask
 from .fields import as_tensors, sequence_fields
 
@@ -112,7 +112,7 @@ def to_flattening(
     return fields | {"seq_idx": to_seq_idx(batch)} if return_seq_idx else fields
 
 
-def _without_labels(fields: dict[str, Any]) -> None:
+def _without_labels(fields: dict[str, object]) -> None:
     for name in ("labels", "num_items_in_batch"):
         fields.pop(name, None)
 
@@ -125,6 +125,6 @@ def _as_documents(batch: PackedBatch | Rows) -> PackedBatch | Rows:
     return [
         row
         if packed_columns & row.keys() or "input_ids" not in row
-        else {**row, "seq_lengths": [len(row["input_ids"])]}
+        else {**row, "seq_lengths": [len(row_tokens(row))]}
         for row in batch
     ]

@@ -55,10 +55,9 @@ def compare_rows(
     return RowDifference(largest, leaking, segment)
 
 
-def cause_of(call: Mapping[str, Any]) -> str:
+def cause_of(call: Mapping[str, object]) -> str:
     """Likely cause of a difference."""
-    mask = call.get("attention_mask")
-    if mask is None:
+    if call.get("attention_mask") is None:
         return (
             "its tokens do not see exactly their path; call the model with to_hf_4d(batch, "
             "model.config), or attention with to_flex_block_mask(batch) and batch.position_ids"

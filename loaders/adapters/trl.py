@@ -25,7 +25,7 @@ def to_trl(batch: PackedBatch | Rows) -> dict[str, Any]:
     return to_flattening(batch, return_seq_idx=True)
 
 
-def to_trl_row(row: Any) -> dict[str, Any]:
+def to_trl_row(row: Any) -> dict[str, list[int]]:
     """One row with TRL's column names.
 
     Use: `dataset.map(to_trl_row, remove_columns=dataset.column_names)`.
@@ -57,7 +57,7 @@ def check_trl(config: Any, *, data_collator: Any = None) -> Any:
     rows of `to_trl_row`. ValueError that names every wrong setting. Example:
     SFTTrainer(model, check_trl(SFTConfig(padding_free=True, max_length=None)), train_dataset=rows)
     """
-    expected: dict[str, Any] = {"packing": False, "eval_packing": False}
+    expected: dict[str, object] = {"packing": False, "eval_packing": False}
     if data_collator is None:
         expected |= {"padding_free": True, "max_length": None}
         purpose = "for rows of to_trl_row and TRL's own collator"
@@ -80,5 +80,5 @@ def check_trl(config: Any, *, data_collator: Any = None) -> Any:
     return config
 
 
-def _settings(values: Mapping[str, Any], names: Sequence[str]) -> str:
+def _settings(values: Mapping[str, object], names: Sequence[str]) -> str:
     return ", ".join(f"{name}={values[name]!r}" for name in names)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..batch import PackedBatch
 from ..loader import PackedLoader
@@ -30,14 +31,14 @@ def to_iterable_dataset(loader: PackedLoader) -> Any:
     return IterableDataset.from_generator(_rows, gen_kwargs={"first": firsts, "loader": loader})
 
 
-def _rows(first: list[int], loader: PackedLoader) -> Iterator[dict[str, Any]]:
+def _rows(first: list[int], loader: PackedLoader) -> Iterator[dict[str, NDArray[Any]]]:
     """Rows of the steps first to first + 63, for each first; `datasets` divides the list."""
     for start in first:
         for step in range(start, min(start + _ROWS, len(loader))):
             yield _row(loader[step])
 
 
-def _row(batch: PackedBatch) -> dict[str, Any]:
+def _row(batch: PackedBatch) -> dict[str, NDArray[Any]]:
     refuse_trees(batch.segment_parents is not None, "to_iterable_dataset")
     values = {
         "tokens": batch.tokens,

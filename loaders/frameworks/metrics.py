@@ -67,7 +67,7 @@ class PackMetrics:
         if self._paused_at is None:
             self._paused_at = time.perf_counter()
 
-    def update(self, batch: PackedBatch | Mapping[str, Any]) -> None:
+    def update(self, batch: PackedBatch | Mapping[str, object]) -> None:
         """Count a batch before its step.
 
         batch: a PackedBatch, or the arguments of a transformers model as torch tensors [B, T], as
@@ -161,15 +161,16 @@ def _of_batch(batch: PackedBatch) -> _Counts:
     return _Counts(real.sum(), _count(real > 0), _trained(batch.labels), len(batch), squares)
 
 
-def _of_call(call: Mapping[str, Any]) -> _Counts:
-    ids = call.get("input_ids")
+def _of_call(call: Mapping[str, object]) -> _Counts:
+    ids: Tensor = call.get("input_ids")
     if ids is None:
         raise ValueError(
             f"the batch has {', '.join(call) or 'nothing'}; expected input_ids, or a PackedBatch"
         )
     trained, places = _trained(call.get("labels")), ids.numel()
     numbers = _segment_numbers(call)
-    ends, positions = call.get("cu_seq_lens_q"), call.get("position_ids")
+    ends: Tensor = call.get("cu_seq_lens_q")
+    positions: Tensor = call.get("position_ids")
     if numbers is None and ends is not None:
         ends = _on_host(ends)
         lengths = _int64(ends[1:] - ends[:-1])
@@ -201,7 +202,7 @@ def _of_rows(ids: Tensor, numbers: Tensor, positions: Tensor, trained: Any) -> _
     return _Counts(real.sum(), (begins & real).sum(), trained, ids.numel(), squares)
 
 
-def _segment_numbers(call: Mapping[str, Any]) -> Tensor:
+def _segment_numbers(call: Mapping[str, object]) -> Tensor:
     """Segments of the places [B, T], or ones, with 0 for padding; None if nothing marks padding."""
     numbers = call.get("segment_ids")
     mask: Any = call.get("attention_mask")

@@ -214,7 +214,7 @@ def _response_lengths(responses: NDArray[Any], lengths: _Int64) -> _Int64:
     return responses.astype(np.int64)
 
 
-def _columns(samples: Any) -> Mapping[str, Any]:
+def _columns(samples: Any) -> Mapping[str, object]:
     if isinstance(samples, Mapping):
         return samples
     if isinstance(samples, pa.Table | pa.RecordBatch):
