@@ -102,7 +102,7 @@ class IndexTable:
         )
         return replace(self, files=files)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The JSON value of this table; `parse_index` reads it."""
         return {
             "columns": [column.name for column in self.columns],

@@ -16,7 +16,7 @@ LEDGER_KEYS = (
 )
 
 
-def check_ledger(ledger: Mapping[str, Any], where: str = "ledger") -> None:
+def check_ledger(ledger: Any, where: str = "ledger") -> None:
     """Raise FormatError unless the ledger adds up.
 
     tokens_in + overlap + continuation_bos + filler == tokens_packed + shared + truncated +

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from packprep.config.spellings import gone_format
 from packprep.exports.folder import PROGRESS, ExportFolder
@@ -121,7 +120,7 @@ def export(
         return target.publish(staging, progress)
 
 
-def _facts(manifest: Manifest, to: str) -> dict[str, Any]:
+def _facts(manifest: Manifest, to: str) -> dict[str, object]:
     """Facts that decide the bytes of an export."""
     source = {"identity": manifest.identity, "sha256": digest_of(manifest.data)}
     return {

@@ -22,11 +22,10 @@ from packprep.exports.packs import PackBatch
 from packprep.output.hashed_file import HashedFile
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.files import inside
+from packprep.schemas.storage.export_manifest import Receipt
 from packprep.schemas.storage.writing import sync_directory, write_file
 
 PROGRESS = "progress.json"
-Receipt = dict[str, Any]
-"""bytes and xxh3_128 of a file, and for MDS its samples."""
 _BLOCK = 4 << 20
 
 

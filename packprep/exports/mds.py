@@ -34,7 +34,7 @@ class MdsWriter:
         self._has_labels = any(column.name == "labels" for column in manifest.columns)
         if self._has_labels:
             columns = {"cu_seqlens": "int32", "labels": "int32", "tokens": self._tokens}
-        self._config: dict[str, Any] = {
+        self._config: dict[str, object] = {
             "column_encodings": [f"ndarray:{dtype}" for dtype in columns.values()],
             "column_names": list(columns),  # sorted, as MDSWriter has them
             "column_sizes": [None] * len(columns),

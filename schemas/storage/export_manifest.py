@@ -6,7 +6,7 @@ its bytes and xxh3. Equal exports have equal `data`. `run`: version, seconds and
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ..canonical import canonical_json, digest_of, parse_canonical
 from ..errors import FormatError
@@ -17,19 +17,27 @@ VERSION = 1
 _DATA = ("export_version", "files", "format", "source", "splits")
 
 
+class Receipt(TypedDict):
+    """A file of an export. samples: of a shard of MDS; they are in no export.json."""
+
+    bytes: int
+    xxh3_128: str
+    samples: NotRequired[int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportManifest:
     """An export.json that passed all checks."""
 
     data: dict[str, Any]
-    run: dict[str, Any]
+    run: dict[str, object]
 
     @property
     def format(self) -> str:
         return str(self.data["format"])
 
     @property
-    def files(self) -> dict[str, dict[str, Any]]:
+    def files(self) -> dict[str, Receipt]:
         """Bytes and xxh3_128 of every file, by its path."""
         return dict(self.data["files"])
 

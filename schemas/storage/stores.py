@@ -51,12 +51,13 @@ class Stored(NamedTuple):
     version: str = ""
 
     @staticmethod
-    def listed(facts: dict[str, Any]) -> "Stored | None":
+    def listed(facts: Mapping[str, object]) -> "Stored | None":
         """The object of an entry in a listing; None for a folder."""
         if facts.get("type") != "file":
             return None
         version = next((str(facts[name]) for name in _VERSIONS if facts.get(name)), "")
-        return Stored(int(facts["size"] or 0), version.strip('"'))
+        size = facts["size"]
+        return Stored(size if isinstance(size, int) else 0, version.strip('"'))
 
 
 def is_url(path: str | Path) -> bool:
@@ -136,7 +137,7 @@ class Store:
             listing = self._fs.glob(self._path(pattern), detail=True)
         return self._named(listing)
 
-    def _named(self, listing: Mapping[str, dict[str, Any]]) -> dict[str, Stored]:
+    def _named(self, listing: Mapping[str, Mapping[str, object]]) -> dict[str, Stored]:
         """The objects of a listing by name, without folders, sorted by bytes."""
         names = {
             path.removeprefix(self._root).lstrip("/"): stored

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.errors import FormatError
@@ -121,8 +121,8 @@ def write_dataset_dict(directory: Path, splits: Iterable[str]) -> None:
 
 def write_manifest(
     directory: Path,
-    data: Mapping[str, Any],
-    run: Mapping[str, Any],
+    data: Mapping[str, object],
+    run: Mapping[str, object],
     check: Callable[[Manifest], None] | None = None,
 ) -> Manifest:
     """Write directory/manifest.json after the checks of `read_manifest`.
