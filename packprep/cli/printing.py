@@ -66,14 +66,14 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
         click.echo(sentence, err=True)
 
 
-def _engine(gate: "dict[str, Any] | None") -> list[tuple[str, str]]:
+def _engine(gate: Mapping[str, object] | None) -> list[tuple[str, str]]:
     """Row of the closing table for the engine; none where no text was tokenized."""
     if gate is None:
         return []
     count = gate.get("guard_characters", 0)
     characters = "1 certain character" if count == 1 else f"one of {count:,} certain characters"
     guarded = f"; tokenizers for documents with {characters}" if count else ""
-    return [("engine", gate["engine"] + guarded)]
+    return [("engine", f"{gate['engine']}{guarded}")]
 
 
 def print_table(title: str, rows: Sequence[tuple[str, "str | Text"]]) -> None:
@@ -114,7 +114,7 @@ def print_sentence(sentence: str, style: str = "") -> None:
     _print(_console(), Text(sentence, style))
 
 
-def print_columns(rows: Sequence[Mapping[str, Any]], *, keys: int = 1) -> None:
+def print_columns(rows: Sequence[Mapping[str, object]], *, keys: int = 1) -> None:
     """Print rows with equal keys as a table with heads.
 
     Numbers are right-aligned, None is a dash. keys: see `print_grid`.

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packprep.support.errors import InputError
 
@@ -76,7 +76,7 @@ def sample_files() -> dict[str, bytes]:
     }
 
 
-def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+def _lines(rows: Iterable[Mapping[str, object]]) -> bytes:
     return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
 
 

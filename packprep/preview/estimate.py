@@ -69,7 +69,7 @@ class _Sample:
         return self.scale * float(sum(getattr(file, field) for file in self.files))
 
 
-def estimate(config: BuildConfig) -> dict[str, dict[str, Any]]:
+def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
     """Tables: the resolved `options`, the `prediction` for the whole input, and `mix` for a mix.
 
     With append the prediction is for the sources that the output does not hold yet.
@@ -199,7 +199,7 @@ def _prediction(
     scratch: Path,
     *,
     whole: bool,
-) -> dict[str, Any]:
+) -> dict[str, dict[str, object]]:
     """Prediction for the whole input. whole: True if the samples are all that the build reads."""
     files = [file for sample in samples for file in sample.files]
     documents = read_documents(scratch, files)

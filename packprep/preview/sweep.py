@@ -63,7 +63,7 @@ class Row:
     bytes: int = 0
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The row as plain JSON values."""
         values = asdict(self)
         return {**values, **values.pop("figures")}

@@ -1,15 +1,16 @@
 """Comparison of reports: their numbers, and the options that differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from packprep.config.spellings import RENAMED
 from packprep.packing.figures import figure_row
 from packprep.reports.figures import figure_of, figures
 from packprep.schemas.manifest import Output, read_manifest
+from packprep.schemas.report import Report
 
 Judgement = Literal["better", "worse", "differs", "same"]
 
@@ -28,9 +29,7 @@ class ComparedFigure:
         return None if self.a is None or self.b is None else self.b - self.a
 
 
-def compare_reports(
-    first: Mapping[str, Any], *others: Mapping[str, Any]
-) -> dict[str, list[ComparedFigure]]:
+def compare_reports(first: Report, *others: Report) -> dict[str, list[ComparedFigure]]:
     """Compare every number of the first report with that of each other one, by name.
 
     Numbers are in the order of the reports. Those of sources are matched by the name of the source.
@@ -53,7 +52,7 @@ def differing_options(outputs: Sequence[Output]) -> dict[str, list[str | None]]:
     return {key: each for key, each in values.items() if len(set(each)) > 1}
 
 
-def _named(report: Mapping[str, Any]) -> dict[str, float]:
+def _named(report: Report) -> dict[str, float]:
     """Numbers by name, with the names of sources: the order of sources may differ."""
     numbers = figures({key: value for key, value in report.items() if key != "sources"})
     for source in report.get("sources", []):

@@ -56,8 +56,7 @@ class Facts:
     @property
     def options(self) -> dict[str, Any]:
         """The options that affect the bytes."""
-        options: dict[str, Any] = self.manifest.data["inputs"]["options"]
-        return options
+        return dict(self.manifest.data["inputs"]["options"])
 
     @cached_property
     def names(self) -> list[str]:

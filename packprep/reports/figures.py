@@ -29,7 +29,7 @@ def by_row(name: str) -> tuple[int, str]:
     return next(matches, len(FIGURES)), name
 
 
-def figures(report: Mapping[str, Any]) -> dict[str, float]:
+def figures(report: Mapping[str, object]) -> dict[str, float]:
     """Numbers of a report by name, in the order of the report, without those of windows."""
     numbers: dict[str, float] = {}
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from packprep.inspect.report_file import read_json
 from packprep.output.report import shown_names
@@ -26,6 +25,7 @@ from packprep.reports.figures import (
     resolve_name,
     shown_change,
 )
+from packprep.schemas.report import Report
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, nearest
 
@@ -128,7 +128,7 @@ def _tolerance(name: str, change: str, text: str) -> Tolerance:
 
 
 def check_figures(
-    report: Mapping[str, Any],
+    report: Report,
     baseline: Mapping[str, float],
     tolerances: Sequence[str] = (),
     *,
@@ -178,7 +178,7 @@ def check_figures(
     ]
 
 
-def _undrawn(name: str, report: Mapping[str, Any]) -> str:
+def _undrawn(name: str, report: Report) -> str:
     """Note on tokens that a mix did not draw; report.json counts them among the lost."""
     count = figures(report).get(f"tokens.dropped.{Dropped.NOT_DRAWN}", 0)
     if name != "tokens_lost_share" or not count:
@@ -186,7 +186,7 @@ def _undrawn(name: str, report: Mapping[str, Any]) -> str:
     return f"; this counts {count:,} tokens that the mix did not draw"
 
 
-def _sources(verdict: NumberVerdict, report: Mapping[str, Any]) -> tuple[str, ...]:
+def _sources(verdict: NumberVerdict, report: Report) -> tuple[str, ...]:
     """Sources that a failed number comes from, worst first; none if there is only one source."""
     if of_mix := re.fullmatch(r"(mix|phases\.\d+)\.sources\.(\d+)\..*", verdict.name):
         mixed = report.get("mix", {}).get("sources", [])
@@ -242,7 +242,7 @@ def _amount(name: str, tolerance: Tolerance) -> str:
     return shown_change(name, tolerance.amount).removeprefix("+")
 
 
-def not_in_baseline(report: Mapping[str, Any], baseline: Mapping[str, float]) -> list[str]:
+def not_in_baseline(report: Report, baseline: Mapping[str, float]) -> list[str]:
     """Numbers that the gate checks by default and the baseline lacks, for instance an old one."""
     return [
         name
@@ -262,9 +262,7 @@ def read_baseline(path: Path) -> dict[str, float]:
     return baseline
 
 
-def write_baseline(
-    path: Path, report: Mapping[str, Any], tolerances: Sequence[str]
-) -> dict[str, float]:
+def write_baseline(path: Path, report: Report, tolerances: Sequence[str]) -> dict[str, float]:
     """Write the numbers that the gate checks and those that tolerances name.
 
     There is one line for each, sorted by name.

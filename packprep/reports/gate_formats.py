@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from packprep.reports.figures import figure_text, shown_change
 from packprep.reports.gate import NumberVerdict
@@ -28,7 +27,7 @@ def rows(verdicts: Sequence[NumberVerdict]) -> list[tuple[str, ...]]:
     ]
 
 
-def as_json(verdicts: Sequence[NumberVerdict]) -> dict[str, Any]:
+def as_json(verdicts: Sequence[NumberVerdict]) -> dict[str, object]:
     """The verdicts as plain JSON values."""
     return {
         "passed": all(verdict.passed for verdict in verdicts),

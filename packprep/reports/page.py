@@ -10,7 +10,6 @@ import base64
 import hashlib
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import numpy as np
@@ -41,7 +40,7 @@ def write_page(facts: Facts, path: Path) -> Path:
     return path
 
 
-def as_data(facts: Facts) -> dict[str, Any]:
+def as_data(facts: Facts) -> dict[str, object]:
     """Data of the page as plain JSON values.
 
     report.json, histograms as [value, count] pairs, and the strategies.
@@ -106,7 +105,7 @@ def render(facts: Facts) -> str:
     )
 
 
-def _account(tokens: Ledger) -> dict[str, Any]:
+def _account(tokens: Ledger) -> dict[str, object]:
     came_out = {
         "= in the packs": tokens["tokens_packed"],
         "+ shared with another row": tokens.get("shared", 0),
@@ -158,10 +157,10 @@ def _legend(facts: Facts) -> list[dict[str, str]]:
     return [{"css": color, "name": name} for color, name in shown]
 
 
-def _packs(facts: Facts) -> list[dict[str, Any]]:
+def _packs(facts: Facts) -> list[dict[str, object]]:
     """Charts of the first packs of the first split."""
     split = next(iter(facts.manifest.splits))
-    pictures: list[dict[str, Any]] = []
+    pictures: list[dict[str, object]] = []
     for batch in read_batches(facts.output, facts.manifest, split):
         for number in range(min(batch.packs, _PACKS - len(pictures))):
             pictures.append(_picture(batch, number, len(pictures), facts))
@@ -170,7 +169,7 @@ def _packs(facts: Facts) -> list[dict[str, Any]]:
     return pictures
 
 
-def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[str, Any]:
+def _picture(batch: WindowPacks, pack: int, number: int, facts: Facts) -> dict[str, object]:
     """Chart of one pack: its segments, each followed by its padding."""
     lengths: list[int] = []
     css: list[str] = []
@@ -216,7 +215,7 @@ def _segment(batch: WindowPacks, segment: int, facts: Facts) -> tuple[int | None
     return (source if len(firsts) > 1 else None), title
 
 
-def _sources(facts: Facts) -> list[dict[str, Any]]:
+def _sources(facts: Facts) -> list[dict[str, object]]:
     total = max(1, facts.report["tokens"]["tokens_in"])
     rows = []
     for name, source in list(zip(facts.names, facts.report["sources"], strict=True))[:_ROWS]:

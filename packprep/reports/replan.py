@@ -6,8 +6,8 @@ together, and the memory of one window.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def replan(
     ]
 
 
-def _config(options: dict[str, Any], max_length: int, strategy: str) -> BuildConfig | None:
+def _config(options: Mapping[str, object], max_length: int, strategy: str) -> BuildConfig | None:
     """The options of the build with another strategy; None if they exclude each other."""
     kept = {key: options[key] for key in _KEPT if key in options}
     if strategy == "wrapped":  # it cuts at the ends of packs, so pieces do not overlap

@@ -65,7 +65,7 @@ class Console:
     def __init__(self, first: str) -> None:
         self._first = first
         self._live: Any = None
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, int] = {}
         self._started: dict[str, float] = {}
         self._latest = self._shown = time.monotonic()
 

@@ -51,7 +51,7 @@ def redacted(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def redacted_source(source: str | Mapping[str, Any]) -> str | dict[str, Any]:
+def redacted_source(source: str | Mapping[str, Any]) -> str | dict[str, object]:
     """An entry of `sources` with its paths and its label redacted."""
     if isinstance(source, str):
         return redacted(source)

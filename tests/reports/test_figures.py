@@ -94,7 +94,7 @@ def test_what_is_no_report_is_refused_with_what_was_expected(
         read_report(tmp_path / "r.json")
 
 
-A: dict[str, Any] = {
+A: Any = {
     "report_version": 1,
     "utilization": 0.9,
     "tokens": {"dropped": {}, "truncated": 4},
@@ -102,7 +102,7 @@ A: dict[str, Any] = {
     "packs": 5,
     "sources": [{"name": "a.jsonl", "segments": 3}, {"name": "b.jsonl", "segments": 4}],
 }
-B: dict[str, Any] = {
+B: Any = {
     "report_version": 1,
     "utilization": 0.8,
     "tokens": {"dropped": {"too_long": 2}, "truncated": 1},
@@ -113,7 +113,7 @@ B: dict[str, Any] = {
 }
 
 
-def judged(a: dict[str, Any], b: dict[str, Any]) -> dict[str, str]:
+def judged(a: Any, b: Any) -> dict[str, str]:
     return {name: each.judgement for name, (each,) in compare_reports(a, b).items()}
 
 

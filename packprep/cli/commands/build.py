@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -187,7 +187,7 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
 
 
 def resolve_options(
-    sources: Sequence[str], config: Path | None, typed: dict[str, Any]
+    sources: Sequence[str], config: Path | None, typed: Mapping[str, object]
 ) -> tuple[BuildConfig, dict[str, bool]]:
     """Config of a build, and the options in `_RUN`.
 
@@ -198,7 +198,7 @@ def resolve_options(
 
 
 def merged_options(
-    sources: Sequence[str], config: Path | None, typed: dict[str, Any]
+    sources: Sequence[str], config: Path | None, typed: Mapping[str, object]
 ) -> tuple[dict[str, Any], dict[str, bool]]:
     """Options of a build with unchecked values, and those in `_RUN`; the command line wins."""
     if config is None and not sources:
@@ -265,7 +265,7 @@ def _stop_at_once(close: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _show(result: dict[str, Any], as_json: bool) -> None:
+def _show(result: Mapping[str, Mapping[str, object]], as_json: bool) -> None:
     if as_json:
         print_json(result)
         return

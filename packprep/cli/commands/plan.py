@@ -258,7 +258,7 @@ def _padding(measured: "Lengths", lengths: Iterable[int], batch: int, seed: int)
 
 def _as_json(
     measured: "Lengths", rows: Sequence["Row"], rate: float, notes: Sequence[str], batch: int | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     from packprep.preview.sweep import best
 
     planned = [

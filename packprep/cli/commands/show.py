@@ -293,7 +293,7 @@ def _styled(pieces: list[Any], trained: bool, special: bool, colour: str) -> str
 
 def _as_dict(
     found_pack: "FoundPack", segment: "LocatedSegment", sources: "Sources", decoder: Any
-) -> dict[str, Any]:
+) -> dict[str, object]:
     part = slice(segment.begin, segment.begin + (segment.real or segment.end - segment.begin))
     ids = found_pack.columns["tokens"][part].tolist()
     labels = found_pack.columns.get("labels")

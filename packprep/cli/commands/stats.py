@@ -1,5 +1,6 @@
 """`packprep stats`: the contents of outputs, or the progress of an unfinished build."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,7 @@ def command(
     _print_facts(output, measured, facts)
 
 
-def _print_progress(title: str, progress: dict[str, Any]) -> None:
+def _print_progress(title: str, progress: Mapping[str, object]) -> None:
     def text(key: str) -> str:
         value = progress[key]
         return f"{value:,}" if type(value) is int and key != "pid" else str(value)

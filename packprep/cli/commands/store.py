@@ -3,7 +3,7 @@
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -80,7 +80,7 @@ def _list(store: str, entries: "list[StoreEntry]", as_json: bool) -> None:
     print_columns([_shown(entry) for entry in entries])
 
 
-def _shown(entry: "StoreEntry") -> dict[str, Any]:
+def _shown(entry: "StoreEntry") -> dict[str, object]:
     """Facts of an entry as cells of a table."""
     row = entry.as_dict()
     sources = row["sources"]

@@ -98,7 +98,7 @@ def command(
     context.exit(0 if verdict.sound else 1)
 
 
-def as_dict(verdict: "Verdict") -> dict[str, Any]:
+def as_dict(verdict: "Verdict") -> dict[str, object]:
     """The result as JSON values.
 
     `findings` has the first of each kind, `counts` the number of all.
