@@ -4,8 +4,8 @@ Nothing is changed or locked.
 """
 
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from packprep.output.build_output import output_target
 from packprep.output.directory import LocalTarget
@@ -25,7 +25,7 @@ from packprep.support.errors import InputError
 from packprep.support.file_lock import holder
 
 
-def build_progress(name: str | Path, work_dir: str | None = None) -> dict[str, Any] | None:
+def build_progress(name: str | Path, work_dir: str | None = None) -> dict[str, object] | None:
     """Facts of an unfinished build of an output; None if there is none.
 
     state: running, stopped, starting (no build.json yet), or waiting (an array without a running
@@ -45,7 +45,7 @@ def build_progress(name: str | Path, work_dir: str | None = None) -> dict[str, A
     return _unfinished(output)
 
 
-def _unfinished(output: Target[Manifest]) -> dict[str, Any] | None:
+def _unfinished(output: Target[Manifest]) -> dict[str, object] | None:
     staging = staging_path(output.path)
     build = read_object(staging / BUILD)
     owner = output.holder()
@@ -54,7 +54,7 @@ def _unfinished(output: Target[Manifest]) -> dict[str, Any] | None:
     if not running and (not staging.exists() or (not build and output.finished() is not None)):
         return None
     left = "waiting" if tasks is not None else "stopped"
-    facts: dict[str, Any] = {"state": ("running" if build else "starting") if running else left}
+    facts: dict[str, object] = {"state": ("running" if build else "starting") if running else left}
     if owner is not None and owner.alive:
         facts |= {"host": owner.host, "pid": owner.pid}
     if tasks:
@@ -77,7 +77,7 @@ def _tasks_at_work(staging: Path) -> int | None:
     return sum((owner := holder(path)) is not None and owner.alive for path in locked)
 
 
-def _appended(output: Path, new: Path) -> dict[str, Any]:
+def _appended(output: Path, new: Path) -> dict[str, object]:
     """Progress of an append, whose new part is built at `new`."""
     there = read_manifest(output)
     facts = _unfinished(output_target(new))
@@ -93,7 +93,7 @@ def _appended(output: Path, new: Path) -> dict[str, Any]:
     return facts | {"documents_there": there.num_documents, "packs_there": there.num_packs}
 
 
-def _facts(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]:
+def _facts(staging: Path, tokens: Path, build: Mapping[str, object]) -> dict[str, object]:
     files = [facts for path in tokens.glob("unit-*.json") if (facts := read_object(path))]
     shards = [
         shard
@@ -121,7 +121,7 @@ def _facts(staging: Path, tokens: Path, build: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _sum(receipts: list[dict[str, Any]], name: str) -> int:
+def _sum(receipts: Iterable[Mapping[str, object]], name: str) -> int:
     """Sum over receipts, without damaged ones, which a build does again."""
     counts = (receipt.get(name) for receipt in receipts)
     return sum(count for count in counts if isinstance(count, int))

@@ -7,7 +7,7 @@ their JSON Schema.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from packprep.schemas.report import (
     ReportLeftOut,
     ReportMix,
     ReportPhase,
+    ReportSource,
     ReportWindow,
     SourceAccount,
 )
@@ -34,6 +35,9 @@ if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.tokens.store import LeftOutCount, TokenFile
     from packprep.windows.placement import Packs
     from packprep.windows.planner import WindowPlan
+
+
+Table = TypeVar("Table", bound=Mapping[str, object])
 
 
 @dataclass
@@ -67,7 +71,7 @@ class Account:
             segments_per_pack=Counter(counts),
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The account as plain JSON values."""
         counts = {str(size): count for size, count in sorted(self.segments_per_pack.items())}
         sources = [source.as_dict() for source in self.sources]
@@ -187,7 +191,7 @@ def make_report(
     }
     report: InputReport = {
         "report_version": 1,
-        "documents": cast("DocumentCounts", summed([table["documents"] for table in by_source])),
+        "documents": summed([table["documents"] for table in by_source]),
         **figures_of(account.total(max_length)),  # type: ignore[typeddict-item]  # no mix
         "straggler_ranks": ranks,
         "documents_per_pack": percentiles(account.segments_per_pack),
@@ -222,12 +226,12 @@ def make_report(
     return report
 
 
-def _table(source: Any) -> Mapping[str, Any]:
+def _table(source: object) -> Mapping[str, object]:
     """An entry of `sources` with options of its own; empty for a name."""
     return source if isinstance(source, Mapping) else {}
 
 
-def shown_names(sources: Sequence[Mapping[str, Any]], files: Sequence[str]) -> list[str]:
+def shown_names(sources: Sequence[ReportSource], files: Sequence[str]) -> list[str]:
     """Return the names of sources of a report for people: labels, where they have some.
 
     files: their file names, which are shown too where several files have one label.
@@ -367,16 +371,16 @@ def _of_phase(phase: PhaseAccount, sources: Sequence[Mapping[str, Any]]) -> Repo
     }
 
 
-def summed(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summed(tables: Sequence[Table]) -> Table:
     """Sum of numbers key by key, in nested tables too, sorted; a missing key counts as nothing.
 
     Example: [{"a": 1, "b": {"c": 2}}, {"a": 3}] -> {"a": 4, "b": {"c": 2}}
     """
-    total: dict[str, Any] = {}
+    total: dict[str, object] = {}
     for key in sorted({key for table in tables for key in table}):
-        values = [table[key] for table in tables if key in table]
+        values: list[Any] = [table[key] for table in tables if key in table]
         total[key] = summed(values) if isinstance(values[0], Mapping) else sum(values)
-    return total
+    return cast("Table", total)
 
 
 def percentiles(counts: Counter[int]) -> CountTable:
