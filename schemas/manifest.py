@@ -52,6 +52,10 @@ class FileEntry:
     def is_shard(self) -> bool:
         return self.packs is not None
 
+    def to_json(self) -> dict[str, str | int]:
+        """The entry as `data` and `run` list it."""
+        return {key: value for key, value in vars(self).items() if value is not None}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:

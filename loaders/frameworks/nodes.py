@@ -19,7 +19,7 @@ def to_node(loader: PackedLoader) -> Any:
     class LoaderNode(base):  # type: ignore[misc]
         at_end = False
 
-        def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        def reset(self, initial_state: dict[str, int] | None = None) -> None:
             super().reset(initial_state)
             if initial_state is not None:
                 loader.load_state_dict(initial_state)
@@ -34,7 +34,7 @@ def to_node(loader: PackedLoader) -> Any:
                 self.at_end = True
                 raise
 
-        def get_state(self) -> dict[str, Any]:
+        def get_state(self) -> dict[str, int]:
             return loader.state_dict()
 
     return LoaderNode()

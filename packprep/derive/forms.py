@@ -5,7 +5,7 @@ boundaries. Names that need labels or position_ids add them; the manifest lists 
 other direction leaves them out again and gives the bytes of before.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +48,7 @@ def manifest_in_form(
     names, materialize: of the new form; None keeps that of the output. Returns `manifest` itself if
     it has the form. Raises ConfigError if the packs cannot have it.
     """
-    changed: dict[str, Any] = {}
+    changed: dict[str, object] = {}
     options = dict(manifest.data["inputs"]["options"])
     as_shards = manifest.is_index and materialize == "shards"
     if materialize == "index" and not manifest.is_index:

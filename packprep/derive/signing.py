@@ -57,8 +57,9 @@ def sign_one(staging: Path, part: OutputPart, shards: Sequence[ShardFile]) -> Ma
         files += _link_tokens(part, staging)
     else:
         run.pop("stores", None)
-    run["files"] = [file_entry(staging, path) for path in files]
-    return write_manifest(staging, made.data | {"files": entries}, run)
+    run["files"] = [file_entry(staging, path).to_json() for path in files]
+    listed = [entry.to_json() for entry in entries]
+    return write_manifest(staging, made.data | {"files": listed}, run)
 
 
 def _settings_in_form(old: Path, made: Manifest) -> bytes:
@@ -100,7 +101,7 @@ def sign_merged(
             for source in part.manifest.data["sources"]
         ],
         "splits": report["splits"],
-        "files": entries,
+        "files": [entry.to_json() for entry in entries],
         "ledger": summed([part.manifest.ledger for part in parts]),
     }
     added = [name for name in first.added if all(name in part.made.added for part in parts)]
@@ -123,7 +124,7 @@ def sign_merged(
         # An output of another writer may lack these: the run part of a manifest is free.
         "source_paths": [name for part in parts for name in Sources(part.manifest).names],
         "verified_documents": sum(part.manifest.run.get("verified_documents", 0) for part in parts),
-        "files": [file_entry(staging, path) for path in (*files, staging / _REPORT)],
+        "files": [file_entry(staging, path).to_json() for path in (*files, staging / _REPORT)],
     }
     return write_manifest(staging, data, run)
 

@@ -12,6 +12,7 @@ from packprep.output.report import summed
 from packprep.output.sign_off import figures_of_files
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES, epoch_figures, figures_of, terms
+from packprep.schemas.manifest import FileEntry
 from packprep.schemas.report import CountTable, Report, ReportEpoch
 
 _ADDED = ("documents", "tokens", "splits", "seconds")
@@ -20,7 +21,7 @@ _ADDED = ("documents", "tokens", "splits", "seconds")
 def summed_report(
     reports: Sequence[Report],
     documents_per_pack: CountTable,
-    entries: Sequence[Mapping[str, Any]],
+    entries: Sequence[FileEntry],
 ) -> Report:
     """Merge the report.json of several outputs, in order.
 

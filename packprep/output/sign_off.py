@@ -25,7 +25,7 @@ from packprep.schemas.canonical import (
 from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
 from packprep.schemas.index_table import IndexTable
-from packprep.schemas.manifest import NEWEST_VERSION, Manifest, format_version
+from packprep.schemas.manifest import NEWEST_VERSION, FileEntry, Manifest, format_version
 from packprep.schemas.report import Report, ReportFiles
 from packprep.schemas.storage.places import Files
 from packprep.schemas.storage.writing import (
@@ -47,7 +47,7 @@ SETTINGS = "build.yaml"
 
 def name_shards(
     staging: Path, shards: Sequence[ShardFile], *, stay: bool = False
-) -> list[dict[str, Any]]:
+) -> list[FileEntry]:
     """Move shards to their final names and write the files that `datasets` reads.
 
     The new names are recorded first, so that `Staging.claim` can undo the moves. stay: shards are
@@ -67,17 +67,25 @@ def name_shards(
         for shard, name in zip(of_split, names[split], strict=True)
     }
     write_file(staging / NAMES, canonical_json(moves))
-    entries: list[dict[str, Any]] = []
+    entries: list[FileEntry] = []
     for split, of_split in by_split.items():
         folders[split].mkdir(exist_ok=True)
         for shard in of_split:
             path = moves[f"shards/{shard.name}"]
             if not stay:
                 (staging / "shards" / shard.name).rename(staging / path)
-            counts = {"packs": shard.packs, "tokens": shard.tokens, "split": split}
-            counts |= {"epoch": shard.epoch} if has_epochs else {}
-            counts |= {} if shard.phase is None else {"phase": shard.phase}
-            entries.append({"path": path, "bytes": shard.bytes, "sha256": shard.sha256} | counts)
+            entries.append(
+                FileEntry(
+                    path=path,
+                    bytes=shard.bytes,
+                    sha256=shard.sha256,
+                    packs=shard.packs,
+                    tokens=shard.tokens,
+                    split=split,
+                    epoch=shard.epoch if has_epochs else None,
+                    phase=shard.phase,
+                )
+            )
         fingerprint = digest_of([split, *(shard.sha256 for shard in of_split)])[:16]
         write_dataset_files(folders[split], names[split], fingerprint=fingerprint, split=split)
         entries += [
@@ -119,7 +127,7 @@ def write_report(
     files: Sequence[TokenFile],
     sources: Sequence[Source],
     config: BuildConfig,
-    entries: Sequence[dict[str, Any]],
+    entries: Sequence[FileEntry],
     seconds: dict[str, float],
 ) -> Report:
     """report.json, and the same as a dict."""
@@ -136,10 +144,10 @@ def write_report(
     return report
 
 
-def figures_of_files(entries: Sequence[Mapping[str, Any]]) -> ReportFiles:
+def figures_of_files(entries: Sequence[FileEntry]) -> ReportFiles:
     """Figures of a report that depend on the bytes. entries: of the manifest."""
-    sizes = [entry["bytes"] for entry in entries if "packs" in entry]
-    digest = digest_of([entry["sha256"] for entry in entries])
+    sizes = [entry.bytes for entry in entries if entry.is_shard]
+    digest = digest_of([entry.sha256 for entry in entries])
     return {"bytes": sum(sizes), "shards": len(sizes), "sha256": digest}
 
 
@@ -150,9 +158,9 @@ def sign(
     account: Account,
     files: Sequence[TokenFile],
     sources: Sequence[Source],
-    entries: Sequence[dict[str, Any]],
+    entries: Sequence[FileEntry],
     report: Report,
-    run: dict[str, Any],
+    run: Mapping[str, object],
     config: BuildConfig,
     index: IndexTable | None = None,
     tokens: Path | None = None,
@@ -181,7 +189,7 @@ def sign(
             for source, first, count in zip(sources, first_documents(rows), rows, strict=True)
         ],
         "splits": report["splits"],
-        "files": list(entries),
+        "files": [entry.to_json() for entry in entries],
         "ledger": sums.ledger,
     }
     data |= {"added": list(layout.added)} if layout.added else {}
@@ -198,7 +206,7 @@ def sign(
         data |= {"format_version": NEWEST_VERSION, "index": index.to_json()}
         stores, own = store_facts(staging, tokens)
         _check_written(own, files)
-        run = run | {"stores": stores}
+        run = {**run, "stores": stores}
     facts = {
         "executor": config.executor,
         "verified_documents": sum(file.verified for file in files),
@@ -208,14 +216,14 @@ def sign(
         "source_paths": [source.name for source in sources],
         "given": _named_inputs(config),
         "files": [
-            file_entry(staging, path)
+            file_entry(staging, path).to_json()
             for path in (staging / SETTINGS, staging / "report.json", *own)
         ],
     }
 
     opened = partial(_open_named, target_of(config).shards(staging), staging)
     return write_manifest(
-        staging, data, run | facts, lambda manifest: read_back(staging, manifest, opened)
+        staging, data, {**run, **facts}, lambda manifest: read_back(staging, manifest, opened)
     )
 
 
@@ -261,10 +269,10 @@ def first_documents(rows: Sequence[int]) -> list[int]:
     return [sum(rows[:number]) for number in range(len(rows))]
 
 
-def file_entry(staging: Path, path: Path) -> dict[str, Any]:
+def file_entry(staging: Path, path: Path) -> FileEntry:
     """Entry of a file in the manifest."""
     name = path.relative_to(staging).as_posix()
-    return {"path": name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
+    return FileEntry(path=name, bytes=path.stat().st_size, sha256=file_digest(path))
 
 
 def _versions() -> dict[str, str]:
