@@ -1,7 +1,6 @@
 """The ledger: the outcome of every token, as one equation."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from .errors import FormatError
 
@@ -16,7 +15,7 @@ LEDGER_KEYS = (
 )
 
 
-def check_ledger(ledger: Any, where: str = "ledger") -> None:
+def check_ledger(ledger: object, where: str = "ledger") -> None:
     """Raise FormatError unless the ledger adds up.
 
     tokens_in + overlap + continuation_bos + filler == tokens_packed + shared + truncated +

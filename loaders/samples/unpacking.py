@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packprep.schemas.columns import FILLER
 from packprep.schemas.trees import path_tokens
 
-from ..batch import Array, PackedBatch
+from ..batch import PackedBatch
 from .columns import RESPONSES, TOKEN_IDS
 
 _Int64 = NDArray[np.int64]
@@ -67,8 +67,8 @@ def _real(arrays: PackedBatch) -> NDArray[np.bool_]:
     return real
 
 
-def _samples(packs: Sequence[PackedBatch]) -> list[dict[str, Array]]:
-    samples: list[dict[str, Array]] = []
+def _samples(packs: Sequence[PackedBatch]) -> list[dict[str, object]]:
+    samples: list[dict[str, object]] = []
     numbers: list[int] = []
     for pack in packs:
         arrays = pack.numpy()
@@ -89,7 +89,7 @@ def _samples(packs: Sequence[PackedBatch]) -> list[dict[str, Array]]:
     return [samples[number] for number in order.tolist()]
 
 
-def _sample(pack: PackedBatch, of_sample: Any, places: Any, index: int) -> dict[str, Array]:
+def _sample(pack: PackedBatch, of_sample: Any, places: Any, index: int) -> dict[str, object]:
     """The columns of one sample. of_sample: columns with a value for each; index: its own."""
     kinds = (
         pack.kinds

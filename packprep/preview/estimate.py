@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +99,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
         else:
             tables = {"prediction": {"from": "no new sources"}}
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
-    names = cast("Sequence[str | Mapping[str, Any]]", config.sources)
+    names = cast("Sequence[str | Mapping[str, object]]", config.sources)
     options["sources"] = tuple(map(redacted_source, names))
     return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables
 

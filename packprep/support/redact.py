@@ -7,7 +7,6 @@ the name of every source is redacted here.
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 HIDDEN = "***"
 
@@ -51,11 +50,12 @@ def redacted(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def redacted_source(source: str | Mapping[str, Any]) -> str | dict[str, object]:
+def redacted_source(source: str | Mapping[str, object]) -> str | dict[str, object]:
     """An entry of `sources` with its paths and its label redacted."""
     if isinstance(source, str):
         return redacted(source)
     paths = source["path"]
-    shown = redacted(paths) if isinstance(paths, str) else [redacted(path) for path in paths]
-    label = {"label": redacted(source["label"])} if "label" in source else {}
-    return {**source, "path": shown} | label
+    several = paths if isinstance(paths, list | tuple) else [paths]
+    shown = [redacted(str(path)) for path in several]
+    label = {"label": redacted(str(source["label"]))} if "label" in source else {}
+    return {**source, "path": shown if several is paths else shown[0]} | label
