@@ -18,9 +18,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from packprep.chat.conversations import Conversation
+from packprep.chat.conversations import Conversation, Message
 from packprep.chat.forms import Form, FormKey
 from packprep.chat.marks import with_texts
 from packprep.chat.rendering.expressions import (
@@ -31,7 +31,7 @@ from packprep.chat.rendering.expressions import (
     Original,
     TextGuard,
 )
-from packprep.chat.rendering.traced_text import Recording
+from packprep.chat.rendering.traced_text import Recording, TracedText
 from packprep.chat.rendering.tracing import Trace
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
@@ -117,7 +117,7 @@ class Composer:
         """The trace of a row, if it gives the row's rendering and that of one with other texts."""
         recording = Recording()
 
-        def traced_text(number: int, value: str) -> Any:
+        def traced_text(number: int, value: str) -> TracedText | str:
             return recording.text(number, value) if value.strip() else value
 
         traced, texts = with_texts(conversation, traced_text)
@@ -136,7 +136,7 @@ class Composer:
         return None
 
     def _render_plain(self, roles: Sequence[str], texts: Sequence[str]) -> str | None:
-        messages = [
+        messages: list[Message] = [
             {"role": role, "content": text} for role, text in zip(roles, texts, strict=True)
         ]
         return self._render(Conversation(messages))

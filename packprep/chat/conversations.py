@@ -20,18 +20,16 @@ message of the assistant takes it out of what is trained.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 import pyarrow as pa
 
 from packprep.support.errors import InputError, brief
 from packprep.support.json_words import json_fault, json_kind
 from packprep.support.problems import BadRow
-
-Message = dict[str, Any]
 
 # Roles that templates know. Any other is a mistake in the data, and could spell part of a special
 # token.
@@ -57,7 +55,25 @@ JSON_CELLS = pa.large_binary()
 """Type of a column of JSON rows: each value is JSON text."""
 
 _PLAIN_KEYS = {"role", "content"}
+_SWITCHES: Final[tuple[Literal["train", "weight"], ...]] = ("train", "weight")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+class Message(TypedDict):
+    """A message for a template. It may have other keys, which reach the template unchanged.
+
+    content: text, or an object. train, weight: of a row, removed once it is read.
+    """
+
+    role: str
+    content: NotRequired[str | dict[str, object]]
+    reasoning_content: NotRequired[object]
+    thinking: NotRequired[object]
+    tool_calls: NotRequired[list[object]]
+    name: NotRequired[object]
+    tool_call_id: NotRequired[object]
+    train: NotRequired[object]
+    weight: NotRequired[object]
 
 
 @dataclass(frozen=True)
@@ -213,7 +229,7 @@ def _conversation(row: Mapping[str, object], columns: ConversationColumns) -> Co
 def _trains(message: Message, number: int) -> bool:
     """Remove the message's own switches, as Axolotl and OpenAI spell them; False if one is off."""
     trains = True
-    for key in ("train", "weight"):
+    for key in _SWITCHES:
         value = message.pop(key, None)
         if value is None:
             continue
@@ -239,9 +255,10 @@ def _pair(values: Sequence[object], names: Sequence[str]) -> list[Message]:
     for name, role, value in zip(names, ("user", "assistant"), values, strict=True):
         if isinstance(value, list):
             messages += _messages(value, name)
+        elif isinstance(value, str):
+            messages.append({"role": role, "content": value})
         else:
             _expect(str, value, BadRow.NO_CONTENT, repr(name), "text")
-            messages.append({"role": role, "content": value})
     return messages
 
 
@@ -271,7 +288,7 @@ def _message(value: Any, number: int) -> Message:
         and type(value["role"]) is str
         and value["role"] in ROLES
     ):
-        return value
+        return cast("Message", value)
     value = _parsed(value, f"message {number}") if _is_object_text(value) else value
     expected = "an object with role and content"
     _expect(dict, value, BadRow.NOT_MESSAGES, f"message {number}", expected)
@@ -309,7 +326,13 @@ def _message(value: Any, number: int) -> Message:
     reasoning = next((message[key] for key in _REASONING if key in message), None)
     if reasoning is not None:  # one thought under several names: each template reads one of them
         message |= {"reasoning_content": reasoning, "thinking": message.get("thinking", reasoning)}
-    return message
+    return cast("Message", message)
+
+
+def without_keys(message: Message, keys: Collection[str]) -> Message:
+    """The message without some of its keys; not its role."""
+    rest = {key: item for key, item in message.items() if key not in keys}
+    return cast("Message", rest)
 
 
 def _tool_calls(value: Any, number: int) -> list[Any]:

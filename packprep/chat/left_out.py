@@ -163,9 +163,9 @@ def unwritten_names(
     template whose text differs with marks in the names compares names, so it uses them.
     """
     names = {
-        number: message["name"]
+        number: name
         for number, message in enumerate(conversation.messages)
-        if isinstance(message.get("name"), str) and message["name"].strip()
+        if isinstance(name := message.get("name"), str) and name.strip()
     }
     if not names:
         return []

@@ -160,7 +160,7 @@ class Marked:
 
 def with_texts(
     conversation: Conversation,
-    change: Callable[[int, str], str],
+    change: Callable[[int, str], object],
     roles: frozenset[str] | None = None,
 ) -> tuple[Conversation, list[MessageText]]:
     """Replace each text by `change(number, text)`.
@@ -186,14 +186,15 @@ def with_texts(
 
     messages: list[Message] = []
     for number, message in enumerate(conversation.messages):
-        copy = dict(message)
+        copy = message.copy()
         if roles is None or message["role"] in roles:
             if "reasoning_content" in message:
                 copy["reasoning_content"] = copy["thinking"] = changed(
                     number, "reasoning", message["reasoning_content"]
                 )
-            for field in ("content", "tool_calls"):
-                if field in message:
-                    copy[field] = changed(number, field, message[field])
+            if "content" in message:
+                copy["content"] = changed(number, "content", message["content"])
+            if "tool_calls" in message:
+                copy["tool_calls"] = changed(number, "tool_calls", message["tool_calls"])
         messages.append(copy)
     return replace(conversation, messages=messages), texts

@@ -184,7 +184,7 @@ def _with_objects(message: Message) -> Message:
             arguments = json.loads(text) if isinstance(text, str) else None
         except (ValueError, RecursionError):
             arguments = None  # the template writes it as it is
-        if isinstance(arguments, dict):
+        if isinstance(call, dict) and isinstance(arguments, dict):
             function = function | {"arguments": arguments}
             call = call | {"function": function} if "function" in call else function
         calls.append(call)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from packprep.chat.conversations import ASSISTANT_ROLES, Conversation, Message
+from packprep.chat.conversations import ASSISTANT_ROLES, Conversation, Message, without_keys
 from packprep.chat.marks import Marked, numbered
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
@@ -139,7 +139,7 @@ class FieldSelector:
     def _writes_calls(self, index: int, marked: Marked) -> bool:
         """True if the rendering of a message differs without its tool calls."""
         *earlier, message = marked.conversation.messages[: index + 1]
-        bare = {key: item for key, item in message.items() if key != "tool_calls"}
+        bare = without_keys(message, ("tool_calls",))
         try:
             return self._render(marked, [*earlier, message]) != self._render(
                 marked, [*earlier, bare]
@@ -202,7 +202,7 @@ class FieldSelector:
         """
         thought, answer = len(marked.texts), len(marked.texts) + 1
         *earlier, message = marked.conversation.messages[: index + 1]
-        probe = {
+        probe: Message = {
             "role": message["role"],
             "reasoning_content": numbered(thought),
             "thinking": numbered(thought),

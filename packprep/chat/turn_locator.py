@@ -25,7 +25,13 @@ from functools import cached_property
 from os.path import commonprefix
 from typing import Literal
 
-from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
+from packprep.chat.conversations import (
+    ASSISTANT_ROLES,
+    TOOL_ROLES,
+    Conversation,
+    Message,
+    without_keys,
+)
 from packprep.chat.marks import Marked, MessageText, Unmarked, numbered, unmark, with_texts
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
@@ -201,8 +207,8 @@ class TurnLocator:
         None if the template does not write that message, whose mark is the first free one.
         """
         mark = numbered(len(marked.texts))
-        follower = {"role": "user", "content": mark}
-        result = {"role": "tool", "content": mark, "tool_call_id": "callprobe"}
+        follower: Message = {"role": "user", "content": mark}
+        result: Message = {"role": "tool", "content": mark, "tool_call_id": "callprobe"}
         is_call = bool(part.messages[-1].get("tool_calls"))
         for message in (result, follower) if is_call else (follower, result):
             with suppress(RenderError):
@@ -268,10 +274,7 @@ class TurnLocator:
         Qwen3's prompt ends with an empty thought, which only the last turn has: the others open
         with "<|im_start|>assistant" alone.
         """
-        bare = [
-            {key: item for key, item in message.items() if key not in _REASONING_KEYS}
-            for message in marked.messages
-        ]
+        bare = [without_keys(message, _REASONING_KEYS) for message in marked.messages]
         blank, texts = with_texts(
             replace(marked, messages=bare), lambda number, _: numbered(number)
         )

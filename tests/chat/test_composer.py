@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packprep.chat import composer
 from packprep.chat.composer import _PLANTED, _REFUSALS, Composer
-from packprep.chat.conversations import Conversation, find_conversations
+from packprep.chat.conversations import Conversation, Message, find_conversations
 from packprep.chat.forms import PlainChat, plain_chat
 from packprep.chat.masks import render_chats
 from packprep.chat.rendering.traced_text import Recording
@@ -255,9 +255,9 @@ def test_rows_with_thoughts_tools_and_variables_are_composed_too(
     finder, plain = TurnFinder(template, SPECIALS), never_composing(template)
     rows = []
     for number in range(20):
-        thoughts = dict.fromkeys(("reasoning_content", "thinking"), f"thought {number}")
-        question = {"role": "user", "content": f"question {number}", "name": "ann"}
-        answer = {"role": "assistant", "content": f"answer {number}", **thoughts}
+        question: Message = {"role": "user", "content": f"question {number}", "name": "ann"}
+        answer: Message = {"role": "assistant", "content": f"answer {number}"}
+        answer["reasoning_content"] = answer["thinking"] = f"thought {number}"
         rows.append(Conversation([question, answer], [{"name": "f"}], {"greeting": "hi"}))
     expected = [plain.render(row) for row in rows]
     renderings = calls_of(ChatTemplate, "render", monkeypatch)
@@ -271,7 +271,7 @@ def test_a_thought_that_differs_under_its_other_name_is_rendered() -> None:
     template = of_source(chatml("{{ m.thinking }}"))
     finder, plain = TurnFinder(template, SPECIALS, "all"), never_composing(template, train_on="all")
     for number in range(4):
-        message = {"role": "assistant", "content": "a", "reasoning_content": "same"}
+        message: Message = {"role": "assistant", "content": "a", "reasoning_content": "same"}
         row = Conversation([message | {"thinking": f"thought {number}"}])
         assert finder.render(row) == plain.render(row)
 
@@ -332,7 +332,7 @@ def test_a_trace_that_fails_at_its_first_use_is_not_used(monkeypatch: pytest.Mon
 
 
 def _traced(composer: Composer, row: Conversation) -> Trace | None:
-    texts = [message["content"] for message in row.messages]
+    texts = [str(message["content"]) for message in row.messages]
     return trace_of(composer._template, [message["role"] for message in row.messages], texts)
 
 

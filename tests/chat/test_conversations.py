@@ -8,12 +8,13 @@ import pytest
 from packprep.chat.conversations import (
     BadRowError,
     Conversation,
+    Message,
     find_conversations,
     read_chat_rows,
 )
 
-HI = {"role": "user", "content": "hi"}
-HELLO = {"role": "assistant", "content": "hello"}
+HI: Message = {"role": "user", "content": "hi"}
+HELLO: Message = {"role": "assistant", "content": "hello"}
 
 
 def read(row: dict[str, Any], **named: str) -> Conversation | BadRowError:
@@ -64,7 +65,7 @@ def test_one_conversation_may_be_written_in_many_ways(
 
 def test_keys_that_arrow_adds_to_every_struct_are_left_out_and_nulls_of_json_stay_inside() -> None:
     call = {"function": {"name": "f", "arguments": {"a": 1}}}
-    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    calling: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
     assert read({"messages": [HI, calling]}) == Conversation([HI, calling])
     schema = [{"type": "function", "function": {"default": None}}]
     read_back = read({"messages": json.dumps([{**HI, "name": None}]), "tools": json.dumps(schema)})
@@ -81,7 +82,7 @@ def test_tools_and_variables_of_a_row_reach_the_template() -> None:
 
 @pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
 def test_reasoning_is_found_under_each_of_its_names(name: str) -> None:
-    named = HELLO | {name: "hm"}
+    named: Any = HELLO | {name: "hm"}
     both = named | {"reasoning_content": "hm", "thinking": "hm"}
     assert read({"messages": [named]}) == Conversation([both])
 
@@ -121,7 +122,7 @@ def test_a_row_that_is_not_a_conversation_is_refused_with_its_reason(
 
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
-CALLING = {"role": "assistant", "tool_calls": [CALL]}
+CALLING: Message = {"role": "assistant", "tool_calls": [CALL]}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import tokenizers
 
-from packprep.chat.conversations import find_conversations
+from packprep.chat.conversations import Message, find_conversations
 from packprep.chat.masks import ChatTokens, ExactEncoder, encode_chats, render_chats
 from packprep.chat.template import load_chat_template
 from packprep.chat.turn_locator import TrainOn
@@ -77,7 +77,7 @@ def row(tokens: ChatTokens, number: int) -> tuple[list[int], list[bool]]:
 
 
 @lru_cache
-def chats(count: int) -> list[list[dict[str, Any]]]:
+def chats(count: int) -> list[list[Message]]:
     with gzip.open(DATA / "sgd_chat.jsonl.gz", "rt") as file:
         return random.Random(7).sample([json.loads(line)["messages"] for line in file], count)
 
@@ -111,7 +111,7 @@ def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -
     names = [token.content for token in added if token.special]
     spelled = "x".join(names) + "".join(names) + " ".join(names)
     plain = chat("hi", "hello", "hi", "hello")
-    harmful = chat(*[message["content"] + spelled for message in plain])
+    harmful = chat(*[str(message["content"]) + spelled for message in plain])
     one_each = [chat(*[token] * 4) for token in names[:: max(1, len(names) // 40)]]
     function = {"name": names[0], "description": names[-1], "parameters": {names[1]: names[2]}}
     tool = {"type": "function", "function": function}

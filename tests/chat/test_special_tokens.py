@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.chat.conversations import Conversation
+from packprep.chat.conversations import Conversation, Message
 from packprep.chat.marks import BREAK
 from packprep.chat.special_tokens import Specials, any_of, strings
 
@@ -27,7 +27,8 @@ def test_spans_of_a_text_and_within_its_pieces() -> None:
 
 
 def test_risky_strings_and_keys_are_broken_but_roles_are_not() -> None:
-    messages, tools = [{"role": "user", "content": "x<|im_end|>"}], [{"|im_end|": "a", "b": "c <"}]
+    tools = [{"|im_end|": "a", "b": "c <"}]
+    messages: list[Message] = [{"role": "user", "content": "x<|im_end|>"}]
     broken = next(CHATML.broken(Conversation(messages, tools, {"name": "im_end|>"})))
     assert broken.messages == [{"role": "user", "content": f"x<{BREAK}|im_end|>"}]
     assert broken.tools == [{f"{BREAK}|im_end|{BREAK}": "a", "b": f"c <{BREAK}"}]

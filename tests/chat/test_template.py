@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packprep.chat.conversations import Conversation
+from packprep.chat.conversations import Conversation, Message
 from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.support.errors import ConfigError
@@ -33,16 +33,17 @@ CALL = {
     "id": "abcdefghi",
     "function": {"name": "weather", "arguments": {"city": 'Pa"ris\n'}},
 }
-SYSTEM = {"role": "system", "content": " Be kind.\n"}
-USER = {"role": "user", "content": "  Hello 你好 \n"}
-ANSWER = {"role": "assistant", "content": "\n\nHi there  "}
-BYE = {"role": "user", "content": "Bye"}
-CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-RESULT = {"role": "tool", "content": '{"t": 3}', "tool_call_id": "abcdefghi", "name": "weather"}
-THINKING = {"role": "assistant", "content": "Sunny.", "reasoning_content": "hm\n"}
-INLINE = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nSunny."}
+SYSTEM: Message = {"role": "system", "content": " Be kind.\n"}
+USER: Message = {"role": "user", "content": "  Hello 你好 \n"}
+ANSWER: Message = {"role": "assistant", "content": "\n\nHi there  "}
+BYE: Message = {"role": "user", "content": "Bye"}
+CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+RESULT: Message = {"role": "tool", "content": '{"t": 3}', "name": "weather"}
+RESULT["tool_call_id"] = "abcdefghi"
+THINKING: Message = {"role": "assistant", "content": "Sunny.", "reasoning_content": "hm\n"}
+INLINE: Message = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nSunny."}
 
-CHATS: dict[str, list[dict[str, Any]]] = {
+CHATS: dict[str, list[Message]] = {
     "one turn": [USER, ANSWER],
     "system": [SYSTEM, USER, ANSWER],
     "turns": [SYSTEM, USER, ANSWER, USER, ANSWER, BYE, ANSWER],

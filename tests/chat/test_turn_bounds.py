@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from packprep.chat.conversations import Conversation
+from packprep.chat.conversations import Conversation, Message
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TurnSplitter
 from packprep.chat.turns import TurnFinder
@@ -23,7 +23,7 @@ from .test_turns import FORGETS, SPECIALS, chat, find, finder, trained
 SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
 
 
-def by_turn(finder: TurnFinder, messages: list[dict[str, Any]]) -> list[list[str]]:
+def by_turn(finder: TurnFinder, messages: list[Message]) -> list[list[str]]:
     """Trained texts of each document with --turns each."""
     rendered = TurnSplitter(finder, "each").render(Conversation(messages))
     return [texts for _, _, texts in documents(rendered)]
@@ -60,12 +60,12 @@ MESSAGES = st.builds(
 
 
 @given(parts(), st.lists(MESSAGES, min_size=1, max_size=5))
-def test_turns_end_alike_whatever_follows(
-    template: PartsTemplate, messages: list[dict[str, Any]]
-) -> None:
+def test_turns_end_alike_whatever_follows(template: PartsTemplate, messages: list[Message]) -> None:
     messages.append({"role": "assistant", "content": "last"})
     # Where a turn begins with its header and has no text, a token of that header is its last one.
-    assume(template.prompt != "never" or all(message["content"].strip() for message in messages))
+    assume(
+        template.prompt != "never" or all(str(message["content"]).strip() for message in messages)
+    )
     text, spans = template.rendered(messages, SPECIAL)
     each = finder(template.source())
     for stop in (len(messages) - 1, len(messages)):
@@ -87,7 +87,8 @@ def test_the_eos_of_a_whole_conversation_is_not_trained() -> None:
     """Also where the template does not write what follows, as Phi-3's ignores tools."""
     source = CHATML + "{% if add_generation_prompt %}" + HEADER + "{% else %}</s>{% endif %}"
     source = source.replace("m in messages", "m in messages if m.role != 'tool'")
-    messages = [*chat("hi", "hello"), {"role": "tool", "content": "3"}, *chat("", "ciao")[1:]]
+    messages = chat("hi", "hello", "3", "ciao")
+    messages[2]["role"] = "tool"
     messages[1]["tool_calls"] = [{"function": {"name": "f", "arguments": {}}}]
     for size, answers in ((2, ["hello"]), (3, ["hello"]), (4, ["hello", "ciao"])):
         expected = [f"{text}<|end|>" for text in answers]
@@ -219,7 +220,7 @@ ODD_MESSAGES = st.builds(
 
 @given(st.sampled_from(ODD), st.lists(ODD_MESSAGES, min_size=1, max_size=5), st.data())
 def test_any_template_gives_spans_in_order_or_a_sentence(
-    source: str, messages: list[dict[str, Any]], data: st.DataObject
+    source: str, messages: list[Message], data: st.DataObject
 ) -> None:
     assistants = [at for at, each in enumerate(messages) if each["role"] == "assistant"]
     untrained = data.draw(st.sets(st.sampled_from(assistants))) if assistants else set()

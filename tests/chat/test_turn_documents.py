@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.chat.conversations import Conversation
+from packprep.chat.conversations import Conversation, Message
 from packprep.chat.template import ChatTemplate, RenderError, load_chat_template
 from packprep.chat.turn_counts import TurnDocument
 from packprep.chat.turn_documents import TurnSplitter
@@ -76,11 +76,11 @@ def counts(rendered: Rendered) -> dict[str, int]:
     return {name: count for name, count in named.items() if count}
 
 
-def thinking(*thoughts: str) -> list[dict[str, Any]]:
+def thinking(*thoughts: str) -> list[Message]:
     """A turn for each thought, which its answer has in both fields that templates read."""
-    messages = []
+    messages: list[Message] = []
     for number, thought in enumerate(thoughts):
-        answer = {"role": "assistant", "content": f"answer {number}"}
+        answer: Message = {"role": "assistant", "content": f"answer {number}"}
         if thought:
             answer |= {"reasoning_content": thought, "thinking": thought}
         messages += [{"role": "user", "content": f"question {number}"}, answer]
@@ -169,7 +169,8 @@ def test_auto_keeps_rows_whole_where_only_the_system_message_moves(system: str) 
         "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}\n\n"
         "{% endif %}{{ m.content }}[/INST]{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
     )
-    messages = [{"role": "system", "content": system}, *chat("hi", "hello", "bye", "ciao")]
+    messages = chat("hi", "hello", "bye", "ciao")
+    messages.insert(0, {"role": "system", "content": system})
     rendered = splitter(mistral, "auto").render(Conversation(messages))
     assert rendered.text == "[INST]hi[/INST]hello</s>[INST]bye[/INST]ciao</s>"
     assert counts(rendered) == {"documents": 1}
@@ -186,9 +187,9 @@ def test_auto_trains_every_text_that_one_of_both_can_train(
     turns: list[str], source: str, trailing: bool, rng: random.Random
 ) -> None:
     """A text of a turn that `each` trains is trained once by `auto`, whatever auto chose."""
-    messages: list[dict[str, Any]] = []
+    messages: list[Message] = []
     for number, kind in enumerate(turns):
-        answer: dict[str, Any] = {"role": "assistant"}
+        answer: Message = {"role": "assistant"}
         answer["content"] = f"answer {number} {rng.random()}"
         if kind == "thinks":
             thought = f"thought {number} {rng.random()}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.chat.conversations import Conversation
+from packprep.chat.conversations import Conversation, Message
 from packprep.chat.left_out import LeftOut
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turns import Rendered, TurnFinder
@@ -49,7 +49,7 @@ def trained(rendered: Rendered) -> list[str]:
     return [rendered.text[first:last] for first, last in rendered.trained or []]
 
 
-def chat(*texts: str) -> list[dict[str, Any]]:
+def chat(*texts: str) -> list[Message]:
     """User and assistant in turn."""
     return [
         {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)
@@ -90,7 +90,7 @@ EMPTY_THOUGHT = chatml(
 TWO = chat("hi", "hello", "bye", "ciao")
 
 
-def calling(arguments: Any) -> list[dict[str, Any]]:
+def calling(arguments: Any) -> list[Message]:
     call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
     return [
         *chat("hi", "", "so"),
@@ -113,9 +113,9 @@ COMPARES = CHATML.replace("{{ m.role }}\n", "{{ m.role }}\n{{ 'tools' if m == me
 PROMPTS_THOUGHT = THINKS.replace("assistant\n{% endif %}", "assistant\n<think></think>{% endif %}")
 UPSIDE_DOWN = "{% filter trim | reverse %}" + BLOCKS + "{% endfilter %}"
 UPPER = "{% filter upper %}" + BLOCKS + "{% endfilter %}"
-WITH_SYSTEM = [{"role": "system", "content": "be"}, *TWO]
+WITH_SYSTEM: list[Message] = [{"role": "system", "content": "be"}, *TWO]
 LOOKED_AT = chat("<r>1</r>", " a ", "<r>\n2</r>", "<r>b")
-TRAINED: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
+TRAINED: dict[str, tuple[str, list[Message], list[str]]] = {
     "from the generation prompt to the end token": (CHATML, TWO, ended("hello", "ciao")),
     "no turn": (CHATML, chat("hi"), []),
     "what the prompt does not write": (
@@ -334,11 +334,11 @@ def test_what_is_left_out_is_what_the_text_does_not_contain(
     source: str, train_on: str, turns: list[tuple[bool, bool]], rng: random.Random
 ) -> None:
     """Every thought is one of a kind, so a search of the text says which ones are there."""
-    messages: list[dict[str, Any]] = []
+    messages: list[Message] = []
     expected = []
     for number, (thinks, inline) in enumerate(turns):
         thought = f"{number} thinks of {rng.random()}"
-        answer = {"role": "assistant", "content": f"answer {rng.random()}"}
+        answer: Message = {"role": "assistant", "content": f"answer {rng.random()}"}
         if thinks and inline:
             answer["content"] = f"<think>{thought}</think>{answer['content']}"
         elif thinks:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packprep.chat.conversations import Message
+
 
 def trained_by_tokens(ids: Sequence[int], opening: Sequence[int], closing: int) -> list[bool]:
     """Mask of each run of tokens after `opening`, up to and including `closing`.
@@ -81,7 +83,7 @@ class PartsTemplate:
         return self.header != ("", "")
 
     def rendered(
-        self, messages: list[dict[str, Any]], special: re.Pattern[str]
+        self, messages: list[Message], special: re.Pattern[str]
     ) -> tuple[str, dict[int, list[tuple[int, int]]]]:
         """The text, and the trained spans of each message of the assistant.
 
@@ -94,7 +96,7 @@ class PartsTemplate:
             if self._has_header:
                 text += message["role"].join(self.header)
             first = len(text)
-            content = message["content"]
+            content = str(message["content"])
             text += content.strip() if message["role"] in self.trims else content
             middle = len(text)
             if self.blocks == 2 and message["role"] == "assistant":

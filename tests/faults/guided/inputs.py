@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import zstandard
 
 from packprep import BuildConfig
-from packprep.chat.conversations import Conversation
+from packprep.chat.conversations import Conversation, Message
+from packprep.chat.marks import with_texts
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.value_limits import MAX_SIZE
 from packprep.chat.template import ChatTemplate, load_chat_template
@@ -295,6 +296,7 @@ def _token_seeds(folder: Path) -> list[bytes]:
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 _TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
+_CHAT: list[Message]
 _CHAT = [{"role": "user", "content": "Hi é"}, {"role": "assistant", "content": "Hello\n"}]
 _CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 
@@ -343,16 +345,13 @@ def _tokenizer() -> Tokenizer:
 
 def _check_template(data: bytes, folder: Path) -> bool:
     template = load_chat_template(_tokenizer(), _written(folder, "a.jinja", data))
-    text = template.render(Conversation(_CHAT))
+    chat = Conversation(_CHAT)
+    text = template.render(chat)
     assert len(text) <= MAX_SIZE
     recording = Recording()
-    texts = [str(message["content"]) for message in _CHAT]
-    traced = [
-        message | {"content": recording.text(number, text)}
-        for number, (message, text) in enumerate(zip(_CHAT, texts, strict=True))
-    ]
-    trace = template.trace(Conversation(traced), recording)
-    composed = None if trace is None else trace.compose(texts)
+    traced, texts = with_texts(chat, recording.text)
+    trace = template.trace(traced, recording)
+    composed = None if trace is None else trace.compose([each.text for each in texts])
     assert composed in (None, text) or b"random" in data or b"lipsum" in data
     return True
 
