@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from packprep.config.executors import MERGE
 from packprep.config.stages import Command
@@ -129,7 +128,7 @@ def without_tasks(output: Path, task: str | None, progress: Progress) -> Iterato
     yield
 
 
-def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, Any]:
+def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, int]:
     """Do one share of a build; return counts of the work done here and of all finished work."""
     _measure(shares, index, progress)
     done = {"slices": 0, "windows": 0}

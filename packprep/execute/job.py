@@ -8,7 +8,7 @@ process, twice, or by two processes at once, and a task with a receipt is not do
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,10 @@ from packprep.schemas.canonical import canonical_json
 from packprep.schemas.index_table import TOKENS
 from packprep.schemas.storage.places import Files
 from packprep.schemas.storage.writing import write_file
-from packprep.sources.formats.format import HubPart
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import plan_rows
-from packprep.sources.source import FileState, Source
+from packprep.sources.source import Source
+from packprep.support.from_json import from_json
 from packprep.tokens.encode import Encoder
 from packprep.tokens.store import text_options, tokens_key
 from packprep.windows.planner import Planner
@@ -116,8 +116,11 @@ class Job:
             "tokenizer": tokenizer,
             "template": template and asdict(template),
             "sources": [
-                asdict(source)
-                | {"path": source.path and str(source.path), "is_remote": source.is_remote}
+                {
+                    "facts": asdict(source) | {"path": None},
+                    "path": source.path and str(source.path),
+                    "is_remote": source.is_remote,
+                }
                 for source in self.sources
             ],
             "engine": engine,
@@ -141,15 +144,13 @@ def load_job(staging: Path) -> tuple[Job, Any]:
         config=BuildConfig(**facts["config"]),
         staging=staging,
         tokenizer=tokenizer,
-        sources=[*map(_source, facts["sources"])],
+        sources=[_source(**saved) for saved in facts["sources"]],
     )
     return job, facts["engine"]
 
 
-def _source(saved: dict[str, Any]) -> Source:
+def _source(facts: object, path: str | None, is_remote: bool) -> Source:
     """A source that `Job.save` wrote."""
-    path, is_remote = saved["path"], saved.pop("is_remote")
-    files = tuple(FileState(*state)._replace(inode=None) for state in saved["files"])
-    path = path if path is None or is_remote else Path(path)
-    part = HubPart(*saved["part"])
-    return Source(**saved | {"path": path, "files": files, "part": part})
+    source = from_json(Source, facts)
+    files = tuple(state._replace(inode=None) for state in source.files)
+    return replace(source, files=files, path=path if path is None or is_remote else Path(path))

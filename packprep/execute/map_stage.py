@@ -71,7 +71,7 @@ class TokenizeAndPack:
         self._engine: EngineChoice | None = None
         self._warned = False
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # Some engines are not picklable, nor is a compiled template; each process loads its own.
         tokenizer = self.tokenizer
         if isinstance(tokenizer, ChatTokenizer):
@@ -93,7 +93,7 @@ class TokenizeAndPack:
         packed = self._pack(table, ids)
         return packed if arrow else packed.to_pydict()
 
-    def _as_table(self, batch: Mapping[str, Any]) -> pa.Table:
+    def _as_table(self, batch: Mapping[str, Sequence[Any]]) -> pa.Table:
         names = _for_columns(self.plan, list(batch)).columns
         try:
             return pa.table({name: pa.array(batch[name]) for name in names})
@@ -227,5 +227,5 @@ def _with_known_columns(stream: Any, plan: RowPlan) -> tuple[Any, list[str]]:
     return stream.map(partial(_only, names)).select_columns(names), names
 
 
-def _only(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+def _only(names: Sequence[str], row: Mapping[str, object]) -> dict[str, object]:
     return {name: row.get(name) for name in names}

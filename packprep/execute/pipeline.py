@@ -193,7 +193,7 @@ def _system_errors(stages: Stages) -> Iterator[None]:
 @takes_config
 def build_share(
     config: BuildConfig, *, planner: Planner | None = None, progress: Progress | None = None
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Do the share of one task of a job array (see array_tasks.py) and return its counts.
 
     Afterwards `build` gets the same config with task_index "merge".
@@ -268,7 +268,7 @@ def _resolved(config: BuildConfig, staging: Staging, progress: Progress) -> list
     return resolve(config.reading, config.parsing, config.output, staging.scratch, progress)
 
 
-def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, Any]:
+def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, object]:
     """Content of build.json."""
     return build_facts(
         inputs,

@@ -19,6 +19,8 @@ from typing import Any
 
 from packprep.engines.third_party import tell_libraries
 from packprep.execute.job import Job
+from packprep.execute.worker import Answer
+from packprep.execute.worker_pool import raise_error
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.storage.store_errors import StoreError
@@ -204,7 +206,7 @@ class _Build:
 
     def _take(self, task: Task, ended: Any) -> None:
         try:
-            answer = self.ray.get(ended)
+            answer: Answer = self.ray.get(ended)
         except self.ray.exceptions.RayTaskError:
             raise  # a defect of packprep, so show the traceback
         except self.ray.exceptions.RayError as error:
@@ -212,12 +214,7 @@ class _Build:
             raise StoppedError(
                 f"task {task[0]} {task[1]} failed {1 + RETRIES} times: {reason}"
             ) from None
-        if "input_error" in answer:
-            raise InputError(answer["input_error"])
-        if "store_error" in answer:
-            raise StoreError(*answer["store_error"])
-        if "os_error" in answer:
-            raise OSError(*answer["os_error"])
+        raise_error(answer)
         if answer["host"] not in self.hosts:
             self.hosts.add(answer["host"])
             self.progress.say(f"tasks run on {answer['host']}")
@@ -232,7 +229,7 @@ def _answers(address: str) -> bool:
     return True
 
 
-def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
+def do(folder: str, staging: str, key: str, task: Task) -> Answer:
     """Do one task, in a worker process of Ray.
 
     folder: working directory of the build. key: digest of its job.json.
@@ -251,11 +248,11 @@ def do(folder: str, staging: str, key: str, task: Task) -> dict[str, Any]:
     except InputError as error:
         return {"input_error": str(error)}
     except StoreError as error:
-        return {"store_error": [error.errno, error.strerror, error.filename]}
+        return {"store_error": (error.errno or 0, str(error.strerror), str(error.filename))}
     except OSError as error:
         if error.errno is None:
             raise
-        return {"os_error": [error.errno, error.strerror, error.filename and str(error.filename)]}
+        return {"os_error": (error.errno, error.strerror, error.filename and str(error.filename))}
     return {"host": f"{socket.gethostname()}, {_node()}"}
 
 

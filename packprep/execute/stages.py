@@ -71,7 +71,7 @@ class Stages:
     job: Job
     progress: Progress
     clock: StageClock
-    gate: dict[str, Any] | None = None
+    gate: dict[str, object] | None = None
     tokens: int = 0
     one_split_does: bool = False
 
@@ -137,7 +137,7 @@ class Stages:
                 self.gate = choice.gate
             ahead(self.job, self.progress)
 
-    def share(self, index: int, total: int) -> dict[str, Any]:
+    def share(self, index: int, total: int) -> dict[str, int]:
         """Do the share of one of `total` tasks."""
         with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
             engine = self._loading(pool, self._plans())

@@ -29,6 +29,7 @@ from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.storage.writing import write_file
 from packprep.support.errors import ConfigError, InputError, StoppedError
+from packprep.support.from_json import from_json
 from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.tokens.token_files import BASE_MEMORY
 from packprep.windows.documents import (
@@ -217,7 +218,7 @@ class Windows:
         """Receipt of a window that was made from the same inputs and whose shards are intact."""
         try:
             loaded = parse_json(self._receipt(split, number).read_bytes())
-            shards = tuple(ShardFile(**shard) for shard in loaded["shards"])
+            shards = tuple(from_json(ShardFile, shard) for shard in loaded["shards"])
             receipt = WindowFile(
                 made_from=loaded["made_from"],
                 account=Account.from_dict(loaded["account"]),

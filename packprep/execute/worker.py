@@ -15,13 +15,39 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from packprep.support.from_json import from_json
 from packprep.support.linux import end_with_parent, offer_to_be_killed
 
 WORKING = b"."
+
+
+class Task(TypedDict):
+    """A slice to tokenize: its extent, parts and first rows, and the file of its text."""
+
+    extent: dict[str, int]
+    parts: list[object]
+    first_rows: Sequence[int]
+    text: str
+
+
+class Answer(TypedDict, total=False):
+    """Result of a task: the receipt of a token file, or an error by the values to raise it with.
+
+    store_error, host: of a task on Ray.
+    """
+
+    ready: bool
+    done: dict[str, object]
+    document_error: tuple[int, int, str]
+    input_error: str
+    store_error: tuple[int, str, str]
+    os_error: tuple[int | None, str | None, str | None]
+    host: str
 
 
 class Working(threading.Event):
@@ -49,7 +75,7 @@ def main(staging: Path) -> None:
         _answer(answers, do(json.loads(line)))
 
 
-def _answer(answers: Any, answer: dict[str, Any]) -> None:
+def _answer(answers: Any, answer: Answer) -> None:
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
 
@@ -71,36 +97,33 @@ class _Tasks:
         self.encoder = self.job.encoder(engine)
         engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
-    def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, task: Task) -> Answer:
         from packprep.support.errors import InputError, system_error
         from packprep.tokens.token_files import DocumentError
 
         try:
-            return {"done": self._tokenize(**task)}
+            return {"done": self._tokenize(task)}
         except DocumentError as error:
-            return {"document_error": [error.source, error.row, error.detail]}
+            return {"document_error": (error.source, error.row, error.detail)}
         except InputError as error:
             return {"input_error": str(error)}
         except Exception as error:
             if (cause := system_error(error)) is None:
                 raise
             path = cause.filename and str(cause.filename)
-            return {"os_error": [cause.errno, cause.strerror, path]}
+            return {"os_error": (cause.errno, cause.strerror, path)}
 
-    def _tokenize(
-        self,
-        slice: dict[str, Any],  # noqa: A002 - a key of the task
-        text: str,
-    ) -> dict[str, Any]:
+    def _tokenize(self, task: Task) -> dict[str, object]:
         import pyarrow as pa
 
         from packprep.sources.units import Part, Slice
         from packprep.tokens.token_files import quiet_datasets, tokenize_slice
 
-        with pa.memory_map(text) as file:
+        with pa.memory_map(task["text"]) as file:
             table = pa.ipc.open_file(file).read_all()
-        parts = tuple(Part(**part) for part in slice.pop("parts"))
-        piece = Slice(table=table, parts=parts, **slice)
+        parts = from_json(tuple[Part, ...], task["parts"])
+        rows = tuple(task["first_rows"])
+        piece = Slice(table=table, parts=parts, first_rows=rows, **task["extent"])
         with quiet_datasets():
             return asdict(
                 tokenize_slice(

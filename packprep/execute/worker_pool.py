@@ -22,13 +22,13 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from packprep.engines.third_party import arenas
 from packprep.execute.job import Job
-from packprep.execute.worker import WORKING
+from packprep.execute.worker import WORKING, Answer, Task
+from packprep.schemas.storage.store_errors import StoreError
 from packprep.sources.units import Slice
 from packprep.support.errors import InputError, StoppedError
 from packprep.support.linux import resident
@@ -79,7 +79,7 @@ class Workers:
         """
         self._stop = stop
         with self._text(piece) as text:
-            task = {"slice": _as_json(piece), "text": str(text)}
+            task = _task(piece, text)
             for _ in range(TRIES - 1):
                 try:
                     return parse_receipt(self._call(task))
@@ -97,8 +97,8 @@ class Workers:
                     "rows), or give more --max-memory"
                 ) from None
 
-    def _call(self, task: dict[str, Any]) -> Any:
-        """Answer of the next free worker to a task."""
+    def _call(self, task: Task) -> dict[str, object]:
+        """Receipt that the next free worker makes of a task."""
         worker = self._idle.get()
         try:
             if worker is None:
@@ -118,12 +118,7 @@ class Workers:
                 self._living.discard(worker)
                 worker = None
             self._idle.put(worker)
-        if "document_error" in answer:
-            raise DocumentError(*answer["document_error"])
-        if "input_error" in answer:
-            raise InputError(answer["input_error"])
-        if "os_error" in answer:
-            raise OSError(*answer["os_error"])
+        raise_error(answer)
         return answer["done"]
 
     @contextmanager
@@ -172,7 +167,7 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def call(self, task: dict[str, Any], timeout: float, memory: int) -> dict[str, Any]:
+    def call(self, task: Task, timeout: float, memory: int) -> Answer:
         self.calls += 1
         assert self._process.stdin is not None
         try:
@@ -182,7 +177,7 @@ class _Worker:
             raise WorkerDied(self._how_it_died()) from None
         return self.answer(timeout, memory)
 
-    def answer(self, timeout: float, memory: int) -> dict[str, Any]:
+    def answer(self, timeout: float, memory: int) -> Answer:
         """Next answer of the worker.
 
         WorkerDied if it dies, takes too much memory, or says nothing for `timeout` seconds.
@@ -216,7 +211,7 @@ class _Worker:
                     f"{memory / 1e6:,.0f} MB"
                 )
         line, _, self._read = self._read.lstrip(WORKING).partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        answer: Answer = json.loads(line)
         return answer
 
     def kill(self) -> None:
@@ -249,10 +244,23 @@ class _Worker:
         return f"ended with {name}{message}"
 
 
-def _as_json(piece: Slice) -> dict[str, Any]:
-    """A slice without its table, as plain JSON values."""
+def raise_error(answer: Answer) -> None:
+    """Raise the error that an answer has, if it has one."""
+    if "document_error" in answer:
+        raise DocumentError(*answer["document_error"])
+    if "input_error" in answer:
+        raise InputError(answer["input_error"])
+    if "store_error" in answer:
+        raise StoreError(*answer["store_error"])
+    if "os_error" in answer:
+        raise OSError(*answer["os_error"])
+
+
+def _task(piece: Slice, text: Path) -> Task:
+    """The task to tokenize a slice. text: the file of its table."""
     return {
-        **vars(piece.extent),
+        "extent": vars(piece.extent),
         "parts": [asdict(part) for part in piece.parts],
         "first_rows": piece.first_rows,
+        "text": str(text),
     }

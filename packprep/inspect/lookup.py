@@ -200,14 +200,14 @@ def find_documents(
 
 def located_rows(
     segments: Sequence[LocatedSegment], manifest: Manifest, sources: Sources
-) -> list[dict[str, Any]]:
+) -> list[dict[str, int | str | None]]:
     """Segments with their places and rows of sources, as rows of a table; keys are its columns.
 
     source: path of the source, or "filler". turn is a column if rows are divided into turns, epoch
     if documents are packed for several.
     """
     has_turns = any(column.name == "turn_ids" for column in manifest.columns)
-    rows = []
+    rows: list[dict[str, int | str | None]] = []
     for segment in segments:
         document, source, row = segment.document, None, None
         if document is not None and 0 <= document < sources.total:

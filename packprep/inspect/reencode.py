@@ -163,7 +163,7 @@ class Document:
     trains_all: bool
     split: int | None
     aligned: Mapping[str, NDArray[Any]]
-    values: Mapping[str, Any]
+    values: Mapping[str, np.generic]
 
 
 def encoded_rows(

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.form import form_fault
@@ -59,7 +59,7 @@ def _read(path: Path, expected: str) -> Report:
     return cast("Report", loaded)
 
 
-def read_json(path: Path, expected: str) -> dict[str, Any]:
+def read_json(path: Path, expected: str) -> dict[str, object]:
     """Read a JSON object. Raises InputError, which names `expected`, if the file has none."""
     try:
         loaded = json.loads(path.read_bytes())

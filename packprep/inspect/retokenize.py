@@ -59,7 +59,7 @@ class _Piece:
     bos: int
     real: int
     columns: Mapping[str, NDArray[Any]]
-    values: Mapping[str, Any]
+    values: Mapping[str, np.generic]
     place: Finding
 
     @property
@@ -351,7 +351,7 @@ def _compare_piece(
 
 def _compare_values(row: str, document: Document, piece: _Piece, findings: Findings) -> None:
     """Compare the values of a segment."""
-    expected: dict[str, Any] = dict(document.values)
+    expected: dict[str, object] = dict(document.values)
     if document.split is not None and "pair_sides" in piece.values:
         expected["pair_sides"] = piece.start >= document.split
     for name, value in expected.items():

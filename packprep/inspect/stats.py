@@ -1,6 +1,6 @@
 """Figures of `packprep stats` next to the report: exact counts, and the steps of an epoch."""
 
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -12,7 +12,29 @@ from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
 
 
-def summaries(measured: Measured) -> dict[str, dict[str, Any]]:
+class Training(TypedDict):
+    """Facts for a trainer. Those of steps need a global batch size."""
+
+    split: str
+    packs: int
+    documents: int
+    tokens: int
+    token_utilization: float
+    loss_tokens: NotRequired[int]
+    loss_utilization: NotRequired[float]
+    global_batch_size: NotRequired[int]
+    world_size: NotRequired[int]
+    packs_per_rank: NotRequired[int]
+    steps_per_epoch: NotRequired[int]
+    packs_left_over: NotRequired[int]
+    slots_per_step: NotRequired[int]
+    steps_by_phase: NotRequired[list[int]]
+    documents_per_step: NotRequired[float]
+    tokens_per_step: NotRequired[float]
+    loss_tokens_per_step: NotRequired[float]
+
+
+def summaries(measured: Measured) -> dict[str, dict[str, object]]:
     """Mean, quantiles and exact counts of each quantity, as plain JSON values."""
     return {
         name: {
@@ -36,7 +58,7 @@ def training(
     measured: Measured,
     global_batch_size: int | None,
     world_size: int,
-) -> dict[str, Any]:
+) -> Training:
     """Facts for a trainer, of the split "train" if there is one, else of the first split.
 
     They are of one epoch: the first, if documents are packed for several.
@@ -66,8 +88,13 @@ def training(
         max_length=manifest.max_length,
         shorter=shorter,
     )
-    facts: dict[str, Any] = {"split": split, "packs": packs, "documents": segments, "tokens": real}
-    facts["token_utilization"] = sums.utilization
+    facts: Training = {
+        "split": split,
+        "packs": packs,
+        "documents": segments,
+        "tokens": real,
+        "token_utilization": sums.utilization,
+    }
     if measured.loss_tokens is not None:
         facts |= {"loss_tokens": loss, "loss_utilization": sums.loss_utilization}
     if global_batch_size is None:
@@ -97,16 +124,19 @@ def training(
         "packs_left_over": packs - used,
         "slots_per_step": slots,
     }
-    facts |= {"steps_by_phase": by_phase} if manifest.phases else {}
-    names = {"documents_per_step": segments, "tokens_per_step": real}
-    names |= {"loss_tokens_per_step": loss} if "loss_tokens" in facts else {}
-    return facts | {
-        name: total * (used / steps if steps else global_batch_size) / packs if packs else 0.0
-        for name, total in names.items()
-    }
+    if manifest.phases:
+        facts["steps_by_phase"] = by_phase
+    of_step = used / steps if steps else global_batch_size
+    documents, tokens, labels = (
+        total * of_step / packs if packs else 0.0 for total in (segments, real, loss)
+    )
+    facts |= {"documents_per_step": documents, "tokens_per_step": tokens}
+    if "loss_tokens" in facts:
+        facts["loss_tokens_per_step"] = labels
+    return facts
 
 
-def training_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def training_rows(facts: Training) -> list[tuple[str, str]]:
     """Rows of the table of these facts."""
     rows = [
         (f"packs of {facts['split']}", f"{facts['packs']:,}"),

@@ -29,6 +29,7 @@ from packprep.schemas.report import (
     ReportWindow,
     SourceAccount,
 )
+from packprep.support.from_json import from_json
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
@@ -66,7 +67,7 @@ class Account:
         """Account from the values that `as_dict` gave."""
         counts = {int(size): count for size, count in facts["segments_per_pack"].items()}
         return Account(
-            list(map(Sums.from_json, facts["sources"])),
+            [from_json(Sums, sums) for sums in facts["sources"]],
             windows=facts["windows"],
             segments_per_pack=Counter(counts),
         )

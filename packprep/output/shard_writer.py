@@ -30,6 +30,7 @@ from packprep.schemas.storage.stores import Stored
 from packprep.schemas.validate import check_batch
 from packprep.sources.units import ranges
 from packprep.support.ahead import ahead
+from packprep.support.from_json import from_json
 from packprep.windows.index_rows import columns_of_index, index_batches
 from packprep.windows.placement import Packs
 
@@ -179,7 +180,7 @@ def read_shard_receipt(path: Path, made_from: str) -> ShardFile | None:
     """Receipt of a shard that was made from the same inputs; None if there is none."""
     try:
         loaded = parse_json(path.read_bytes())
-        return ShardFile(**loaded) if loaded.pop("made_from") == made_from else None
+        return from_json(ShardFile, loaded) if loaded.pop("made_from") == made_from else None
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

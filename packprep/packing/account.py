@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from packprep.schemas.report import Ledger
 from packprep.support.clock import START
+from packprep.support.from_json import from_json
 
 Takes = Literal["whole documents", "tails", "any part"]
 
@@ -118,27 +119,18 @@ class Sums:
         return sum(parts, Sums())
 
     @staticmethod
-    def of_ledger(ledger: Mapping[str, Any]) -> "Sums":
+    def of_ledger(ledger: Mapping[str, object]) -> "Sums":
         """Sums from the ledger of a report.json or a manifest, with BOS and EOS if it counts them.
 
         Reasons of a later version are accepted: a ledger that is only read needs no known reasons.
         """
-        counts = {key: ledger[key] for key in _LEDGER}
+        counts = {key: ledger[key] for key in (*_LEDGER, "dropped")}
         counts |= {
             key: ledger[key] for key in ("shared", "bos_added", "eos_added") if key in ledger
         }
-        return Sums(**counts, dropped=Counter(ledger["dropped"]))
+        return from_json(Sums, counts)
 
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> "Sums":
-        """Sums from the result of `as_dict`. Raises TypeError or ValueError for anything else."""
-        counters = {
-            name: Counter({Dropped(reason): n for reason, n in values[name].items()})
-            for name in _COUNTERS
-        }
-        return Sums(**{**values, **counters})
-
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The sums as plain JSON values."""
         return {name: getattr(self, name) for name in _FIELDS} | {
             name: dict(getattr(self, name)) for name in _COUNTERS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from packprep.packing.account import Sums
 from packprep.packing.padding import batch_padding
@@ -93,7 +93,7 @@ class Figure:
         return sums.mean(self.name, self.weight)
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         """Its JSON Schema, without the description."""
         default: dict[FigureUnit, tuple[float | None, float | None]]
         default = {"count": (0, None), "share": (0, 1), "number": (None, None)}
@@ -289,13 +289,13 @@ def window_figures(window: PlannedWindow) -> dict[str, float]:
     return {row.name: row.window(window) for row in FIGURES if row.window is not None}
 
 
-def terms(figures: Mapping[str, Any], weights: Sums) -> dict[str, list[float]]:
+def terms(figures: Mapping[str, object], weights: Sums) -> dict[str, list[float]]:
     """Terms of `Sums.measured` for figures that windows give; keys of others are ignored.
 
     weights: the sums of the same windows.
     """
     return {
-        row.name: [figures[row.name] * getattr(weights, row.weight)]
+        row.name: [cast("float", figures[row.name]) * getattr(weights, row.weight)]
         for row in FIGURES
         if row.window is not None and row.name in figures
     }

@@ -4,8 +4,7 @@ Documents are packed again every epoch. For data packed once, offline, read the 
 packprep.loaders instead.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -161,7 +160,7 @@ class MultipackSampler:
         if epoch != self.epoch:
             self.epoch, self._done = epoch, 0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int]:
         """Position of this sampler: epoch, and packs given to all ranks.
 
         It can be loaded with another world size or batch size. A DataLoader with workers takes
@@ -169,7 +168,7 @@ class MultipackSampler:
         """
         return {"epoch": self.epoch, "packs": self._done, "seed": self.seed}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue from a state_dict. Raises ConfigError if its seed is another one."""
         if state["seed"] != self.seed:
             raise ConfigError(

@@ -94,7 +94,7 @@ class RowProblems:
         return np.array([problem is None for problem in self._problems], np.bool_)
 
 
-def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[str, Any]:
+def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[str, pa.Array[Any]]:
     """`ids`, `labels` and carried columns of rows, as Arrow arrays, by their name in token files.
 
     Those of the second side of pairs are `second_ids` and `second_labels`. A row with a problem has

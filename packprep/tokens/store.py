@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packprep.chat.turn_counts import TurnCounts
 from packprep.config.spellings import recorded_name
@@ -29,6 +29,7 @@ from packprep.schemas.canonical import (
 from packprep.sources.position import Extent
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Start
+from packprep.support.from_json import from_json
 
 STORED = "files.json"  # in a finished store
 
@@ -135,7 +136,7 @@ def listed_files(content: bytes) -> list[str]:
     return [file_name(unit, number) for unit, number in pairs]
 
 
-def _is_pair(value: Any) -> bool:
+def _is_pair(value: object) -> bool:
     """True for the numbers of a unit and a slice."""
     counts = isinstance(value, list) and [
         type(each) is int and 0 <= each < 1 << 31 for each in value
@@ -196,7 +197,7 @@ def receipt_json(receipt: TokenFile) -> bytes:
     return canonical_json(facts | {_OF_ITSELF: digest_of(facts)})
 
 
-def _undamaged(facts: dict[str, Any]) -> dict[str, Any]:
+def _undamaged(facts: Mapping[str, object]) -> dict[str, object]:
     """The facts of a receipt's file. Raises ValueError if they differ from its digest."""
     rest = {key: value for key, value in facts.items() if key != _OF_ITSELF}
     if facts.get(_OF_ITSELF, digest := digest_of(rest)) != digest:
@@ -204,21 +205,16 @@ def _undamaged(facts: dict[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def parse_receipt(facts: dict[str, Any]) -> TokenFile:
+def parse_receipt(facts: Mapping[str, object]) -> TokenFile:
     """The receipt of these JSON values. Raises KeyError, TypeError or ValueError for others."""
     if not _are_counts(
         [value for name, value in facts.items() if name not in ("xxh3", "left_out")]
     ):
         raise ValueError("it has something else than counts")
-    parts = tuple(Part(**part) for part in facts["parts"])
-    cut = {key: tuple(cut) for key, cut in facts["cut"].items()}
-    left_out = {key: LeftOutCount(*count) for key, count in facts["left_out"].items()}
-    turns = {key: TurnCounts(**count) for key, count in facts["turns"].items()}
-    by_source = {"cut": cut, "left_out": left_out, "turns": turns}
-    return TokenFile(**facts | {"parts": parts} | by_source)
+    return from_json(TokenFile, facts)
 
 
-def _are_counts(values: list[Any]) -> bool:
+def _are_counts(values: list[object]) -> bool:
     """True if there is nothing but numbers from 0 on in lists and objects."""
     pending = values
     while pending:

@@ -49,7 +49,7 @@ def index_batches(
     first, last = parts[0][0], parts[-1][1]
     plan, of_documents = packs.plan(first, last), packs.documents.row
     assert of_documents is not None
-    values: dict[str, Any] = {"repeated": 0, "hole": 0}
+    values: dict[str, NDArray[Any]] = dict.fromkeys(("repeated", "hole"), np.zeros(1, np.int32))
     values["front"] = plan.columns["segment_lengths"] - plan.columns["bos"]
     values.update(plan.columns)
     rows = values["store_rows"]

@@ -39,10 +39,10 @@ def read_types(numbers: Columns) -> dict[str, pa.DataType]:
     return {name: kind if kind in _NUMBERS else integers[name] for name, kind in numbers.items()}
 
 
-class _Pairs(dict[str, Any]):
+class _Pairs(dict[str, object]):
     """An object that remembers its duplicate keys."""
 
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
         super().__init__(pairs)
         counts = Counter(key for key, _ in pairs) if len(self) < len(pairs) else {}
         self.duplicates = {key for key, count in counts.items() if count > 1}
@@ -82,7 +82,7 @@ def decode_row(row: bytes) -> tuple[Any, Problem | None]:
 
 
 def column_value(
-    row: dict[str, Any], name: str, kind: pa.DataType, problem: Problem | None
+    row: Mapping[str, object], name: str, kind: pa.DataType, problem: Problem | None
 ) -> tuple[Any, Problem | None]:
     """The value of a row in a column of this type, and the row's first problem.
 

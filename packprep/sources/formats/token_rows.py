@@ -81,7 +81,7 @@ def _tables(layout: TokenLayout, wanted: Wanted) -> Iterator[pa.Table]:
     ids, mask = rows.sides[0].ids, rows.sides[0].mask if layout.mask is not None else None
     for first, last in layout.runs(wanted.begin):
         offsets = pa.array(layout.offsets[first : last + 1] - layout.offsets[first])
-        columns: dict[str, Any] = {ids: _lists(offsets, layout.tokens(first, last))}
+        columns = {ids: _lists(offsets, layout.tokens(first, last))}
         if mask is not None:
             columns[mask] = _lists(offsets, layout.mask_values(first, last))
         yield pa.table(columns)
