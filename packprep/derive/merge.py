@@ -124,7 +124,7 @@ class _Result:
             say_left_out(part.source, progress)
         with staged(self.output) as staged_output:
             staging = staged_output.path
-            facts = build_facts(self.inputs, tokens="", source_bytes=0)
+            facts = build_facts(self.inputs)
             replaces = self.target.replaces
             if not staged_output.claim(facts, progress, replaces=replaces, discard=self.overwrite):
                 self._write(staging, progress)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from packprep.derive.forms import Materialize, manifest_in_form, named_batch
 from packprep.inspect.report_file import read_report
+from packprep.output.build_facts import BuildInputs
 from packprep.output.shard_writer import column_bytes
 from packprep.schemas.columns import FILLER, token_type
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
@@ -169,18 +170,18 @@ def _index_facts(manifest: Manifest) -> Any:
     return table.columns, table.bos_id, table.pad_id
 
 
-def generations(manifest: Manifest) -> list[dict[str, Any]]:
+def generations(manifest: Manifest) -> list[dict[str, object]]:
     """Builds that an output was merged from, in order; the output itself if it was not merged."""
-    itself = {
+    itself: dict[str, object] = {
         "identity": manifest.identity,
         "documents": manifest.num_documents,
         "packs": manifest.num_packs,
     }
-    merged_from: list[dict[str, Any]] = manifest.data["inputs"].get("generations", [itself])
-    return merged_from
+    inputs: BuildInputs = manifest.data["inputs"]
+    return inputs.get("generations", [itself])
 
 
-def merged_inputs(parts: Sequence[OutputPart]) -> dict[str, Any]:
+def merged_inputs(parts: Sequence[OutputPart]) -> BuildInputs:
     """Facts that decide the bytes of several outputs together.
 
     The options are those that all outputs share; the identity of each generation covers the rest.

@@ -19,6 +19,7 @@ from packprep.derive.shards import link_file
 from packprep.derive.summing import summed_report
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.policy import Sources
+from packprep.output.build_facts import BuildInputs
 from packprep.output.report import percentiles, summed
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import SETTINGS, figures_of_files, file_entry, name_shards
@@ -80,7 +81,7 @@ def sign_merged(
     staging: Path,
     output: Path,
     parts: Sequence[OutputPart],
-    inputs: dict[str, Any],
+    inputs: BuildInputs,
     shards: Sequence[ShardFile],
 ) -> Manifest:
     """Sign several outputs as one, whose counts are added, or one whose shards are cut again.

@@ -9,15 +9,14 @@ linked; they are not written again.
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.derive.merge import merge_locked
 from packprep.derive.parts import generations, merge_obstacle
-from packprep.output.build_facts import difference
+from packprep.output.build_facts import BuildInputs, difference
 from packprep.output.build_output import BuildOutput, target_of
 from packprep.output.directory import LocalTarget
 from packprep.output.sign_off import SETTINGS
@@ -32,7 +31,7 @@ from packprep.output.staging import (
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.columns import UINT16_LIMIT, token_type
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.sources.source import STDIN, Source
+from packprep.sources.source import STDIN, Source, documents_key
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
@@ -128,9 +127,9 @@ class GrowingOutput(BuildOutput):
                 f"{self} is a mix: its shares are drawn from all of its sources together, so it "
                 "cannot grow; build it again with --overwrite"
             )
-        built = [_key(source) for source in inputs["sources"]]
-        known = [source for source in sources if _key(source.as_dict()) in built]
-        new = [source for source in sources if _key(source.as_dict()) not in built]
+        built = [documents_key(source) for source in inputs["sources"]]
+        known = [source for source in sources if documents_key(source.as_dict()) in built]
+        new = [source for source in sources if documents_key(source.as_dict()) not in built]
         paths = map(_absolute, manifest.run["source_paths"])
         by_path = dict(zip(paths, inputs["sources"], strict=True))
         for source in new:
@@ -148,7 +147,7 @@ class GrowingOutput(BuildOutput):
         return new
 
     def already_built(
-        self, inputs: dict[str, Any], overwrite: bool, progress: Progress
+        self, inputs: BuildInputs, overwrite: bool, progress: Progress
     ) -> Manifest | None:
         """Manifest of an output that has all sources, or of a built part that is not merged yet.
 
@@ -206,12 +205,7 @@ def _absolute(name: str) -> Path:
     return Path(name).absolute()
 
 
-def _key(source: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Key that two sources share if they have the same documents."""
-    return source["sha256"], source["kind"], json.dumps(source.get("reading", {}), sort_keys=True)
-
-
-def _other_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def _other_settings(old: BuildInputs, new: BuildInputs) -> str:
     """Differences between the options and tokenizers of two builds, in words.
 
     A merged output knows only the options that all of its builds share.
@@ -219,16 +213,15 @@ def _other_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     options = new["options"]
     if "generations" in old:
         options = {key: value for key, value in options.items() if key in old["options"]}
-    before, now = (
-        {"inputs": {**inputs, "sources": []}} for inputs in (old, {**new, "options": options})
-    )
-    before["inputs"].pop("generations", None)
-    return difference(before, now)
+    before: BuildInputs = {**old, "sources": []}
+    before.pop("generations", None)
+    return difference({"inputs": before}, {"inputs": {**new, "options": options, "sources": []}})
 
 
-def _other_type(old: Manifest, new: Mapping[str, Any], asked: str) -> str:
+def _other_type(old: Manifest, new: BuildInputs, asked: str) -> str:
     """Difference of the token ids, in words. A merged output may not know its token_type."""
-    fits = new["tokenizer"]["vocab_size"] <= UINT16_LIMIT
+    size = new["tokenizer"]["vocab_size"]
+    fits = isinstance(size, int) and size <= UINT16_LIMIT
     before = token_type(old.columns)
     now = "uint16" if fits and asked != "int32" else "int32"
     return "" if before == now else f"token_type was {before!r}, now {now!r}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from packprep.chat.build_tokenizer import ChatTokenizer, with_template
 from packprep.config.build_config import BuildConfig
-from packprep.engines.tokenizer import Special, Tokenizer
+from packprep.engines.tokenizer import Tokenizer
 from packprep.output.build_output import target_of
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import canonical_json
@@ -131,15 +131,11 @@ class Job:
 def load_job(staging: Path) -> tuple[Job, Any]:
     """Job that `Job.save` wrote, and its engine, for `Job.engine`."""
     facts = json.loads((staging / JOB).read_bytes())
-    saved = facts["tokenizer"]
-    specials = {end: saved[end] and Special(**saved[end]) for end in ("bos", "eos")}
-    rest = {"json": saved["json"].encode(), "notes": tuple(saved["notes"])}
-    tokenizer = Tokenizer(**saved | specials | rest)
+    tokenizer = from_json(Tokenizer, facts["tokenizer"])
     if facts["template"] is not None:
         from packprep.chat.template import ChatTemplate
 
-        template = facts["template"] | {"notes": tuple(facts["template"]["notes"])}
-        tokenizer = with_template(tokenizer, ChatTemplate(**template))
+        tokenizer = with_template(tokenizer, from_json(ChatTemplate, facts["template"]))
     job = Job(
         config=BuildConfig(**facts["config"]),
         staging=staging,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
@@ -32,7 +32,7 @@ from packprep.execute.array_tasks import (
 from packprep.execute.job import Job
 from packprep.execute.ray_tasks import run_on_ray
 from packprep.execute.stages import Stages
-from packprep.output.build_facts import build_facts
+from packprep.output.build_facts import BuildFacts, BuildInputs, build_facts
 from packprep.output.staging import (
     DIGESTS,
     Staging,
@@ -56,7 +56,7 @@ from packprep.support.errors import (
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 from packprep.support.redact import redacted
-from packprep.tokens.store_entries import using
+from packprep.tokens.store_entries import EntryFacts, using
 from packprep.windows.planner import Planner
 
 
@@ -157,9 +157,9 @@ def _store_used(job: Job) -> AbstractContextManager[None]:
         return nullcontext()
     given = job.config.tokenizer
     name = redacted(given) if isinstance(given, str) else None
-    facts = {
+    facts: EntryFacts = {
         "tokenizer": job.tokenizer.as_dict() | {"name": name},
-        "sources": [source.as_dict() | {"name": source.name} for source in job.sources],
+        "sources": [{**source.as_dict(), "name": source.name} for source in job.sources],
         "options": job.text_options,
     }
     return using(job.tokens, facts)
@@ -268,7 +268,7 @@ def _resolved(config: BuildConfig, staging: Staging, progress: Progress) -> list
     return resolve(config.reading, config.parsing, config.output, staging.scratch, progress)
 
 
-def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, object]:
+def _facts(job: Job, inputs: BuildInputs) -> BuildFacts:
     """Content of build.json."""
     return build_facts(
         inputs,
@@ -280,14 +280,14 @@ def _facts(job: Job, inputs: dict[str, Any]) -> dict[str, object]:
 
 def _inputs(
     config: BuildConfig, sources: Sequence[Source], tokenizer: Tokenizer, planner: Planner | None
-) -> dict[str, Any]:
+) -> BuildInputs:
     """Inputs that decide the bytes of the output; of the user's own planner, its name."""
     options = config.identity()
     if planner is not None:
         options["planner"] = (
             f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__qualname__)}"
         )
-    inputs: dict[str, Any] = {
+    inputs: BuildInputs = {
         "options": options,
         "sources": [source.as_dict() for source in sources],
         "tokenizer": tokenizer.as_dict(),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +22,7 @@ from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
 from packprep.execute.shares import Shares
 from packprep.execute.window_files import WindowFile, Windows
+from packprep.output.build_facts import BuildInputs
 from packprep.output.report import Account
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import name_shards, sign, write_report, write_settings
@@ -78,9 +78,7 @@ class Stages:
     def __post_init__(self) -> None:
         self.early = EarlyWindows(self.job, self.clock, self._window)
 
-    def run(
-        self, inputs: dict[str, Any], ahead: Callable[[Job, Progress], None] | None
-    ) -> Manifest:
+    def run(self, inputs: BuildInputs, ahead: Callable[[Job, Progress], None] | None) -> Manifest:
         """Do all stages, up to the manifest. ahead: see `pipeline.Runner`."""
         job = self.job
         if ahead is not None:

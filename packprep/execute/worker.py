@@ -26,7 +26,7 @@ from packprep.support.linux import end_with_parent, offer_to_be_killed
 WORKING = b"."
 
 
-class Task(TypedDict):
+class SliceTask(TypedDict):
     """A slice to tokenize: its extent, parts and first rows, and the file of its text."""
 
     extent: dict[str, int]
@@ -97,7 +97,7 @@ class _Tasks:
         self.encoder = self.job.encoder(engine)
         engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
-    def __call__(self, task: Task) -> Answer:
+    def __call__(self, task: SliceTask) -> Answer:
         from packprep.support.errors import InputError, system_error
         from packprep.tokens.token_files import DocumentError
 
@@ -113,7 +113,7 @@ class _Tasks:
             path = cause.filename and str(cause.filename)
             return {"os_error": (cause.errno, cause.strerror, path)}
 
-    def _tokenize(self, task: Task) -> dict[str, object]:
+    def _tokenize(self, task: SliceTask) -> dict[str, object]:
         import pyarrow as pa
 
         from packprep.sources.units import Part, Slice

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from packprep.engines.third_party import arenas
 from packprep.execute.job import Job
-from packprep.execute.worker import WORKING, Answer, Task
+from packprep.execute.worker import WORKING, Answer, SliceTask
 from packprep.schemas.storage.store_errors import StoreError
 from packprep.sources.units import Slice
 from packprep.support.errors import InputError, StoppedError
@@ -97,7 +97,7 @@ class Workers:
                     "rows), or give more --max-memory"
                 ) from None
 
-    def _call(self, task: Task) -> dict[str, object]:
+    def _call(self, task: SliceTask) -> dict[str, object]:
         """Receipt that the next free worker makes of a task."""
         worker = self._idle.get()
         try:
@@ -167,7 +167,7 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def call(self, task: Task, timeout: float, memory: int) -> Answer:
+    def call(self, task: SliceTask, timeout: float, memory: int) -> Answer:
         self.calls += 1
         assert self._process.stdin is not None
         try:
@@ -256,7 +256,7 @@ def raise_error(answer: Answer) -> None:
         raise OSError(*answer["os_error"])
 
 
-def _task(piece: Slice, text: Path) -> Task:
+def _task(piece: Slice, text: Path) -> SliceTask:
     """The task to tokenize a slice. text: the file of its table."""
     return {
         "extent": vars(piece.extent),

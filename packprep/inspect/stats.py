@@ -1,6 +1,6 @@
 """Figures of `packprep stats` next to the report: exact counts, and the steps of an epoch."""
 
-from typing import NotRequired, TypedDict
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -10,28 +10,6 @@ from packprep.packing.account import Sums
 from packprep.schemas.manifest import Manifest, Output
 from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
-
-
-class Training(TypedDict):
-    """Facts for a trainer. Those of steps need a global batch size."""
-
-    split: str
-    packs: int
-    documents: int
-    tokens: int
-    token_utilization: float
-    loss_tokens: NotRequired[int]
-    loss_utilization: NotRequired[float]
-    global_batch_size: NotRequired[int]
-    world_size: NotRequired[int]
-    packs_per_rank: NotRequired[int]
-    steps_per_epoch: NotRequired[int]
-    packs_left_over: NotRequired[int]
-    slots_per_step: NotRequired[int]
-    steps_by_phase: NotRequired[list[int]]
-    documents_per_step: NotRequired[float]
-    tokens_per_step: NotRequired[float]
-    loss_tokens_per_step: NotRequired[float]
 
 
 def summaries(measured: Measured) -> dict[str, dict[str, object]]:
@@ -58,7 +36,7 @@ def training(
     measured: Measured,
     global_batch_size: int | None,
     world_size: int,
-) -> Training:
+) -> dict[str, object]:
     """Facts for a trainer, of the split "train" if there is one, else of the first split.
 
     They are of one epoch: the first, if documents are packed for several.
@@ -88,13 +66,8 @@ def training(
         max_length=manifest.max_length,
         shorter=shorter,
     )
-    facts: Training = {
-        "split": split,
-        "packs": packs,
-        "documents": segments,
-        "tokens": real,
-        "token_utilization": sums.utilization,
-    }
+    facts: dict[str, object] = {"split": split, "packs": packs, "documents": segments}
+    facts |= {"tokens": real, "token_utilization": sums.utilization}
     if measured.loss_tokens is not None:
         facts |= {"loss_tokens": loss, "loss_utilization": sums.loss_utilization}
     if global_batch_size is None:
@@ -124,19 +97,16 @@ def training(
         "packs_left_over": packs - used,
         "slots_per_step": slots,
     }
-    if manifest.phases:
-        facts["steps_by_phase"] = by_phase
-    of_step = used / steps if steps else global_batch_size
-    documents, tokens, labels = (
-        total * of_step / packs if packs else 0.0 for total in (segments, real, loss)
-    )
-    facts |= {"documents_per_step": documents, "tokens_per_step": tokens}
-    if "loss_tokens" in facts:
-        facts["loss_tokens_per_step"] = labels
-    return facts
+    facts |= {"steps_by_phase": by_phase} if manifest.phases else {}
+    names = {"documents_per_step": segments, "tokens_per_step": real}
+    names |= {"loss_tokens_per_step": loss} if "loss_tokens" in facts else {}
+    return facts | {
+        name: total * (used / steps if steps else global_batch_size) / packs if packs else 0.0
+        for name, total in names.items()
+    }
 
 
-def training_rows(facts: Training) -> list[tuple[str, str]]:
+def training_rows(facts: Mapping[str, object]) -> list[tuple[str, str]]:
     """Rows of the table of these facts."""
     rows = [
         (f"packs of {facts['split']}", f"{facts['packs']:,}"),
@@ -150,17 +120,13 @@ def training_rows(facts: Training) -> list[tuple[str, str]]:
                 f"{facts['loss_tokens']:,} ({facts['loss_utilization']:.3%} of all places)",
             )
         )
-    if "steps_per_epoch" not in facts:
+    if not isinstance(steps := facts.get("steps_per_epoch"), int):
         return rows
     left = facts["packs_left_over"]
-    more = (
-        f", {facts['steps_per_epoch'] + 1:,} if the {left:,} packs left over are a step too"
-        if left
-        else ""
-    )
-    if by_phase := facts.get("steps_by_phase"):
+    more = f", {steps + 1:,} if the {left:,} packs left over are a step too" if left else ""
+    if isinstance(by_phase := facts.get("steps_by_phase"), list):
         more = f" ({' + '.join(f'{count:,}' for count in by_phase)} in the phases)"
-    rows.append(("steps per epoch", f"{facts['steps_per_epoch']:,}{more}"))
+    rows.append(("steps per epoch", f"{steps:,}{more}"))
     ranks = f"{facts['packs_per_rank']:,} on each of {facts['world_size']:,} ranks"
     in_first = ", in phase 1" if by_phase else ""
     rows.append(("packs per step", f"{facts['global_batch_size']:,}, {ranks}{in_first}"))

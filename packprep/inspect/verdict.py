@@ -1,21 +1,8 @@
 """Result of `packprep verify`, which the checks fill in one after another."""
 
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 from packprep.schemas.findings import Findings
-
-
-class SourceRates(TypedDict):
-    """Shares of the documents of a source that begin with BOS and end with EOS.
-
-    None if the build added none. Counted are documents whose start, or end, is in a pack.
-    """
-
-    source: str
-    documents: int
-    bos: float | None
-    eos: float | None
 
 
 @dataclass(kw_only=True)
@@ -34,7 +21,7 @@ class Verdict:
     packs: int = 0
     segments: int = 0
     tokens: int = 0
-    sources: list[SourceRates] = field(default_factory=list)
+    sources: list[dict[str, object]] = field(default_factory=list)
     sampled: int = 0  # rows tokenized again
 
     @property

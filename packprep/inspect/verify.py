@@ -31,7 +31,7 @@ from packprep.inspect.shard_files import (
     read_file,
     read_shard,
 )
-from packprep.inspect.verdict import SourceRates, Verdict
+from packprep.inspect.verdict import Verdict
 from packprep.schemas.columns import WHOLE_ROW, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
@@ -401,7 +401,11 @@ def _list_not_checked(coverage: Coverage, verdict: Verdict) -> None:
         )
 
 
-def _rates(coverage: Coverage) -> list[SourceRates]:
+def _rates(coverage: Coverage) -> list[dict[str, object]]:
+    """Shares of the documents of each source that begin with BOS and end with EOS.
+
+    None if the build added none. Counted are documents whose start, or end, is in a pack.
+    """
     if not coverage.knows_documents:
         return []
     counts, policy = coverage.by_source, coverage.policy

@@ -4,13 +4,14 @@ A build resumes only what a build of equal inputs has left, written by a packpre
 same random bits; else one output would mix two holdouts or two orders.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import NotRequired, Required, TypedDict
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.spellings import RENAMED
 from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
+from packprep.sources.source import SourceFacts
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
@@ -23,23 +24,47 @@ _ADDED = {
 }
 
 
-def build_facts(inputs: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """Content of build.json: versions, random streams, the inputs, and facts for `packprep stats`.
+class BuildInputs(TypedDict):
+    """Inputs that decide the bytes of an output. generations: of an output that was appended to."""
 
-    rest: those facts, such as the names of the sources.
-    """
+    options: dict[str, object]
+    sources: list[SourceFacts]
+    tokenizer: dict[str, object]
+    mix: NotRequired[list[dict[str, float]]]
+    phases: NotRequired[list[dict[str, object]]]
+    generations: NotRequired[list[dict[str, object]]]
+
+
+class BuildFacts(TypedDict, total=False):
+    """Content of build.json. names: of the sources. tokens: folder of the token files."""
+
+    inputs: Required[BuildInputs]
+    staging_version: int
+    format_version: int
+    random_streams: dict[str, str]
+    names: Sequence[str]
+    tokens: str
+    source_bytes: int
+
+
+def build_facts(
+    inputs: BuildInputs, names: Sequence[str] = (), tokens: str = "", source_bytes: int = 0
+) -> BuildFacts:
+    """Content of build.json: versions, random streams, the inputs, facts for `packprep stats`."""
     options = inputs["options"]
     is_newer = options.get("materialize") == "index" or options.get("share_prefixes", False)
     return {
         "staging_version": STAGING_VERSION,
         "format_version": NEWEST_VERSION if is_newer else FORMAT_VERSION,
         "random_streams": stream_samples(),
-        "inputs": dict(inputs),
-        **rest,
+        "inputs": inputs,
+        "names": names,
+        "tokens": tokens,
+        "source_bytes": source_bytes,
     }
 
 
-def resume_obstacle(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def resume_obstacle(old: BuildFacts, new: BuildFacts) -> str:
     """Reason why a build cannot resume what another one left, in words; "" if it can.
 
     old, new: content of build.json. The option on_error may differ: it decides whether a build ends
@@ -48,21 +73,21 @@ def resume_obstacle(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return difference(_without_on_error(old), _without_on_error(new))
 
 
-def _without_on_error(build: Mapping[str, Any]) -> dict[str, Any]:
+def _without_on_error(build: BuildFacts) -> BuildFacts:
     inputs = build["inputs"]
     options = {key: value for key, value in inputs["options"].items() if key != "on_error"}
     return {**build, "inputs": {**inputs, "options": options}}
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def difference(old: BuildFacts, new: BuildFacts) -> str:
     """Differences between two builds, in words; "" if there is none.
 
     Versions and random streams are compared if both builds name them: a manifest names none.
     """
     changed = [
-        f"{key.replace('_', ' ')} was {old[key]}, now {new[key]}"
+        f"{key.replace('_', ' ')} was {old.get(key)}, now {new.get(key)}"
         for key in ("staging_version", "format_version")
-        if key in old and key in new and old[key] != new[key]
+        if key in old and key in new and old.get(key) != new.get(key)
     ]
     streams, now_streams = old.get("random_streams", {}), new.get("random_streams", {})
     if redefined := sorted(
@@ -83,7 +108,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return "; ".join(changed)
 
 
-def _changed_sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def _changed_sources(old: BuildFacts, new: BuildFacts) -> str:
     """Sources that changed, by name if the names are known."""
     before, after = old["inputs"]["sources"], new["inputs"]["sources"]
     if len(before) != len(after):

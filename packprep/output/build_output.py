@@ -4,10 +4,9 @@ import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from packprep.config.build_config import BuildConfig
-from packprep.output.build_facts import difference
+from packprep.output.build_facts import BuildInputs, difference
 from packprep.output.directory import target_at
 from packprep.output.staging import BUILD, OUTPUT, SUFFIX
 from packprep.output.target import Target
@@ -63,7 +62,7 @@ class BuildOutput:
         return list(sources)
 
     def already_built(
-        self, inputs: dict[str, Any], overwrite: bool, progress: Progress
+        self, inputs: BuildInputs, overwrite: bool, progress: Progress
     ) -> Manifest | None:
         """Manifest of a finished output of the same inputs; None if there is work to do.
 

@@ -34,6 +34,7 @@ from packprep.support.from_json import from_json
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
     from packprep.tokens.store import LeftOutCount, TokenFile
+    from packprep.windows.mix import RequestedMix, RequestedPhase, RequestedSource
     from packprep.windows.placement import Packs
     from packprep.windows.planner import WindowPlan
 
@@ -53,7 +54,7 @@ class Account:
     epochs: list[list[Sums]] = field(default_factory=list)
     windows: list[ReportWindow] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
-    mix: dict[str, Any] | None = None  # the requested shares of a mix
+    mix: "RequestedMix | None" = None  # the requested shares of a mix
     phases: "list[PhaseAccount]" = field(default_factory=list)
     groups_apart: tuple[int, int] | None = None  # groups of `group_prefix`, and their rows
 
@@ -87,11 +88,11 @@ class Account:
         for window in other.windows if self.phases else ():
             self.phases[window["phase"]].account.merge(other)
 
-    def add_phases(self, asked: Sequence[dict[str, Any]]) -> None:
+    def add_phases(self, asked: "Sequence[RequestedPhase]") -> None:
         """Begin an account for each phase. asked: see `Mix.phases_asked`."""
         self.phases = [PhaseAccount(Account.empty(len(self.sources) - 1), each) for each in asked]
 
-    def add_mix(self, requested: dict[str, Any], left_out: Sequence[Sums], epoch: int = 0) -> None:
+    def add_mix(self, requested: "RequestedMix", left_out: Sequence[Sums], epoch: int = 0) -> None:
         """Count the documents that a mix does not draw. requested: see `Mix.as_dict`."""
         self.mix = requested
         self._add([*left_out, Sums()], epoch)
@@ -153,7 +154,7 @@ class PhaseAccount:
     """The account of the windows of one phase. asked: see `Mix.phases_asked`."""
 
     account: Account
-    asked: dict[str, Any]
+    asked: "RequestedPhase"
 
 
 def _packs_of(window: ReportWindow, max_length: int) -> Sums:
@@ -307,7 +308,7 @@ def _left_out(counts: "Sequence[LeftOutCount]") -> ReportLeftOut:
 
 
 def _of_mix(
-    requested: Mapping[str, Any],
+    requested: "RequestedMix",
     files: "Sequence[TokenFile]",
     counted: Account,
     parsing: Parsing,
@@ -342,7 +343,7 @@ def _of_mix(
     return {"limited_by": requested["limited_by"], "sources": sources}
 
 
-def _of_phase(phase: PhaseAccount, sources: Sequence[Mapping[str, Any]]) -> ReportPhase:
+def _of_phase(phase: PhaseAccount, sources: "Sequence[RequestedSource]") -> ReportPhase:
     """Account of one phase; shares are those of the training split. sources: of the mix."""
     asked, account = phase.asked, phase.account
     sums = account.total(asked["max_length"])

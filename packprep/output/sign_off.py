@@ -10,6 +10,7 @@ from typing import Any
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.yaml_file import to_yaml
+from packprep.output.build_facts import BuildInputs
 from packprep.output.build_output import target_of
 from packprep.output.report import Account, make_report
 from packprep.output.shard_writer import ShardFile, ShardLayout
@@ -98,7 +99,7 @@ def name_shards(
     return entries
 
 
-def write_settings(staging: Path, config: BuildConfig, inputs: dict[str, Any]) -> None:
+def write_settings(staging: Path, config: BuildConfig, inputs: BuildInputs) -> None:
     """Write build.yaml, the resolved options.
 
     `packprep build -c OUT/build.yaml -o ELSEWHERE` builds the same bytes again.
@@ -153,7 +154,7 @@ def figures_of_files(entries: Sequence[FileEntry]) -> ReportFiles:
 
 def sign(
     staging: Path,
-    inputs: dict[str, Any],
+    inputs: BuildInputs,
     layout: ShardLayout,
     account: Account,
     files: Sequence[TokenFile],

@@ -20,13 +20,13 @@ import errno
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from packprep.output.build_facts import resume_obstacle
+from packprep.output.build_facts import BuildFacts, resume_obstacle
 from packprep.output.target import Publishable
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.errors import FormatError
@@ -135,7 +135,7 @@ class Staging:
 
     def claim(
         self,
-        build: Mapping[str, Any],
+        build: BuildFacts,
         progress: Progress,
         *,
         replaces: bool,
@@ -183,7 +183,7 @@ class Staging:
 
     def join(
         self,
-        build: Mapping[str, Any],
+        build: BuildFacts,
         progress: Progress,
         *,
         alone: bool,
@@ -213,11 +213,12 @@ class Staging:
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 
-    def _before(self, replaces: bool) -> dict[str, Any] | None:
+    def _before(self, replaces: bool) -> BuildFacts | None:
         """Content of build.json of the last build here; None if there is nothing to resume."""
         try:
             before = json.loads((self.path / BUILD).read_bytes())
-            return before if isinstance(before, dict) and "inputs" in before else None
+            is_sound = isinstance(before, dict) and "inputs" in before
+            return cast("BuildFacts", before) if is_sound else None
         except ValueError:
             return None
         except FileNotFoundError:

@@ -6,10 +6,11 @@ same.
 """
 
 import io
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, NotRequired, TypedDict, cast
 
 from packprep.sources.formats.format import Format, HubPart
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
@@ -51,6 +52,20 @@ def file_state(path: str | Path) -> FileState:
     return FileState(str(path), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
 
+class SourceFacts(TypedDict):
+    """Facts that decide the documents of a source. reading: see `Source`; missing if empty."""
+
+    sha256: str
+    bytes: int
+    kind: str
+    reading: NotRequired[Mapping[str, object]]
+
+
+def documents_key(source: SourceFacts) -> tuple[str, str, str]:
+    """Key that two sources share if they have the same documents."""
+    return source["sha256"], source["kind"], json.dumps(source.get("reading", {}), sort_keys=True)
+
+
 @dataclass(frozen=True)
 class Source:
     """One input file, saved dataset or hub dataset.
@@ -72,9 +87,11 @@ class Source:
     files: tuple[FileState, ...] = ()
     part: HubPart = HubPart()
 
-    def as_dict(self) -> dict[str, object]:
-        """Facts that decide the documents of the source."""
-        return {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind} | self.described()
+    def as_dict(self) -> SourceFacts:
+        facts: SourceFacts = {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind}
+        if self.reading:
+            facts["reading"] = self.reading
+        return facts
 
     def described(self) -> dict[str, object]:
         """`reading` for a digest; empty without options."""

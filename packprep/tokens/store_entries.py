@@ -11,21 +11,21 @@ build reads is never deleted, and a build that begins meanwhile waits and then w
 """
 
 import fcntl
-import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from packprep.schemas.canonical import canonical_json, file_size, file_xxh3, parse_json
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.writing import write_file
+from packprep.sources.source import SourceFacts, documents_key
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import Held, locked
 from packprep.tokens.store import (
@@ -42,6 +42,20 @@ USED = "used"
 _AGAIN = "the next build from it makes it again"
 
 
+class EntrySource(SourceFacts):
+    """A source of an entry."""
+
+    name: NotRequired[str]
+
+
+class EntryFacts(TypedDict):
+    """Content of entry.json."""
+
+    tokenizer: dict[str, object]
+    sources: list[EntrySource]
+    options: dict[str, object]
+
+
 @dataclass(frozen=True)
 class StoreEntry:
     """One entry: the tokens of some sources, by one tokenizer."""
@@ -49,7 +63,7 @@ class StoreEntry:
     path: Path
 
     @cached_property
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> EntryFacts | None:
         """Content of entry.json; None if an older packprep wrote none."""
         try:
             facts = parse_json((self.path / ENTRY).read_bytes())
@@ -96,13 +110,22 @@ class StoreEntry:
         path = self.path / USED
         return (path if path.exists() else self.path).stat().st_mtime
 
-    def as_dict(self) -> dict[str, Any]:
-        """Facts for people; tokenizer and sources are None if entry.json is missing."""
-        facts = self.facts
+    @property
+    def tokenizer(self) -> object:
+        """Name of the tokenizer; None if it is unknown."""
+        return self.facts and self.facts["tokenizer"].get("name")
+
+    @property
+    def sources(self) -> list[str | None] | None:
+        """Names of the sources; None if entry.json is missing."""
+        return [each.get("name") for each in self.facts["sources"]] if self.facts else None
+
+    def as_dict(self) -> dict[str, object]:
+        """Facts for people."""
         return {
             "entry": self.path.name,
-            "tokenizer": facts and facts["tokenizer"].get("name"),
-            "sources": facts and [source.get("name") for source in facts["sources"]],
+            "tokenizer": self.tokenizer,
+            "sources": self.sources,
             "documents": sum(rows_of_sources(self.files, self._sources)),
             "tokens": sum(file.tokens for file in self.files),
             "bytes": self.bytes,
@@ -161,11 +184,11 @@ class StoreEntry:
         if self.facts is None:
             return True  # nobody knows
         inputs = manifest.data["inputs"]
-        sources, options = map(_key, inputs["sources"]), inputs["options"]
+        sources, options = map(documents_key, inputs["sources"]), inputs["options"]
         tokenizer = {k: v for k, v in self.facts["tokenizer"].items() if k != "name"}
         return (
             tokenizer == inputs["tokenizer"]
-            and {*map(_key, self.facts["sources"])} <= {*sources}
+            and {*map(documents_key, self.facts["sources"])} <= {*sources}
             and all(
                 options[name] == value
                 for name, value in self.facts["options"].items()
@@ -191,11 +214,6 @@ class StoreEntry:
                 os.close(handle)
 
 
-def _key(source: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Key that two sources share if they have the same documents."""
-    return source["sha256"], source["kind"], json.dumps(source.get("reading", {}), sort_keys=True)
-
-
 def store_entries(store: Path) -> list[StoreEntry]:
     """The entries of a token store, by name.
 
@@ -216,7 +234,7 @@ def store_entries(store: Path) -> list[StoreEntry]:
 
 
 @contextmanager
-def using(path: Path, facts: Mapping[str, Any]) -> Iterator[None]:
+def using(path: Path, facts: EntryFacts) -> Iterator[None]:
     """Keep an entry from deletion; other builds may use it at the same time.
 
     facts: content of entry.json, written unless it is there.
@@ -225,7 +243,7 @@ def using(path: Path, facts: Mapping[str, Any]) -> Iterator[None]:
     try:
         os.utime(handle)
         if StoreEntry(path).facts is None:
-            write_file(path / ENTRY, canonical_json(dict(facts)))
+            write_file(path / ENTRY, canonical_json(facts))
         yield
     finally:
         os.close(handle)

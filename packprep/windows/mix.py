@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,33 @@ from packprep.support.arrays import Bools, Int64
 from packprep.tokens.store import TokenFile
 from packprep.windows.documents import Documents, read_chosen, unit_order
 from packprep.windows.mix_cells import Cells, Measure
+
+
+class RequestedSource(TypedDict):
+    """A source of a mix: its files, and the tokens asked for and available."""
+
+    name: str
+    files: list[int]
+    asked: dict[str, float]
+    asked_share: float
+    available: int
+
+
+class RequestedMix(TypedDict):
+    """A mix as asked for. limited_by: the source that limits its size."""
+
+    limited_by: str | None
+    sources: list[RequestedSource]
+
+
+class RequestedPhase(TypedDict):
+    """A phase as asked for: its tokens, and the share of each source."""
+
+    tokens: int
+    shares: list[float]
+    max_length: int
+    min_len: int
+    max_len: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +220,13 @@ class Mix:
             for counts in self._counted
         ]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> RequestedMix:
         """Tokens wanted and available of each source in the training split, for the report."""
         cells, count = self.cells, len(self.cells.entries)
         by_weight = shares(cells.entries)
         wanted = [sum(each[number] for each in cells.wanted) for number in range(count)]
         total = sum(wanted) or 1
-        sources = [
+        sources: list[RequestedSource] = [
             {
                 "name": entry.label,
                 "files": np.flatnonzero(cells.entry_of_source == number).tolist(),
@@ -213,7 +240,7 @@ class Mix:
         ]
         return {"limited_by": cells.scarce.label if cells.scarce else None, "sources": sources}
 
-    def phases_asked(self) -> list[dict[str, Any]]:
+    def phases_asked(self) -> list[RequestedPhase]:
         """Tokens and shares that each phase asks for in the training split; [] without phases."""
         count = len(self.cells.entries)
         return [
@@ -222,7 +249,9 @@ class Mix:
                 "shares": [float(share) for share in phase.shares]
                 if phase.shares
                 else [amount / (sum(wanted[:count]) or 1) for amount in wanted[:count]],
-                **phase.lengths(),
+                "max_length": phase.max_length,
+                "min_len": phase.min_document_tokens,
+                "max_len": phase.max_document_tokens,
             }
             for phase, tokens, wanted in zip(
                 self.cells.phases, self.cells.asked, self.cells.wanted, strict=False

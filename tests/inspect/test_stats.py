@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from packprep.inspect.histograms import measure_output
-from packprep.inspect.stats import Training, source_rows, training, training_rows
+from packprep.inspect.stats import source_rows, training, training_rows
 from packprep.schemas import read_manifest
 from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
@@ -10,7 +10,7 @@ from tests.helpers.errors import refused
 from tests.helpers.tiny_shards import RICH, rich_row, write_output
 
 
-def facts(output: Path, batch: int | None, ranks: int = 1) -> Training:
+def facts(output: Path, batch: int | None, ranks: int = 1) -> dict[str, Any]:
     return training(output, read_manifest(output), measure_output(output), batch, ranks)
 
 

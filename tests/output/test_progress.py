@@ -98,7 +98,7 @@ def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
     assert build_progress(output) is None
 
 
-INPUTS: dict[str, Any] = {
+INPUTS: Any = {
     "options": {"max_length": 64, "on_error": "stop"},
     "sources": [{"sha256": "a"}, {"sha256": "b"}],
     "tokenizer": {"sha256": "t"},
@@ -127,11 +127,11 @@ def test_a_change_of_the_inputs_is_named_and_on_error_may_change(
 
 def test_a_build_of_another_version_is_not_resumed_unless_it_says_nothing_of_it() -> None:
     streams = FACTS["random_streams"]
-    other = FACTS | {"random_streams": streams | {"holdout": "00" * 16}}
+    other: Any = FACTS | {"random_streams": streams | {"holdout": "00" * 16}}
     assert resume_obstacle(other, FACTS) == "packprep draws other random bits now: holdout"
     fewer = {name: bits for name, bits in streams.items() if name != "holdout"}
     assert resume_obstacle(FACTS | {"random_streams": fewer}, FACTS) == ""
-    older = {key: value for key, value in FACTS.items() if key != "random_streams"}
+    older: Any = {key: value for key, value in FACTS.items() if key != "random_streams"}
     assert resume_obstacle(older | {"staging_version": 2}, FACTS).startswith(
         "staging version was 2"
     )

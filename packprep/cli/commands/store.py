@@ -82,12 +82,11 @@ def _list(store: str, entries: "list[StoreEntry]", as_json: bool) -> None:
 
 def _shown(entry: "StoreEntry") -> dict[str, object]:
     """Facts of an entry as cells of a table."""
-    row = entry.as_dict()
-    sources = row["sources"]
+    sources = entry.sources
     more = f" and {len(sources) - 1:,} more" if sources and len(sources) > 1 else ""
-    return row | {
-        "entry": row["entry"][:_SHORT],
-        "tokenizer": row["tokenizer"] or "unknown",
+    return entry.as_dict() | {
+        "entry": entry.path.name[:_SHORT],
+        "tokenizer": entry.tokenizer or "unknown",
         "sources": f"{sources[0]}{more}" if sources else "unknown",
         "last_used": time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used)),
     }

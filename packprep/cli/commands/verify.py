@@ -142,12 +142,13 @@ def _print(verdict: "Verdict") -> None:
         ("packs", f"{verdict.packs:,} ({verdict.segments:,} segments, {verdict.tokens:,} tokens)"),
     ]
     for source in verdict.sources[:12]:
-        ends = [
+        counts = [f"{source['documents']:,} documents"]
+        counts += [
             f"{source[end]:.4%} with {end.upper()}"
             for end in ("bos", "eos")
             if source[end] is not None
         ]
-        rows.append((source["source"], ", ".join([f"{source['documents']:,} documents", *ends])))
+        rows.append((str(source["source"]), ", ".join(counts)))
     if len(verdict.sources) > 12:
         rows.append((f"{len(verdict.sources) - 12:,} more sources", "see --json"))
     if verdict.level == "full":

@@ -128,7 +128,7 @@ def test_gc_asks_first(
 
 
 def test_gc_leaves_what_a_running_build_uses(two: Path) -> None:
-    with using(two, {}):
+    with using(two, {"tokenizer": {}, "sources": [], "options": {}}):
         done = store("gc store --keep one --yes")
         assert f"{two} is being read by a build; it stays" in done.out
         facts = as_json("gc store --keep one --yes")
