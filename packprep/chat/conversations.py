@@ -7,7 +7,7 @@ Chat datasets use many names for their columns:
     prompt         and response or completion: two texts, one turn each
                    options: prompt_column, response_column
 
-`find_conversations` picks one of these by the names of the columns, and reports it. A cell holds
+`find_conversations` picks one of these by the names of the columns. A cell holds
 Arrow lists of structs, or the same as JSON text, of the whole cell, of a message or of its tool
 calls (a `Json()` column of `datasets`). Arrow gives every struct all keys, so a null in a struct
 counts as a missing key; JSON text has only the keys it names, and none of them twice. Content that
@@ -45,12 +45,15 @@ _SHAREGPT_ROLES = {
     "model": "assistant",
     "observation": "tool",
 }
-_PAIRS = (
+_KNOWN: tuple[tuple[str, ...], ...] = (
+    ("messages",),
+    ("conversations",),
     ("prompt", "response"),
     ("prompt", "completion"),
     ("instruction", "output"),
     ("question", "answer"),
 )
+TOOLS, VARIABLES = "tools", "chat_template_kwargs"  # other columns that a conversation uses
 JSON_CELLS = pa.large_binary()
 """Type of a column of JSON rows: each value is JSON text."""
 
@@ -100,12 +103,11 @@ class BadRowError(InputError):
         self.reason = reason
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ConversationColumns:
-    """Columns of a source that hold its conversations."""
+    """Columns of a source that hold its conversations: of messages, or of prompt and response."""
 
-    kind: Literal["messages", "pair"]
-    names: tuple[str, ...]  # one column of messages, or prompt and response
+    names: tuple[str, ...]
     tools: str | None = None
     variables: str | None = None
 
@@ -114,43 +116,12 @@ class ConversationColumns:
         """The columns to read."""
         return (*self.names, *(name for name in (self.tools, self.variables) if name is not None))
 
-    @property
-    def note(self) -> str:
-        """Sentence for the user."""
-        beside = f" and tools from {self.tools!r}" if self.tools else ""
-        return f"conversations are read from {' and '.join(map(repr, self.names))}{beside}"
 
-
-def find_conversations(
-    columns: Sequence[str],
-    *,
-    messages_column: str | None = None,
-    prompt_column: str | None = None,
-    response_column: str | None = None,
-) -> ConversationColumns | None:
-    """Columns of a table that hold its conversations; None if it has none.
-
-    A column that is named must exist. Where none is named: `messages`, `conversations`, or a known
-    pair of columns. Name either messages_column or both of the others.
-    """
-    chosen = partial(
-        ConversationColumns,
-        tools="tools" if "tools" in columns else None,
-        variables="chat_template_kwargs" if "chat_template_kwargs" in columns else None,
-    )
-    asked = [name for name in (messages_column, prompt_column, response_column) if name is not None]
-    for name in asked:
-        if name not in columns:
-            raise InputError(f"there is no column {name!r}; there are {', '.join(columns)}")
-    if messages_column is not None:
-        return chosen(kind="messages", names=(messages_column,))
-    if asked:
-        return chosen(kind="pair", names=tuple(asked))
-    for name in ("messages", "conversations"):
-        if name in columns:
-            return chosen(kind="messages", names=(name,))
-    pair = next((pair for pair in _PAIRS if set(pair) <= set(columns)), None)
-    return chosen(kind="pair", names=pair) if pair else None
+def find_conversations(columns: Sequence[str]) -> ConversationColumns | None:
+    """Columns of a table that hold its conversations; None if it has none."""
+    names = next((names for names in _KNOWN if set(names) <= set(columns)), None)
+    tools, variables = (name if name in columns else None for name in (TOOLS, VARIABLES))
+    return ConversationColumns(names, tools, variables) if names else None
 
 
 class ChatRow(NamedTuple):
@@ -167,9 +138,8 @@ def read_chat_rows(table: pa.Table, columns: ConversationColumns) -> Iterator[Ch
     """The rows of a table, none of them read yet."""
     is_json = [table[name].type == JSON_CELLS for name in columns.wanted]
     cells = [_cells(table[name]) for name in columns.wanted]
-    has_messages_alone = columns.kind == "messages" and is_json == [True]
     for row in zip(*cells, strict=True):
-        yield ChatRow(row[0] if has_messages_alone else None, partial(_read, row, is_json, columns))
+        yield ChatRow(row[0] if is_json == [True] else None, partial(_read, row, is_json, columns))
 
 
 def _read(
@@ -203,7 +173,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _conversation(row: Mapping[str, object], columns: ConversationColumns) -> Conversation:
-    if columns.kind == "pair":
+    if len(columns.names) > 1:
         messages = _pair([row[name] for name in columns.names], columns.names)
     else:
         name = columns.names[0]

@@ -157,11 +157,11 @@ def _store_used(job: Job) -> AbstractContextManager[None]:
         return nullcontext()
     given = job.config.tokenizer
     name = redacted(given) if isinstance(given, str) else None
-    facts: EntryFacts = {
-        "tokenizer": job.tokenizer.as_dict() | {"name": name},
-        "sources": [{**source.as_dict(), "name": source.name} for source in job.sources],
-        "options": job.text_options,
-    }
+    facts = EntryFacts(
+        job.tokenizer.as_dict() | {"name": name},
+        [{**source.as_dict(), "name": source.name} for source in job.sources],
+        job.text_options,
+    )
     return using(job.tokens, facts)
 
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from packprep.engines.third_party import tell_libraries
 from packprep.execute.job import Job
-from packprep.execute.worker import Answer
 from packprep.execute.worker_pool import raise_error
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import digest_of
@@ -206,7 +205,7 @@ class _Build:
 
     def _take(self, task: Task, ended: Any) -> None:
         try:
-            answer: Answer = self.ray.get(ended)
+            answer: dict[str, object] = self.ray.get(ended)
         except self.ray.exceptions.RayTaskError:
             raise  # a defect of packprep, so show the traceback
         except self.ray.exceptions.RayError as error:
@@ -215,9 +214,9 @@ class _Build:
                 f"task {task[0]} {task[1]} failed {1 + RETRIES} times: {reason}"
             ) from None
         raise_error(answer)
-        if answer["host"] not in self.hosts:
-            self.hosts.add(answer["host"])
-            self.progress.say(f"tasks run on {answer['host']}")
+        if (host := str(answer["host"])) not in self.hosts:
+            self.hosts.add(host)
+            self.progress.say(f"tasks run on {host}")
 
 
 def _answers(address: str) -> bool:
@@ -229,7 +228,7 @@ def _answers(address: str) -> bool:
     return True
 
 
-def do(folder: str, staging: str, key: str, task: Task) -> Answer:
+def do(folder: str, staging: str, key: str, task: Task) -> dict[str, object]:
     """Do one task, in a worker process of Ray.
 
     folder: working directory of the build. key: digest of its job.json.
@@ -248,11 +247,11 @@ def do(folder: str, staging: str, key: str, task: Task) -> Answer:
     except InputError as error:
         return {"input_error": str(error)}
     except StoreError as error:
-        return {"store_error": (error.errno or 0, str(error.strerror), str(error.filename))}
+        return {"store_error": [error.errno, error.strerror, error.filename]}
     except OSError as error:
         if error.errno is None:
             raise
-        return {"os_error": (error.errno, error.strerror, error.filename and str(error.filename))}
+        return {"os_error": [error.errno, error.strerror, error.filename and str(error.filename)]}
     return {"host": f"{socket.gethostname()}, {_node()}"}
 
 

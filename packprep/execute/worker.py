@@ -2,7 +2,8 @@
 
 It reads one JSON task a line, and writes one JSON answer a line.
 
-    {"slice": {...}, "text": PATH}  -> {"done": receipt}  a token file, see `tokenize_slice`
+    {"extent": {...}, "parts": [...], "first_rows": [...], "text": PATH}
+        -> {"done": receipt}  a token file, see `tokenize_slice`
 
 Before the answer it writes a dot for each batch of text, so that a process that works can be told
 from one that hangs. A bad input or a full disk is an answer too. Anything worse ends the process,
@@ -15,39 +16,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from packprep.support.from_json import from_json
 from packprep.support.linux import end_with_parent, offer_to_be_killed
 
 WORKING = b"."
-
-
-class SliceTask(TypedDict):
-    """A slice to tokenize: its extent, parts and first rows, and the file of its text."""
-
-    extent: dict[str, int]
-    parts: list[object]
-    first_rows: Sequence[int]
-    text: str
-
-
-class Answer(TypedDict, total=False):
-    """Result of a task: the receipt of a token file, or an error by the values to raise it with.
-
-    store_error, host: of a task on Ray.
-    """
-
-    ready: bool
-    done: dict[str, object]
-    document_error: tuple[int, int, str]
-    input_error: str
-    store_error: tuple[int, str, str]
-    os_error: tuple[int | None, str | None, str | None]
-    host: str
 
 
 class Working(threading.Event):
@@ -75,7 +52,7 @@ def main(staging: Path) -> None:
         _answer(answers, do(json.loads(line)))
 
 
-def _answer(answers: Any, answer: Answer) -> None:
+def _answer(answers: Any, answer: Mapping[str, object]) -> None:
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
 
@@ -97,33 +74,35 @@ class _Tasks:
         self.encoder = self.job.encoder(engine)
         engine.engine.encode(pa.array(["warm"], pa.large_string()))
 
-    def __call__(self, task: SliceTask) -> Answer:
+    def __call__(self, task: Mapping[str, object]) -> dict[str, object]:
         from packprep.support.errors import InputError, system_error
         from packprep.tokens.token_files import DocumentError
 
         try:
             return {"done": self._tokenize(task)}
         except DocumentError as error:
-            return {"document_error": (error.source, error.row, error.detail)}
+            return {"document_error": [error.source, error.row, error.detail]}
         except InputError as error:
             return {"input_error": str(error)}
         except Exception as error:
             if (cause := system_error(error)) is None:
                 raise
             path = cause.filename and str(cause.filename)
-            return {"os_error": (cause.errno, cause.strerror, path)}
+            return {"os_error": [cause.errno, cause.strerror, path]}
 
-    def _tokenize(self, task: SliceTask) -> dict[str, object]:
+    def _tokenize(self, task: Mapping[str, object]) -> dict[str, object]:
         import pyarrow as pa
 
+        from packprep.sources.position import Extent
         from packprep.sources.units import Part, Slice
         from packprep.tokens.token_files import quiet_datasets, tokenize_slice
 
-        with pa.memory_map(task["text"]) as file:
+        with pa.memory_map(str(task["text"])) as file:
             table = pa.ipc.open_file(file).read_all()
+        extent = from_json(Extent, task["extent"])
         parts = from_json(tuple[Part, ...], task["parts"])
-        rows = tuple(task["first_rows"])
-        piece = Slice(table=table, parts=parts, first_rows=rows, **task["extent"])
+        rows = from_json(tuple[int, ...], task["first_rows"])
+        piece = Slice(**vars(extent), table=table, parts=parts, first_rows=rows)
         with quiet_datasets():
             return asdict(
                 tokenize_slice(

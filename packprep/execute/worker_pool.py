@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -27,12 +27,13 @@ import pyarrow as pa
 
 from packprep.engines.third_party import arenas
 from packprep.execute.job import Job
-from packprep.execute.worker import WORKING, Answer, SliceTask
+from packprep.execute.worker import WORKING
 from packprep.schemas.storage.store_errors import StoreError
 from packprep.sources.units import Slice
 from packprep.support.errors import InputError, StoppedError
+from packprep.support.from_json import from_json
 from packprep.support.linux import resident
-from packprep.tokens.store import TokenFile, parse_receipt
+from packprep.tokens.store import TokenFile
 from packprep.tokens.token_files import BASE_MEMORY, DocumentError, slice_memory
 
 COMMAND = (sys.executable, "-m", "packprep.execute.worker")
@@ -82,14 +83,14 @@ class Workers:
             task = _task(piece, text)
             for _ in range(TRIES - 1):
                 try:
-                    return parse_receipt(self._call(task))
+                    return self._call(task)
                 except WorkerDied as death:
                     self.say(
                         f"{self._place(piece)}: the process that tokenized them {death}; trying "
                         "again"
                     )
             try:
-                return parse_receipt(self._call(task))
+                return self._call(task)
             except WorkerDied as death:
                 raise StoppedError(
                     f"{self._place(piece)}: {TRIES} times the process that tokenized them "
@@ -97,7 +98,7 @@ class Workers:
                     "rows), or give more --max-memory"
                 ) from None
 
-    def _call(self, task: SliceTask) -> dict[str, object]:
+    def _call(self, task: Mapping[str, object]) -> TokenFile:
         """Receipt that the next free worker makes of a task."""
         worker = self._idle.get()
         try:
@@ -119,7 +120,7 @@ class Workers:
                 worker = None
             self._idle.put(worker)
         raise_error(answer)
-        return answer["done"]
+        return from_json(TokenFile, answer["done"])
 
     @contextmanager
     def _text(self, piece: Slice) -> Iterator[Path]:
@@ -167,7 +168,7 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def call(self, task: SliceTask, timeout: float, memory: int) -> Answer:
+    def call(self, task: Mapping[str, object], timeout: float, memory: int) -> dict[str, object]:
         self.calls += 1
         assert self._process.stdin is not None
         try:
@@ -177,7 +178,7 @@ class _Worker:
             raise WorkerDied(self._how_it_died()) from None
         return self.answer(timeout, memory)
 
-    def answer(self, timeout: float, memory: int) -> Answer:
+    def answer(self, timeout: float, memory: int) -> dict[str, object]:
         """Next answer of the worker.
 
         WorkerDied if it dies, takes too much memory, or says nothing for `timeout` seconds.
@@ -211,7 +212,7 @@ class _Worker:
                     f"{memory / 1e6:,.0f} MB"
                 )
         line, _, self._read = self._read.lstrip(WORKING).partition(b"\n")
-        answer: Answer = json.loads(line)
+        answer: dict[str, object] = json.loads(line)
         return answer
 
     def kill(self) -> None:
@@ -244,19 +245,19 @@ class _Worker:
         return f"ended with {name}{message}"
 
 
-def raise_error(answer: Answer) -> None:
+def raise_error(answer: Mapping[str, object]) -> None:
     """Raise the error that an answer has, if it has one."""
     if "document_error" in answer:
-        raise DocumentError(*answer["document_error"])
+        raise DocumentError(*from_json(tuple[int, int, str], answer["document_error"]))
     if "input_error" in answer:
-        raise InputError(answer["input_error"])
+        raise InputError(str(answer["input_error"]))
     if "store_error" in answer:
-        raise StoreError(*answer["store_error"])
+        raise StoreError(*from_json(tuple[int, str, str], answer["store_error"]))
     if "os_error" in answer:
-        raise OSError(*answer["os_error"])
+        raise OSError(*from_json(tuple[int | None, str | None, str | None], answer["os_error"]))
 
 
-def _task(piece: Slice, text: Path) -> SliceTask:
+def _task(piece: Slice, text: Path) -> dict[str, object]:
     """The task to tokenize a slice. text: the file of its table."""
     return {
         "extent": vars(piece.extent),

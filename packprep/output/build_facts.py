@@ -25,7 +25,7 @@ _ADDED = {
 
 
 class BuildInputs(TypedDict):
-    """Inputs that decide the bytes of an output. generations: of an output that was appended to."""
+    """Inputs that decide the bytes of an output. generations: the outputs that it was merged of."""
 
     options: dict[str, object]
     sources: list[SourceFacts]

@@ -76,7 +76,7 @@ class Account:
     def as_dict(self) -> dict[str, object]:
         """The account as plain JSON values."""
         counts = {str(size): count for size, count in sorted(self.segments_per_pack.items())}
-        sources = [source.as_dict() for source in self.sources]
+        sources = [vars(source) for source in self.sources]
         return {"sources": sources, "windows": self.windows, "segments_per_pack": counts}
 
     def merge(self, other: "Account", epoch: int = 0) -> None:

@@ -130,12 +130,6 @@ class Sums:
         }
         return from_json(Sums, counts)
 
-    def as_dict(self) -> dict[str, object]:
-        """The sums as plain JSON values."""
-        return {name: getattr(self, name) for name in _FIELDS} | {
-            name: dict(getattr(self, name)) for name in _COUNTERS
-        }
-
     @property
     def ledger(self) -> Ledger:
         """The terms of the ledger's equation, with the reasons that dropped something."""
@@ -229,7 +223,6 @@ class Sums:
 
 
 _FIELDS = tuple(spec.name for spec in dataclasses.fields(Sums))
-_COUNTERS = ("dropped", "dropped_documents")
 _ADDED = tuple(name for name in _FIELDS if name not in ("loss_tokens", "max_length", "measured"))
 _LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
 

@@ -53,12 +53,16 @@ def file_state(path: str | Path) -> FileState:
 
 
 class SourceFacts(TypedDict):
-    """Facts that decide the documents of a source. reading: see `Source`; missing if empty."""
+    """Facts that decide the documents of a source.
+
+    reading: see `Source`; missing if empty. name: in the entry of a token store only.
+    """
 
     sha256: str
     bytes: int
     kind: str
     reading: NotRequired[Mapping[str, object]]
+    name: NotRequired[str]
 
 
 def documents_key(source: SourceFacts) -> tuple[str, str, str]:
@@ -92,10 +96,6 @@ class Source:
         if self.reading:
             facts["reading"] = self.reading
         return facts
-
-    def described(self) -> dict[str, object]:
-        """`reading` for a digest; empty without options."""
-        return {"reading": self.reading} if self.reading else {}
 
     @property
     def limit(self) -> int | None:

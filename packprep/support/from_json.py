@@ -3,7 +3,7 @@
 from collections import Counter
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
 _Value = TypeVar("_Value")
 _hints = cache(get_type_hints)
@@ -12,8 +12,8 @@ _hints = cache(get_type_hints)
 def from_json(kind: type[_Value], value: object) -> _Value:
     """The value of a type from its JSON.
 
-    A dataclass is an object, a tuple is a list, bytes are text. A field with a default may be
-    missing. Raises KeyError, TypeError or ValueError for JSON of another form.
+    A dataclass is an object, as a typed dict is; a tuple is a list, bytes are text. A field with a
+    default may be missing. Raises TypeError or ValueError for JSON of another form.
     """
     made: _Value = _made(kind, value)
     return made
@@ -23,9 +23,9 @@ def _made(kind: Any, value: Any) -> Any:
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is UnionType:  # a type or None
         return None if value is None else _made(inner[0], value)
-    if hasattr(origin, "__dataclass_fields__"):
+    if hasattr(origin, "__dataclass_fields__") or is_typeddict(origin):
         hints, items = _hints(origin), _checked(dict, value).items()
-        return origin(**{name: _made(hints[name], item) for name, item in items})
+        return origin(**{name: _made(hints.get(name, object), item) for name, item in items})
     if issubclass(origin, list | tuple):
         is_named, alike = hasattr(origin, "_fields"), origin is list or inner[1:] == (...,)
         kinds = _hints(origin).values() if is_named else inner[:1] * len(value) if alike else inner

@@ -101,7 +101,10 @@ def tokens_key(
     return digest_of(
         {
             "version": STORE_VERSION,
-            "sources": [{"sha256": s.sha256, "kind": s.kind} | s.described() for s in sources],
+            "sources": [
+                {key: value for key, value in source.as_dict().items() if key != "bytes"}
+                for source in sources
+            ],
             "tokenizer": tokenizer.as_dict(),
             "options": options,
         }

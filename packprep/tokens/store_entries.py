@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import NotRequired, TypedDict
 
 from packprep.schemas.canonical import canonical_json, file_size, file_xxh3, parse_json
 from packprep.schemas.files import MANIFEST
@@ -28,6 +27,7 @@ from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import SourceFacts, documents_key
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import Held, locked
+from packprep.support.from_json import from_json
 from packprep.tokens.store import (
     STORED,
     TokenFile,
@@ -42,17 +42,12 @@ USED = "used"
 _AGAIN = "the next build from it makes it again"
 
 
-class EntrySource(SourceFacts):
-    """A source of an entry."""
-
-    name: NotRequired[str]
-
-
-class EntryFacts(TypedDict):
+@dataclass(frozen=True)
+class EntryFacts:
     """Content of entry.json."""
 
     tokenizer: dict[str, object]
-    sources: list[EntrySource]
+    sources: list[SourceFacts]
     options: dict[str, object]
 
 
@@ -66,14 +61,9 @@ class StoreEntry:
     def facts(self) -> EntryFacts | None:
         """Content of entry.json; None if an older packprep wrote none."""
         try:
-            facts = parse_json((self.path / ENTRY).read_bytes())
-        except (OSError, ValueError):
+            return from_json(EntryFacts, parse_json((self.path / ENTRY).read_bytes()))
+        except (OSError, ValueError, TypeError):
             return None
-        keys = {"tokenizer": dict, "sources": list, "options": dict}
-        sound = isinstance(facts, dict) and all(
-            isinstance(facts.get(key), kind) for key, kind in keys.items()
-        )
-        return facts if sound and all(isinstance(s, dict) for s in facts["sources"]) else None
 
     @cached_property
     def _listed(self) -> list[str] | None:
@@ -110,22 +100,13 @@ class StoreEntry:
         path = self.path / USED
         return (path if path.exists() else self.path).stat().st_mtime
 
-    @property
-    def tokenizer(self) -> object:
-        """Name of the tokenizer; None if it is unknown."""
-        return self.facts and self.facts["tokenizer"].get("name")
-
-    @property
-    def sources(self) -> list[str | None] | None:
-        """Names of the sources; None if entry.json is missing."""
-        return [each.get("name") for each in self.facts["sources"]] if self.facts else None
-
     def as_dict(self) -> dict[str, object]:
-        """Facts for people."""
+        """Facts for people; tokenizer and sources are None if entry.json is missing."""
+        facts = self.facts
         return {
             "entry": self.path.name,
-            "tokenizer": self.tokenizer,
-            "sources": self.sources,
+            "tokenizer": facts and facts.tokenizer.get("name"),
+            "sources": facts and [source.get("name") for source in facts.sources],
             "documents": sum(rows_of_sources(self.files, self._sources)),
             "tokens": sum(file.tokens for file in self.files),
             "bytes": self.bytes,
@@ -185,13 +166,13 @@ class StoreEntry:
             return True  # nobody knows
         inputs = manifest.data["inputs"]
         sources, options = map(documents_key, inputs["sources"]), inputs["options"]
-        tokenizer = {k: v for k, v in self.facts["tokenizer"].items() if k != "name"}
+        tokenizer = {k: v for k, v in self.facts.tokenizer.items() if k != "name"}
         return (
             tokenizer == inputs["tokenizer"]
-            and {*map(documents_key, self.facts["sources"])} <= {*sources}
+            and {*map(documents_key, self.facts.sources)} <= {*sources}
             and all(
                 options[name] == value
-                for name, value in self.facts["options"].items()
+                for name, value in self.facts.options.items()
                 if name in options and name != "max_tokens"
             )
         )
@@ -243,7 +224,7 @@ def using(path: Path, facts: EntryFacts) -> Iterator[None]:
     try:
         os.utime(handle)
         if StoreEntry(path).facts is None:
-            write_file(path / ENTRY, canonical_json(facts))
+            write_file(path / ENTRY, canonical_json(vars(facts)))
         yield
     finally:
         os.close(handle)

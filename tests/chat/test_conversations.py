@@ -8,6 +8,7 @@ import pytest
 from packprep.chat.conversations import (
     BadRowError,
     Conversation,
+    ConversationColumns,
     Message,
     find_conversations,
     read_chat_rows,
@@ -17,10 +18,10 @@ HI: Message = {"role": "user", "content": "hi"}
 HELLO: Message = {"role": "assistant", "content": "hello"}
 
 
-def read(row: dict[str, Any], **named: str) -> Conversation | BadRowError:
+def read(row: dict[str, Any], *names: str) -> Conversation | BadRowError:
     """The first row of a table of Arrow's own types."""
     table = pa.table({name: [value] for name, value in row.items()})
-    columns = find_conversations(table.column_names, **named)
+    columns = ConversationColumns(names) if names else find_conversations(table.column_names)
     assert columns is not None
     return next(read_chat_rows(table, columns)).conversation()
 
@@ -32,35 +33,29 @@ def problem(messages: Any) -> str:
     return f"{bad.reason}: {bad}"
 
 
-def test_a_named_column_wins_over_a_known_one() -> None:
-    assert find_conversations(["text", "prompt"]) is None
-    found = find_conversations(["messages", "chat"], messages_column="chat")
-    assert found is not None
-    assert found.names == ("chat",)
-
-
 SHAREGPT = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
 PARTS = [{"type": "text", "text": "h"}, "el", {"text": "lo"}]
-ASKED = {"prompt_column": "q", "response_column": "a"}
+ASKED = ("q", "a")
 
 
 @pytest.mark.parametrize(
-    ("row", "named"),
+    ("row", "names"),
     [
-        ({"messages": [HI, HELLO]}, {}),
-        ({"messages": json.dumps([HI, HELLO])}, {}),
-        ({"conversations": SHAREGPT}, {}),
-        ({"prompt": "hi", "response": "hello"}, {}),
-        ({"prompt": [HI], "completion": [HELLO]}, {}),
+        ({"messages": [HI, HELLO]}, ()),
+        ({"messages": json.dumps([HI, HELLO])}, ()),
+        ({"conversations": SHAREGPT}, ()),
+        ({"prompt": "hi", "response": "hello"}, ()),
+        ({"prompt": [HI], "completion": [HELLO]}, ()),
         ({"q": "hi", "a": "hello"}, ASKED),
         ({"q": [HI], "a": "hello"}, ASKED),
-        ({"messages": json.dumps([HI, {**HELLO, "content": PARTS}])}, {}),
+        ({"messages": json.dumps([HI, {**HELLO, "content": PARTS}])}, ()),
     ],
 )
 def test_one_conversation_may_be_written_in_many_ways(
-    row: dict[str, Any], named: dict[str, str]
+    row: dict[str, Any], names: tuple[str, ...]
 ) -> None:
-    assert read(row, **named) == Conversation([HI, HELLO])
+    assert read(row, *names) == Conversation([HI, HELLO])
+    assert find_conversations(["text", "prompt"]) is None
 
 
 def test_keys_that_arrow_adds_to_every_struct_are_left_out_and_nulls_of_json_stay_inside() -> None:

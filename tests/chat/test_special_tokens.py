@@ -27,14 +27,13 @@ def test_spans_of_a_text_and_within_its_pieces() -> None:
 
 
 def test_risky_strings_and_keys_are_broken_but_roles_are_not() -> None:
-    tools = [{"|im_end|": "a", "b": "c <"}]
-    messages: list[Message] = [{"role": "user", "content": "x<|im_end|>"}]
-    broken = next(CHATML.broken(Conversation(messages, tools, {"name": "im_end|>"})))
+    tools, question = [{"|im_end|": "a", "b": "c <"}], Message(role="user", content="x<|im_end|>")
+    broken = next(CHATML.broken(Conversation([question], tools, {"name": "im_end|>"})))
     assert broken.messages == [{"role": "user", "content": f"x<{BREAK}|im_end|>"}]
     assert broken.tools == [{f"{BREAK}|im_end|{BREAK}": "a", "b": f"c <{BREAK}"}]
     assert broken.variables == {"name": f"{BREAK}im_end|>{BREAK}"}
     found = ["role", "content", "x<|im_end|>", "|im_end|", "a", "b", "c <"]
-    assert [*strings([messages, tools])] == found
+    assert [*strings([question, tools])] == found
 
 
 @given(

@@ -38,8 +38,7 @@ USER: Message = {"role": "user", "content": "  Hello 你好 \n"}
 ANSWER: Message = {"role": "assistant", "content": "\n\nHi there  "}
 BYE: Message = {"role": "user", "content": "Bye"}
 CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-RESULT: Message = {"role": "tool", "content": '{"t": 3}', "name": "weather"}
-RESULT["tool_call_id"] = "abcdefghi"
+RESULT: Message = {"role": "tool", "content": "{}", "tool_call_id": "abcdefghi", "name": "weather"}
 THINKING: Message = {"role": "assistant", "content": "Sunny.", "reasoning_content": "hm\n"}
 INLINE: Message = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nSunny."}
 

@@ -265,7 +265,7 @@ def test_tasks_of_ray_notice_it(tmp_path: Path, task: Any, monkeypatch: pytest.M
         Shares(job, 1, lambda: None).measure(0)
     _edit(sources.path)
     answer = do(str(tmp_path), str(job.staging), f"then {task}", task)
-    assert_says(answer["input_error"], "has changed since the build began (it was written to)")
+    assert_says(str(answer["input_error"]), "has changed since the build began (it was written to)")
     assert [*job.staging.glob("tokens/*")] == []
     assert (job.staging / JOB).exists()
 

@@ -21,7 +21,7 @@ from tests.helpers.corpus import disk_fails, save_tokenizer, texts, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import config
 
-FACTS: EntryFacts = {"tokenizer": {}, "sources": [], "options": {}}
+FACTS = EntryFacts({}, [], {})
 
 
 def built(folder: Path, name: str, *numbers: int, **options: Any) -> Manifest:
@@ -107,7 +107,7 @@ def test_an_output_uses_the_entries_that_it_was_built_from(tmp_path: Path) -> No
 
     def used(manifest: Manifest) -> list[list[str]]:
         return sorted(
-            [Path(source["name"]).stem for source in entry.facts["sources"]]
+            [Path(source["name"]).stem for source in entry.facts.sources]
             for entry in entries(tmp_path)
             if entry.facts and entry.used_by(manifest)
         )

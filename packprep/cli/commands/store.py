@@ -82,11 +82,12 @@ def _list(store: str, entries: "list[StoreEntry]", as_json: bool) -> None:
 
 def _shown(entry: "StoreEntry") -> dict[str, object]:
     """Facts of an entry as cells of a table."""
-    sources = entry.sources
-    more = f" and {len(sources) - 1:,} more" if sources and len(sources) > 1 else ""
-    return entry.as_dict() | {
+    row = entry.as_dict()
+    sources = row["sources"] if isinstance(row["sources"], list) else []
+    more = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
+    return row | {
         "entry": entry.path.name[:_SHORT],
-        "tokenizer": entry.tokenizer or "unknown",
+        "tokenizer": row["tokenizer"] or "unknown",
         "sources": f"{sources[0]}{more}" if sources else "unknown",
         "last_used": time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used)),
     }

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from packprep.chat.conversations import ConversationColumns, find_conversations
+from packprep.chat.conversations import (
+    TOOLS,
+    VARIABLES,
+    ConversationColumns,
+    find_conversations,
+)
 from packprep.config.stages import Parsing
 from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from packprep.chat.turns import Finder
-
-_TOOLS, _VARIABLES = "tools", "chat_template_kwargs"  # other columns that a conversation uses
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,11 @@ class Chat:
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns of conversations."""
-        return (*self.names, *(name for name in (self.tools, self.variables) if name is not None))
+        return self.of_side(self.names).wanted
 
     def of_side(self, names: tuple[str, ...]) -> ConversationColumns:
         """The columns of one of the sides."""
-        kind: Literal["messages", "pair"] = "messages" if len(names) == 1 else "pair"
-        return ConversationColumns(
-            kind=kind, names=names, tools=self.tools, variables=self.variables
-        )
+        return ConversationColumns(names, self.tools, self.variables)
 
     def found_in(self, names: Sequence[str], where: str, *, any_row: bool) -> Chat:
         """The rows, with the columns that a source of these columns has.
@@ -95,7 +95,7 @@ class Chat:
                 )
             sides = (found.names,)
         tools, variables = (
-            name if any_row or name in names else None for name in (_TOOLS, _VARIABLES)
+            name if any_row or name in names else None for name in (TOOLS, VARIABLES)
         )
         return replace(self, sides=sides, tools=tools, variables=variables, is_found=True)
 

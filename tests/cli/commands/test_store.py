@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packprep.output.staging import BUILD, appended_path, staging_path
-from packprep.tokens.store_entries import using
+from packprep.tokens.store_entries import EntryFacts, using
 from tests.helpers.command import Result, run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
@@ -128,7 +128,7 @@ def test_gc_asks_first(
 
 
 def test_gc_leaves_what_a_running_build_uses(two: Path) -> None:
-    with using(two, {"tokenizer": {}, "sources": [], "options": {}}):
+    with using(two, EntryFacts({}, [], {})):
         done = store("gc store --keep one --yes")
         assert f"{two} is being read by a build; it stays" in done.out
         facts = as_json("gc store --keep one --yes")

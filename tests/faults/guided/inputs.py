@@ -296,8 +296,7 @@ def _token_seeds(folder: Path) -> list[bytes]:
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 _TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
-_CHAT: list[Message]
-_CHAT = [{"role": "user", "content": "Hi é"}, {"role": "assistant", "content": "Hello\n"}]
+_CHAT = [Message(role="user", content="Hi é"), Message(role="assistant", content="Hello\n")]
 _CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 
 
