@@ -4,7 +4,7 @@ A source is opened only if its digest is right, and read up to the last wanted r
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packprep.chat.build_tokenizer import with_template
 from packprep.config.build_config import BuildConfig
 from packprep.config.spellings import RENAMED, recorded_name
-from packprep.config.stages import Cutting, Parsing, Tokenizing, options_in
+from packprep.config.stages import Cutting, Parsing, Running, Tokenizing, options_in
 from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
@@ -36,8 +36,10 @@ from packprep.tokens.encode import Encoder
 SHAPING = frozenset(map(recorded_name, options_in(Parsing, Tokenizing, Cutting)))
 
 
-def recorded_config(manifest: Manifest) -> BuildConfig:
-    """The options of the build that shape tokens.
+def recorded_config(
+    manifest: Manifest, sources: Sequence[Mapping[str, object]] = ()
+) -> BuildConfig:
+    """The options of the build that shape tokens, for these of its sources.
 
     Raises ConfigError for an option that this packprep does not know.
     """
@@ -56,19 +58,33 @@ def recorded_config(manifest: Manifest) -> BuildConfig:
         if arguments.get(key)
     }
     options = {RENAMED.get(key, key): value for key, value in options.items()}
-    return BuildConfig(**options | more | {"group_column": None, "group_prefix": None})
+    own = {"group_column": None, "group_prefix": None, "sources": sources}
+    return BuildConfig(**options | more | own)
 
 
-def find_tokenizer(
-    coverage: Coverage, config: BuildConfig, moved: Any, root: str | Path | None
-) -> Tokenizer:
-    """The tokenizer of the build. If rows are token ids, only its BOS and EOS are known."""
-    if config.chats and "chat_template" in coverage.manifest.data["inputs"]["tokenizer"]:
-        return _with_template(coverage.manifest, config, moved, root)
-    if config.input_ids_column is None:
-        return recorded_tokenizer(
-            coverage.manifest, moved, root=root, bos=config.bos, eos=config.eos
-        )
+def find_encoder(
+    coverage: Coverage,
+    parsing: Parsing,
+    tokenizing: Tokenizing,
+    moved: Any,
+    root: str | Path | None,
+) -> Encoder:
+    """The reference encoder of the build's rows. moved: place of the tokenizer, if it has moved."""
+    if parsing.input_ids_column is not None:
+        return Encoder(None, _of_ids(coverage, parsing), parsing, tokenizing)
+    manifest = coverage.manifest
+    if parsing.chats and "chat_template" in manifest.data["inputs"]["tokenizer"]:
+        tokenizer: Tokenizer = _with_template(manifest, tokenizing, moved, root)
+    else:
+        ends = {"bos": tokenizing.bos, "eos": tokenizing.eos}
+        tokenizer = recorded_tokenizer(manifest, moved, root=root, **ends)
+    parsed = parsing.parses_special_tokens
+    engine = choose_engine("hf", tokenizer.json, parse_special_tokens=parsed)
+    return Encoder(engine, tokenizer, parsing, tokenizing, num_proc=Running().num_proc)
+
+
+def _of_ids(coverage: Coverage, parsing: Parsing) -> Tokenizer:
+    """The tokenizer of rows of token ids, of which only BOS and EOS are known."""
     bos, eos = (
         None if id_ is None else Special("", id_)
         for id_ in (coverage.policy.bos, coverage.policy.eos)
@@ -80,13 +96,13 @@ def find_tokenizer(
         bos=bos,
         eos=eos,
         pad_id=0,
-        boundary=_boundary(coverage.manifest, config),
+        boundary=_boundary(coverage.manifest, parsing),
     )
 
 
-def _boundary(manifest: Manifest, config: BuildConfig) -> tuple[str, int] | None:
+def _boundary(manifest: Manifest, parsing: Parsing) -> tuple[str, int] | None:
     """Kind and id of the token at which the build split rows. Raises FormatError if unknown."""
-    if (boundary := config.boundary()) is None:
+    if (boundary := parsing.boundary()) is None:
         return None
     token = manifest.data["inputs"]["tokenizer"].get("boundary")
     if type(token) is not int:
@@ -98,7 +114,7 @@ def _boundary(manifest: Manifest, config: BuildConfig) -> tuple[str, int] | None
 
 
 def _with_template(
-    manifest: Manifest, config: BuildConfig, moved: Any, root: str | Path | None
+    manifest: Manifest, tokenizing: Tokenizing, moved: Any, root: str | Path | None
 ) -> Tokenizer:
     """The tokenizer with the chat template of the build. Raises ConfigError if it has another."""
     from packprep.chat.template import load_chat_template
@@ -107,7 +123,7 @@ def _with_template(
     file = manifest.run.get("given", {}).get("chat_template")
     path = None if file is None else Path(root or "", file)
     template = load_chat_template(
-        tokenizer, path, date=config.template_date, variables=config.variables()
+        tokenizer, path, date=tokenizing.template_date, variables=tokenizing.variables()
     )
     if template.as_dict() != manifest.data["inputs"]["tokenizer"].get("chat_template"):
         where = path or "the tokenizer's chat template"
@@ -118,12 +134,7 @@ def _with_template(
 
 
 def find_source(
-    manifest: Manifest,
-    number: int,
-    name: str,
-    config: BuildConfig,
-    root: str | Path | None,
-    scratch: Path,
+    manifest: Manifest, number: int, name: str, root: str | Path | None, scratch: Path
 ) -> Source:
     """Find a source of the build. Raises ConfigError if it is missing or has changed."""
     recorded = manifest.data["inputs"]["sources"][number]
@@ -138,8 +149,8 @@ def find_source(
             else "; run in the folder of the build, or give that folder with --root"
         )
         raise ConfigError(f"the source {path} does not exist{where}")
-    one = replace(config, sources=({"path": path} | recorded.get("reading", {}),))
-    sources = resolve(one.reading, one.parsing, one.output, scratch)
+    config = recorded_config(manifest, [{"path": path} | recorded.get("reading", {})])
+    sources = resolve(config.reading, config.parsing, config.output, scratch)
     if len(sources) != 1 or sources[0].sha256 != recorded["sha256"]:
         raise ConfigError(
             f"the source {path} has changed since the build; its documents were not compared"
@@ -167,21 +178,11 @@ class Document:
 
 
 def encoded_rows(
-    source: Source,
-    rows: NDArray[np.int64],
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    scratch: Path,
+    source: Source, rows: NDArray[np.int64], encoder: Encoder, scratch: Path
 ) -> Iterator[Document]:
     """The documents of these rows, which ascend. A row without usable text has no ids."""
-    engine = None
-    if config.input_ids_column is None:
-        engine = choose_engine(
-            "hf", tokenizer.json, parse_special_tokens=config.parses_special_tokens
-        )
-    stages = config.parsing, config.tokenizing
-    encoder = Encoder(engine, tokenizer, *stages, config.seed, config.num_proc)
-    [plan], _ = plan_rows([source], *stages, tokenizer, scratch)
+    stages = encoder.parsing, encoder.tokenizing
+    [plan], _ = plan_rows([source], *stages, encoder.tokenizer, scratch)
     first = 0
     for table in read_rows(source, plan, scratch):
         begin, end = np.searchsorted(rows, [first, first + len(table)])

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
+from packprep.config.pack_rules import PackRules
 from packprep.config.spellings import RENAMED
 from packprep.inspect.coverage import Coverage
 from packprep.inspect.policy import Policy
@@ -24,8 +25,8 @@ from packprep.inspect.reencode import (
     SHAPING,
     Document,
     encoded_rows,
+    find_encoder,
     find_source,
-    find_tokenizer,
     recorded_config,
 )
 from packprep.inspect.verdict import Verdict
@@ -156,7 +157,11 @@ def compare(
         return
     try:
         config = recorded_config(coverage.manifest)
-        loaded = find_tokenizer(coverage, config, tokenizer, root)
+        encoder = find_encoder(coverage, config.parsing, config.tokenizing, tokenizer, root)
+        rules: dict[int | None, PackRules] = {None: config.pack_rules()}
+        for number, phase in enumerate(coverage.manifest.data.get("phases", ())):
+            lengths = {RENAMED.get(key, key): phase[key] for key in _LENGTHS if key in phase}
+            rules[number] = replace(config, **lengths).pack_rules()
     except PackprepError as error:
         verdict.findings.add(Finding(kind="tokenizer", what=error.args[0]))
         return
@@ -168,16 +173,16 @@ def compare(
             if not len(rows):
                 continue
             try:
-                source = find_source(coverage.manifest, number, name, config, root, Path(scratch))
+                source = find_source(coverage.manifest, number, name, root, Path(scratch))
                 wanted = rows - int(coverage.sources.firsts[number])
                 first = int(coverage.sources.firsts[number])
                 last = -1
-                for document in encoded_rows(source, wanted, loaded, config, Path(scratch)):
+                for document in encoded_rows(source, wanted, encoder, Path(scratch)):
                     row, turn = first + document.row, document.turn
                     for epoch in range(coverage.manifest.epochs):
                         pieces = sample.pieces.pop((row, turn, epoch), [])
                         name = coverage.name(int(coverage.keys(np.array(row), turn, epoch)))
-                        _compare(name, document, pieces, coverage, config, verdict.findings)
+                        _compare(name, document, pieces, coverage, rules, verdict.findings)
                     compared += row != last
                     last = row
                     progress.advance("compare", compared, len(sample.rows), "rows")
@@ -204,38 +209,33 @@ def _compare(
     document: Document,
     pieces: Sequence[_Piece],
     coverage: Coverage,
-    config: BuildConfig,
+    rules: Mapping[int | None, PackRules],
     findings: Findings,
 ) -> None:
     """Compare one document with its segments: where it is cut, and all their values.
 
-    row: its name.
+    row: its name. rules: of each phase, and of a build without phases.
     """
-    policy, manifest = coverage.policy, coverage.manifest
+    policy = coverage.policy
     if not pieces and Dropped.NOT_DRAWN in policy.dropped:
         return
-    phase_of = {entry.path: entry.phase for entry in manifest.files}
+    phase_of = {entry.path: entry.phase for entry in coverage.manifest.files}
     by_phase: dict[int | None, list[_Piece]] = {}
     for piece in pieces:
         by_phase.setdefault(phase_of[str(piece.place.file)], []).append(piece)
     for phase, of_phase in by_phase.items() or [(None, [])]:
-        in_phase = config
-        if phase is not None:
-            settings = manifest.data["phases"][phase]
-            lengths = {RENAMED.get(key, key): settings[key] for key in _LENGTHS}
-            in_phase = replace(config, **lengths)
-        segments = _cut(document, in_phase, policy)
+        segments = _cut(document, rules[phase], policy)
         if not len(segments):
             for piece in of_phase[:1]:
                 what = f"{row} is here, but the options exclude it"
                 findings.add(replace(piece.place, kind="surplus document", what=what))
-        elif config.strategy == "wrapped":
+        elif policy.wrapped:
             _compare_wrapped(row, document, of_phase, segments, policy, findings)
         else:
             _compare_pieces(row, document, of_phase, segments, policy, findings)
 
 
-def _cut(document: Document, config: BuildConfig, policy: Policy) -> Segments:
+def _cut(document: Document, rules: PackRules, policy: Policy) -> Segments:
     """The segments of a document as a build cuts it, before packs are planned."""
     lengths = np.array([len(document.ids)], np.int32)
     ends = (policy.bos is not None) + (policy.eos is not None)
@@ -244,10 +244,10 @@ def _cut(document: Document, config: BuildConfig, policy: Policy) -> Segments:
         labels = Labels(values=Pointers.into(document.labels, np.zeros(1, np.int64)))
     if document.split is not None:
         split = np.array([document.split], np.int32)
-        multiple = config.pad_segment_to_multiple
-        return cut_pairs(lengths, split, ends, config.cutting, multiple, labels)[0]
+        multiple = rules.packing.pad_segment_to_multiple
+        return cut_pairs(lengths, split, ends, rules.cutting, multiple, labels)[0]
     has_bos = policy.bos is not None
-    return cut_segments(lengths, ends, config.cutting, has_bos=has_bos, labels=labels)[0]
+    return cut_segments(lengths, ends, rules.cutting, has_bos=has_bos, labels=labels)[0]
 
 
 def _compare_pieces(
