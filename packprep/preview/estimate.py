@@ -5,7 +5,7 @@ For a mix it also says how much of each source would be drawn.
 An input of at most 8 MB of text is tokenized completely, in the units of the build, so its figures
 are those of the build. Of more text, a sample of 8 MB is tokenized, in some four seconds: a large
 file of JSON lines is sampled at places spread over it, a compressed one at its start, Parquet and
-saved datasets by their first rows, and other files are read completely. `sweep_configs` plans the
+saved datasets by their first rows, and other files are read completely. `sweep` plans the
 sample, as for `packprep plan`, whose sample however draws from all documents and so reads all of
 the text.
 """
@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
-from packprep.config.stages import Reading
+from packprep.config.pack_rules import MixRules, PackRules
+from packprep.config.stages import Reading, Writing
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.build_output import target_of
 from packprep.preview.draws import SampledDocuments
 from packprep.preview.lengths import sample_encoder
-from packprep.preview.stored_lengths import of_files
-from packprep.preview.sweep import Row, sweep_configs
+from packprep.preview.stored_lengths import Lengths, of_files
+from packprep.preview.sweep import Row, sweep
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import plan_rows
@@ -91,11 +92,25 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
             stages = config.parsing, config.tokenizing
             plans, _ = plan_rows(sources, *stages, tokenizer, scratch)
             files = _whole_input(sources, plans, encoder, config.reading, scratch)
-            samples = [_Sample(files or [], 1.0)]
-            if files is None:
+            whole, samples = files is not None, [_Sample(files or [], 1.0)]
+            if not whole:
                 samples = list(_samples(sources, plans, encoder, config.reading, scratch))
-            whole = files is not None
-            tables = _prediction(samples, sources, tokenizer, config, scratch, whole=whole)
+            files = [file for sample in samples for file in sample.files]
+            grouping = config.parsing, config.writing, config.ordering
+            epochs = [
+                of_files("a sample", scratch, files, tokenizer, *grouping, epoch)
+                for epoch in range(config.epochs)
+            ]
+            tables = _prediction(
+                samples,
+                sources,
+                read_documents(scratch, files),
+                epochs,
+                config.reading,
+                config.writing,
+                config.mix_rules(),
+                whole=whole,
+            )
         else:
             tables = {"prediction": {"from": "no new sources"}}
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
@@ -194,66 +209,71 @@ def _numbered(piece: Slice, number: int, source: int, first: int) -> Slice:
 def _prediction(
     samples: list[_Sample],
     sources: list[Source],
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    scratch: Path,
+    documents: Documents,
+    epochs: Sequence[Lengths],
+    reading: Reading,
+    writing: Writing,
+    rules: MixRules,
     *,
     whole: bool,
 ) -> dict[str, dict[str, object]]:
-    """Prediction for the whole input. whole: True if the samples are all that the build reads."""
+    """Prediction for the whole input.
+
+    documents: of the samples; epochs: their lengths, in the windows of each epoch. whole: True if
+    the samples are all that the build reads.
+    """
     files = [file for sample in samples for file in sample.files]
-    documents = read_documents(scratch, files)
-    kept = _kept(documents, sources, tokenizer, config)
     text, tokens = sum(file.text_bytes for file in files), sum(file.tokens for file in files)
     total = {
         field: sum(sample.total(field) for sample in samples) for field in ("text_bytes", "tokens")
     }
-    most = config.tokens_to_read
+    most = reading.tokens_to_read
     if not whole and most is not None and total["tokens"] > most:
         unit = (
-            config.unit_size * total["tokens"] / total["text_bytes"]
+            reading.unit_size * total["tokens"] / total["text_bytes"]
         )  # the unit that reaches the limit is read completely
         share = min(1.0, -(-most // unit) * unit / total["tokens"])
         total = {field: share * count for field, count in total.items()}
     scale = total["tokens"] / tokens if tokens else 1.0
     mix: dict[str, dict[str, float]] = {}
-    plans, repeated = [(replace(config, num_packs=None), scale)], 0.0
-    drawn = _sampled(samples, sources, documents, held_out(documents, config.holdout, config.seed))
-    if config.phases:
-        plans, repeated = _phases(drawn, documents, sources, tokenizer, config)
-    elif config.is_mix:
-        mix, copies = drawn.of_mix(kept, config)
-        amount = float((copies * kept * drawn.scale).sum())
-        plans = [(plans[0][0], amount / (int(kept.sum()) or 1))]
-        repeated = drawn.repeated(copies)
+    validation = held_out(documents, rules.holdout, rules.ordering.seed)
+    drawn, tokenizer = _sampled(samples, sources, documents, validation), epochs[0].tokenizer
+    plans, repeated = [(rules.packs[0], scale)], 0.0
+    if rules.phases:
+        plans, repeated = _phases(drawn, documents, sources, tokenizer, rules)
+    else:
+        kept = _kept(documents, sources, tokenizer, rules.packs[0])
+        if reading.is_mix:
+            mix, copies = drawn.of_mix(kept, reading)
+            amount = float((copies * kept * drawn.scale).sum())
+            plans = [(rules.packs[0], amount / (int(kept.sum()) or 1))]
+            repeated = drawn.repeated(copies)
     share = 1.0 if whole else min(1.0, text / total["text_bytes"])
 
-    def planned(settings: BuildConfig, scale: float, epoch: int) -> Row:
-        lengths = of_files("a sample", scratch, files, tokenizer, settings, epoch)
-        [row] = sweep_configs(
-            lengths.windows, [settings], tokenizer, lengths.carried, share=share, scale=scale
-        )
+    def planned(lengths: Lengths, rules: PackRules, scale: float) -> Row:
+        packing = replace(rules.packing, num_packs=None)  # a sample has fewer
+        sample = replace(lengths, share=share, scale=scale)
+        [row] = sweep(sample, [replace(rules, packing=packing)], writing)
         if row.problem:
             raise ConfigError(
                 f"nothing can be planned: {row.problem}; choose another --overflow or --strategy"
             )
         return row
 
-    rows = [planned(*plan, epoch) for epoch in range(config.epochs) for plan in plans]
-    is_drawn = bool(config.phases) or config.is_mix
+    rows = [planned(lengths, *plan) for lengths in epochs for plan in plans]
     packs = [row.figures["packs"] for row in rows]
     places = [count * row.max_length for count, row in zip(packs, rows, strict=True)]
     full = sum(row.figures["utilization"] * each for row, each in zip(rows, places, strict=True))
     prediction = {
-        "from": _WHOLE_INPUT[is_drawn] if whole else _sample_size(text, total["text_bytes"]),
+        "from": _WHOLE_INPUT[reading.is_mix] if whole else _sample_size(text, total["text_bytes"]),
         "text_bytes": round(total["text_bytes"]),
-        "tokens_in": config.epochs * round(total["tokens"] + repeated),
+        "tokens_in": len(epochs) * round(total["tokens"] + repeated),
         "tokens_packed": sum(row.tokens_packed for row in rows),
         "packs": sum(packs),
         "utilization": round(full / (sum(places) or 1), 4),
         "bytes": sum(row.bytes for row in rows),
     }
-    if config.phases:
+    if rules.phases:
         return {
             "prediction": prediction,
             "phases": {
@@ -280,18 +300,17 @@ def _phases(
     documents: Documents,
     sources: list[Source],
     tokenizer: Tokenizer,
-    config: BuildConfig,
-) -> tuple[list[tuple[BuildConfig, float]], float]:
-    """Config of each phase, and tokens of the phase for each token that the sample has for it.
+    rules: MixRules,
+) -> tuple[list[tuple[PackRules, float]], float]:
+    """Rules of each phase, and tokens of the phase for each token that the sample has for it.
 
     Also the tokens of copies of documents that phases repeat.
     """
-    configs = [config.in_phase(phase) for phase in config.phase_list()]
-    sizes = [_kept(documents, sources, tokenizer, each) * ~drawn.validation for each in configs]
-    tokens, copies = drawn.of_phases(sizes, config.phase_list(), config.entries())
+    sizes = [_kept(documents, sources, tokenizer, each) * ~drawn.validation for each in rules.packs]
+    tokens, copies = drawn.of_phases(sizes, rules.phases, rules.entries)
     plans = [
-        (replace(each, num_packs=None), amount / (int(size.sum()) or 1))
-        for each, amount, size in zip(configs, tokens, sizes, strict=True)
+        (each, amount / (int(size.sum()) or 1))
+        for each, amount, size in zip(rules.packs, tokens, sizes, strict=True)
     ]
     return plans, drawn.repeated(copies)
 
@@ -310,17 +329,16 @@ def _sampled(
 
 
 def _kept(
-    documents: Documents, sources: list[Source], tokenizer: Tokenizer, config: BuildConfig
+    documents: Documents, sources: list[Source], tokenizer: Tokenizer, rules: PackRules
 ) -> NDArray[np.int64]:
     """Tokens of each document in packs, [documents]."""
     try:
-        return packed_tokens(documents, tokenizer, config.pack_rules())
+        return packed_tokens(documents, tokenizer, rules)
     except TooLongError as error:
         name = sources[int(documents.source[error.document])].name
         raise InputError(
             f"{name} has a document of {error.tokens:,} tokens but a pack holds "
-            f"{config.max_length:,}; "
-            "choose --overflow split, truncate or drop"
+            f"{rules.cutting.max_length:,}; choose --overflow split, truncate or drop"
         ) from None
 
 

@@ -67,6 +67,7 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
         raise ConfigError(
             "plan takes sources without weights or phases; packprep build --dry-run predicts those"
         )
+    grouping = config.writing, config.ordering
     files = files_at(names[0]) if len(names) == 1 else None
     path = files.directory if files is not None else None
     if path is not None and path.suffix == ".npy":
@@ -74,7 +75,7 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
     elif files is not None and files.find(MANIFEST) is not None:
         lengths = lengths_of_output(finished_output(names[0]), config.parsing)
     elif path is not None and (store := find_store(path)) is not None:
-        lengths = lengths_of_store(store, config)
+        lengths = lengths_of_store(store, config.parsing, config.tokenizing, *grouping)
     else:
         with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
             yield _text(config, share, Path(folder), progress)
@@ -89,13 +90,13 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     for note in tokenizer.notes:
         progress.say(note)
     sources = resolve(config.reading, config.parsing, config.output, scratch, progress)
-    store = None
+    store, grouping = None, (config.writing, config.ordering)
     if config.keep_tokens:
         options = text_options(config.identity(), config.reading.tokens_to_read)
         store = Path(config.keep_tokens) / tokens_key(sources, tokenizer, options)
     if store is not None and stored(store) is not None:
         progress.say(f"tokens reused from {store}: no text was read")
-        lengths = lengths_of_store(store, config)
+        lengths = lengths_of_store(store, config.parsing, config.tokenizing, *grouping)
         return sampled(lengths, share, config.seed, trees=config.share_prefixes)
     if store is not None and share < 1:
         raise ConfigError(
@@ -132,7 +133,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     if not files:
         scale_of(reader.text_bytes, 0, share)
     name = ", ".join(map(str, config.sources))
-    lengths = of_files(name, folder, files, tokenizer, config)
+    lengths = of_files(name, folder, files, tokenizer, config.parsing, *grouping)
     return replace(
         lengths,
         share=share,

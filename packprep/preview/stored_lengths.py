@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
-from packprep.config.build_config import BuildConfig
 from packprep.config.option import COLUMN_CHOICE
-from packprep.config.stages import Parsing
+from packprep.config.stages import Ordering, Parsing, Tokenizing, Writing
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
@@ -146,16 +145,19 @@ def find_store(path: Path) -> Path | None:
     return stores[0] if stores else None
 
 
-def lengths_of_store(store: Path, config: BuildConfig) -> Lengths:
+def lengths_of_store(
+    store: Path, parsing: Parsing, tokenizing: Tokenizing, writing: Writing, ordering: Ordering
+) -> Lengths:
     files = stored(store, digests=False)
     if files is None:
         raise InputError(f"{store} is not a complete token store; build with --keep-tokens again")
     tokenizer = (
         _policy({})
-        if config.tokenizer is None
-        else load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
+        if tokenizing.tokenizer is None
+        else load_build_tokenizer(tokenizing, parsing, writing.token_type)
     )
-    return of_files(f"tokens at {store}", store, files, tokenizer, config)
+    origin = f"tokens at {store}"
+    return of_files(origin, store, files, tokenizer, parsing, writing, ordering)
 
 
 def of_files(
@@ -163,20 +165,22 @@ def of_files(
     directory: Path,
     files: Sequence[TokenFile],
     tokenizer: Tokenizer,
-    config: BuildConfig,
+    parsing: Parsing,
+    writing: Writing,
+    ordering: Ordering,
     epoch: int = 0,
 ) -> Lengths:
     """Lengths of token files, in the windows of an epoch of a build."""
     schema = file_schema(directory, files)
-    size, ordering = config.window, config.ordering
+    size = writing.window
     first = sum(len(form_windows(files, size, ordering, before)) for before in range(epoch))
     windows = [
         WindowDocuments("train", number, read_documents(directory, members))
         for number, members in enumerate(form_windows(files, size, ordering, epoch), first)
     ]
     for option, given, stored_as in (
-        ("--group-column", config.group_column, "group"),
-        ("--group-prefix", config.group_prefix, PREFIX_GROUP),
+        ("--group-column", parsing.group_column, "group"),
+        ("--group-prefix", parsing.group_prefix, PREFIX_GROUP),
     ):
         if given is not None and stored_as not in schema.names:
             raise InputError(
@@ -185,7 +189,7 @@ def of_files(
     carried = carried_columns(schema)
     return Lengths(
         origin=redacted(origin),
-        windows=_splits(windows, config.holdout, config.seed),
+        windows=_splits(windows, writing.holdout, ordering.seed),
         tokenizer=tokenizer,
         carried=carried,
     )

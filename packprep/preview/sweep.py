@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.stages import Cutting
-from packprep.engines.tokenizer import Tokenizer
+from packprep.config.pack_rules import PackRules
+from packprep.config.stages import Cutting, Writing
 from packprep.output.shard_writer import ShardLayout
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES
 from packprep.preview.output_bytes import output_bytes
-from packprep.preview.window_plan import WindowDocuments, documents_cut, window_sums
-from packprep.schemas.columns import Column
+from packprep.preview.stored_lengths import Lengths
+from packprep.preview.window_plan import documents_cut, window_sums
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
 from packprep.windows.planner import CutWindow, cut_window, plan_cut, remainders, resized
@@ -95,128 +95,115 @@ def combinations(
     return configs, refused
 
 
-def sweep_configs(
-    windows: Sequence[WindowDocuments],
-    configs: Sequence[BuildConfig],
-    tokenizer: Tokenizer,
-    carried: Sequence[Column] = (),
-    *,
-    share: float = 1.0,
-    scale: float = 1.0,
+def sweep(
+    lengths: Lengths,
+    choices: Sequence[PackRules],
+    writing: Writing,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Row]:
-    """Rows of the configs, in their order.
+    """Rows of the choices, in their order.
 
-    tokenizer: only its BOS and EOS matter. carried: columns of the documents beside their tokens.
-    share: share of the documents in the sample. scale: size of the whole relative to the sample.
     report: called with the number of finished plans and of all plans.
     """
     # A copy of a row would share all its tokens.
-    copies = 1 if configs[0].share_prefixes else _copies(windows, share)
-    repeated = [window.repeated(copies) for window in windows]
+    copies = 1 if choices[0].cutting.share_prefixes else _copies(lengths)
+    repeated = replace(lengths, windows=[window.repeated(copies) for window in lengths.windows])
     rows: dict[int, Row] = {}
-    by_cut = sorted(range(len(configs)), key=lambda number: _cut_key(configs[number]))
-    for _, group in itertools.groupby(by_cut, key=lambda number: _cut_key(configs[number])):
+    by_cut = sorted(range(len(choices)), key=lambda number: _cut_key(choices[number].cutting))
+    for _, group in itertools.groupby(by_cut, key=lambda number: _cut_key(choices[number].cutting)):
         numbers = list(group)
-        planned = _plan_group(repeated, [configs[number] for number in numbers], tokenizer, carried)
+        planned = _plan_group(repeated, [choices[number] for number in numbers], writing)
         for number, row in zip(numbers, planned, strict=True):
-            if share < 1 and not row.problem:
-                row = _with_errors(row, windows, configs[number], tokenizer, share)
-            rows[number] = _scaled(row, scale / copies)
-            report(len(rows), len(configs))
-    return [rows[number] for number in range(len(configs))]
+            if lengths.share < 1 and not row.problem:
+                row = _with_errors(row, lengths, choices[number], writing)
+            rows[number] = _scaled(row, lengths.scale / copies)
+            report(len(rows), len(choices))
+    return [rows[number] for number in range(len(choices))]
 
 
-def _cut_key(config: Cutting) -> tuple[int, str, bool]:
-    """Key of the segments: configs with equal keys cut documents in the same way."""
-    return config.max_length, config.overflow, config.strategy == "wrapped"
+def _cut_key(cutting: Cutting) -> tuple[int, str, bool]:
+    """Key of the segments: choices with equal keys cut documents in the same way."""
+    return cutting.max_length, cutting.overflow, cutting.strategy == "wrapped"
 
 
-def _copies(windows: Sequence[WindowDocuments], share: float) -> int:
-    documents = sum(len(window.documents) for window in windows)
-    return max(1, min(round(1 / share), TILED // max(documents, 1)))
+def _copies(lengths: Lengths) -> int:
+    return max(1, min(round(1 / lengths.share), TILED // max(lengths.documents, 1)))
 
 
-def _plan_group(
-    windows: Sequence[WindowDocuments],
-    configs: Sequence[BuildConfig],
-    tokenizer: Tokenizer,
-    carried: Sequence[Column] = (),
-) -> Iterator[Row]:
-    """Rows of configs that share their segments, which are kept if there is one window."""
+def _plan_group(lengths: Lengths, choices: Sequence[PackRules], writing: Writing) -> Iterator[Row]:
+    """Rows of choices that share their segments, which are kept if there is one window."""
+    windows, tokenizer = lengths.windows, lengths.tokenizer
     kept: CutWindow | None = None
-    for config in configs:
-        if config.strategy == "balanced" and len(windows) > len(
+    for rules in choices:
+        cutting, ordering = rules.cutting, rules.ordering
+        if cutting.strategy == "balanced" and len(windows) > len(
             {window.split for window in windows}
         ):
             yield Row(
-                **_named(config),
+                **_named(cutting),
                 problem=f"balanced packs one window and the input makes {len(windows)}",
             )
             continue
         sums, divided, size = Sums(), 0, 0
-        rules = config.pack_rules()
-        layout = ShardLayout.of(rules, config.writing, tokenizer, carried)
+        layout = ShardLayout.of(rules, writing, tokenizer, lengths.carried)
         started = time.perf_counter()
         try:
-            changes = _changes(windows, config, tokenizer)
+            changes = _changes(lengths, rules, writing)
             for window, change in zip(windows, changes, strict=True):
                 cut = kept or cut_window(window.documents, tokenizer, rules)
                 kept = cut if len(windows) == 1 else None
-                plan = plan_cut(window.documents, cut, rules, window.seed(config.seed))
-                written = resized(plan.packs, change, config.order)
-                of_window = window_sums(plan, written, config.max_length)
+                plan = plan_cut(window.documents, cut, rules, window.seed(ordering.seed))
+                written = resized(plan.packs, change, ordering.order)
+                of_window = window_sums(plan, written, cutting.max_length)
                 sums += of_window
                 divided += documents_cut(plan)
                 size += output_bytes(
                     layout,
-                    config.shard_size,
+                    writing.shard_size,
                     tokens=of_window.tokens_packed,
                     segments=of_window.segments,
                     packs=of_window.packs,
                     rows=int(written.rows_per_pack.sum()),
                 )
         except TooLongError as error:
-            yield Row(**_named(config), problem=f"a document has {error.tokens:,} tokens")
+            yield Row(**_named(cutting), problem=f"a document has {error.tokens:,} tokens")
             continue
         except ConfigError as error:
-            yield Row(**_named(config), problem=error.args[0])
+            yield Row(**_named(cutting), problem=error.args[0])
             continue
-        yield row_of(config, sums, divided, size, time.perf_counter() - started)
+        yield row_of(cutting, sums, divided, size, time.perf_counter() - started)
 
 
-def _named(config: Cutting) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in ("max_length", "strategy", "overflow")}
+def _named(cutting: Cutting) -> dict[str, Any]:
+    return {name: getattr(cutting, name) for name in ("max_length", "strategy", "overflow")}
 
 
-def _changes(
-    windows: Sequence[WindowDocuments], config: BuildConfig, tokenizer: Tokenizer
-) -> list[int]:
+def _changes(lengths: Lengths, rules: PackRules, writing: Writing) -> list[int]:
     """Packs to add to or drop from each window, as in a build.
 
     With packs_multiple_of, all windows are planned once more.
     """
+    windows = lengths.windows
     changes = [0] * len(windows)
-    if config.packs_multiple_of == 1:
+    if writing.packs_multiple_of == 1:
         return changes
-    rules = config.pack_rules()
     for split in dict.fromkeys(window.split for window in windows):
         places = [place for place, window in enumerate(windows) if window.split == split]
         counts = []
         for place in places:
-            documents, seed = windows[place].documents, windows[place].seed(config.seed)
-            cut = cut_window(documents, tokenizer, rules)
+            documents, seed = windows[place].documents, windows[place].seed(rules.ordering.seed)
+            cut = cut_window(documents, lengths.tokenizer, rules)
             counts.append(len(plan_cut(documents, cut, rules, seed).packs))
-        of_split = remainders(counts, config.packs_multiple_of, config.remainder)
+        of_split = remainders(counts, writing.packs_multiple_of, writing.remainder)
         for place, change in zip(places, of_split, strict=True):
             changes[place] = change
     return changes
 
 
-def row_of(config: Cutting, sums: Sums, cut: int, size: int, seconds: float = 0.0) -> Row:
+def row_of(cutting: Cutting, sums: Sums, cut: int, size: int, seconds: float = 0.0) -> Row:
     """Row of the sums of all windows. cut: see `documents_cut`. size: bytes of the shards."""
     return Row(
-        **_named(config),
+        **_named(cutting),
         figures={name: row.value(sums) for name, row in _PLANNED.items()},
         tokens_in=sums.tokens_in,
         tokens_packed=sums.tokens_packed,
@@ -227,19 +214,13 @@ def row_of(config: Cutting, sums: Sums, cut: int, size: int, seconds: float = 0.
     )
 
 
-def _with_errors(
-    row: Row,
-    windows: Sequence[WindowDocuments],
-    config: BuildConfig,
-    tokenizer: Tokenizer,
-    share: float,
-) -> Row:
+def _with_errors(row: Row, lengths: Lengths, rules: PackRules, writing: Writing) -> Row:
     """Add half a 95% interval of both shares: a jackknife over ten groups of documents.
 
     This is the delete-a-group jackknife of Quenouille and Tukey. A sample without replacement has
     sqrt(1 - share) of that error.
     """
-    key = stream(config.seed, Purpose.PLAN_ERROR)
+    key, windows = stream(rules.ordering.seed, Purpose.PLAN_ERROR), lengths.windows
     groups = [mix(key, np.arange(len(window.documents))) % np.uint64(_GROUPS) for window in windows]
     shares = []
     for group in range(_GROUPS):
@@ -247,9 +228,9 @@ def _with_errors(
             window.take(groups_of_window != group)
             for window, groups_of_window in zip(windows, groups, strict=True)
         ]
-        [part] = _plan_group(rest, [config], tokenizer)
+        [part] = _plan_group(replace(lengths, windows=rest), [rules], writing)
         shares.append((part.figures["utilization"], part.figures["tokens_lost_share"]))
-    spread = np.sqrt((_GROUPS - 1) * np.var(np.array(shares), axis=0) * (1 - share))
+    spread = np.sqrt((_GROUPS - 1) * np.var(np.array(shares), axis=0) * (1 - lengths.share))
     return replace(row, utilization_error=float(_T * spread[0]), loss_error=float(_T * spread[1]))
 
 

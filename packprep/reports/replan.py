@@ -95,7 +95,7 @@ def replan(
         progress.advance("plan", done, manifest.num_packs, "packs")
     return [
         row_of(
-            configs[name],
+            configs[name].cutting,
             total,
             divided[name],
             column_bytes(manifest.columns, total.tokens_packed, total.segments, total.packs),

@@ -12,7 +12,7 @@ from packprep import build
 from packprep.inspect.report_file import read_report
 from packprep.preview.lengths import read_lengths
 from packprep.preview.stored_lengths import Lengths
-from packprep.preview.sweep import sweep_configs
+from packprep.preview.sweep import sweep
 from packprep.support.errors import PackprepError
 from packprep.support.progress import Silent
 from tests.helpers import files
@@ -43,7 +43,7 @@ def figures(options: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Figures of a plan, in the words of a report."""
     config = files.config(**options | more)
     with read(options, **more) as found:
-        [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
+        [row] = sweep(found, [config.pack_rules()], config.writing)
     return {name: row.figures[name] for name in FIGURES.split()}
 
 

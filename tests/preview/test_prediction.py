@@ -15,7 +15,7 @@ from packprep.config.option import STRATEGY_NAMES
 from packprep.inspect.report_file import read_report
 from packprep.preview.estimate import estimate
 from packprep.preview.lengths import read_lengths
-from packprep.preview.sweep import sweep_configs
+from packprep.preview.sweep import sweep
 from packprep.reports.replan import replan
 from packprep.support.errors import ConfigError, InputError, PackprepError
 from packprep.support.progress import Silent
@@ -97,7 +97,7 @@ def check_previews(config: BuildConfig) -> None:
     if config.epochs == 1:  # plan is of the first
         before = sorted(Path(config.output).parent.rglob("*"))
         with read_lengths(config, 1.0, Silent()) as found:
-            [row] = sweep_configs(found.windows, [config], found.tokenizer, found.carried)
+            [row] = sweep(found, [config.pack_rules()], config.writing)
         assert sorted(Path(config.output).parent.rglob("*")) == before
         assert row.figures == {name: report[name] for name in row.figures}
         assert row.bytes == predicted["bytes"]

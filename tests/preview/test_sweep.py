@@ -6,7 +6,8 @@ import pytest
 
 from packprep.config.build_config import BuildConfig
 from packprep.preview import sweep as module
-from packprep.preview.sweep import Row, best, combinations, sweep_configs, ties
+from packprep.preview.stored_lengths import Lengths
+from packprep.preview.sweep import Row, best, combinations, sweep, ties
 from packprep.preview.window_plan import WindowDocuments, of_lengths
 from packprep.support.errors import ConfigError
 from tests.helpers import documents
@@ -18,9 +19,11 @@ def window(*lengths: int) -> WindowDocuments:
     return of_lengths("train", 0, np.array(lengths, np.int32))
 
 
-def planned(*lengths: int, **options: Any) -> Row:
-    [row] = sweep_configs([window(*lengths)], [BuildConfig(**options)], ENDS)
-    return row
+def swept(
+    windows: list[WindowDocuments], configs: list[BuildConfig], *report: Any, **sample: Any
+) -> list[Row]:
+    lengths = Lengths(origin="", windows=windows, tokenizer=ENDS, **sample)
+    return sweep(lengths, [each.pack_rules() for each in configs], configs[0].writing, *report)
 
 
 def random_lengths(count: int, seed: int = 0) -> WindowDocuments:
@@ -29,23 +32,22 @@ def random_lengths(count: int, seed: int = 0) -> WindowDocuments:
 
 
 def test_what_cannot_be_planned_is_a_row_that_says_so() -> None:
-    row = planned(12, max_length=8, overflow="error")
+    [row] = swept([window(12)], [BuildConfig(max_length=8, overflow="error")])
     problem = "a document has 12 tokens"
     assert row == Row(max_length=8, strategy="best_fit", overflow="error", problem=problem)
     windows = [window(5), WindowDocuments("train", 1, window(3).documents)]
-    [row] = sweep_configs(windows, [BuildConfig(strategy="balanced")], ENDS)
+    [row] = swept(windows, [BuildConfig(strategy="balanced")])
     assert row.problem == "balanced packs one window and the input makes 2"
 
 
 def test_rows_come_in_the_order_of_the_configs_whatever_is_shared() -> None:
     configs, _ = combinations({}, [64, 32], ["wrapped", "best_fit", "greedy"], ["drop", "split"])
     told: list[tuple[int, int]] = []
-    report = lambda *done: told.append(done)  # noqa: E731
-    rows = sweep_configs([random_lengths(200)], configs, ENDS, report=report)
+    rows = swept([random_lengths(200)], configs, lambda *done: told.append(done))
     assert told == [(done, 12) for done in range(1, 13)]
     for name in ("max_length", "strategy", "overflow"):
         assert [getattr(each, name) for each in rows] == [getattr(each, name) for each in configs]
-    alone = [sweep_configs([random_lengths(200)], [config], ENDS)[0] for config in configs]
+    alone = [swept([random_lengths(200)], [config])[0] for config in configs]
     # Sharing segments changes no figure.
     assert [replace(row, seconds=0) for row in rows] == [replace(row, seconds=0) for row in alone]
 
@@ -63,18 +65,17 @@ def test_a_sample_is_scaled_to_the_whole_and_repeated_up_to_its_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = random_lengths(4000)
-    [exact] = sweep_configs([whole], [BuildConfig(max_length=256)], ENDS)
+    configs = [BuildConfig(max_length=256)]
+    [exact] = swept([whole], configs)
     part = whole.take(np.arange(4000) % 10 == 0)
-    [guess] = sweep_configs(
-        [part], [BuildConfig(max_length=256)], ENDS, share=0.1, scale=whole.tokens / part.tokens
-    )
+    [guess] = swept([part], configs, share=0.1, scale=whole.tokens / part.tokens)
     assert guess.tokens_in == exact.tokens_in
     assert guess.figures["packs"] == pytest.approx(exact.figures["packs"], rel=0.01)
     assert guess.figures["utilization"] > 0.995, "400 documents alone would pack worse than 4,000"
     monkeypatch.setattr(module, "TILED", 1000)  # a large sample is not repeated
     part = random_lengths(600)
-    [guess] = sweep_configs([part], [BuildConfig(max_length=256)], ENDS, share=0.1, scale=10)
-    [alone] = sweep_configs([part], [BuildConfig(max_length=256)], ENDS)
+    [guess] = swept([part], configs, share=0.1, scale=10)
+    [alone] = swept([part], configs)
     assert guess.figures["packs"] == 10 * alone.figures["packs"]
     for name in ("utilization", "bias", "padding_of_batch"):
         assert guess.figures[name] == alone.figures[name]
@@ -86,12 +87,12 @@ def test_a_sample_is_scaled_to_the_whole_and_repeated_up_to_its_size(
 def test_the_interval_of_a_sample_holds_the_whole_in_most_samples(options: dict[str, Any]) -> None:
     whole = random_lengths(20_000)
     config = BuildConfig(max_length=256, **options)
-    [exact] = sweep_configs([whole], [config], ENDS)
+    [exact] = swept([whole], [config])
     hits = []
     for seed in range(20):
         part = whole.take(np.random.default_rng(seed).random(20_000) < 0.05)
         scale = whole.tokens / part.tokens
-        [guess] = sweep_configs([part], [config], ENDS, share=0.05, scale=scale)
+        [guess] = swept([part], [config], share=0.05, scale=scale)
         assert 0 < max(guess.utilization_error, guess.loss_error) < 0.1
         field = "utilization" if config.strategy == "greedy" else "tokens_lost_share"
         error = guess.utilization_error if config.strategy == "greedy" else guess.loss_error

@@ -116,7 +116,7 @@ def command(
     tell_libraries()
     from packprep.packing.kernels.compiled import compiling
     from packprep.preview.lengths import read_lengths, write_rate
-    from packprep.preview.sweep import combinations, sweep_configs
+    from packprep.preview.sweep import combinations, sweep
     from packprep.support.progress import open_progress
 
     configs, refused = combinations(options, lengths, strategies, overflows)
@@ -135,14 +135,11 @@ def command(
                 for each in configs
                 if each.max_length not in fitting or each.overflow == overflows[0]
             ]
-            rows = sweep_configs(
-                measured.windows,
-                configs,
-                measured.tokenizer,
-                measured.carried,
-                share=measured.share,
-                scale=measured.scale,
-                report=lambda done, total: progress.advance("plan", done, total, "plans"),
+            rows = sweep(
+                measured,
+                [each.pack_rules() for each in configs],
+                base.writing,
+                lambda done, total: progress.advance("plan", done, total, "plans"),
             )
         rate = write_rate(measured, base.max_length, base.writing)
     if all(row.problem for row in rows):
