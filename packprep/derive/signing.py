@@ -37,7 +37,7 @@ def sign_one(staging: Path, part: OutputPart, shards: Sequence[ShardFile]) -> Ma
 
     staging: directory of the result, with its shards under their working names.
     """
-    made, entries = part.made, name_shards(staging, shards)
+    made, entries = part.made, name_shards(staging, shards).entries
     files: list[Path] = []
     for value in part.manifest.run.get("files", []):
         if value["path"].startswith(f"{TOKENS}/"):
@@ -89,7 +89,7 @@ def sign_merged(
     staging: directory of the result, with its shards under their working names. output: where it
     will be. inputs: from `merged_inputs`.
     """
-    first, entries = parts[0].made, name_shards(staging, shards)
+    first, entries = parts[0].made, name_shards(staging, shards).entries
     files = _write_common_settings(staging, parts, output)
     report = summed_report([part.report for part in parts], _documents_per_pack(parts), entries)
     write_file(staging / _REPORT, canonical_json(report))

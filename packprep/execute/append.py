@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Command, Running
 from packprep.derive.merge import merge_locked
 from packprep.derive.parts import generations, merge_obstacle
 from packprep.output.build_facts import BuildInputs, difference
@@ -40,15 +40,15 @@ from packprep.tokens.store_place import check_store_place
 _NAMED = 3  # files that a sentence names
 
 
-def open_output(config: BuildConfig) -> BuildOutput:
+def open_output(running: Running, command: Command, token_type: str) -> BuildOutput:
     """Output of a build. ConfigError if there cannot be one."""
-    if not config.output:
+    if not running.output:
         raise ConfigError("no output is given; add -o with the directory to write to")
-    target = target_of(config)
-    check_store_place(config.keep_tokens, target.path)
+    target = target_of(running.output, command)
+    check_store_place(running.keep_tokens, target.path)
     if isinstance(target, LocalTarget):
-        if config.append and (target.replaces or target.half_swapped):
-            return GrowingOutput(target, config.token_type)
+        if command.append and (target.replaces or target.half_swapped):
+            return GrowingOutput(target, token_type)
         target.check()
     return BuildOutput(target)
 

@@ -72,7 +72,7 @@ class Job:
 
     @cached_property
     def shards(self) -> Files:
-        return target_of(self.config).shards(self.staging)
+        return target_of(self.config.output, self.config.command).shards(self.staging)
 
     @property
     def receipts(self) -> Path:

@@ -19,7 +19,8 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.keywords import takes_config
 from packprep.config.mix import as_dicts
-from packprep.config.stages import Command
+from packprep.config.pack_rules import MixRules
+from packprep.config.stages import Command, Cutting
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
 from packprep.execute.append import open_output
@@ -97,7 +98,7 @@ def build(
     """
     progress = progress or Silent()
     clock = StageClock()
-    output = open_output(config)
+    output = open_output(config.running, config.command, config.token_type)
     path = output.target.path
     if config.is_task:
         raise ConfigError(
@@ -105,7 +106,10 @@ def build(
             "instead"
         )
     with clock(START):
-        tokenizer = _tokenizer(config, progress)
+        check_local(config.reading, config.output)  # first, because the hub may answer slowly
+        progress.wait("loading tokenizer")
+        tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
+        _check_tokenizer(tokenizer, config.cutting, progress)
     with (
         locked(path, f"{output} is being built") as dead_holder,
         without_tasks(path, config.task_index, progress),
@@ -119,8 +123,12 @@ def build(
             load = threading.Thread(target=importlib.import_module, args=("datasets",), daemon=True)
             load.start()
         with clock("hash"), _digests_kept(staging, config.executor):
-            sources = output.wanted(_resolved(config, staging, progress), progress)
-            inputs = _inputs(config, sources, tokenizer, planner)
+            found = resolve(
+                config.reading, config.parsing, config.output, staging.scratch, progress
+            )
+            sources = output.wanted(found, progress)
+            mix = config.mix_rules() if config.is_mix else None
+            inputs = _inputs(config.identity(), mix, sources, tokenizer, planner)
         finished = output.already_built(inputs, config.overwrite, progress)
         if finished is not None:
             return output.keep(staging.path, finished, progress)
@@ -204,17 +212,24 @@ def build_share(
             f"--executor {config.executor} has no tasks; use packprep.build, or --executor array"
         )
     index, total, setting = array_share(config.command, os.environ)
-    output = open_output(config)
+    output = open_output(config.running, config.command, config.token_type)
     path = output.target.path
-    tokenizer = _tokenizer(config, progress)
+    check_local(config.reading, config.output)
+    progress.wait("loading tokenizer")
+    tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
+    _check_tokenizer(tokenizer, config.cutting, progress)
     progress.say(f"task {index} of {total}, from {setting}")
     staging = staging_at(path)
     with ExitStack() as stack:
         with joining(path, progress):
             stack.enter_context(output.held(staging.path, shared=True))
             with remembered(staging.path / DIGESTS):
-                sources = output.wanted(_resolved(config, staging, progress), progress)
-            inputs = _inputs(config, sources, tokenizer, planner)
+                found = resolve(
+                    config.reading, config.parsing, config.output, staging.scratch, progress
+                )
+                sources = output.wanted(found, progress)
+            mix = config.mix_rules() if config.is_mix else None
+            inputs = _inputs(config.identity(), mix, sources, tokenizer, planner)
             member = member_path(path)
             job = Job(
                 config=config,
@@ -249,23 +264,16 @@ def build_share(
     return counts
 
 
-def _tokenizer(config: BuildConfig, progress: Progress) -> Tokenizer:
-    check_local(config.reading, config.output)  # first, because the hub may answer slowly
-    progress.wait("loading tokenizer")
-    tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
+def _check_tokenizer(tokenizer: Tokenizer, cutting: Cutting, progress: Progress) -> None:
+    """Tell the user its notes. ConfigError if it lacks a token that cuts need."""
     progress.wait("opening sources")
-    if config.continuation_bos and tokenizer.bos is None:
+    if cutting.continuation_bos and tokenizer.bos is None:
         raise ConfigError(
             "--continuation-bos needs a BOS, and this tokenizer has none; choose one with --bos "
             "TOKEN"
         )
     for note in tokenizer.notes:
         progress.say(note)
-    return tokenizer
-
-
-def _resolved(config: BuildConfig, staging: Staging, progress: Progress) -> list[Source]:
-    return resolve(config.reading, config.parsing, config.output, staging.scratch, progress)
 
 
 def _facts(job: Job, inputs: BuildInputs) -> BuildFacts:
@@ -279,27 +287,31 @@ def _facts(job: Job, inputs: BuildInputs) -> BuildFacts:
 
 
 def _inputs(
-    config: BuildConfig, sources: Sequence[Source], tokenizer: Tokenizer, planner: Planner | None
+    options: Mapping[str, object],
+    mix: MixRules | None,
+    sources: Sequence[Source],
+    tokenizer: Tokenizer,
+    planner: Planner | None,
 ) -> BuildInputs:
-    """Inputs that decide the bytes of the output; of the user's own planner, its name."""
-    options = config.identity()
+    """Inputs that decide the bytes of the output; of the user's own planner, its name.
+
+    options: see `BuildConfig.identity`.
+    """
+    own = {}
     if planner is not None:
-        options["planner"] = (
-            f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__qualname__)}"
-        )
+        name = getattr(planner, "__qualname__", type(planner).__qualname__)
+        own["planner"] = f"{planner.__module__}.{name}"
     inputs: BuildInputs = {
-        "options": options,
+        "options": {**options, **own},
         "sources": [source.as_dict() for source in sources],
         "tokenizer": tokenizer.as_dict(),
     }
-    if config.is_mix:
-        files, entries = Counter(source.entry for source in sources), config.entries()
-        facts = (
-            [{"max_epochs": float(entry.max_epochs)} for entry in entries]
-            if config.phases
-            else as_dicts(entries)
-        )
+    if mix is not None:
+        files = Counter(source.entry for source in sources)
+        if mix.phases:
+            facts = [{"max_epochs": float(entry.max_epochs)} for entry in mix.entries]
+            inputs["phases"] = [phase.as_dict() for phase in mix.phases]
+        else:
+            facts = as_dicts(mix.entries)
         inputs["mix"] = [{"files": files[number]} | fact for number, fact in enumerate(facts)]
-    if config.phases:
-        inputs["phases"] = [phase.as_dict() for phase in config.phase_list()]
     return inputs

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from packprep.config.executors import EXECUTORS
 from packprep.config.pack_rules import PackRules
+from packprep.config.yaml_file import to_yaml
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.execute import disk_space
 from packprep.execute.array_tasks import (
@@ -23,9 +24,15 @@ from packprep.execute.job import Job
 from packprep.execute.shares import Shares
 from packprep.execute.window_files import WindowFile, Windows
 from packprep.output.build_facts import BuildInputs
-from packprep.output.report import Account
+from packprep.output.report import Account, Packed, make_report
 from packprep.output.shard_writer import ShardFile
-from packprep.output.sign_off import name_shards, sign, write_report, write_settings
+from packprep.output.sign_off import (
+    name_shards,
+    named_inputs,
+    sign,
+    write_report,
+    write_settings,
+)
 from packprep.output.staging import (
     remove_leftovers,
 )
@@ -91,33 +98,26 @@ class Stages:
             windows = Windows(job, files, self.clock)
             shards, account = self.pack(windows)
         with self.clock("sign off"):
-            entries = name_shards(job.staging, shards, stay=job.shards.directory is None)
-        report = write_report(
-            job.staging, account, files, job.sources, job.config, entries, self.clock.total()
-        )
-        write_settings(job.staging, job.config, inputs)
-        run = {"num_proc": job.config.num_proc, "engine": self.gate}
+            named = name_shards(job.staging, shards, job.shards)
+        packed, config = Packed(sources=job.sources, files=files, account=account), job.config
+        stages = config.reading, config.parsing
+        made = make_report(packed, *stages, config.max_length, config.balance_ranks)
+        report = write_report(named, made, self.clock.total())
+        write_settings(job.staging, to_yaml(config), inputs, config.tokenizer)
+        run = {
+            "num_proc": config.num_proc,
+            "executor": config.executor,
+            "engine": self.gate,
+            "given": named_inputs(config.reading, config.tokenizing),
+        }
         index = None
-        if job.config.materialize == "index":
+        if config.materialize == "index":
             sync_tokens(job.tokens, files)
             layout, numbers = windows.layout, [shard.window for shard in shards]
             ids = layout.bos_id, layout.pad_id
             index = index_table(layout.index, files, windows.windows, numbers, job.tokens, ids)
         check_unchanged(job.sources)
-        return sign(
-            job.staging,
-            inputs,
-            windows.layout,
-            account,
-            files,
-            job.sources,
-            entries,
-            report,
-            run,
-            job.config,
-            index,
-            job.tokens,
-        )
+        return sign(named, inputs, windows.layout, packed, report, run, index, job.tokens)
 
     def _plans(self) -> list[RowPlan]:
         """How the rows of each source are read."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.stages import Command
 from packprep.output.build_facts import BuildInputs, difference
 from packprep.output.directory import target_at
 from packprep.output.staging import BUILD, OUTPUT, SUFFIX
@@ -29,9 +29,9 @@ def output_target(
     return target_at(OUTPUT, str(output), work_dir, unproven_store=unproven_store)
 
 
-def target_of(config: BuildConfig) -> Target[Manifest]:
+def target_of(output: str, command: Command) -> Target[Manifest]:
     """The place of a build's output."""
-    return output_target(config.output, config.work_dir, unproven_store=config.unproven_store)
+    return output_target(output, command.work_dir, unproven_store=command.unproven_store)
 
 
 class BuildOutput:

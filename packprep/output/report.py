@@ -172,19 +172,23 @@ def _packs_of(window: ReportWindow, max_length: int) -> Sums:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """Everything that a build has packed: its sources, their token files, the account of both."""
+
+    sources: "Sequence[Source]"
+    files: "Sequence[TokenFile]"
+    account: Account
+
+
 def make_report(
-    account: Account,
-    files: "Sequence[TokenFile]",
-    sources: "Sequence[Source]",
-    reading: Reading,
-    parsing: Parsing,
-    max_length: int,
-    ranks: int,
+    packed: Packed, reading: Reading, parsing: Parsing, max_length: int, ranks: int
 ) -> InputReport:
     """Part of report.json that follows from the inputs; `write_report` adds the other keys.
 
     ranks: that share a step, for the straggler.
     """
+    sources, files, account = packed.sources, packed.files, packed.account
     by_source = [_of_source([number], files, account, parsing) for number in range(len(sources))]
     labels = {
         number: {"label": entry.label}

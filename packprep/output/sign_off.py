@@ -3,16 +3,13 @@
 import importlib.metadata
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
-from packprep.config.build_config import BuildConfig
-from packprep.config.yaml_file import to_yaml
+from packprep.config.stages import Reading, Tokenizing
 from packprep.output.build_facts import BuildInputs
-from packprep.output.build_output import target_of
-from packprep.output.report import Account, make_report
+from packprep.output.report import Packed
 from packprep.output.shard_writer import ShardFile, ShardLayout
 from packprep.output.staging import NAMES
 from packprep.packing.account import Sums
@@ -27,15 +24,14 @@ from packprep.schemas.columns import Column
 from packprep.schemas.files import shard_name
 from packprep.schemas.index_table import IndexTable
 from packprep.schemas.manifest import NEWEST_VERSION, FileEntry, Manifest, format_version
-from packprep.schemas.report import Report, ReportFiles
-from packprep.schemas.storage.places import Files
+from packprep.schemas.report import InputReport, Report, ReportFiles
+from packprep.schemas.storage.places import Directory, Files
 from packprep.schemas.storage.writing import (
     write_dataset_dict,
     write_dataset_files,
     write_file,
     write_manifest,
 )
-from packprep.sources.source import Source
 from packprep.support import memory
 from packprep.support.errors import StoppedError
 from packprep.support.version import __version__
@@ -46,14 +42,36 @@ from packprep.windows.index_rows import store_facts
 SETTINGS = "build.yaml"
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamedShards:
+    """Shards under their final names.
+
+    folder: that they were written to. entries: in the manifest, of them and of the files that
+    `datasets` reads.
+    """
+
+    staging: Path
+    folder: Files
+    entries: list[FileEntry]
+
+    def open(self, path: str) -> BufferedReader:
+        """A shard as a file to read. path: its final one."""
+        if self.folder.directory is not None:
+            return (self.staging / path).open("rb")
+        moves = parse_json((self.staging / NAMES).read_bytes())
+        working = next(name for name, final in moves.items() if final == path)
+        return self.folder.open(Path(working).name)
+
+
 def name_shards(
-    staging: Path, shards: Sequence[ShardFile], *, stay: bool = False
-) -> list[FileEntry]:
+    staging: Path, shards: Sequence[ShardFile], folder: Files | None = None
+) -> NamedShards:
     """Move shards to their final names and write the files that `datasets` reads.
 
-    The new names are recorded first, so that `Staging.claim` can undo the moves. stay: shards are
-    in a store, so the record is enough. Returns the manifest's entries of all these files.
+    The new names are recorded first, so that `Staging.claim` can undo the moves. folder: of the
+    shards; if it is in a store, the record is enough. None for that of the staging directory.
     """
+    folder = folder or Directory(staging / "shards")
     splits = list(dict.fromkeys(shard.split for shard in shards))
     has_epochs = any(shard.epoch for shard in shards)
     by_split = {split: [shard for shard in shards if shard.split == split] for split in splits}
@@ -73,7 +91,7 @@ def name_shards(
         folders[split].mkdir(exist_ok=True)
         for shard in of_split:
             path = moves[f"shards/{shard.name}"]
-            if not stay:
+            if folder.directory is not None:
                 (staging / "shards" / shard.name).rename(staging / path)
             entries.append(
                 FileEntry(
@@ -96,20 +114,21 @@ def name_shards(
     if len(splits) > 1:
         write_dataset_dict(staging, splits)
         entries.append(file_entry(staging, staging / "dataset_dict.json"))
-    return entries
+    return NamedShards(staging=staging, folder=folder, entries=entries)
 
 
-def write_settings(staging: Path, config: BuildConfig, inputs: BuildInputs) -> None:
+def write_settings(staging: Path, options: str, inputs: BuildInputs, tokenizer: object) -> None:
     """Write build.yaml, the resolved options.
 
-    `packprep build -c OUT/build.yaml -o ELSEWHERE` builds the same bytes again.
+    `packprep build -c OUT/build.yaml -o ELSEWHERE` builds the same bytes again. options: of
+    `to_yaml`. tokenizer: only its name is among them, not an object.
     """
     lines = [
         f"# Every option of this output, as packprep {__version__} resolved it.",
         "# The same bytes again, from the folder of the first build: packprep build -c THIS_FILE "
         "-o ELSEWHERE",
     ]
-    if not isinstance(config.tokenizer, str):
+    if not isinstance(tokenizer, str):
         lines.append(
             f"# The tokenizer was an object (sha256 {inputs['tokenizer']['sha256']}): add "
             "--tokenizer."
@@ -119,29 +138,19 @@ def write_settings(staging: Path, config: BuildConfig, inputs: BuildInputs) -> N
             f"# The packer was {inputs['options']['planner']}: only packprep.build(..., planner=) "
             "runs it."
         )
-    write_file(staging / SETTINGS, "\n".join([*lines, to_yaml(config)]).encode())
+    write_file(staging / SETTINGS, "\n".join([*lines, options]).encode())
 
 
-def write_report(
-    staging: Path,
-    account: Account,
-    files: Sequence[TokenFile],
-    sources: Sequence[Source],
-    config: BuildConfig,
-    entries: Sequence[FileEntry],
-    seconds: dict[str, float],
-) -> Report:
-    """report.json, and the same as a dict."""
-    stages, ranks = (config.reading, config.parsing), config.balance_ranks
-    of_inputs = make_report(account, files, sources, *stages, config.max_length, ranks)
+def write_report(shards: NamedShards, of_inputs: InputReport, seconds: dict[str, float]) -> Report:
+    """report.json, and the same as a dict. of_inputs: see `make_report`."""
     report: Report = {
         **of_inputs,
-        **figures_of_files(entries),
+        **figures_of_files(shards.entries),
         "seconds": seconds,
         "tokens_per_second": Sums.of_ledger(of_inputs["tokens"]).tokens_per_second(seconds),
         "peak_memory_bytes": memory.peak(),
     }
-    write_file(staging / "report.json", canonical_json(report))
+    write_file(shards.staging / "report.json", canonical_json(report))
     return report
 
 
@@ -153,16 +162,12 @@ def figures_of_files(entries: Sequence[FileEntry]) -> ReportFiles:
 
 
 def sign(
-    staging: Path,
+    shards: NamedShards,
     inputs: BuildInputs,
     layout: ShardLayout,
-    account: Account,
-    files: Sequence[TokenFile],
-    sources: Sequence[Source],
-    entries: Sequence[FileEntry],
+    packed: Packed,
     report: Report,
     run: Mapping[str, object],
-    config: BuildConfig,
     index: IndexTable | None = None,
     tokens: Path | None = None,
 ) -> Manifest:
@@ -170,8 +175,11 @@ def sign(
 
     Raises FormatError if the ledger does not balance, or if the output cannot be read.
 
-    index, tokens: table of an index output, and the folder of its token files.
+    run: how the build ran, besides what the report says. index, tokens: table of an index output,
+    and the folder of its token files.
     """
+    staging, account = shards.staging, packed.account
+    sources, files = packed.sources, packed.files
     rows, sums = rows_of_sources(files, len(sources)), Sums.total(account.sources)
     data = {
         "format_version": format_version([column.name for column in layout.columns]),
@@ -190,11 +198,11 @@ def sign(
             for source, first, count in zip(sources, first_documents(rows), rows, strict=True)
         ],
         "splits": report["splits"],
-        "files": [entry.to_json() for entry in entries],
+        "files": [entry.to_json() for entry in shards.entries],
         "ledger": sums.ledger,
     }
     data |= {"added": list(layout.added)} if layout.added else {}
-    data |= {"epochs": config.epochs} if config.epochs > 1 else {}
+    data |= {"epochs": len(account.epochs)} if account.epochs else {}
     if account.phases:
         data["phases"] = [
             {**phase.asked, "splits": of_report["splits"]}
@@ -209,32 +217,19 @@ def sign(
         _check_written(own, files)
         run = {**run, "stores": stores}
     facts = {
-        "executor": config.executor,
         "verified_documents": sum(file.verified for file in files),
         "versions": _versions(),
         "seconds": report["seconds"],
         "peak_memory_bytes": report["peak_memory_bytes"],
         "source_paths": [source.name for source in sources],
-        "given": _named_inputs(config),
         "files": [
             file_entry(staging, path).to_json()
             for path in (staging / SETTINGS, staging / "report.json", *own)
         ],
     }
-
-    opened = partial(_open_named, target_of(config).shards(staging), staging)
     return write_manifest(
-        staging, data, {**run, **facts}, lambda manifest: read_back(staging, manifest, opened)
+        staging, data, {**run, **facts}, lambda manifest: read_back(staging, manifest, shards.open)
     )
-
-
-def _open_named(shards: Files, staging: Path, path: str) -> BufferedReader:
-    """A shard as a file to read, after `name_shards` has named it. path: its final one."""
-    if shards.directory is not None:
-        return (staging / path).open("rb")
-    moves = parse_json((staging / NAMES).read_bytes())
-    working = next(name for name, final in moves.items() if final == path)
-    return shards.open(Path(working).name)
 
 
 def _check_written(paths: Sequence[Path], files: Sequence[TokenFile]) -> None:
@@ -253,16 +248,14 @@ def described(columns: Sequence[Column]) -> list[dict[str, str]]:
     return [{"name": c.name, "kind": c.kind, "dtype": c.dtype} for c in columns]
 
 
-def _named_inputs(config: BuildConfig) -> dict[str, str]:
+def named_inputs(reading: Reading, tokenizing: Tokenizing) -> dict[str, str]:
     """Names and paths of inputs of which `data` has only a digest, for commands that read them."""
-    names = {
-        name: name for name in ("tokenizer_revision", "chat_template", "name", "split", "revision")
-    }
-    local = isinstance(config.tokenizer, str) and Path(config.tokenizer).exists()
-    names["tokenizer_path" if local else "tokenizer_name"] = "tokenizer"
-    return {
-        key: value for key, name in names.items() if isinstance(value := getattr(config, name), str)
-    }
+    tokenizer = tokenizing.tokenizer
+    local = isinstance(tokenizer, str) and Path(tokenizer).exists()
+    names = {name: getattr(reading, name) for name in ("name", "split", "revision")}
+    names |= {name: getattr(tokenizing, name) for name in ("tokenizer_revision", "chat_template")}
+    names["tokenizer_path" if local else "tokenizer_name"] = tokenizer
+    return {name: value for name, value in names.items() if isinstance(value, str)}
 
 
 def first_documents(rows: Sequence[int]) -> list[int]:

@@ -76,7 +76,8 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
     With append the prediction is for the sources that the output does not hold yet.
     """
     check_local(config.reading, config.output)
-    check_store_place(config.keep_tokens, target_of(config).path if config.output else None)
+    place = target_of(config.output, config.command).path if config.output else None
+    check_store_place(config.keep_tokens, place)
     tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
     encoder = sample_encoder(
         tokenizer, config.parsing, config.tokenizing, config.seed, config.num_proc
@@ -87,7 +88,8 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
         if config.append:
             from packprep.execute.append import open_output
 
-            sources = open_output(config).wanted(sources, Silent())
+            output = open_output(config.running, config.command, config.token_type)
+            sources = output.wanted(sources, Silent())
         if sources:
             stages = config.parsing, config.tokenizing
             plans, _ = plan_rows(sources, *stages, tokenizer, scratch)

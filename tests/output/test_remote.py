@@ -286,7 +286,8 @@ def test_shards_that_are_not_as_their_receipts_say_are_written_again(
 def test_of_two_builds_one_is_refused_and_told_who_is_at_work(work: Work) -> None:
     staging = work.folder / "another machine"
     staging.mkdir()
-    with open_output(work.config()).held(staging):
+    config = work.config()
+    with open_output(config.running, config.command, config.token_type).held(staging):
         words = rf"packed is being built by process {os.getpid()} on .*, which holds [a-z]"
         work.refuses(words, Held)
         with pytest.raises(Held, match="is being built by"):
