@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import pipeline, stages
+from packprep.chat.build_tokenizer import load_build_tokenizer
+from packprep.execute import stages
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
 from packprep.execute.window_files import Windows
 from packprep.packing.api import pack_lengths
-from packprep.support.progress import Silent
 from packprep.tokens.store import TokenFile
 from packprep.tokens.token_files import BASE_MEMORY, seal
 from tests.helpers.corpus import build_options, texts
@@ -140,7 +140,7 @@ def test_memory_bounds_how_many_windows_are_made_at_once(
     at_once = []
     for memory in ("0.7GB", "1.1GB", "64GB"):
         config = BuildConfig(**corpus | {"max_memory": memory, "num_proc": 8})
-        tokenizer = pipeline._tokenizer(config, Silent())
+        tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
         job = Job(config=config, staging=tmp_path, tokenizer=tokenizer, sources=[])
         at_once.append(Windows(job, [file]).at_once)
     assert at_once == [1, 3, 8]  # 160 MB each, beside 600 MB

@@ -204,9 +204,9 @@ def encoded_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name, key_of, whole in (
-            ("find_tokenizer", lambda coverage, *_: coverage.manifest.data["identity"], same),
+            ("find_encoder", lambda coverage, *_: coverage.manifest.data["identity"], same),
             ("find_source", lambda manifest, *_: manifest.data["identity"], same),
-            ("encoded_rows", lambda source, rows, maker, made, _: (id(maker), made), list),
+            ("encoded_rows", lambda source, rows, encoder, _: id(encoder), list),
         ):
             patch.setattr(retokenize, name, once(name, key_of, whole))
         patch.setattr("os.fsync", lambda _: None)
