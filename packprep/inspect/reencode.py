@@ -4,7 +4,7 @@ A source is opened only if its digest is right, and read up to the last wanted r
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from packprep.chat.build_tokenizer import with_template
 from packprep.config.build_config import BuildConfig
 from packprep.config.spellings import RENAMED, recorded_name
 from packprep.config.stages import Cutting, Parsing, Running, Tokenizing, options_in
-from packprep.engines.parity import choose_engine
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
+from packprep.inspect.moved import Moved
 from packprep.schemas.columns import NO_LOSS, WHOLE_ROW
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
@@ -29,7 +29,7 @@ from packprep.sources.resolve import resolve
 from packprep.sources.source import Source
 from packprep.support.arrays import Int32
 from packprep.support.errors import ConfigError
-from packprep.tokens.encode import Encoder
+from packprep.tokens.encode import Encoder, load_encoder
 
 # Options that decide which tokens of a text are in packs. A merged output keeps only those that all
 # of its parts agree on.
@@ -63,24 +63,19 @@ def recorded_config(
 
 
 def find_encoder(
-    coverage: Coverage,
-    parsing: Parsing,
-    tokenizing: Tokenizing,
-    moved: Any,
-    root: str | Path | None,
+    coverage: Coverage, parsing: Parsing, tokenizing: Tokenizing, moved: Moved
 ) -> Encoder:
-    """The reference encoder of the build's rows. moved: place of the tokenizer, if it has moved."""
-    if parsing.input_ids_column is not None:
-        return Encoder(None, _of_ids(coverage, parsing), parsing, tokenizing)
+    """The reference encoder of the build's rows."""
     manifest = coverage.manifest
-    if parsing.chats and "chat_template" in manifest.data["inputs"]["tokenizer"]:
-        tokenizer: Tokenizer = _with_template(manifest, tokenizing, moved, root)
+    if parsing.input_ids_column is not None:
+        tokenizer = _of_ids(coverage, parsing)
+    elif parsing.chats and "chat_template" in manifest.data["inputs"]["tokenizer"]:
+        tokenizer = _with_template(manifest, tokenizing, moved)
     else:
         ends = {"bos": tokenizing.bos, "eos": tokenizing.eos}
-        tokenizer = recorded_tokenizer(manifest, moved, root=root, **ends)
-    parsed = parsing.parses_special_tokens
-    engine = choose_engine("hf", tokenizer.json, parse_special_tokens=parsed)
-    return Encoder(engine, tokenizer, parsing, tokenizing, num_proc=Running().num_proc)
+        tokenizer = recorded_tokenizer(manifest, moved.tokenizer, root=moved.root, **ends)
+    reference = replace(tokenizing, engine="hf")
+    return load_encoder(tokenizer, parsing, reference, 0, Running().num_proc)
 
 
 def _of_ids(coverage: Coverage, parsing: Parsing) -> Tokenizer:
@@ -113,15 +108,14 @@ def _boundary(manifest: Manifest, parsing: Parsing) -> tuple[str, int] | None:
     return boundary[0], token
 
 
-def _with_template(
-    manifest: Manifest, tokenizing: Tokenizing, moved: Any, root: str | Path | None
-) -> Tokenizer:
+def _with_template(manifest: Manifest, tokenizing: Tokenizing, moved: Moved) -> Tokenizer:
     """The tokenizer with the chat template of the build. Raises ConfigError if it has another."""
     from packprep.chat.template import load_chat_template
 
-    tokenizer = recorded_tokenizer(manifest, moved, root=root, bos="none", eos="none")
+    ends, root = {"bos": "none", "eos": "none"}, moved.root or ""
+    tokenizer = recorded_tokenizer(manifest, moved.tokenizer, root=root, **ends)
     file = manifest.run.get("given", {}).get("chat_template")
-    path = None if file is None else Path(root or "", file)
+    path = None if file is None else Path(root, file)
     template = load_chat_template(
         tokenizer, path, date=tokenizing.template_date, variables=tokenizing.variables()
     )

@@ -20,6 +20,7 @@ from packprep.config.build_config import BuildConfig
 from packprep.config.pack_rules import PackRules
 from packprep.config.spellings import RENAMED
 from packprep.inspect.coverage import Coverage
+from packprep.inspect.moved import Moved
 from packprep.inspect.policy import Policy
 from packprep.inspect.reencode import (
     SHAPING,
@@ -140,9 +141,7 @@ class Sample:
         return [column for column in columns if column.name not in STANDARD_COLUMNS]
 
 
-def compare(
-    sample: Sample, verdict: Verdict, *, root: str | Path | None, tokenizer: Any, progress: Progress
-) -> None:
+def compare(sample: Sample, verdict: Verdict, moved: Moved, progress: Progress) -> None:
     """Tokenize the sampled rows again; add differences and changed sources to `verdict`."""
     coverage = sample.coverage
     if not coverage.knows_documents:
@@ -157,7 +156,7 @@ def compare(
         return
     try:
         config = recorded_config(coverage.manifest)
-        encoder = find_encoder(coverage, config.parsing, config.tokenizing, tokenizer, root)
+        encoder = find_encoder(coverage, config.parsing, config.tokenizing, moved)
         rules: dict[int | None, PackRules] = {None: config.pack_rules()}
         for number, phase in enumerate(coverage.manifest.data.get("phases", ())):
             lengths = {RENAMED.get(key, key): phase[key] for key in _LENGTHS if key in phase}
@@ -173,7 +172,7 @@ def compare(
             if not len(rows):
                 continue
             try:
-                source = find_source(coverage.manifest, number, name, root, Path(scratch))
+                source = find_source(coverage.manifest, number, name, moved.root, Path(scratch))
                 wanted = rows - int(coverage.sources.firsts[number])
                 first = int(coverage.sources.firsts[number])
                 last = -1

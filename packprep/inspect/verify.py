@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.inspect.coverage import Coverage
+from packprep.inspect.moved import IN_PLACE, Moved
 from packprep.inspect.shard_files import (
     Checked,
     OnRead,
@@ -36,7 +37,6 @@ from packprep.schemas.columns import WHOLE_ROW, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
-from packprep.schemas.index.token_store import Stores
 from packprep.schemas.listed import SURPLUS, cache_note, is_cache, surplus_names
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
 from packprep.schemas.report import Report
@@ -61,21 +61,17 @@ def verify(
     level: VerifyLevel = "fast",
     sample: int = 1000,
     seed: int = 0,
-    root: str | Path | None = None,
-    tokenizer: Any = None,
+    moved: Moved = IN_PLACE,
     vocab_size: int | None = None,
-    store: Stores = None,
     max_findings: int = 20,
     progress: Progress | None = None,
 ) -> Verdict:
     """Verify the output of a build, an export, or packs of others that `save_to_disk` wrote.
 
-    sample, seed: number and choice of documents to tokenize again, at level full. root: folder of
-    relative source paths. tokenizer: its place, if it has moved since the build; without a manifest
-    its vocabulary bounds the ids. vocab_size: bound of the ids if there is no manifest.
-    store: folders of the token stores of an index output, if they have moved. max_findings: number
-    of findings to keep of each kind; all are counted. A fault is a finding; raises InputError if
-    there is nothing to verify.
+    sample, seed: number and choice of documents to tokenize again, at level full. moved: where its
+    inputs are now. vocab_size: bound of the ids if there is no manifest. max_findings: number of
+    findings to keep of each kind; all are counted. A fault is a finding; raises InputError if there
+    is nothing to verify.
     """
     files, progress = files_at(output), progress or Silent()
     verdict = Verdict(output=str(output), level=level, findings=Findings(max_findings))
@@ -89,13 +85,13 @@ def verify(
             raise InputError(
                 f"{output} has no {MANIFEST}, so its sources are not known; omit --level full"
             )
-        _verify_without_manifest(files, verdict, vocab_size, tokenizer, progress)
+        _verify_without_manifest(files, verdict, vocab_size, moved, progress)
         return verdict
     try:
         found_output = finished_output(output)
         manifest = read_manifest(found_output)
-        if store and manifest.is_index:
-            found_output = MovedStore(found_output, manifest, store)
+        if moved.store and manifest.is_index:
+            found_output = MovedStore(found_output, manifest, moved.store)
             manifest = found_output.manifest
         coverage = Coverage(manifest)
     except FormatError as error:
@@ -122,12 +118,12 @@ def verify(
     )
     verdict.sources = _rates(coverage)
     if retokenized is not None:
-        compare(retokenized, verdict, root=root, tokenizer=tokenizer, progress=progress)
+        compare(retokenized, verdict, moved, progress)
     return verdict
 
 
 def _verify_without_manifest(
-    files: Files, verdict: Verdict, vocab_size: int | None, tokenizer: Any, progress: Progress
+    files: Files, verdict: Verdict, vocab_size: int | None, moved: Moved, progress: Progress
 ) -> None:
     """Check an export, or a dataset of packs that `save_to_disk` wrote into a directory."""
     if files.find(EXPORT) is not None:
@@ -142,10 +138,10 @@ def _verify_without_manifest(
     else:
         from packprep.inspect.unsigned import verify_unsigned
 
-        if vocab_size is None and tokenizer is not None:
+        if vocab_size is None and moved.tokenizer is not None:
             from packprep.engines.tokenizer import load_tokenizer
 
-            vocab_size = load_tokenizer(tokenizer, bos="none", eos="none").vocab_size
+            vocab_size = load_tokenizer(moved.tokenizer, bos="none", eos="none").vocab_size
         verify_unsigned(files.directory, verdict, vocab_size, progress)
     if caches := [*filter(is_cache, files.list())]:
         verdict.not_checked.append(cache_note(caches))

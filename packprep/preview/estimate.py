@@ -28,7 +28,6 @@ from packprep.config.stages import Reading, Writing
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.build_output import target_of
 from packprep.preview.draws import SampledDocuments
-from packprep.preview.lengths import sample_encoder
 from packprep.preview.stored_lengths import Lengths, of_files
 from packprep.preview.sweep import Row, sweep
 from packprep.sources.formats.raw_files import unpacking
@@ -41,7 +40,7 @@ from packprep.support.arrays import Bools
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
-from packprep.tokens.encode import Encoder
+from packprep.tokens.encode import Encoder, load_encoder
 from packprep.tokens.store import TokenFile
 from packprep.tokens.store_place import check_store_place
 from packprep.tokens.token_files import quiet_datasets, tokenize, tokenize_slice
@@ -79,9 +78,8 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
     place = target_of(config.output, config.command).path if config.output else None
     check_store_place(config.keep_tokens, place)
     tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
-    encoder = sample_encoder(
-        tokenizer, config.parsing, config.tokenizing, config.seed, config.num_proc
-    )
+    stages = config.parsing, config.tokenizing
+    encoder = load_encoder(tokenizer, *stages, config.seed, config.num_proc)
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config.reading, config.parsing, config.output, scratch)
@@ -91,7 +89,6 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
             output = open_output(config.running, config.command, config.token_type)
             sources = output.wanted(sources, Silent())
         if sources:
-            stages = config.parsing, config.tokenizing
             plans, _ = plan_rows(sources, *stages, tokenizer, scratch)
             files = _whole_input(sources, plans, encoder, config.reading, scratch)
             whole, samples = files is not None, [_Sample(files or [], 1.0)]

@@ -19,9 +19,7 @@ import pyarrow as pa
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
-from packprep.config.stages import Parsing, Tokenizing, Writing
-from packprep.engines.parity import choose_engine
-from packprep.engines.tokenizer import Tokenizer
+from packprep.config.stages import Writing
 from packprep.output.shard_writer import ShardLayout, write_shard
 from packprep.preview.stored_lengths import (
     Lengths,
@@ -42,12 +40,10 @@ from packprep.sources.units import Part, Slice, read_slices, row_bytes
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.progress import Progress
-from packprep.tokens.encode import Encoder
+from packprep.tokens.encode import load_encoder
 from packprep.tokens.store import TokenFile, stored, text_options, tokens_key
 from packprep.tokens.token_files import seal, slices_ahead, tokenize, tokenize_slice
-from packprep.windows.documents import (
-    Documents,
-)
+from packprep.windows.documents import Documents
 from packprep.windows.planner import plan_window
 
 _WRITTEN = 4_000_000  # tokens of the shard that measures the write rate
@@ -102,14 +98,13 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise ConfigError(
             "a token store holds the tokens of all documents; omit --sample or --keep-tokens"
         )
-    encoder = sample_encoder(
-        tokenizer, config.parsing, config.tokenizing, config.seed, config.num_proc
-    )
+    stages = config.parsing, config.tokenizing
+    encoder = load_encoder(tokenizer, *stages, config.seed, config.num_proc)
     for note in encoder.engine.notes if encoder.engine is not None else ():
         progress.say(note)
     plain = all(source.is_plain for source in sources)
     total = sum(source.bytes for source in sources) / 1e6 if plain else None
-    plans, _ = plan_rows(sources, config.parsing, config.tokenizing, tokenizer, scratch)
+    plans, _ = plan_rows(sources, *stages, tokenizer, scratch)
     reader = _Reader(read_slices(sources, plans, config.reading, scratch), config.seed, share)
     folder, most = store or scratch / "tokens", config.max_tokens
 
@@ -142,18 +137,6 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         else scale_of(reader.text_bytes, sum(file.text_bytes for file in files), share),
         tokenize_seconds=reader.seconds + max(0.0, seconds - reader.seconds) / share,
     )
-
-
-def sample_encoder(
-    tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing, seed: int, num_proc: int
-) -> Encoder:
-    """The encoder of a sample."""
-    engine, parsed = None, parsing.parses_special_tokens
-    if parsing.input_ids_column is None:
-        engine = choose_engine(
-            tokenizing.engine, tokenizer.json, parse_special_tokens=parsed, sample=[]
-        )
-    return Encoder(engine, tokenizer, parsing, tokenizing, seed, num_proc)
 
 
 class _Reader:

@@ -23,7 +23,7 @@ from packprep.chat.left_out import CountedText
 from packprep.chat.turn_counts import TurnCounts
 from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.backends import Ids, Offsets
-from packprep.engines.parity import EngineChoice, verify_batch
+from packprep.engines.parity import EngineChoice, choose_engine, verify_batch
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.kernels.gather import add_ends, make_room, with_ends
 from packprep.schemas.columns import NO_LOSS, WHOLE_ROW
@@ -272,6 +272,16 @@ class Encoder:
         if self.tokenizing.train_on != "all":
             rest = rest.append_column("labels", _chunked(masks, pa.list_(pa.int8())))
         return Encoded(rest, verified, problems, sorted(left_out))
+
+
+def load_encoder(
+    tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing, seed: int, num_proc: int
+) -> Encoder:
+    """The encoder of a sample of the rows of a build, with an engine chosen without documents."""
+    engine, parsed = None, parsing.parses_special_tokens
+    if parsing.input_ids_column is None:
+        engine = choose_engine(tokenizing.engine, tokenizer.json, parse_special_tokens=parsed)
+    return Encoder(engine, tokenizer, parsing, tokenizing, seed, num_proc)
 
 
 def _numbered(table: pa.Table, turns: NDArray[np.int32], rows: NDArray[np.int64]) -> pa.Table:

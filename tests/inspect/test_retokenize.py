@@ -10,6 +10,7 @@ import pytest
 
 from packprep import build
 from packprep.engines.tokenizer import recorded_tokenizer
+from packprep.inspect.moved import Moved
 from packprep.inspect.verify import verify
 from packprep.schemas import digest_of, read_manifest
 from packprep.schemas.storage.writing import write_manifest
@@ -58,11 +59,11 @@ def test_a_missing_source_is_a_sentence_and_root_says_where_it_is_now(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     out = here / "out"
     assert found(out) == ["the tokenizer tok does not exist; give its new path with --tokenizer"]
-    said = found(out, tokenizer=str(here / "tok"))
+    said = found(out, moved=Moved(tokenizer=str(here / "tok")))
     assert len(said) == 2
     for line, name in zip(said, ("a.jsonl", "b.jsonl.gz"), strict=True):
         assert_says(line, f"the source {name} does not exist", "--root")
-    assert verify(out, level="full", root=here).sound
+    assert verify(out, level="full", moved=Moved(root=here)).sound
 
 
 def test_what_has_changed_since_the_build_is_a_sentence_and_the_rest_is_compared(

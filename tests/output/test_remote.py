@@ -17,7 +17,6 @@ from datasets import load_from_disk
 
 from packprep import BuildConfig, build
 from packprep.execute import stages
-from packprep.execute.append import open_output
 from packprep.execute.pipeline import build_share
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
@@ -286,8 +285,7 @@ def test_shards_that_are_not_as_their_receipts_say_are_written_again(
 def test_of_two_builds_one_is_refused_and_told_who_is_at_work(work: Work) -> None:
     staging = work.folder / "another machine"
     staging.mkdir()
-    config = work.config()
-    with open_output(config.running, config.command, config.token_type).held(staging):
+    with work.target.held(staging):
         words = rf"packed is being built by process {os.getpid()} on .*, which holds [a-z]"
         work.refuses(words, Held)
         with pytest.raises(Held, match="is being built by"):

@@ -35,7 +35,7 @@ def test_what_cannot_be_planned_is_a_row_that_says_so() -> None:
     [row] = swept([window(12)], [BuildConfig(max_length=8, overflow="error")])
     problem = "a document has 12 tokens"
     assert row == Row(max_length=8, strategy="best_fit", overflow="error", problem=problem)
-    windows = [window(5), WindowDocuments("train", 1, window(3).documents)]
+    windows = [window(5), replace(window(3), number=1)]
     [row] = swept(windows, [BuildConfig(strategy="balanced")])
     assert row.problem == "balanced packs one window and the input makes 2"
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import build
+from packprep.inspect.moved import Moved
 from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
@@ -78,7 +79,7 @@ def test_a_build_packs_the_documents_of_packed_rows(
     report = read_report(output)
     assert report["documents"]["in"] == len(documents) + 1  # the row without ids
     assert (report["turns"]["rows"], report["turns"]["split_rows"]) == (len(ROWS), split)
-    assert not verify(output, level="full", root=tmp_path).findings
+    assert not verify(output, level="full", moved=Moved(root=tmp_path)).findings
 
 
 @pytest.mark.parametrize(

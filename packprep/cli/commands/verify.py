@@ -68,7 +68,9 @@ def command(
     context: click.Context,
     /,
     output: str,
-    max_findings: int,
+    root: str | None,
+    tokenizer: str | None,
+    store: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     **options: Any,
@@ -86,11 +88,13 @@ def command(
     Example:
       packprep verify packed --level full --sample 1000
     """
+    from packprep.inspect.moved import Moved
     from packprep.inspect.verify import verify
     from packprep.support.progress import open_progress
 
+    moved = Moved(root=root, tokenizer=tokenizer, store=store)
     with open_progress("the files", quiet=quiet) as progress:
-        verdict = verify(output, progress=progress, max_findings=max_findings, **options)
+        verdict = verify(output, moved=moved, progress=progress, **options)
     if as_json:
         print_json(as_dict(verdict))
     elif not quiet or not verdict.sound:
