@@ -36,19 +36,17 @@ def option(
     identity: bool = True,
     added: Any = None,
     per_source: bool = False,
-    size: bool = False,
     least: int | None = None,
 ) -> Any:
     """Define a field with its help text.
 
-    metavar: the name of the value on the help page.
+    metavar: the name of the value on the help page; SIZE for bytes, SHARE for a share.
     common: True for what most builds need: `-h` shows it, `--help-all` shows the others too.
     identity: False if the value does not decide the bytes of the output, or a digest of the thing
     it names does.
     added: a build with this value does not record it, so that its identity is that of builds before
     there was the option.
     per_source: a table in `sources` may set it.
-    size: the value is in bytes.
     least: the smallest number that it may be.
     """
     return field(
@@ -60,7 +58,6 @@ def option(
             "identity": identity,
             "added": added,
             "per_source": per_source,
-            "size": size,
             "least": least,
         },
     )

@@ -79,7 +79,6 @@ class Reading:
         "64MB",
         "Text in one unit. One task tokenizes a unit; windows are made of shuffled units.",
         "SIZE",
-        size=True,
         least=1,
     )
 
@@ -176,7 +175,7 @@ class Parsing:
         per_source=True,
     )
     on_error: Literal["stop", "skip"] = option("stop", "What to do with a bad row.")
-    max_row_size: int = option("256MB", "A larger row is a bad row.", "SIZE", size=True, least=1)
+    max_row_size: int = option("256MB", "A larger row is a bad row.", "SIZE", least=1)
     truncate_at: str | None = option(
         None, "Cut each text at the first match of this regex.", "REGEX"
     )
@@ -428,7 +427,6 @@ class Writing:
         "4GB",
         "Amount of text whose documents are packed together.",
         "SIZE",
-        size=True,
         least=1,
     )
     epochs: int = option(
@@ -470,7 +468,7 @@ class Writing:
         added="shards",
         common=True,
     )
-    shard_size: int = option("500MB", "Size of one shard.", "SIZE", size=True, least=1)
+    shard_size: int = option("500MB", "Size of one shard.", "SIZE", least=1)
     holdout: float = option(
         0.0,
         "Share of documents for a validation split: 0.01 or 1%; DIR becomes a DatasetDict.",
@@ -498,7 +496,7 @@ class Running:
     max_memory: int = option(
         usable_memory().value // 2,
         "Memory to use, memory-mapped files not counted; does not change the output.",
-        size=True,
+        "SIZE",
         least=1,
     )
     isolate: bool = option(

@@ -52,7 +52,7 @@ def _check_bounds(spec: "Field[Any]", number: int) -> None:
 
 def _kind(spec: "Field[Any]") -> tuple[str, Callable[[Any], Any]]:
     """What an option takes, and the function that returns the value, None for a wrong one."""
-    if spec.metadata["size"]:
+    if spec.metadata["metavar"] == "SIZE":
         return "a size such as 500MB or 64MiB", _size
     if spec.metadata["metavar"] == "SHARE":
         return "a share such as 0.01 or 1%", _real

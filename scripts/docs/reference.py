@@ -202,7 +202,7 @@ def _yaml(spec: "dataclasses.Field[Any]") -> str:
     if spec.type is bool:
         return f"{spec.name}: true"
     if spec.name in ("num_proc", "max_memory"):
-        return f"{spec.name}: {'16GB' if spec.metadata['size'] else 8}"
+        return f"{spec.name}: {'16GB' if spec.metadata['metavar'] == 'SIZE' else 8}"
     return f"{spec.name}: {default or spec.metadata['metavar']}"
 
 
@@ -212,7 +212,7 @@ def _is_choice(spec: "dataclasses.Field[Any]") -> bool:
 
 def _type(spec: "dataclasses.Field[Any]") -> str:
     """The type in words."""
-    if spec.metadata["size"]:
+    if spec.metadata["metavar"] == "SIZE":
         return "size"
     if _is_choice(spec):
         return "one of " + ", ".join(f"`{choice}`" for choice in get_args(spec.type))

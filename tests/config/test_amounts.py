@@ -18,7 +18,8 @@ from tests.helpers.files import config
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 SIZES = {"": 1, "KB": 10**3, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, " gb": 10**9}
-COUNTS = [f for f in fields(BuildConfig) if f.type in (int, int | None) and not f.metadata["size"]]
+_INTS = (int, int | None)
+COUNTS = [f for f in fields(BuildConfig) if f.metadata["metavar"] == "N" and f.type in _INTS]
 SHARES = [f for f in fields(BuildConfig) if f.metadata["metavar"] == "SHARE"]
 
 
