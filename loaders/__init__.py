@@ -50,9 +50,11 @@ from .pack import Pack, Segment
 from .rows import batch_from_rows
 from .samples.packing import pack_sequences
 from .samples.unpacking import unpack
+from .shape import BatchShape
 from .shards import PackedShards
 
 __all__ = [
+    "BatchShape",
     "Isolation",
     "MaxTextSource",
     "Pack",

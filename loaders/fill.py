@@ -18,7 +18,7 @@ from .batch import PackedBatch
 from .buffers import Block, BlockPool
 from .loss import Mode, loss_weights
 from .mapped import BatchRows
-from .shape import REJECTED, BatchShape
+from .shape import REJECTED, BatchSize
 from .shards import PackedShards
 from .trees import previous_tokens, row_weights
 
@@ -41,7 +41,7 @@ class BatchMaker:
     def __init__(
         self,
         shards: "PackedShards | ChosenSides",
-        shape: BatchShape,
+        shape: BatchSize,
         labels: LabelChoice,
         weights: Mode | None,
         columns: dict[str, Literal["token", "segment"]],
@@ -67,7 +67,7 @@ class BatchMaker:
         self._row_columns = [name for name, kind in stored.items() if kind == "row"]
 
     @staticmethod
-    def values(shape: BatchShape) -> int:
+    def values(shape: BatchSize) -> int:
         """Number of int64 values in a block: tokens, positions and labels.
 
         Labels have room for one value more, so that they can be shifted.

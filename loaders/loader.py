@@ -7,11 +7,12 @@ model trains.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, count, islice
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from packprep.schemas.errors import FormatError
 
@@ -23,8 +24,10 @@ from .loss import Mode
 from .order import EpochOrder, Schedule, TokenSchedule
 from .shape import (
     PAIR_COLUMNS,
+    BatchShape,
+    ShapeSettings,
     Sides,
-    batch_shape,
+    batch_size,
     check_sides,
     check_tree_settings,
     column_kind,
@@ -56,16 +59,17 @@ class PackedLoader:
     pairs, which None refuses. "both" also adds pair_ids and pair_sides to `batch.extra`, for
     `pair_log_probs`; "chosen" leaves the rejected sides out, so a batch has fewer tokens.
 
-    pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple of this.
+    shape: packs_per_batch, max_tokens and the five below as one value; a keyword wins over its
+    field. pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple of it.
     max_segments: segments of every batch; with it shapes never change (pad_to is then
     packs_per_batch * max_length, or max_tokens, by default), for torch.compile and CUDA graphs.
     Padding is added as extra segments at the end, without loss. cp_size: number of context-parallel
-    ranks that slice each batch with `context_slice`; cp_layout: its layout there. remainder: "drop"
-    the last packs if they fill no batch on all ranks, or "fill" the batch with packs without loss.
+    ranks that slice each batch with `context_slice`; cp_layout: its layout there.
 
-    prefetch: batches that a thread makes ahead; 0 for none. The memory of a batch is reused once no
-    array of it is referenced, so it is safe to keep batches. pin_memory: use page-locked memory, so
-    that batch.to("cuda", non_blocking=True) overlaps with other work.
+    remainder: "drop" the last packs if they fill no batch on all ranks, or "fill" the batch with
+    packs without loss. prefetch: batches that a thread makes ahead; 0 for none. The memory of a
+    batch is reused once no array of it is referenced, so it is safe to keep batches. pin_memory:
+    use page-locked memory, so that batch.to("cuda", non_blocking=True) overlaps with other work.
 
     Iteration starts at the beginning of the epoch, or, once, at the position of a loaded state. So
     does `dataloader`, which is torch's DataLoader over this loader. The loader is also a map-style
@@ -78,19 +82,14 @@ class PackedLoader:
         shards: PackedShards | str | Path,
         packs_per_batch: int | None = None,
         *,
-        max_tokens: int | None = None,
+        shape: BatchShape | None = None,
         seed: int = 0,
         epoch: int = 0,
         rank: int = 0,
         world_size: int = 1,
         shuffle: bool = True,
         labels: LabelChoice = "hf",
-        pad_to: int | None = None,
-        max_segments: int | None = None,
         prefetch: int = 2,
-        pad_multiple: int = 1,
-        cp_size: int = 1,
-        cp_layout: Literal["contiguous", "zigzag"] = "contiguous",
         remainder: Literal["drop", "fill"] = "drop",
         loss_weights: Mode | None = None,
         columns: Sequence[str] = (),
@@ -98,12 +97,15 @@ class PackedLoader:
         pin_memory: bool = False,
         trees: bool = False,
         sides: Sides | None = None,
+        **settings: Unpack[ShapeSettings],
     ) -> None:
         if isinstance(shards, str | Path):
             shards = PackedShards(shards)
         self.shards = shards
-        self.packs_per_batch, self.rank, self.world_size = packs_per_batch, rank, world_size
-        self.max_tokens = max_tokens
+        shape = replace(shape or BatchShape(), **settings)
+        self.packs_per_batch = shape.packs_per_batch if packs_per_batch is None else packs_per_batch
+        self.rank, self.world_size = rank, world_size
+        self.max_tokens = shape.max_tokens
         self.seed, self.epoch = seed, epoch
         self.remainder, self.prefetch = remainder, prefetch
         self._window = shuffle_window if shuffle else 0
@@ -114,26 +116,14 @@ class PackedLoader:
             columns = [*dict.fromkeys((*columns, *PAIR_COLUMNS))]
         self._columns = {name: column_kind(shards, name) for name in columns}
         self._check()
-        check_tree_settings(shards, trees, labels, cp_size)
+        check_tree_settings(shards, trees, labels, shape.cp_size)
         phases = max(len(shards.phases), 1)
-        self._batch_sizes = (
-            phase_batches(shards, packs_per_batch) if packs_per_batch else [1] * phases
-        )
+        packs = self.packs_per_batch
+        self._batch_sizes = phase_batches(shards, packs) if packs else [1] * phases
         lengths = [phase.max_length for phase in shards.phases] or [shards.max_length]
         self._shapes = [
-            batch_shape(
-                shards,
-                length,
-                batch,
-                max_tokens,
-                pad_to,
-                max_segments,
-                pad_multiple,
-                cp_size,
-                cp_layout,
-                labels,
-            )
-            for length, batch in zip(lengths, self._batch_sizes, strict=True)
+            batch_size(shards, shape, length, packs, labels)
+            for length, packs in zip(lengths, self._batch_sizes, strict=True)
         ]
         self._order: EpochOrder | None = None
         self._cut: tuple[int, TokenSchedule] | None = None  # by its start

@@ -6,7 +6,7 @@ Checked against the shards.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from .shards import PackedShards
 
@@ -20,7 +20,45 @@ REJECTED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShape:
-    """Size of a batch.
+    """Settings of a PackedLoader that decide the shape of its batches, as one value.
+
+    `PackedLoader(shards, shape=BatchShape(packs_per_batch=4, max_segments=64))`. See PackedLoader
+    for each of them. ValueError for a number below 1 and an unknown layout.
+    """
+
+    packs_per_batch: int | None = None
+    max_tokens: int | None = None
+    pad_to: int | None = None
+    max_segments: int | None = None
+    pad_multiple: int = 1
+    cp_size: int = 1
+    cp_layout: Literal["contiguous", "zigzag"] = "contiguous"
+
+    def __post_init__(self) -> None:
+        if self.cp_size < 1 or self.cp_layout not in ("contiguous", "zigzag"):
+            raise ValueError(
+                f"cp_size is {self.cp_size} and cp_layout {self.cp_layout!r}; expected 1 or more, "
+                "contiguous or zigzag"
+            )
+        for name, value in vars(self).items():
+            if type(value) is int and value < 1:
+                raise ValueError(f"{name} is {value}; expected 1 or more")
+
+
+class ShapeSettings(TypedDict, total=False):
+    """Fields of BatchShape as keywords of PackedLoader, but the second argument there."""
+
+    max_tokens: int | None
+    pad_to: int | None
+    max_segments: int | None
+    pad_multiple: int
+    cp_size: int
+    cp_layout: Literal["contiguous", "zigzag"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSize:
+    """Size of a batch of one phase.
 
     max_length: most tokens of a pack in it. tokens: tokens of every batch if fixed, else their
     maximum. multiple: the number of tokens is a multiple of this. max_segments: cu_seqlens always
@@ -35,76 +73,54 @@ class BatchShape:
     filler: int
 
 
-def batch_shape(
-    shards: PackedShards,
-    max_length: int,
-    packs_per_batch: int,
-    max_tokens: int | None,
-    pad_to: int | None,
-    max_segments: int | None,
-    pad_multiple: int,
-    cp_size: int,
-    cp_layout: str,
-    labels: str,
-) -> BatchShape:
-    """Shape of a batch with these settings of PackedLoader; ValueError if there is none.
+def batch_size(
+    shards: PackedShards, shape: BatchShape, max_length: int, packs: int, labels: str
+) -> BatchSize:
+    """Size of a batch of this shape; ValueError if there is none.
 
-    max_length: of the packs of its phase. packs_per_batch: no matter with max_tokens.
+    max_length: of the packs of its phase. packs: in a batch of it, no matter with max_tokens.
     """
-    for name, value in (
-        ("pad_to", pad_to),
-        ("max_segments", max_segments),
-        ("pad_multiple", pad_multiple),
-    ):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}; expected 1 or more")
-    if cp_size < 1 or cp_layout not in ("contiguous", "zigzag"):
-        raise ValueError(
-            f"cp_size is {cp_size} and cp_layout {cp_layout!r}; expected 1 or more, contiguous or "
-            "zigzag"
-        )
-    multiple, filler = pad_multiple, 1
-    if cp_size > 1:
+    multiple, filler, pad_to = shape.pad_multiple, 1, shape.pad_to
+    if shape.cp_size > 1:
         if labels == "hf":
             raise ValueError(
                 "labels='hf' loses a label at the end of each slice with cp_size > 1; choose "
                 "'shifted'"
             )
-        if cp_layout == "zigzag":
-            filler = 2 * cp_size
+        if shape.cp_layout == "zigzag":
+            filler = 2 * shape.cp_size
             if shards.segment_multiple % filler:
                 raise ValueError(
                     f"the segments of {shards.path} have lengths that are a multiple of "
-                    f"{shards.segment_multiple}; zigzag slices for cp_size={cp_size} need "
+                    f"{shards.segment_multiple}; zigzag slices for cp_size={shape.cp_size} need "
                     f"{filler}: build with --pad-segment-to-multiple {filler}"
                 )
-        if pad_multiple % (2 * cp_size):
-            multiple = pad_multiple * 2 * cp_size
-    largest = -(-packs_per_batch * max(max_length, filler) // multiple) * multiple
-    if max_tokens is not None:
-        largest = max_tokens // multiple * multiple
+        if multiple % (2 * shape.cp_size):
+            multiple *= 2 * shape.cp_size
+    largest = -(-packs * max(max_length, filler) // multiple) * multiple
+    if shape.max_tokens is not None:
+        largest = shape.max_tokens // multiple * multiple
         if largest < max(max_length, filler):
             raise ValueError(
-                f"max_tokens is {max_tokens} and a pack of {shards.path} has up to {max_length}; "
-                f"choose {-(-max(max_length, filler) // multiple) * multiple} or more"
+                f"max_tokens is {shape.max_tokens} and a pack of {shards.path} has up to "
+                f"{max_length}; choose {-(-max(max_length, filler) // multiple) * multiple} or more"
             )
         if pad_to is not None and (pad_to < largest or pad_to % multiple):
             raise ValueError(
-                f"pad_to is {pad_to} and max_tokens {max_tokens}; expected {largest} or more, a "
-                f"multiple of {multiple}"
+                f"pad_to is {pad_to} and max_tokens {shape.max_tokens}; expected {largest} or "
+                f"more, a multiple of {multiple}"
             )
-    elif pad_to is not None and (pad_to < packs_per_batch * max_length or pad_to % multiple):
+    elif pad_to is not None and (pad_to < packs * max_length or pad_to % multiple):
         raise ValueError(
-            f"pad_to is {pad_to}; {packs_per_batch} packs of at most {max_length} tokens "
+            f"pad_to is {pad_to}; {packs} packs of at most {max_length} tokens "
             f"need {largest} or more, a multiple of {multiple}"
         )
-    fixed = pad_to is not None or max_segments is not None
-    return BatchShape(
+    return BatchSize(
         max_length=max_length,
         tokens=pad_to or largest,
-        fixed=fixed,
+        fixed=pad_to is not None or shape.max_segments is not None,
         multiple=multiple,
-        max_segments=max_segments,
+        max_segments=shape.max_segments,
         filler=filler,
     )
 

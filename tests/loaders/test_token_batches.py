@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from packprep import build
 from packprep.loaders import Pack, PackedBatch, PackedLoader, PackedShards, batch_from_rows
+from packprep.loaders.shape import BatchShape, ShapeSettings
 from packprep.schemas import FormatError
 from tests.helpers.tiny_shards import numbered_shards
 from tests.helpers.zoo import Zoo
@@ -96,13 +97,12 @@ def test_threads_give_the_same_batches_and_padding_counts(shards: PackedShards) 
     assert [packs_of(batch) for batch in loader] == plain
     pytest.importorskip("torch")
     assert [packs_of(batch.numpy()) for batch in loader.dataloader()] == plain
-    fixed = PackedLoader(shards, max_tokens=30, pad_to=32, labels="shifted")
+    shape = BatchShape(max_tokens=30, pad_to=32)
+    fixed = PackedLoader(shards, shape=shape, labels="shifted")
     assert {len(batch) for batch in fixed} == {32}
-    sizes = {
-        len(batch) for batch in PackedLoader(shards, max_tokens=30, cp_size=2, labels="shifted")
-    }
-    assert max(sizes) <= 28
-    assert {size % 4 for size in sizes} == {0}
+    free = PackedLoader(shards, shape=shape, pad_to=None, cp_size=2, labels="shifted")
+    assert {len(batch) for batch in free} <= {*range(0, 29, 4)}
+    assert {*ShapeSettings.__annotations__, "packs_per_batch"} == {*vars(shape)}
 
 
 def test_settings_that_cannot_work(shards: PackedShards) -> None:
