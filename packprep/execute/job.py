@@ -116,12 +116,8 @@ class Job:
             "tokenizer": tokenizer,
             "template": template and asdict(template),
             "sources": [
-                {
-                    "facts": asdict(source) | {"path": None},
-                    "path": source.path and str(source.path),
-                    "is_remote": source.is_remote,
-                }
-                for source in self.sources
+                [asdict(each) | {"path": None}, each.path and str(each.path), each.is_remote]
+                for each in self.sources
             ],
             "engine": engine,
         }
@@ -140,7 +136,7 @@ def load_job(staging: Path) -> tuple[Job, Any]:
         config=BuildConfig(**facts["config"]),
         staging=staging,
         tokenizer=tokenizer,
-        sources=[_source(**saved) for saved in facts["sources"]],
+        sources=[_source(*saved) for saved in facts["sources"]],
     )
     return job, facts["engine"]
 

@@ -108,18 +108,14 @@ def training(
 
 def training_rows(facts: Mapping[str, object]) -> list[tuple[str, str]]:
     """Rows of the table of these facts."""
+    in_places = "{:,} ({:.3%} of all places)".format
     rows = [
         (f"packs of {facts['split']}", f"{facts['packs']:,}"),
         ("documents and pieces", f"{facts['documents']:,}"),
+        ("tokens", in_places(facts["tokens"], facts["token_utilization"])),
     ]
-    rows.append(("tokens", f"{facts['tokens']:,} ({facts['token_utilization']:.3%} of all places)"))
     if "loss_tokens" in facts:
-        rows.append(
-            (
-                "loss tokens",
-                f"{facts['loss_tokens']:,} ({facts['loss_utilization']:.3%} of all places)",
-            )
-        )
+        rows.append(("loss tokens", in_places(facts["loss_tokens"], facts["loss_utilization"])))
     if not isinstance(steps := facts.get("steps_per_epoch"), int):
         return rows
     left = facts["packs_left_over"]

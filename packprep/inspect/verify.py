@@ -409,16 +409,12 @@ def _rates(coverage: Coverage) -> list[dict[str, object]]:
         {
             "source": name,
             "documents": int(counts["documents"][number]),
-            "bos": None
-            if policy.bos is None
-            else _share(counts["bos"][number], counts["begun"][number]),
-            "eos": None
-            if policy.eos is None
-            else _share(counts["eos"][number], counts["ended"][number]),
+            "bos": _share(policy.bos, counts["bos"][number], counts["begun"][number]),
+            "eos": _share(policy.eos, counts["eos"][number], counts["ended"][number]),
         }
         for number, name in enumerate(coverage.sources.names)
     ]
 
 
-def _share(part: int, total: int) -> float | None:
-    return float(part / total) if total else None
+def _share(end: int | None, part: int, total: int) -> float | None:
+    return float(part / total) if end is not None and total else None

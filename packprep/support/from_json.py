@@ -27,9 +27,10 @@ def _made(kind: Any, value: Any) -> Any:
         hints, items = _hints(origin), _checked(dict, value).items()
         return origin(**{name: _made(hints.get(name, object), item) for name, item in items})
     if issubclass(origin, list | tuple):
-        is_named, alike = hasattr(origin, "_fields"), origin is list or inner[1:] == (...,)
-        kinds = _hints(origin).values() if is_named else inner[:1] * len(value) if alike else inner
-        parts = [_made(*part) for part in zip(kinds, _checked(list, value), strict=True)]
+        items, is_named = _checked(list, value), hasattr(origin, "_fields")
+        alike = origin is list or inner[1:] == (...,)
+        kinds = _hints(origin).values() if is_named else inner[:1] * len(items) if alike else inner
+        parts = [_made(*part) for part in zip(kinds, items, strict=True)]
         return origin(*parts) if is_named else origin(parts)
     if inner:  # values of an object
         last = int if origin is Counter else inner[1]
@@ -42,5 +43,5 @@ def _made(kind: Any, value: Any) -> Any:
 
 def _checked(kind: type, value: Any) -> Any:
     if type(value) is not kind and (kind, type(value)) != (float, int):
-        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+        raise ValueError(f"{value!r} is not of type {kind.__name__}")
     return value

@@ -133,18 +133,10 @@ def stored(directory: Path, *, digests: bool = True) -> list[TokenFile] | None:
 
 def listed_files(content: bytes) -> list[str]:
     """Names of the token files in a files.json. Raises ValueError if it is damaged."""
-    pairs = parse_json(content)
-    if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
+    pairs = from_json(list[tuple[int, int]], parse_json(content))
+    if not all(number in range(1 << 31) for pair in pairs for number in pair):
         raise ValueError("it is not a list of token files")
     return [file_name(unit, number) for unit, number in pairs]
-
-
-def _is_pair(value: object) -> bool:
-    """True for the numbers of a unit and a slice."""
-    counts = isinstance(value, list) and [
-        type(each) is int and 0 <= each < 1 << 31 for each in value
-    ]
-    return counts == [True, True]
 
 
 def committed(directory: Path) -> list[TokenFile]:
