@@ -153,7 +153,7 @@ def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, int]:
         done["windows"] += _write_ready(shares, index)
     done["windows"] += _write_ready(shares, index)
     shares.seal()
-    slices, splits = shares.places.slices, len(shares.job.splits)
+    slices, windows = shares.places.slices, len(shares.windows)
     left = sum(len(shares.missing(run)) for run in shares.runs)
     return {
         "task": index,
@@ -163,8 +163,8 @@ def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, int]:
         "units": shares.places.units,
         "slices": len(slices),
         "slices tokenized": len(slices) - left,
-        "windows": len(shares.windows) * splits,
-        "windows written": len(shares.windows) * splits - shares.unwritten(),
+        "windows": windows,
+        "windows written": windows - shares.unwritten(),
     }
 
 
@@ -191,13 +191,11 @@ def _write_ready(shares: Shares, index: int) -> int:
     Returns their number.
     """
     written = 0
-    for window in sorted(
-        shares.ready(), key=lambda window: (window[1] % shares.parts != index, window)
-    ):
-        with _claimed(shares, f"window-{window[0]}-{window[1]:05d}") as is_claimed:
+    for spec in sorted(shares.ready(), key=lambda spec: spec.number % shares.parts != index):
+        with _claimed(shares, f"window-{spec.name}") as is_claimed:
             # Another task may have written it after the check.
-            if is_claimed and not shares.is_written(window):
-                written += shares.write(window)
+            if is_claimed and not shares.is_written(spec.name):
+                written += shares.write(spec.name)
     return written
 
 

@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 
 from packprep.execute.job import Job
 from packprep.execute.window_files import Windows
-from packprep.tokens.store import TokenFile, rows_of_sources
+from packprep.tokens.store import TokenFile
 from packprep.tokens.token_files import BASE_MEMORY, slice_memory, slices_ahead
-from packprep.windows.placement import MEMORY_PER_DOCUMENT
+from packprep.windows.specs import WindowSpec, list_windows
 
 _Made = TypeVar("_Made")
 Clock = Callable[[str], AbstractContextManager[None]]
@@ -25,12 +25,14 @@ class EarlyWindows(Generic[_Made]):
 
     While other threads tokenize, one thread makes these windows one at a time.
 
-    make: plans and writes a window: its `Windows`, its split and its number.
+    make: plans and writes a window.
     """
 
-    def __init__(self, job: Job, clock: Clock, make: Callable[[Windows, str, int], _Made]) -> None:
+    def __init__(
+        self, job: Job, clock: Clock, make: Callable[[Windows, WindowSpec[TokenFile]], _Made]
+    ) -> None:
         config = job.config
-        self._job, self._clock, self._make = job, clock, make
+        self._config, self._make = config, make
         self._known = (
             config.order == "input"
             and config.packs_multiple_of == 1
@@ -40,42 +42,36 @@ class EarlyWindows(Generic[_Made]):
             and not config.is_mix
         )
         ahead = slices_ahead(config.running, config.unit_size)
-        room = config.max_memory - BASE_MEMORY - (1 + ahead) * slice_memory(config.unit_size)
-        self._most = room // MEMORY_PER_DOCUMENT  # documents of a window, while others tokenize
+        self._room = config.max_memory - BASE_MEMORY - (1 + ahead) * slice_memory(config.unit_size)
         self._pool = ThreadPoolExecutor(1)
-        self._made: dict[tuple[str, int], Future[_Made]] = {}
-        self._files: list[TokenFile] = []  # of the window that is not complete
-        self._number = 0
-        self._rows = [0] * len(job.sources)
+        self._made: dict[str, Future[_Made]] = {}
+        self._files: list[TokenFile] = []
+        self._windows = Windows(job, self._files, clock)
+        self._number = self._first = 0  # of the window that is not complete, and its first file
 
     def add(self, file: TokenFile) -> None:
-        """Take the next token file of the build."""
+        """Take the next token file of the build, which may complete a window."""
         if not self._known:
             return
-        size = sum(before.text_bytes for before in self._files)
-        if size >= self._job.config.window and file.unit != self._files[-1].unit:
-            self._begin()
         self._files.append(file)
+        known = list_windows(
+            self._files[self._first :],
+            self._config.pack_rules(),
+            self._config.writing,
+            first=self._number,
+        )
+        if known[-1].number > self._number:
+            self._number, self._first = self._number + 1, len(self._files) - 1
+        for spec in known:
+            if spec.number < self._number and spec.memory <= self._room:
+                self._made[spec.name] = self._pool.submit(self._make, self._windows, spec)
 
-    def _begin(self) -> None:
-        """Submit the complete window, if there is memory for it."""
-        read = rows_of_sources(self._files, len(self._rows))
-        self._rows = [before + rows for before, rows in zip(self._rows, read, strict=True)]
-        number, files = self._number, self._files
-        self._number, self._files = number + 1, []
-        if sum(file.documents_made for file in files) <= self._most:
-            windows = Windows(
-                self._job, files, self._clock, formed={number: files}, rows=self._rows
-            )
-            for split in self._job.splits:
-                self._made[split, number] = self._pool.submit(self._make, windows, split, number)
-
-    def result(self, split: str, number: int) -> _Made | None:
+    def result(self, spec: WindowSpec[TokenFile]) -> _Made | None:
         """The window's result, waiting for it if it is running; None if it has not started.
 
         A window that has not started is cancelled.
         """
-        made = self._made.pop((split, number), None)
+        made = self._made.pop(spec.name, None)
         return None if made is None or made.cancel() else made.result()
 
     def close(self) -> None:

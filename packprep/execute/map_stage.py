@@ -28,8 +28,9 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.support.problems import problem_at
 from packprep.tokens.encode import Encoder
 from packprep.windows.documents import Documents, carried_columns, document_rows, join_documents
-from packprep.windows.planner import plan_window, window_seed
+from packprep.windows.planner import plan_window
 from packprep.windows.segments import TooLongError
+from packprep.windows.specs import window_seed
 
 _SMALL_BATCH = 10_000  # documents; a smaller batch causes a warning
 _NOT_IN_MAP = options_in(Reading, Writing, Running, Command) - {
@@ -150,7 +151,7 @@ class TokenizeAndPack:
                 documents,
                 self.tokenizer,
                 self.config.pack_rules(),
-                window_seed(self.config.seed, 0, 0),
+                window_seed(self.config.seed, 0, "train"),
             )
         except TooLongError as error:
             raise InputError(

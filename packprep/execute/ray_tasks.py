@@ -34,7 +34,7 @@ _MISSED_POLLS = 5  # in a row, after which the head counts as lost
 _KEPT = "finished work is kept, so run the same command to resume"
 
 Task = tuple[str, list[Any]]
-"""("measure", [source]), ("tokenize", [first, last]) or ("write", [split, number])."""
+"""("measure", [source]), ("tokenize", [first, last]) or ("write", [window])."""
 
 
 def run_on_ray(job: Job, progress: Progress) -> None:
@@ -165,10 +165,10 @@ class _Build:
             write_ready()
 
         def write_ready() -> None:
-            for window in shares.ready():
-                if window not in submitted:
-                    submitted.add(window)
-                    self._submit(("write", list(window)), shares.window_memory(window))
+            for spec in shares.ready():
+                if spec.name not in submitted:
+                    submitted.add(spec.name)
+                    self._submit(("write", [spec.name]), BASE_MEMORY + spec.memory)
 
         write_ready()
         for run in shares.runs:
@@ -242,8 +242,8 @@ def do(folder: str, staging: str, key: str, task: Task) -> dict[str, object]:
             shares.measure(*arguments)
         elif kind == "tokenize":
             shares.tokenize(tuple(arguments))
-        elif not shares.is_written(tuple(arguments)):
-            shares.write(tuple(arguments))
+        elif not shares.is_written(*arguments):
+            shares.write(*arguments)
     except InputError as error:
         return {"input_error": str(error)}
     except StoreError as error:

@@ -11,21 +11,20 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 
 from packprep.engines.parity import EngineChoice
 from packprep.execute.job import Job
-from packprep.execute.places import Places, find_places, is_measured, measure_source
-from packprep.execute.window_files import Windows, check_windows, window_name
+from packprep.execute.places import MeasuredSlice, Places, find_places, is_measured, measure_source
+from packprep.execute.window_files import Windows, check_windows
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.source import check_unchanged
 from packprep.sources.units import Slice, bad_row, read_slices
 from packprep.tokens.store import TokenFile, file_name, read_token_receipt
 from packprep.tokens.token_files import (
-    BASE_MEMORY,
     DocumentError,
     Make,
     seal,
@@ -33,11 +32,9 @@ from packprep.tokens.token_files import (
     tokenize,
     tokenize_slice,
 )
-from packprep.windows.documents import form_epochs
-from packprep.windows.placement import MEMORY_PER_DOCUMENT
+from packprep.windows.specs import WindowSpec, list_windows
 
 Run = tuple[int, int]  # slices to tokenize: first and one past the last
-WindowId = tuple[str, int]  # split and number
 
 
 @dataclass
@@ -149,8 +146,8 @@ class Shares:
         return tokenize_slice(piece, self.job.tokens, encoder, self.job.sources, stop)
 
     @cached_property
-    def windows(self) -> Sequence[Sequence[int]]:
-        """Slices of each window; empty if windows depend on more than the amounts of text.
+    def windows(self) -> Mapping[str, WindowSpec[MeasuredSlice]]:
+        """Windows by name; none if they depend on more than the amounts of text.
 
         With max_tokens the last unit is known only at the end, and so are the packs that
         packs_multiple_of leaves out. A mix draws by tokens.
@@ -160,57 +157,39 @@ class Shares:
             config.max_tokens is not None or config.packs_multiple_of != 1 or config.is_mix
         )
         if needs_tokens or self.job.planner is not None:
-            return []
-        number_of = {place: number for number, place in enumerate(self.places.slices)}
-        epochs = form_epochs(self.places.slices, config.window, config.ordering, config.epochs)
-        windows = [window for of_epoch in epochs for window in of_epoch]
-        check_windows(
-            max(map(len, epochs)),
-            max(sum(place.documents for place in window) for window in windows),
-            config.strategy,
-            config.max_memory,
-        )
-        return [[number_of[place] for place in window] for window in windows]
+            return {}
+        specs = list_windows(self.places.slices, config.pack_rules(), config.writing)
+        check_windows(specs, config.strategy, config.max_memory)
+        return {spec.name: spec for spec in specs}
 
-    def ready(self) -> Iterator[WindowId]:
+    def ready(self) -> Iterator[WindowSpec[MeasuredSlice]]:
         """Windows that are not written and have all their token files."""
-        receipts = self._token_receipts()
-        written = _names(self.job.receipts)
-        slices = self.places.slices
-        for number, window in enumerate(self.windows):
-            splits = [
-                split for split in self.job.splits if window_name(split, number) not in written
-            ]
-            if splits and all(slices[part].receipt in receipts for part in window):
-                yield from ((split, number) for split in splits)
+        receipts, written = self._token_receipts(), _names(self.job.receipts)
+        for spec in self.windows.values():
+            if spec.receipt not in written and all(
+                part.receipt in receipts for part in spec.slices
+            ):
+                yield spec
 
-    def window_memory(self, window: WindowId) -> int:
-        """Bytes of memory that planning and writing a window takes."""
-        documents = sum(self.places.slices[part].documents for part in self.windows[window[1]])
-        return BASE_MEMORY + documents * MEMORY_PER_DOCUMENT
-
-    def is_written(self, window: WindowId) -> bool:
-        return window_name(*window) in _names(self.job.receipts)
+    def is_written(self, window: str) -> bool:
+        return self.windows[window].receipt in _names(self.job.receipts)
 
     def unwritten(self) -> int:
         """Number of windows that are not written yet."""
         written = _names(self.job.receipts)
-        named = itertools.product(self.job.splits, range(len(self.windows)))
-        return sum(window_name(split, number) not in written for split, number in named)
+        return sum(spec.receipt not in written for spec in self.windows.values())
 
-    def write(self, window: WindowId) -> bool:
+    def write(self, window: str) -> bool:
         """Plan and write a window; False if one of its token files is damaged."""
-        split, number = window
-        places = [self.places.slices[part] for part in self.windows[number]]
+        spec = self.windows[window]
         files = [
             read_token_receipt(self.job.tokens, file_name(place.unit, place.slice))
-            for place in places
+            for place in spec.slices
         ]
         intact = [file for file in files if file is not None]
         if len(intact) < len(files):
             return False
-        windows = Windows(self.job, intact, formed={number: intact}, rows=self.places.rows)
-        windows.write(split, number)
+        Windows(self.job, intact, rows=self.places.rows).write(spec.of_files(intact))
         return True
 
     def tokenized_bytes(self) -> int:

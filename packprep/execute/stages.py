@@ -1,6 +1,5 @@
 """Stages of a build: tokenize, plan, write, sign off. Each skips the work that is already done."""
 
-import itertools
 import threading
 import time
 from collections import Counter
@@ -22,7 +21,12 @@ from packprep.execute.array_tasks import (
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
 from packprep.execute.shares import Shares
-from packprep.execute.window_files import WindowFile, Windows
+from packprep.execute.window_files import (
+    WindowFile,
+    Windows,
+    check_windows,
+    windows_at_once,
+)
 from packprep.output.build_facts import BuildInputs
 from packprep.output.report import Account, Packed, make_report
 from packprep.output.shard_writer import ShardFile
@@ -63,7 +67,9 @@ from packprep.tokens.token_files import (
     tokenize_slice,
 )
 from packprep.windows.index_rows import index_table
+from packprep.windows.mix import Mix
 from packprep.windows.planner import remainders
+from packprep.windows.specs import WindowSpec, list_windows
 
 
 @dataclass
@@ -96,7 +102,10 @@ class Stages:
                 self._load_kernels()
             self.tokens = sum(file.tokens for file in files)
             windows = Windows(job, files, self.clock)
-            shards, account = self.pack(windows)
+            mixes = windows.draw()
+            drawn = [spec for mix in mixes for spec in mix.windows]
+            specs = list_windows(files, job.config.pack_rules(), job.config.writing, drawn)
+            shards, account = self.pack(windows, specs, mixes)
         with self.clock("sign off"):
             named = name_shards(job.staging, shards, job.shards)
         packed, config = Packed(sources=job.sources, files=files, account=account), job.config
@@ -115,7 +124,8 @@ class Stages:
             sync_tokens(job.tokens, files)
             layout, numbers = windows.layout, [shard.window for shard in shards]
             ids = layout.bos_id, layout.pad_id
-            index = index_table(layout.index, files, windows.windows, numbers, job.tokens, ids)
+            of_windows = [spec.slices for spec in specs if spec.split == "train"]
+            index = index_table(layout.index, files, of_windows, numbers, job.tokens, ids)
         check_unchanged(job.sources)
         return sign(named, inputs, windows.layout, packed, report, run, index, job.tokens)
 
@@ -310,12 +320,16 @@ class Stages:
         self.progress.wait("reading text")
         return choice
 
-    def pack(self, windows: Windows) -> tuple[list[ShardFile], Account]:
+    def pack(
+        self, windows: Windows, specs: Sequence[WindowSpec[TokenFile]], mixes: Sequence[Mix]
+    ) -> tuple[list[ShardFile], Account]:
         """Plan and write every window of every split; windows that are written are reused."""
-        windows.check()
         config = self.job.config
+        check_windows(specs, config.strategy, config.max_memory)
+        # A packer of the user's own may not be thread-safe.
+        at_once = 1 if self.job.planner is not None else windows_at_once(specs, config.running)
         account = Account.empty(len(self.job.sources), self.job.config.epochs)
-        for epoch, mix in enumerate(windows.mixes):
+        for epoch, mix in enumerate(mixes):
             account.add_mix(mix.as_dict(), mix.left_out(self.job.tokenizer), epoch)
             account.add_phases(mix.phases_asked())
             for note in () if epoch else mix.notes():
@@ -323,19 +337,20 @@ class Stages:
         shards: list[ShardFile] = []
         reused = 0
 
-        def make(split: str, number: int, change: int) -> tuple[WindowFile, bool]:
-            return self.early.result(split, number) or self._window(windows, split, number, change)
+        def make(spec: WindowSpec[TokenFile], change: int) -> tuple[WindowFile, bool]:
+            return self.early.result(spec) or self._window(windows, spec, change)
 
         for split in self.job.splits:
-            changes = self._changes(windows, split)
-            with ThreadPoolExecutor(windows.at_once) as pool:
-                made = pool.map(make, itertools.repeat(split), range(len(windows)), changes)
-                for number, (done, was_written) in enumerate(made):
+            of_split = [spec for spec in specs if spec.split == split]
+            changes = self._changes(windows, of_split)
+            with ThreadPoolExecutor(at_once) as pool:
+                made = zip(of_split, pool.map(make, of_split, changes), strict=True)
+                for spec, (done, was_written) in made:
                     reused += was_written
-                    epoch, _ = windows.place(number)
+                    epoch = 0 if config.phases else spec.run
                     account.merge(done.account, epoch)
                     shards += [replace(shard, epoch=epoch) for shard in done.shards]
-                    self.progress.advance("pack", number + 1, len(windows), "windows")
+                    self.progress.advance("pack", spec.number + 1, len(of_split), "windows")
             packed = {shard.epoch for shard in shards if shard.packs and shard.split == split}
             may_be_empty = self.one_split_does and (shards or split != self.job.splits[-1])
             if len(packed) < self.job.config.epochs and (packed or not may_be_empty):
@@ -353,16 +368,14 @@ class Stages:
                 rows = sum(part.rows for part in parts) - skipped.total()
                 raise InputError(self._nothing_left(what, sums, rules, rows, skipped))
         if self.job.config.group_prefix is not None:
-            account.groups_apart = windows.groups_apart(self.job.splits)
+            account.groups_apart = windows.groups_apart(specs)
         for number, phase in enumerate(account.phases, 1):
             if not any(window["packs"] for window in phase.account.windows):
                 rules = config.mix_rules().packs[number - 1]
                 sums = phase.account.total(rules.cutting.max_length)
                 raise InputError(self._nothing_left(f"phase {number} has no packs", sums, rules))
         if reused and not EXECUTORS[self.job.config.executor].many_processes:
-            self.progress.say(
-                f"{reused:,} of {len(windows) * len(self.job.splits):,} windows were written before"
-            )
+            self.progress.say(f"{reused:,} of {len(specs):,} windows were written before")
         return shards, account
 
     def _nothing_left(
@@ -380,27 +393,23 @@ class Stages:
         return nothing_left(what, sums, empty, skipped or {}, rules, multiple, labels)
 
     def _window(
-        self, windows: Windows, split: str, number: int, change: int = 0
+        self, windows: Windows, spec: WindowSpec[TokenFile], change: int = 0
     ) -> tuple[WindowFile, bool]:
         """A window, and True if it was written before."""
-        if (done := windows.finished(split, number, change)) is not None:
+        if (done := windows.finished(spec, change)) is not None:
             return done, True
-        return windows.write(split, number, change), False
+        return windows.write(spec, change), False
 
-    def _changes(self, windows: Windows, split: str) -> list[int]:
-        """Packs to add to or leave out of each window, so that each phase has a multiple.
+    def _changes(self, windows: Windows, specs: Sequence[WindowSpec[TokenFile]]) -> list[int]:
+        """Packs to add to or leave out of each window, so that each run has a multiple.
 
         Counting packs takes a plan of every window, so it is done only with packs_multiple_of.
         """
-        if self.job.config.packs_multiple_of == 1:
-            return [0] * len(windows)
-        counts = [windows.count(split, number) for number in range(len(windows))]
-        return [
-            change
-            for _, run in itertools.groupby(range(len(windows)), windows.run)
-            for change in remainders(
-                [counts[number] for number in run],
-                self.job.config.packs_multiple_of,
-                self.job.config.remainder,
-            )
-        ]
+        multiple, remainder = self.job.config.packs_multiple_of, self.job.config.remainder
+        if multiple == 1:
+            return [0] * len(specs)
+        counts: dict[int, list[int]] = {}
+        for spec in specs:
+            counts.setdefault(spec.run, []).append(windows.count(spec))
+        of_runs = (remainders(of_run, multiple, remainder) for of_run in counts.values())
+        return [change for changes in of_runs for change in changes]

@@ -95,7 +95,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
             if not whole:
                 samples = list(_samples(sources, plans, encoder, config.reading, scratch))
             files = [file for sample in samples for file in sample.files]
-            grouping = config.parsing, config.writing, config.ordering
+            grouping = config.parsing, config.writing, config.pack_rules()
             epochs = [
                 of_files("a sample", scratch, files, tokenizer, *grouping, epoch)
                 for epoch in range(config.epochs)

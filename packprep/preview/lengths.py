@@ -63,7 +63,7 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
         raise ConfigError(
             "plan takes sources without weights or phases; packprep build --dry-run predicts those"
         )
-    grouping = config.writing, config.ordering
+    grouping = config.writing, config.pack_rules()
     files = files_at(names[0]) if len(names) == 1 else None
     path = files.directory if files is not None else None
     if path is not None and path.suffix == ".npy":
@@ -86,7 +86,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     for note in tokenizer.notes:
         progress.say(note)
     sources = resolve(config.reading, config.parsing, config.output, scratch, progress)
-    store, grouping = None, (config.writing, config.ordering)
+    store, grouping = None, (config.writing, config.pack_rules())
     if config.keep_tokens:
         options = text_options(config.identity(), config.reading.tokens_to_read)
         store = Path(config.keep_tokens) / tokens_key(sources, tokenizer, options)

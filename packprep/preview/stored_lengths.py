@@ -9,7 +9,8 @@ import numpy as np
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.option import COLUMN_CHOICE
-from packprep.config.stages import Ordering, Parsing, Tokenizing, Writing
+from packprep.config.pack_rules import PackRules
+from packprep.config.stages import Parsing, Tokenizing, Writing
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
@@ -25,10 +26,9 @@ from packprep.windows.documents import (
     PREFIX_GROUP,
     carried_columns,
     file_schema,
-    form_windows,
     held_out,
-    read_documents,
 )
+from packprep.windows.specs import list_windows, read_window
 from packprep.windows.trees import sharing_groups
 
 _OWN = (
@@ -94,10 +94,12 @@ def lengths_of_array(path: Path, parsing: Parsing, holdout: float, seed: int) ->
             f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1"
         )
     _refuse_groups(path, parsing)
-    window = of_lengths("train", 0, values.astype(np.int32))
-    return Lengths(
-        origin=redacted(str(path)), windows=_splits([window], holdout, seed), tokenizer=_policy({})
-    )
+    whole = of_lengths("train", 0, values.astype(np.int32))
+    windows = [whole]
+    if holdout:
+        out = held_out(whole.documents, holdout, seed)
+        windows = [whole.take(~out), replace(whole.take(out), split="validation")]
+    return Lengths(origin=redacted(str(path)), windows=windows, tokenizer=_policy({}))
 
 
 def _refuse_groups(path: Output, config: Parsing) -> None:
@@ -146,7 +148,7 @@ def find_store(path: Path) -> Path | None:
 
 
 def lengths_of_store(
-    store: Path, parsing: Parsing, tokenizing: Tokenizing, writing: Writing, ordering: Ordering
+    store: Path, parsing: Parsing, tokenizing: Tokenizing, writing: Writing, rules: PackRules
 ) -> Lengths:
     files = stored(store, digests=False)
     if files is None:
@@ -157,7 +159,7 @@ def lengths_of_store(
         else load_build_tokenizer(tokenizing, parsing, writing.token_type)
     )
     origin = f"tokens at {store}"
-    return of_files(origin, store, files, tokenizer, parsing, writing, ordering)
+    return of_files(origin, store, files, tokenizer, parsing, writing, rules)
 
 
 def of_files(
@@ -167,16 +169,15 @@ def of_files(
     tokenizer: Tokenizer,
     parsing: Parsing,
     writing: Writing,
-    ordering: Ordering,
+    rules: PackRules,
     epoch: int = 0,
 ) -> Lengths:
     """Lengths of token files, in the windows of an epoch of a build."""
     schema = file_schema(directory, files)
-    size = writing.window
-    first = sum(len(form_windows(files, size, ordering, before)) for before in range(epoch))
     windows = [
-        WindowDocuments("train", number, read_documents(directory, members))
-        for number, members in enumerate(form_windows(files, size, ordering, epoch), first)
+        WindowDocuments(spec.split, spec.number, read_window(spec, directory))
+        for spec in list_windows(files, rules, writing)
+        if spec.run == epoch
     ]
     for option, given, stored_as in (
         ("--group-column", parsing.group_column, "group"),
@@ -189,22 +190,10 @@ def of_files(
     carried = carried_columns(schema)
     return Lengths(
         origin=redacted(origin),
-        windows=_splits(windows, writing.holdout, ordering.seed),
+        windows=windows,
         tokenizer=tokenizer,
         carried=carried,
     )
-
-
-def _splits(windows: Sequence[WindowDocuments], holdout: float, seed: int) -> list[WindowDocuments]:
-    """Windows of each split, in the order of a build."""
-    if not holdout:
-        return list(windows)
-    masks = [held_out(window.documents, holdout, seed) for window in windows]
-    train = [window.take(~out) for window, out in zip(windows, masks, strict=True)]
-    return train + [
-        replace(window.take(out), split="validation")
-        for window, out in zip(windows, masks, strict=True)
-    ]
 
 
 def sampled(lengths: Lengths, share: float, seed: int, *, trees: bool) -> Lengths:

@@ -10,7 +10,8 @@ from packprep.schemas.index.runs import Pointers
 from packprep.support.arrays import Bools, Int32, Int64
 from packprep.windows.documents import Documents
 from packprep.windows.placement import Packs
-from packprep.windows.planner import WindowPlan, account_by_source, window_seed
+from packprep.windows.planner import WindowPlan, account_by_source
+from packprep.windows.specs import window_seed
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class WindowDocuments:
 
     def seed(self, seed: int) -> int:
         """Seed that a build plans this window with."""
-        return window_seed(seed, self.number, int(self.split == "validation"))
+        return window_seed(seed, self.number, self.split)
 
     def take(self, kept: Bools | Int64) -> "WindowDocuments":
         """Keep the documents of a mask or of an array of indices."""

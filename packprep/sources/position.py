@@ -28,6 +28,11 @@ class Extent(Position):
         return self.first_document + self.documents
 
     @property
+    def documents_made(self) -> int:
+        """Documents to pack."""
+        return self.documents
+
+    @property
     def extent(self) -> "Extent":
         """Beginning and end alone: equal of two records about the same slice."""
         return Extent(**{field.name: getattr(self, field.name) for field in fields(Extent)})

@@ -1,14 +1,9 @@
-"""Windows: units that are packed together, and their documents as arrays.
-
-A window has a fixed amount of text, so memory is bounded and plans do not depend on workers. Units
-are dealt to windows in a seeded random order, so a window is a sample of the whole input; with
-order input, they are dealt in input order.
-"""
+"""Documents of token files as arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +15,10 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.index.runs import Pointers
 from packprep.schemas.index.token_file import read_stream
 from packprep.schemas.views import list_view
-from packprep.sources.position import Extent
 from packprep.support.hashing import Purpose, drawn, mix, stream
 from packprep.support.memory import MappedFiles
 from packprep.tokens.store import TokenFile
 from packprep.windows.labels import Labels
-
-_Slice = TypeVar("_Slice", bound=Extent)
 
 TURN_ROWS = "turn_rows"
 """Column of token files that have documents for turns: row of each document in its file."""
@@ -112,36 +104,6 @@ class DocumentRows:
         """See `StoredRows.document_ids`."""
         ids: NDArray[np.int64] = self.documents.id[self.rows]
         return ids
-
-
-def form_epochs(
-    files: Sequence[_Slice], window: int, ordering: Ordering, epochs: int
-) -> list[list[list[_Slice]]]:
-    """Windows of each epoch; epochs may have different numbers of windows."""
-    return [form_windows(files, window, ordering, epoch) for epoch in range(epochs)]
-
-
-def form_windows(
-    files: Sequence[_Slice], window: int, ordering: Ordering, epoch: int = 0
-) -> list[list[_Slice]]:
-    """Slices of each window of an epoch, sorted by unit number.
-
-    window: bytes of text; a window ends with the unit that reaches them.
-    """
-    units: dict[int, list[_Slice]] = {}
-    for file in files:
-        units.setdefault(file.unit, []).append(file)
-    numbers = np.array(list(units))
-    numbers = numbers[unit_order(numbers, ordering, epoch)]
-    windows: list[list[_Slice]] = []
-    size = window
-    for number in numbers.tolist():
-        if size >= window:
-            windows.append([])
-            size = 0
-        windows[-1] += units[number]
-        size += sum(file.text_bytes for file in units[number])
-    return [sorted(window, key=lambda file: (file.unit, file.slice)) for window in windows]
 
 
 def unit_order(units: NDArray[np.int64], ordering: Ordering, epoch: int = 0) -> NDArray[np.int64]:

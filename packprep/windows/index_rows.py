@@ -4,7 +4,7 @@
 files, as a build that writes shards: both by `packprep.schemas.index.packs`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def index_batches(
 def index_table(
     columns: Sequence[Column],
     files: Sequence[TokenFile],
-    windows: Mapping[int, Sequence[TokenFile]],
+    windows: Sequence[Sequence[TokenFile]],
     shards: Sequence[int],
     folder: Path,
     ids: tuple[int, int],
@@ -86,7 +86,6 @@ def index_table(
     BOS and of padding.
     """
     number_of = {file.name: number for number, file in enumerate(files)}
-    in_order = [windows[number] for number in range(len(windows))]
     return IndexTable(
         columns=tuple(columns),
         files=tuple(
@@ -99,7 +98,7 @@ def index_table(
             )
             for file in files
         ),
-        windows=tuple(tuple(number_of[file.name] for file in window) for window in in_order),
+        windows=tuple(tuple(number_of[file.name] for file in window) for window in windows),
         shards=tuple(shards),
         bos_id=ids[0],
         pad_id=ids[1],

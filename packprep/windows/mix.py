@@ -18,6 +18,7 @@ each.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
@@ -25,13 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.config.mix import shares
-from packprep.config.pack_rules import MixRules, PackRules
+from packprep.config.pack_rules import MixRules
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.account import Dropped, Sums
 from packprep.support.arrays import Bools, Int64
 from packprep.tokens.store import TokenFile
 from packprep.windows.documents import Documents, read_chosen, unit_order
 from packprep.windows.mix_cells import Cells, Measure
+from packprep.windows.specs import WindowSpec
 
 
 class RequestedSource(TypedDict):
@@ -138,8 +140,7 @@ class Mix:
     entry_of_source: the entry of each input file. measure: see `Measure`. epoch: each draws the
     same documents, in other windows. max_memory: see `read_documents`.
 
-    cells: see `Cells`. windows: the token files of each window. phase_of: the phase of each window;
-    0 without phases.
+    cells: see `Cells`. windows: in their order, without number, split and seed.
     """
 
     def __init__(
@@ -157,48 +158,24 @@ class Mix:
         self.cells = Cells(files, directory, entry_of_source, rules, measure)
         self._counted = [Counter[str]() for _ in entry_of_source]
         self._streams: list[_Streams] = []
-        self._drawn: list[list[int]] = []
-        self._firsts: list[int] = []  # first window of each phase
-        self.phase_of: list[int] = []
-        self._files_of_window: list[list[int]] = []
+        self.windows: list[WindowSpec[TokenFile]] = []
         self._lay_out(epoch)
-        self.windows = [[files[number] for number in numbers] for numbers in self._files_of_window]
 
-    def rules_of(self, window: int) -> PackRules:
-        """What decides the packs of a window."""
-        return self._rules.packs[self.phase_of[window]]
+    def _documents(self, phase: int, window: int, numbers: Sequence[int], split: str) -> Documents:
+        """The documents of one window and split in the order of the mix.
 
-    def documents(self, window: int, split: str) -> Documents:
-        """The documents of one window and split in the order of the mix."""
+        window: of the phase. numbers: of its token files.
+        """
         places: list[NDArray[np.float64]] = [np.empty(0)]
 
         def chosen(number: int, documents: Documents) -> Int64:
-            rows, places_of_rows = self._stretch(
-                self._files_of_window[window][number], documents, window, split
-            )
+            rows, places_of_rows = self._stretch(numbers[number], documents, phase, window, split)
             places.append(places_of_rows)
             return rows
 
-        documents = read_chosen(self._directory, self.windows[window], chosen, self._max_memory)
+        files = [self._files[number] for number in numbers]
+        documents = read_chosen(self._directory, files, chosen, self._max_memory)
         return documents.take(np.argsort(np.concatenate(places), kind="stable"))
-
-    @property
-    def most_documents(self) -> int:
-        """Approximate number of documents in the largest window.
-
-        The documents of a file in several windows are divided evenly.
-        """
-        times = Counter(
-            (phase, number)
-            for phase, numbers in zip(self.phase_of, self._files_of_window, strict=True)
-            for number in numbers
-        )
-        return int(
-            max(
-                sum(self._drawn[phase][number] / times[phase, number] for number in numbers)
-                for phase, numbers in zip(self.phase_of, self._files_of_window, strict=True)
-            )
-        )
 
     def left_out(self, tokenizer: Tokenizer) -> list[Sums]:
         """Sums of the documents not drawn, and of the repeated copies, for each input file.
@@ -288,7 +265,7 @@ class Mix:
         phases = len(self._rules.packs)
         tokens: list[dict[tuple[int, int], Int64]] = [{} for _ in range(phases)]
         has_documents: list[dict[tuple[int, int], NDArray[np.bool_]]] = [{} for _ in range(phases)]
-        self._drawn = [[0] * len(self._files) for _ in range(phases)]
+        drawn = [[0] * len(self._files) for _ in range(phases)]
         for number, file in self.cells.read():
             copies = self.cells.copies(file)
             for phase in range(phases):
@@ -303,7 +280,7 @@ class Mix:
                     has_documents[phase].setdefault(key, np.zeros(len(self._files), np.bool_))[
                         number
                     ] = True
-                self._drawn[phase][number] = int(copies[phase].sum())
+                drawn[phase][number] = int(copies[phase].sum())
             self._count(file.documents, copies.sum(axis=0))
         order = self._order(epoch)
         for phase in range(phases):
@@ -318,9 +295,19 @@ class Mix:
             ):
                 files[window].append(number)
             self._streams.append(streams)
-            self._firsts.append(len(self.phase_of))
-            self.phase_of += [phase] * windows
-            self._files_of_window += files
+            parts = Counter(number for numbers in files for number in numbers)
+            self.windows += [
+                WindowSpec(
+                    run=phase if self.cells.phases else epoch,
+                    rules=self._rules.packs[phase],
+                    slices=[self._files[number] for number in numbers],
+                    # The documents of a file in several windows are divided evenly.
+                    documents=int(sum(drawn[phase][each] / parts[each] for each in numbers)),
+                    draw=partial(self._documents, phase, window, numbers),
+                    mixed=self.cells.entry_of_source if self.cells.phases else None,
+                )
+                for window, numbers in enumerate(files)
+            ]
 
     def _order(self, epoch: int) -> Int64:
         """Token files in the order of the streams: units in seeded order, or in input order."""
@@ -346,10 +333,9 @@ class Mix:
                     self._counted[source][f"{name}_{unit}"] += int(count)
 
     def _stretch(
-        self, number: int, documents: Documents, window: int, split: str
+        self, number: int, documents: Documents, phase: int, window: int, split: str
     ) -> tuple[Int64, NDArray[np.float64]]:
         """Rows of one file in a window, and the place of each in its phase, 0 to 1."""
-        phase = self.phase_of[window]
         file = self.cells.measured(documents)
         copies = self.cells.copies(file)[phase]
         rows, places = [np.empty(0, np.int64)], [np.empty(0)]
@@ -358,7 +344,7 @@ class Mix:
                 continue
             rows_of_stream = np.flatnonzero((file.cell == cell) & (copies == times))
             sizes = file.sizes[phase, rows_of_stream]
-            indices, places_of_rows = stream.stretch(number, sizes, window - self._firsts[phase])
+            indices, places_of_rows = stream.stretch(number, sizes, window)
             rows.append(rows_of_stream[indices])
             places.append(places_of_rows)
         return np.concatenate(rows), np.concatenate(places)

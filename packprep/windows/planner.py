@@ -281,14 +281,6 @@ def packs_of(
     return replace(packs, order=order, offsets=offsets)
 
 
-def window_seed(seed: int, window: int, split: int) -> int:
-    """Seed of one window and split, which fits in int64. Each is independent of the others.
-
-    seed: of the build.
-    """
-    return int(stream(seed, Purpose.WINDOW, window, split)) >> 1
-
-
 def _planned(planner: Planner, lengths: NDArray[np.int32], max_length: int) -> PackPlan:
     """The checked plan of the user's packer, with segments in input order inside each pack."""
     plan = planner(lengths, max_length)

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.execute import stages
 from packprep.execute.early_windows import EarlyWindows
-from packprep.execute.job import Job
-from packprep.execute.window_files import Windows
+from packprep.execute.window_files import Windows, windows_at_once
 from packprep.packing.api import pack_lengths
 from packprep.tokens.store import TokenFile
 from packprep.tokens.token_files import BASE_MEMORY, seal
+from packprep.windows.specs import WindowSpec, list_windows
 from tests.helpers.corpus import build_options, texts
 
 
@@ -82,9 +81,9 @@ def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
     planned: list[int] = []
     real = Windows._plan
 
-    def plan(windows: Windows, split: str, number: int) -> Any:
-        planned.append(number)
-        return real(windows, split, number)
+    def plan(windows: Windows, spec: WindowSpec[TokenFile]) -> Any:
+        planned.append(spec.number)
+        return real(windows, spec)
 
     monkeypatch.setattr(Windows, "_plan", plan)
     assert build(BuildConfig(**corpus)).data == plain
@@ -92,16 +91,14 @@ def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
     assert 3 in planned
 
 
-def begun(
-    corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any
-) -> list[tuple[str, int]]:
+def begun(corpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[str]:
     """Windows that a build has begun before all its units were tokenized."""
-    found: list[tuple[str, int]] = []
+    found: list[str] = []
     real = EarlyWindows.result
 
-    def result(early: EarlyWindows[Any], split: str, number: int) -> Any:
+    def result(early: EarlyWindows[Any], spec: WindowSpec[TokenFile]) -> Any:
         found.extend(early._made)
-        return real(early, split, number)
+        return real(early, spec)
 
     monkeypatch.setattr(EarlyWindows, "result", result)
     planner = more.pop("planner", None)
@@ -128,11 +125,12 @@ def test_all_but_the_last_begin_early_unless_units_may_change_them_or_cores_or_m
     more: dict[str, Any],
     windows: list[int],
 ) -> None:
-    assert [number for _, number in begun(corpus, monkeypatch, **more)] == windows
+    names = [f"train-{number:05d}" for number in windows]
+    assert begun(corpus, monkeypatch, **more) == names
 
 
 def test_memory_bounds_how_many_windows_are_made_at_once(
-    corpus: dict[str, Any], tmp_path: Path
+    corpus: dict[str, Any],
 ) -> None:
     sizes: Any = {"text_bytes": 1, "tokens": 1, "verified": 0, "bytes": 1, "xxh3": ""}
     rest: Any = {"parts": (), "cut": {}, "left_out": {}}
@@ -140,7 +138,6 @@ def test_memory_bounds_how_many_windows_are_made_at_once(
     at_once = []
     for memory in ("0.7GB", "1.1GB", "64GB"):
         config = BuildConfig(**corpus | {"max_memory": memory, "num_proc": 8})
-        tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
-        job = Job(config=config, staging=tmp_path, tokenizer=tokenizer, sources=[])
-        at_once.append(Windows(job, [file]).at_once)
+        specs = list_windows([file], config.pack_rules(), config.writing)
+        at_once.append(windows_at_once(specs, config.running))
     assert at_once == [1, 3, 8]  # 160 MB each, beside 600 MB

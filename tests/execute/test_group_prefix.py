@@ -16,7 +16,8 @@ from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas.ledger import LEDGER_KEYS, check_ledger
 from packprep.support.errors import ConfigError, InputError
 from packprep.tokens.store import stored
-from packprep.windows.documents import form_windows, held_out, read_documents
+from packprep.windows.documents import held_out, read_documents
+from packprep.windows.specs import form_windows
 from tests.helpers.command import run
 from tests.helpers.corpus import write_jsonl
 from tests.helpers.errors import refused

@@ -17,12 +17,8 @@ from packprep.reports.facts import lost
 from packprep.schemas import check_ledger
 from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.support.from_json import from_json
-from packprep.windows.planner import (
-    account_by_source,
-    plan_window,
-    resized,
-    window_seed,
-)
+from packprep.windows.planner import account_by_source, plan_window, resized
+from packprep.windows.specs import window_seed
 from tests.helpers import documents
 from tests.test_laws import configs
 
@@ -88,7 +84,9 @@ def test_a_plan_predicts_every_sum_of_the_build(
 ) -> None:
     policy = documents.tokenizer()
     tokenized = documents.make_documents(texts, policy)
-    plan = plan_window(tokenized, policy, config.pack_rules(), seed=window_seed(config.seed, 0, 0))
+    plan = plan_window(
+        tokenized, policy, config.pack_rules(), seed=window_seed(config.seed, 0, "train")
+    )
     change = max(change, -len(plan.packs)) if len(plan.packs) else 0
     written = resized(plan.packs, change, config.order)
     account = Account.empty(1)

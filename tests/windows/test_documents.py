@@ -11,7 +11,8 @@ from packprep.config.stages import Ordering
 from packprep.schemas import FormatError
 from packprep.sources.units import Part
 from packprep.tokens.store import TokenFile
-from packprep.windows.documents import form_windows, held_out, join_documents, read_chosen
+from packprep.windows.documents import held_out, join_documents, read_chosen
+from packprep.windows.specs import form_windows
 from tests.helpers.documents import make_documents, tokenizer
 from tests.helpers.errors import refused
 

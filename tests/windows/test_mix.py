@@ -74,15 +74,16 @@ def played(mix: Mix, options: BuildConfig) -> tuple[list[Sums], dict[str, list[C
     totals, packed = mix.left_out(POLICY), np.zeros((len(mix.windows), count), np.int64)
     copies = {split: [Counter[int]() for _ in options.mix_rules().packs] for split in splits}
     for split in splits:
-        for window, phase in enumerate(mix.phase_of):
-            documents = mix.documents(window, split)
+        for number, window in enumerate(mix.windows):
+            assert window.draw is not None
+            documents = window.draw(split)
             alone = len(set(documents.id.tolist())) == len(documents)
             assert alone or options.strategy == "balanced"
-            copies[split][phase].update(documents.id.tolist())
-            plan = plan_window(documents, POLICY, mix.rules_of(window), seed=window)
+            copies[split][window.run].update(documents.id.tolist())
+            plan = plan_window(documents, POLICY, window.rules, seed=number)
             for source, sums in enumerate(account_by_source(plan, POLICY, count, plan.packs)[:-1]):
                 totals[source] += sums
-                packed[window, source] += sums.tokens_kept * (split == "train")
+                packed[number, source] += sums.tokens_kept * (split == "train")
     return totals, copies, packed
 
 
@@ -178,11 +179,8 @@ def test_shares_windows_and_the_ledger_of_every_source_hold_for_every_strategy(
     assert (abs(packed - packed.sum(axis=0) / len(mix.windows)) <= 2 * longest).all(), (
         "every window holds the shares"
     )
-    assert (
-        mix.most_documents
-        <= drawn.total()
-        <= mix.most_documents * len(mix.windows) + len(mix.windows)
-    )
+    most = max(window.documents for window in mix.windows)
+    assert most <= drawn.total() <= (most + 1) * len(mix.windows)
 
 
 def test_groups_of_different_files_keep_their_codes(tmp_path: Path) -> None:

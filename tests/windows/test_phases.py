@@ -80,7 +80,7 @@ def test_no_document_is_used_more_often_than_max_epochs_and_the_account_closes(
             return
         totals, copies, of_windows = played(mix, options)
     packed = np.zeros((len(options.mix_rules().packs), 2), np.int64)
-    np.add.at(packed, mix.phase_of, of_windows)
+    np.add.at(packed, [window.run for window in mix.windows], of_windows)
     most = max(1, -int(-options.max_epochs // 1))
     drawn = sum((each for phases in copies.values() for each in phases), Counter[int]())
     assert max(drawn.values(), default=0) <= most
