@@ -157,7 +157,7 @@ class ShardMaker:
                     packs=last - first,
                     segments=0,
                     tokens=int(lengths[first:last].sum()),
-                    epoch=epoch,
+                    run=epoch if made.epochs > 1 else None,
                 )
             rows.end()
 

@@ -37,7 +37,8 @@ def sign_one(staging: Path, part: OutputPart, shards: Sequence[ShardFile]) -> Ma
 
     staging: directory of the result, with its shards under their working names.
     """
-    made, entries = part.made, name_shards(staging, shards).entries
+    made = part.made
+    entries = name_shards(staging, shards, phased=bool(made.phases)).entries
     files: list[Path] = []
     for value in part.manifest.run.get("files", []):
         if value["path"].startswith(f"{TOKENS}/"):

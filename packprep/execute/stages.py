@@ -107,7 +107,7 @@ class Stages:
             specs = list_windows(files, job.config.pack_rules(), job.config.writing, drawn)
             shards, account = self.pack(windows, specs, mixes)
         with self.clock("sign off"):
-            named = name_shards(job.staging, shards, job.shards)
+            named = name_shards(job.staging, shards, job.shards, phased=bool(job.config.phases))
         packed, config = Packed(sources=job.sources, files=files, account=account), job.config
         stages = config.reading, config.parsing
         made = make_report(packed, *stages, config.max_length, config.balance_ranks)
@@ -328,10 +328,11 @@ class Stages:
         check_windows(specs, config.strategy, config.max_memory)
         # A packer of the user's own may not be thread-safe.
         at_once = 1 if self.job.planner is not None else windows_at_once(specs, config.running)
-        account = Account.empty(len(self.job.sources), self.job.config.epochs)
+        runs = len(config.phases) or (config.epochs if config.epochs > 1 else 0)
+        account = Account.empty(len(self.job.sources), runs)
         for epoch, mix in enumerate(mixes):
+            account.asked = mix.phases_asked()
             account.add_mix(mix.as_dict(), mix.left_out(self.job.tokenizer), epoch)
-            account.add_phases(mix.phases_asked())
             for note in () if epoch else mix.notes():
                 self.progress.say(note)
         shards: list[ShardFile] = []
@@ -347,11 +348,11 @@ class Stages:
                 made = zip(of_split, pool.map(make, of_split, changes), strict=True)
                 for spec, (done, was_written) in made:
                     reused += was_written
-                    epoch = 0 if config.phases else spec.run
-                    account.merge(done.account, epoch)
-                    shards += [replace(shard, epoch=epoch) for shard in done.shards]
+                    account.merge(done.account, spec.run)
+                    run = spec.run if runs else None
+                    shards += [replace(shard, run=run) for shard in done.shards]
                     self.progress.advance("pack", spec.number + 1, len(of_split), "windows")
-            packed = {shard.epoch for shard in shards if shard.packs and shard.split == split}
+            packed = {shard.run for shard in shards if shard.packs and shard.split == split}
             may_be_empty = self.one_split_does and (shards or split != self.job.splits[-1])
             if len(packed) < self.job.config.epochs and (packed or not may_be_empty):
                 if dropped := -sum(changes):
@@ -369,10 +370,10 @@ class Stages:
                 raise InputError(self._nothing_left(what, sums, rules, rows, skipped))
         if self.job.config.group_prefix is not None:
             account.groups_apart = windows.groups_apart(specs)
-        for number, phase in enumerate(account.phases, 1):
-            if not any(window["packs"] for window in phase.account.windows):
+        for number, phase in enumerate(account.runs if config.phases else (), 1):
+            if not any(window["packs"] for window in phase.windows):
                 rules = config.mix_rules().packs[number - 1]
-                sums = phase.account.total(rules.cutting.max_length)
+                sums = phase.total(rules.cutting.max_length)
                 raise InputError(self._nothing_left(f"phase {number} has no packs", sums, rules))
         if reused and not EXECUTORS[self.job.config.executor].many_processes:
             self.progress.say(f"{reused:,} of {len(specs):,} windows were written before")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -271,8 +271,6 @@ class Windows:
             shard = write_shard(
                 self.job.shards, name, spec.split, packs, first, last, self.layout, spec.number
             )
-            if self.job.config.phases:
-                shard = replace(shard, phase=spec.run)
             write_file(receipt, canonical_json(asdict(shard) | {"made_from": made_from}))
             return shard
 

@@ -46,22 +46,22 @@ Table = TypeVar("Table", bound=Mapping[str, object])
 class Account:
     """Sums of a build by source, and facts of each window; added up window by window.
 
-    sources: sums by source; the last counts filler packs, which have no source. epochs: the same of
-    each epoch, if there are several.
+    sources: sums by source; the last counts filler packs, which have no source. runs: the account
+    of each epoch, if there are several, or phase. asked: of each phase, see `Mix.phases_asked`.
     """
 
     sources: list[Sums]
-    epochs: list[list[Sums]] = field(default_factory=list)
+    runs: "list[Account]" = field(default_factory=list)
     windows: list[ReportWindow] = field(default_factory=list)
     segments_per_pack: Counter[int] = field(default_factory=Counter)
     mix: "RequestedMix | None" = None  # the requested shares of a mix
-    phases: "list[PhaseAccount]" = field(default_factory=list)
+    asked: "Sequence[RequestedPhase]" = ()
     groups_apart: tuple[int, int] | None = None  # groups of `group_prefix`, and their rows
 
     @staticmethod
-    def empty(sources: int, epochs: int = 1) -> "Account":
-        sums = [[Sums() for _ in range(sources + 1)] for _ in range(epochs + 1)]
-        return Account(sums[0], sums[1:] if epochs > 1 else [])
+    def empty(sources: int, runs: int = 0) -> "Account":
+        own = [Sums() for _ in range(sources + 1)]
+        return Account(own, [Account.empty(sources) for _ in range(runs)])
 
     @staticmethod
     def from_dict(facts: Mapping[str, Any]) -> "Account":
@@ -79,23 +79,23 @@ class Account:
         sources = [vars(source) for source in self.sources]
         return {"sources": sources, "windows": self.windows, "segments_per_pack": counts}
 
-    def merge(self, other: "Account", epoch: int = 0) -> None:
-        """Add the account of a window of an epoch, of the same sources."""
-        self._add(other.sources, epoch)
+    def merge(self, other: "Account", run: int = 0) -> None:
+        """Add the account of a window of a run, of the same sources."""
+        self._add(other.sources)
         self.segments_per_pack.update(other.segments_per_pack)
-        for window in other.windows:
-            self.windows.append(window | {"epoch": epoch} if self.epochs else window)
-        for window in other.windows if self.phases else ():
-            self.phases[window["phase"]].account.merge(other)
-
-    def add_phases(self, asked: "Sequence[RequestedPhase]") -> None:
-        """Begin an account for each phase. asked: see `Mix.phases_asked`."""
-        self.phases = [PhaseAccount(Account.empty(len(self.sources) - 1), each) for each in asked]
+        is_epoch = self.runs and not self.asked
+        self.windows += [each | {"epoch": run} if is_epoch else each for each in other.windows]
+        for account in self.runs[run : run + 1]:
+            account.merge(other)
 
     def add_mix(self, requested: "RequestedMix", left_out: Sequence[Sums], epoch: int = 0) -> None:
-        """Count the documents that a mix does not draw. requested: see `Mix.as_dict`."""
+        """Count the documents that a mix does not draw. requested: see `Mix.as_dict`.
+
+        Those that no phase draws belong to none.
+        """
         self.mix = requested
-        self._add([*left_out, Sums()], epoch)
+        for account in (self, *(() if self.asked else self.runs[epoch : epoch + 1])):
+            account._add([*left_out, Sums()])
 
     def add(
         self,
@@ -133,28 +133,16 @@ class Account:
 
     def by_epoch(self, max_length: int) -> list[ReportEpoch]:
         """Figures of each epoch."""
-        packs = [(window["epoch"], _packs_of(window, max_length)) for window in self.windows]
-        return [
-            epoch_figures(Sums.total([*sums, *(of for at, of in packs if at == epoch)]), epoch)
-            for epoch, sums in enumerate(self.epochs)
-        ]
+        sums = [run.total(max_length) for run in self.runs]
+        return [epoch_figures(each, epoch) for epoch, each in enumerate(sums)]
 
     def once(self, numbers: Iterable[int]) -> Sums:
         """Sums of some sources in which each document counts once: those of the first epoch."""
-        first = self.epochs[0] if self.epochs else self.sources
-        return Sums.total(first[number] for number in numbers)
+        first = self.runs[0] if self.runs and not self.asked else self
+        return Sums.total(first.sources[number] for number in numbers)
 
-    def _add(self, sources: Sequence[Sums], epoch: int = 0) -> None:
-        for sums in (self.sources, *self.epochs[epoch : epoch + 1]):
-            sums[:] = [total + more for total, more in zip(sums, sources, strict=True)]
-
-
-@dataclass(frozen=True)
-class PhaseAccount:
-    """The account of the windows of one phase. asked: see `Mix.phases_asked`."""
-
-    account: Account
-    asked: "RequestedPhase"
+    def _add(self, sources: Sequence[Sums]) -> None:
+        self.sources = [total + more for total, more in zip(self.sources, sources, strict=True)]
 
 
 def _packs_of(window: ReportWindow, max_length: int) -> Sums:
@@ -208,13 +196,13 @@ def make_report(
             for source, table in zip(sources, by_source, strict=True)
         ],
     }
-    if account.epochs:
-        report["epochs"] = account.by_epoch(max_length)
     if account.mix is not None:
         report["mix"] = _of_mix(account.mix, files, account, parsing)
-        if account.phases:
-            sources_of_mix = account.mix["sources"]
-            report["phases"] = [_of_phase(phase, sources_of_mix) for phase in account.phases]
+        if account.asked:
+            of_mix, phases = account.mix["sources"], zip(account.runs, account.asked, strict=True)
+            report["phases"] = [_of_phase(*phase, of_mix) for phase in phases]
+    if account.runs and not account.asked:
+        report["epochs"] = account.by_epoch(max_length)
     if account.groups_apart is not None:
         groups, rows = account.groups_apart
         report["groups_apart"] = {"groups": groups, "rows": rows}
@@ -347,9 +335,10 @@ def _of_mix(
     return {"limited_by": requested["limited_by"], "sources": sources}
 
 
-def _of_phase(phase: PhaseAccount, sources: "Sequence[RequestedSource]") -> ReportPhase:
+def _of_phase(
+    account: Account, asked: "RequestedPhase", sources: "Sequence[RequestedSource]"
+) -> ReportPhase:
     """Account of one phase; shares are those of the training split. sources: of the mix."""
-    asked, account = phase.asked, phase.account
     sums = account.total(asked["max_length"])
     tokens = [
         Sums.total(account.sources[number] for number in source["files"]).trained_tokens

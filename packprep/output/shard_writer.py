@@ -133,8 +133,7 @@ class ShardFile:
     It is written after the shard, and proves that this has not changed: by its version, which is
     one request, or, on disk, by its digest, which means reading the shard.
 
-    version: see `Stored`. epoch, window: that it belongs to. phase: None without
-    phases.
+    version: see `Stored`. run, window: that it belongs to; run: None if the output is one.
     """
 
     name: str
@@ -145,9 +144,8 @@ class ShardFile:
     segments: int
     tokens: int
     version: str = ""
-    epoch: int = 0
+    run: int | None = None
     window: int = 0
-    phase: int | None = None
 
     def intact(self, files: Files) -> bool:
         """True if the file exists and matches the receipt. Without a version it is read."""
@@ -171,8 +169,7 @@ def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str
         packs=entry.packs,
         segments=0,
         tokens=entry.tokens,
-        epoch=entry.epoch or 0,
-        phase=entry.phase,
+        run=entry.epoch if entry.phase is None else entry.phase,
     )
 
 

@@ -64,16 +64,20 @@ class NamedShards:
 
 
 def name_shards(
-    staging: Path, shards: Sequence[ShardFile], folder: Files | None = None
+    staging: Path,
+    shards: Sequence[ShardFile],
+    folder: Files | None = None,
+    *,
+    phased: bool = False,
 ) -> NamedShards:
     """Move shards to their final names and write the files that `datasets` reads.
 
     The new names are recorded first, so that `Staging.claim` can undo the moves. folder: of the
     shards; if it is in a store, the record is enough. None for that of the staging directory.
+    phased: True if runs are phases.
     """
     folder = folder or Directory(staging / "shards")
     splits = list(dict.fromkeys(shard.split for shard in shards))
-    has_epochs = any(shard.epoch for shard in shards)
     by_split = {split: [shard for shard in shards if shard.split == split] for split in splits}
     names = {
         split: [shard_name(number, len(of_split)) for number in range(len(of_split))]
@@ -101,8 +105,8 @@ def name_shards(
                     packs=shard.packs,
                     tokens=shard.tokens,
                     split=split,
-                    epoch=shard.epoch if has_epochs else None,
-                    phase=shard.phase,
+                    epoch=None if phased else shard.run,
+                    phase=shard.run if phased else None,
                 )
             )
         fingerprint = digest_of([split, *(shard.sha256 for shard in of_split)])[:16]
@@ -202,11 +206,11 @@ def sign(
         "ledger": sums.ledger,
     }
     data |= {"added": list(layout.added)} if layout.added else {}
-    data |= {"epochs": len(account.epochs)} if account.epochs else {}
-    if account.phases:
+    data |= {"epochs": len(account.runs)} if account.runs and not account.asked else {}
+    if account.asked:
         data["phases"] = [
-            {**phase.asked, "splits": of_report["splits"]}
-            for phase, of_report in zip(account.phases, report["phases"], strict=True)
+            {**asked, "splits": of_report["splits"]}
+            for asked, of_report in zip(account.asked, report["phases"], strict=True)
         ]
     if account.mix is not None:
         data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
