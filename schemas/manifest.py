@@ -52,6 +52,11 @@ class FileEntry:
     def is_shard(self) -> bool:
         return self.packs is not None
 
+    @property
+    def run(self) -> int | None:
+        """Its epoch or phase; None if the output is one run."""
+        return self.epoch if self.phase is None else self.phase
+
     def to_json(self) -> dict[str, str | int]:
         """The entry as `data` and `run` list it."""
         return {key: value for key, value in vars(self).items() if value is not None}

@@ -476,6 +476,11 @@ class Writing:
         common=True,
     )
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, in their order."""
+        return ("train", "validation") if self.holdout else ("train",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Running:

@@ -35,11 +35,9 @@ class EarlyWindows(Generic[_Made]):
         self._config, self._make = config, make
         self._known = (
             config.order == "input"
-            and config.packs_multiple_of == 1
             and config.strategy != "balanced"
             and config.num_proc > 1
-            and job.planner is None
-            and not config.is_mix
+            and not job.windows_need_tokens
         )
         ahead = slices_ahead(config.running, config.unit_size)
         self._room = config.max_memory - BASE_MEMORY - (1 + ahead) * slice_memory(config.unit_size)

@@ -67,6 +67,15 @@ class Job:
         return text_options(self.config.identity(), self.config.reading.tokens_to_read)
 
     @property
+    def windows_need_tokens(self) -> bool:
+        """True if windows depend on more than the amounts of text, or on this process.
+
+        A mix draws by tokens; packs_multiple_of leaves out packs of the last windows.
+        """
+        is_own = self.planner is not None
+        return is_own or self.config.is_mix or self.config.packs_multiple_of != 1
+
+    @property
     def scratch(self) -> Path:
         return self.staging / "scratch" / self.process
 
@@ -77,10 +86,6 @@ class Job:
     @property
     def receipts(self) -> Path:
         return self.staging / "receipts"
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "validation") if self.config.holdout else ("train",)
 
     def engine(self, chosen: dict[str, str]) -> "EngineChoice":
         """Load the engine that another process of this build has chosen."""

@@ -149,14 +149,10 @@ class Shares:
     def windows(self) -> Mapping[str, WindowSpec[MeasuredSlice]]:
         """Windows by name; none if they depend on more than the amounts of text.
 
-        With max_tokens the last unit is known only at the end, and so are the packs that
-        packs_multiple_of leaves out. A mix draws by tokens.
+        With max_tokens the last unit is known only at the end.
         """
         config = self.job.config
-        needs_tokens = (
-            config.max_tokens is not None or config.packs_multiple_of != 1 or config.is_mix
-        )
-        if needs_tokens or self.job.planner is not None:
+        if self.job.windows_need_tokens or config.max_tokens is not None:
             return {}
         specs = list_windows(self.places.slices, config.pack_rules(), config.writing)
         check_windows(specs, config.strategy, config.max_memory)

@@ -68,7 +68,7 @@ from packprep.tokens.token_files import (
 )
 from packprep.windows.index_rows import index_table
 from packprep.windows.mix import Mix
-from packprep.windows.planner import remainders
+from packprep.windows.planner import remainders_of_runs
 from packprep.windows.specs import WindowSpec, list_windows
 
 
@@ -341,7 +341,7 @@ class Stages:
         def make(spec: WindowSpec[TokenFile], change: int) -> tuple[WindowFile, bool]:
             return self.early.result(spec) or self._window(windows, spec, change)
 
-        for split in self.job.splits:
+        for split in config.splits:
             of_split = [spec for spec in specs if spec.split == split]
             changes = self._changes(windows, of_split)
             with ThreadPoolExecutor(at_once) as pool:
@@ -353,7 +353,7 @@ class Stages:
                     shards += [replace(shard, run=run) for shard in done.shards]
                     self.progress.advance("pack", spec.number + 1, len(of_split), "windows")
             packed = {shard.run for shard in shards if shard.packs and shard.split == split}
-            may_be_empty = self.one_split_does and (shards or split != self.job.splits[-1])
+            may_be_empty = self.one_split_does and (shards or split != config.splits[-1])
             if len(packed) < self.job.config.epochs and (packed or not may_be_empty):
                 if dropped := -sum(changes):
                     larger = "" if split == "train" else "a larger holdout, "
@@ -409,8 +409,5 @@ class Stages:
         multiple, remainder = self.job.config.packs_multiple_of, self.job.config.remainder
         if multiple == 1:
             return [0] * len(specs)
-        counts: dict[int, list[int]] = {}
-        for spec in specs:
-            counts.setdefault(spec.run, []).append(windows.count(spec))
-        of_runs = (remainders(of_run, multiple, remainder) for of_run in counts.values())
-        return [change for changes in of_runs for change in changes]
+        runs, counts = [spec.run for spec in specs], [windows.count(spec) for spec in specs]
+        return remainders_of_runs(runs, counts, multiple, remainder)

@@ -129,15 +129,11 @@ class Windows:
 
     def groups_apart(self, specs: Sequence[WindowSpec[TokenFile]]) -> tuple[int, int]:
         """Groups of `group_prefix` in several windows or splits, and their rows, of all epochs."""
-        epochs = self.job.config.epochs
-        of_epochs = [
-            groups_apart(
-                self._documents(spec) for spec in specs if epochs == 1 or spec.run == epoch
-            )
-            for epoch in range(epochs)
-        ]
-        groups, rows = zip(*of_epochs, strict=True)
-        return sum(groups), sum(rows)
+        epochs: dict[int, list[WindowSpec[TokenFile]]] = {}
+        for spec in specs:
+            epochs.setdefault(spec.run * spec.rules.repack, []).append(spec)
+        apart = [groups_apart(map(self._documents, epoch)) for epoch in epochs.values()]
+        return sum(groups for groups, _ in apart), sum(rows for _, rows in apart)
 
     @cached_property
     def layout(self) -> ShardLayout:
@@ -177,11 +173,6 @@ class Windows:
             account = Account.empty(len(self.job.sources))
             by_source = account_by_source(plan, self.job.tokenizer, len(self.job.sources), written)
             account.add(spec.number, spec.split, plan, written, by_source)
-            if self.job.config.phases:
-                account.windows[-1] |= {
-                    "phase": spec.run,
-                    "max_length": spec.rules.cutting.max_length,
-                }
         made_from = _made_from(spec, change)
         with self.clock("write"):
             shards = self._write_shards(written, spec, made_from)

@@ -83,10 +83,14 @@ class Account:
         """Add the account of a window of a run, of the same sources."""
         self._add(other.sources)
         self.segments_per_pack.update(other.segments_per_pack)
-        is_epoch = self.runs and not self.asked
-        self.windows += [each | {"epoch": run} if is_epoch else each for each in other.windows]
+        self.windows += [self._of_run(window, run) for window in other.windows]
         for account in self.runs[run : run + 1]:
             account.merge(other)
+
+    def _of_run(self, window: ReportWindow, run: int) -> ReportWindow:
+        if self.asked:
+            return window | {"phase": run, "max_length": self.asked[run]["max_length"]}
+        return window | {"epoch": run} if self.runs else window
 
     def add_mix(self, requested: "RequestedMix", left_out: Sequence[Sums], epoch: int = 0) -> None:
         """Count the documents that a mix does not draw. requested: see `Mix.as_dict`.

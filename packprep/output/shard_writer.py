@@ -169,7 +169,7 @@ def receipt_like(entry: FileEntry, name: str, split: str, size: int, sha256: str
         packs=entry.packs,
         segments=0,
         tokens=entry.tokens,
-        run=entry.epoch if entry.phase is None else entry.phase,
+        run=entry.run,
     )
 
 

@@ -28,7 +28,7 @@ from packprep.preview.stored_lengths import Lengths
 from packprep.preview.window_plan import documents_cut, window_sums
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
-from packprep.windows.planner import CutWindow, cut_window, plan_cut, remainders, resized
+from packprep.windows.planner import CutWindow, cut_window, plan_cut, remainders_of_runs, resized
 from packprep.windows.segments import TooLongError
 
 _PLANNED = {row.name: row for row in FIGURES if row.plan is not None}
@@ -183,21 +183,15 @@ def _changes(lengths: Lengths, rules: PackRules, writing: Writing) -> list[int]:
 
     With packs_multiple_of, all windows are planned once more.
     """
-    windows = lengths.windows
-    changes = [0] * len(windows)
     if writing.packs_multiple_of == 1:
-        return changes
-    for split in dict.fromkeys(window.split for window in windows):
-        places = [place for place, window in enumerate(windows) if window.split == split]
-        counts = []
-        for place in places:
-            documents, seed = windows[place].documents, windows[place].seed(rules.ordering.seed)
-            cut = cut_window(documents, lengths.tokenizer, rules)
-            counts.append(len(plan_cut(documents, cut, rules, seed).packs))
-        of_split = remainders(counts, writing.packs_multiple_of, writing.remainder)
-        for place, change in zip(places, of_split, strict=True):
-            changes[place] = change
-    return changes
+        return [0] * len(lengths.windows)
+    counts = []
+    for window in lengths.windows:
+        cut = cut_window(window.documents, lengths.tokenizer, rules)
+        plan = plan_cut(window.documents, cut, rules, window.seed(rules.ordering.seed))
+        counts.append(len(plan.packs))
+    splits = [window.split for window in lengths.windows]
+    return remainders_of_runs(splits, counts, writing.packs_multiple_of, writing.remainder)
 
 
 def row_of(cutting: Cutting, sums: Sums, cut: int, size: int, seconds: float = 0.0) -> Row:

@@ -106,14 +106,14 @@ class DocumentRows:
         return ids
 
 
-def unit_order(units: NDArray[np.int64], ordering: Ordering, epoch: int = 0) -> NDArray[np.int64]:
+def unit_order(units: NDArray[np.int64], ordering: Ordering, run: int = 0) -> NDArray[np.int64]:
     """Order in which these units are dealt, as indices: seeded, or unchanged for order input.
 
-    units: numbers of the units.
+    units: numbers of the units. run: each has another order.
     """
     if ordering.order == "input":
         return np.arange(len(units))
-    later = (epoch,) if epoch else ()
+    later = (run,) if run else ()
     key = stream(ordering.seed, Purpose.UNIT_ORDER, *later)
     return np.argsort(mix(key, units), kind="stable")
 

@@ -4,7 +4,7 @@ No token is copied.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -441,6 +441,16 @@ def _matches(token: int, tokens: Pointers, mapped: MappedFiles) -> NDArray[np.bo
         matches[piece] = tokens_at(tokens.take(piece)) == token
         mapped.relieve()
     return matches
+
+
+def remainders_of_runs(
+    runs: Sequence[Hashable], counts: Sequence[int], multiple: int, remainder: str
+) -> list[int]:
+    """The changes of `remainders` in each run of windows. runs: of each window, sorted."""
+    of_run: dict[Hashable, list[int]] = {}
+    for run, count in zip(runs, counts, strict=True):
+        of_run.setdefault(run, []).append(count)
+    return [change for each in of_run.values() for change in remainders(each, multiple, remainder)]
 
 
 def remainders(counts: Sequence[int], multiple: int, remainder: str) -> list[int]:

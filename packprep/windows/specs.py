@@ -95,7 +95,7 @@ def list_windows(
             split=split,
             seed=window_seed(rules.ordering.seed, number, split),
         )
-        for split in (("train", "validation") if writing.holdout else ("train",))
+        for split in writing.splits
         for number, window in enumerate(windows, first)
     ]
 
