@@ -145,6 +145,7 @@ class BuildConfig(Options):
             entries=self.entries(),
             phases=phases,
             packs=tuple(rules.in_phase(phase) for phase in phases) or (rules,),
+            epochs=self.epochs,
             holdout=self.holdout,
             max_tokens=self.max_tokens,
             window=self.window,

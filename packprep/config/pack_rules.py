@@ -43,6 +43,7 @@ class MixRules:
 
     entries: the sources. phases: empty without phases. packs: rules of each phase; of the build, if
     it has no phases.
+    epochs: packings of the documents.
     holdout: share of the documents of the validation split.
     max_tokens: tokens of the mix; None for as many as it can have.
     window: bytes of text of one window.
@@ -51,6 +52,7 @@ class MixRules:
     entries: tuple[Entry, ...]
     phases: tuple[Phase, ...]
     packs: tuple[PackRules, ...]
+    epochs: int
     holdout: float
     max_tokens: int | None
     window: int

@@ -102,10 +102,10 @@ class Stages:
                 self._load_kernels()
             self.tokens = sum(file.tokens for file in files)
             windows = Windows(job, files, self.clock)
-            mixes = windows.draw()
-            drawn = [spec for mix in mixes for spec in mix.windows]
+            mix = windows.draw()
+            drawn = mix.windows if mix else ()
             specs = list_windows(files, job.config.pack_rules(), job.config.writing, drawn)
-            shards, account = self.pack(windows, specs, mixes)
+            shards, account = self.pack(windows, specs, mix)
         with self.clock("sign off"):
             named = name_shards(job.staging, shards, job.shards, phased=bool(job.config.phases))
         packed, config = Packed(sources=job.sources, files=files, account=account), job.config
@@ -321,7 +321,7 @@ class Stages:
         return choice
 
     def pack(
-        self, windows: Windows, specs: Sequence[WindowSpec[TokenFile]], mixes: Sequence[Mix]
+        self, windows: Windows, specs: Sequence[WindowSpec[TokenFile]], mix: Mix | None
     ) -> tuple[list[ShardFile], Account]:
         """Plan and write every window of every split; windows that are written are reused."""
         config = self.job.config
@@ -330,10 +330,9 @@ class Stages:
         at_once = 1 if self.job.planner is not None else windows_at_once(specs, config.running)
         runs = len(config.phases) or (config.epochs if config.epochs > 1 else 0)
         account = Account.empty(len(self.job.sources), runs)
-        for epoch, mix in enumerate(mixes):
-            account.asked = mix.phases_asked()
-            account.add_mix(mix.as_dict(), mix.left_out(self.job.tokenizer), epoch)
-            for note in () if epoch else mix.notes():
+        if mix is not None:
+            account.add_mix(mix, mix.left_out(self.job.tokenizer))
+            for note in mix.notes():
                 self.progress.say(note)
         shards: list[ShardFile] = []
         reused = 0

@@ -108,24 +108,19 @@ class Windows:
     clock: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
     rows: Sequence[int] | None = None
 
-    def draw(self) -> list[Mix]:
-        """Documents drawn from each source, for each epoch; empty if all documents are taken."""
+    def draw(self) -> Mix | None:
+        """The documents drawn from each source; None if all documents are taken."""
         if not self.job.config.is_mix:
-            return []
+            return None
         with self.clock("draw"):
-            entries, config = [source.entry for source in self.job.sources], self.job.config
-            return [
-                Mix(
-                    self.files,
-                    self.job.tokens,
-                    entries,
-                    config.mix_rules(),
-                    self._packed_tokens,
-                    epoch,
-                    config.max_memory,
-                )
-                for epoch in range(config.epochs)
-            ]
+            return Mix(
+                self.files,
+                self.job.tokens,
+                [source.entry for source in self.job.sources],
+                self.job.config.mix_rules(),
+                self._packed_tokens,
+                self.job.config.max_memory,
+            )
 
     def groups_apart(self, specs: Sequence[WindowSpec[TokenFile]]) -> tuple[int, int]:
         """Groups of `group_prefix` in several windows or splits, and their rows, of all epochs."""

@@ -34,7 +34,7 @@ from packprep.support.from_json import from_json
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
     from packprep.tokens.store import LeftOutCount, TokenFile
-    from packprep.windows.mix import RequestedMix, RequestedPhase, RequestedSource
+    from packprep.windows.mix import Mix, RequestedMix, RequestedPhase, RequestedSource
     from packprep.windows.placement import Packs
     from packprep.windows.planner import WindowPlan
 
@@ -92,13 +92,11 @@ class Account:
             return window | {"phase": run, "max_length": self.asked[run]["max_length"]}
         return window | {"epoch": run} if self.runs else window
 
-    def add_mix(self, requested: "RequestedMix", left_out: Sequence[Sums], epoch: int = 0) -> None:
-        """Count the documents that a mix does not draw. requested: see `Mix.as_dict`.
-
-        Those that no phase draws belong to none.
-        """
-        self.mix = requested
-        for account in (self, *(() if self.asked else self.runs[epoch : epoch + 1])):
+    def add_mix(self, mix: "Mix", left_out: Sequence[Sums]) -> None:
+        """Count the documents that a mix does not draw: in each epoch, and in no phase."""
+        self.mix, self.asked = mix.as_dict(), mix.phases_asked()
+        epochs = () if self.asked else self.runs
+        for account in (*epochs, *[self] * max(1, len(epochs))):
             account._add([*left_out, Sums()])
 
     def add(

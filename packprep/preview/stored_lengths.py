@@ -170,14 +170,14 @@ def of_files(
     parsing: Parsing,
     writing: Writing,
     rules: PackRules,
-    epoch: int = 0,
+    run: int = 0,
 ) -> Lengths:
-    """Lengths of token files, in the windows of an epoch of a build."""
+    """Lengths of token files, in the windows of a run of a build."""
     schema = file_schema(directory, files)
     windows = [
         WindowDocuments(spec.split, spec.number, read_window(spec, directory))
         for spec in list_windows(files, rules, writing)
-        if spec.run == epoch
+        if spec.run == run
     ]
     for option, given, stored_as in (
         ("--group-column", parsing.group_column, "group"),

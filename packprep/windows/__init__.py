@@ -1,1 +1,1 @@
-"""Draws the documents of each window, cuts them into segments and plans the packs."""
+"""Lists all windows, draws the documents of each, cuts them into segments and plans the packs."""

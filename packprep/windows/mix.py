@@ -15,6 +15,7 @@ Example: 4 tokens of A and 2 of B, each document one token -> A B A A B A; two w
 each.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -135,10 +136,10 @@ _Streams = dict[tuple[int, int], Stream]  # by cell and copies of its documents
 
 
 class Mix:
-    """The draw of a build, and its windows; those of a phase follow those of the phase before.
+    """The draw of a build, and its windows; those of a run follow those of the run before.
 
-    entry_of_source: the entry of each input file. measure: see `Measure`. epoch: each draws the
-    same documents, in other windows. max_memory: see `read_documents`.
+    entry_of_source: the entry of each input file. measure: see `Measure`. max_memory: see
+    `read_documents`.
 
     cells: see `Cells`. windows: in their order, without number, split and seed.
     """
@@ -150,26 +151,25 @@ class Mix:
         entry_of_source: Sequence[int],
         rules: MixRules,
         measure: Measure,
-        epoch: int = 0,
         max_memory: int | None = None,
     ) -> None:
         self._files, self._directory, self._rules = files, directory, rules
         self._max_memory = max_memory
         self.cells = Cells(files, directory, entry_of_source, rules, measure)
         self._counted = [Counter[str]() for _ in entry_of_source]
-        self._streams: list[_Streams] = []
+        self._streams: list[_Streams] = []  # of each run
         self.windows: list[WindowSpec[TokenFile]] = []
-        self._lay_out(epoch)
+        self._lay_out()
 
-    def _documents(self, phase: int, window: int, numbers: Sequence[int], split: str) -> Documents:
+    def _documents(self, run: int, window: int, numbers: Sequence[int], split: str) -> Documents:
         """The documents of one window and split in the order of the mix.
 
-        window: of the phase. numbers: of its token files.
+        window: of its run. numbers: of its token files.
         """
         places: list[NDArray[np.float64]] = [np.empty(0)]
 
         def chosen(number: int, documents: Documents) -> Int64:
-            rows, places_of_rows = self._stretch(numbers[number], documents, phase, window, split)
+            rows, places_of_rows = self._stretch(numbers[number], documents, run, window, split)
             places.append(places_of_rows)
             return rows
 
@@ -257,10 +257,11 @@ class Mix:
                     f"{entry.max_tokens:,}"
                 )
 
-    def _lay_out(self, epoch: int) -> None:
-        """The streams and windows of each phase. Counts the documents that are not drawn.
+    def _lay_out(self) -> None:
+        """The streams and windows of each run. Counts the documents that are not drawn.
 
-        A stream has the documents of a cell that a phase draws equally often.
+        A stream has the documents of a cell that a phase draws equally often. Epochs draw the same
+        documents, in other windows.
         """
         phases = len(self._rules.packs)
         tokens: list[dict[tuple[int, int], Int64]] = [{} for _ in range(phases)]
@@ -282,8 +283,9 @@ class Mix:
                     ] = True
                 drawn[phase][number] = int(copies[phase].sum())
             self._count(file.documents, copies.sum(axis=0))
-        order = self._order(epoch)
-        for phase in range(phases):
+        runs = itertools.product(range(self._rules.epochs), range(phases))  # several of one kind
+        for run, (epoch, phase) in enumerate(runs):
+            order = self._order(epoch)
             windows = self._windows_of(phase, [times for _, times in tokens[phase]])
             streams = {
                 key: lay_out(key[1], sums, has_documents[phase][key], order, windows)
@@ -298,12 +300,12 @@ class Mix:
             parts = Counter(number for numbers in files for number in numbers)
             self.windows += [
                 WindowSpec(
-                    run=phase if self.cells.phases else epoch,
+                    run=run,
                     rules=self._rules.packs[phase],
                     slices=[self._files[number] for number in numbers],
                     # The documents of a file in several windows are divided evenly.
                     documents=int(sum(drawn[phase][each] / parts[each] for each in numbers)),
-                    draw=partial(self._documents, phase, window, numbers),
+                    draw=partial(self._documents, run, window, numbers),
                     mixed=self.cells.entry_of_source if self.cells.phases else None,
                 )
                 for window, numbers in enumerate(files)
@@ -333,13 +335,14 @@ class Mix:
                     self._counted[source][f"{name}_{unit}"] += int(count)
 
     def _stretch(
-        self, number: int, documents: Documents, phase: int, window: int, split: str
+        self, number: int, documents: Documents, run: int, window: int, split: str
     ) -> tuple[Int64, NDArray[np.float64]]:
         """Rows of one file in a window, and the place of each in its phase, 0 to 1."""
+        phase = run if self.cells.phases else 0
         file = self.cells.measured(documents)
         copies = self.cells.copies(file)[phase]
         rows, places = [np.empty(0, np.int64)], [np.empty(0)]
-        for (cell, times), stream in self._streams[phase].items():
+        for (cell, times), stream in self._streams[run].items():
             if (cell >= len(self.cells.entries)) != (split == "validation"):
                 continue
             rows_of_stream = np.flatnonzero((file.cell == cell) & (copies == times))

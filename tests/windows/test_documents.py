@@ -7,14 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packprep.config.stages import Ordering
+from packprep.config.stages import Ordering, Writing
 from packprep.schemas import FormatError
 from packprep.sources.units import Part
 from packprep.tokens.store import TokenFile
 from packprep.windows.documents import held_out, join_documents, read_chosen
-from packprep.windows.specs import form_windows
+from packprep.windows.specs import form_windows, list_windows
 from tests.helpers.documents import make_documents, tokenizer
 from tests.helpers.errors import refused
+from tests.helpers.files import config
 
 
 def token_file(unit: int, *, first: int = 0, parts: tuple[int, ...] = (1,)) -> TokenFile:
@@ -49,6 +50,9 @@ def test_the_seed_deals_units_to_windows_and_a_window_is_in_input_order() -> Non
     files = [token_file(unit) for unit in range(40)]
     in_order = units(form_windows(files[:5], 20, Ordering(order="input")))
     assert in_order == [[0, 1], [2, 3], [4]], "a window ends with the unit that reaches its size"
+    rules = config(order="input").pack_rules()
+    whole, part = (list_windows(files[:size], rules, Writing(window=20)) for size in (9, 5))
+    assert part[:-1] == whole[:2], "of a part of the input only the last one may grow"
     assert form_windows([], 20, Ordering()) == []
     windows = units(form_windows(files, 100, Ordering(seed=3)))
     assert all(window == sorted(window) for window in windows)
