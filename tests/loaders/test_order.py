@@ -171,6 +171,7 @@ def test_a_batch_by_number_is_that_of_the_iteration(shards: PackedShards) -> Non
         loader[4]
 
 
+TOKENS = {"packs_per_batch": None, "max_tokens": 16}
 ZIGZAG = {"cp_size": 2, "labels": "shifted", "cp_layout": "zigzag"}
 
 
@@ -182,6 +183,10 @@ ZIGZAG = {"cp_size": 2, "labels": "shifted", "cp_layout": "zigzag"}
         ({"packs_per_batch": 0}, "packs_per_batch is 0; expected 1 or more"),
         ({"packs_per_batch": None}, "packs_per_batch is None and max_tokens None; pass one"),
         ({"max_tokens": 8}, "packs_per_batch is 1 and max_tokens 8; pass one of them"),
+        (TOKENS | {"max_tokens": 0}, "max_tokens is 0; expected 1 or more"),
+        (TOKENS | {"max_tokens": 7}, "max_tokens is 7 and a pack of .* has up to 8; choose 8 or"),
+        (TOKENS | {"pad_to": 12}, "pad_to is 12 and max_tokens 16; expected 16 or more"),
+        (TOKENS | {"world_size": 19}, "29 packs, too few for one .* 16 tokens on .* 19"),
         ({"prefetch": -1}, "prefetch is -1; expected 0 or more"),
         ({"epoch": -1}, "epoch is -1; expected 0 or more"),
         ({"world_size": 0}, "world_size is 0; expected 1 or more"),
