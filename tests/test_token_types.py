@@ -87,9 +87,9 @@ def test_every_column_has_the_same_values_in_either_type(
         mask = [[bool(bit % 3) for bit in range(length)] for length in documents.length.tolist()]
         documents = with_columns(documents, mask, as_mask=data.draw(st.booleans()))
         carried = labelled_columns()
-    names = data.draw(st.sampled_from(["packprep", "hf"]))
+    names: Any = data.draw(st.sampled_from(["packprep", "hf"]))
     (wide, _), (narrow, layout) = (
-        table(config(**vars(options) | {"token_type": kind, "names": names}), documents, carried)
+        table(replace(options, token_type=kind, names=names), documents, carried)
         for kind in ("int32", "uint16")
     )
     assert narrow.to_pylist() == wide.to_pylist()

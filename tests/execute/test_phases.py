@@ -28,6 +28,7 @@ from tests.helpers.zoo import Zoo
 def options_of(zoo: Zoo, name: str, folder: Path) -> dict[str, Any]:
     """Options of a member of the zoo, with three phases of texts or two of trees."""
     made = vars(zoo.config(name)) | {"output": str(folder / "out"), "holdout": 0.0}
+    del made["given"]
     if name == "trees":
         made["phases"] = [
             {"tokens": "70%", "max_length": 64},

@@ -1,5 +1,6 @@
 """Complete builds of mixes: shares, repeated documents, messages."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def mixed(zoo: Zoo, output: Path, *amounts: dict[str, Any], **options: Any) -> B
     if amounts:
         tables = [{"path": path, **amount} for path, amount in zip(sources, amounts, strict=True)]
         options = {"sources": tables, "max_tokens": None, "max_epochs": 1.0} | options
-    return config(**vars(made) | {"output": output} | options)
+    return replace(made, **{"output": output} | options)
 
 
 def test_verify_counts_the_copies_of_documents_cut_on_the_left(zoo: Zoo, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def check_equal(packs: Packs, rows: WindowRows, layout: ShardLayout, copy: Copy)
 def test_an_index_gives_the_record_batches_of_a_build(
     config: BuildConfig, texts: list[int], bits: random.Random, as_mask: bool, copy: Copy
 ) -> None:
-    config, policy = BuildConfig(**vars(config) | {"materialize": "index"}), tokenizer()
+    config, policy = replace(config, materialize="index"), tokenizer()
     columns: tuple[Column, ...] = ()
     documents = make_documents(texts, policy)
     if config.input_ids_column is not None:
