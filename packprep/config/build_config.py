@@ -14,6 +14,7 @@ from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options, held
 from packprep.config.pack_rules import MixRules, PackRules
 from packprep.config.phases import Phase
+from packprep.config.recorded import as_recorded, value_before
 from packprep.config.spellings import gone, option_here, recorded_name, with_new_names
 from packprep.config.stages import (
     Command,
@@ -52,6 +53,8 @@ class BuildConfig(Options):
     writing = held(Writing)
     running = held(Running)
     command = held(Command)
+    given: frozenset[str]
+    """Names of the options that have no default here: the user gave them."""
 
     if not TYPE_CHECKING:  # the types are those of the fields
 
@@ -67,6 +70,7 @@ class BuildConfig(Options):
             for name in options:
                 if name not in known:
                     raise unknown_option(name)
+            object.__setattr__(self, "given", frozenset(options))
             super().__init__(**{"overflow": default_overflow(options)} | options)
 
     def __post_init__(self) -> None:
@@ -163,19 +167,18 @@ class BuildConfig(Options):
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output, by their names in manifests.
 
-        Sources and tokenizer are not among them: their digests are recorded instead. Nor are added
+        Sources and tokenizer are not among them: their digests are recorded instead. Nor are later
         options with the value of builds before them, see `option`.
         """
         return {
-            recorded_name(spec.name): list(value) if isinstance(value, tuple) else value
+            name: value
             for spec in fields(self)
-            if spec.metadata["identity"]
-            and spec.name not in _NEVER_BYTES
-            and (value := getattr(self, spec.name)) != (spec.metadata["added"] or _RECORDED)
+            if spec.metadata["identity"] and spec.name not in _NEVER_BYTES
+            for name, value in [(recorded_name(spec.name), as_recorded(getattr(self, spec.name)))]
+            if spec.metadata["identity"] is True or value != value_before(name)
         }
 
 
-_RECORDED = object()  # equal to no value
 _NEVER_BYTES = options_in(Running, Command)
 
 

@@ -33,8 +33,8 @@ def option(
     metavar: str = "N",
     *,
     common: bool = False,
-    identity: bool = True,
-    added: Any = None,
+    identity: bool | Literal["later"] = True,
+    earlier: tuple[Any, ...] = (),
     per_source: bool = False,
     least: int | None = None,
 ) -> Any:
@@ -43,9 +43,10 @@ def option(
     metavar: the name of the value on the help page; SIZE for bytes, SHARE for a share.
     common: True for what most builds need: `-h` shows it, `--help-all` shows the others too.
     identity: False if the value does not decide the bytes of the output, or a digest of the thing
-    it names does.
-    added: a build with this value does not record it, so that its identity is that of builds before
-    there was the option.
+    it names does. "later" for an option that older builds lack: a build does not record it while it
+    has its first default, which means as before.
+    earlier: the defaults that it had before, the first one first: whoever changes the default adds
+    it here, so that outputs of before stay those of the same command.
     per_source: a table in `sources` may set it.
     least: the smallest number that it may be.
     """
@@ -56,7 +57,7 @@ def option(
             "metavar": metavar,
             "common": common,
             "identity": identity,
-            "added": added,
+            "earlier": earlier,
             "per_source": per_source,
             "least": least,
         },

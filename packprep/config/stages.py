@@ -184,7 +184,6 @@ class Parsing:
         "share-prefixes: rows with the same value in this column share prefixes too, such as "
         "several answers to one prompt, and are held out together. Values are compared as text.",
         "COLUMN",
-        added=True,
     )
     group_column: str | None = option(
         None,
@@ -372,7 +371,6 @@ class Packing:
     min_pack_tokens: int = option(
         0,
         "Drop packs with fewer tokens, padding not counted; max_length/64 to /16 is usual.",
-        added=0,
         least=0,
     )
     max_segments_per_pack: int | None = option(
@@ -459,13 +457,14 @@ class Writing:
         "int32",
         "Type of token ids in the shards. uint16 takes half of the bytes and holds vocabularies of "
         "up to 65,536 ids; auto takes it where it does. Positions have the same type.",
-        added="int32",
+        identity="later",
     )
     materialize: Literal["auto", "shards", "index"] = option(
         "auto",
         "Write the tokens of the packs, or an index; an index is their plan, which points into "
         "token files. auto is index for several epochs, else shards.",
-        added="shards",
+        identity="later",
+        earlier=("shards",),
         common=True,
     )
     shard_size: int = option("500MB", "Size of one shard.", "SIZE", least=1)

@@ -24,7 +24,7 @@ def value_of(spec: "Field[Any]", value: Any) -> Any:
 
     Raises ConfigError for a value of the wrong type or out of bounds.
     """
-    if value is None and spec.default is None:
+    if value is None and (spec.default is None or type(None) in get_args(spec.type)):
         return None
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     choices = get_args(spec.type) if get_origin(spec.type) is Literal else None

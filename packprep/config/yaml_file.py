@@ -7,7 +7,7 @@ Objects of Python, aliases and duplicate keys are refused.
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def to_yaml(config: BuildConfig) -> str:
     options = {
         spec.name: _escaped(getattr(config, spec.name))
         for spec in fields(config)
-        if not _is_left_out(spec.name, getattr(config, spec.name))
+        if not _is_left_out(spec, getattr(config, spec.name))
     }
     text = yaml.safe_dump(options, sort_keys=False, allow_unicode=True, width=10**9)
     # PyYAML writes some Unicode line breaks unescaped and reads them back as spaces; escape them.
@@ -174,13 +174,13 @@ def _escaped(value: Any) -> Any:
     return value
 
 
-def _is_left_out(key: str, value: Any) -> bool:
+def _is_left_out(spec: "Field[Any]", value: Any) -> bool:
     """True for options that a YAML file leaves out.
 
-    These are options not given, a tokenizer object, and the options of one command.
+    These are options without a value, a tokenizer object, and the options of one command.
     """
     return (
-        value is None
-        or key in options_in(Command)
-        or (key == "tokenizer" and not isinstance(value, str))
+        (value is None and spec.default is None)
+        or spec.name in options_in(Command)
+        or (spec.name == "tokenizer" and not isinstance(value, str))
     )

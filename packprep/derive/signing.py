@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packprep.config.build_config import BuildConfig
+from packprep.config.recorded import first_defaults
 from packprep.config.yaml_file import from_output, to_yaml
 from packprep.derive.parts import OutputPart
 from packprep.derive.shards import link_file
@@ -72,7 +73,7 @@ def _settings_in_form(old: Path, made: Manifest) -> bytes:
 
 def _config_in_form(settings: Path, made: Manifest) -> BuildConfig:
     return replace(
-        BuildConfig(**from_output(settings)),
+        BuildConfig(**first_defaults() | from_output(settings)),
         names=made.names,
         materialize="index" if made.is_index else "shards",
     )

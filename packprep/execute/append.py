@@ -9,14 +9,14 @@ linked; they are not written again.
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from packprep.config.stages import Command, Running
 from packprep.derive.merge import merge_locked
 from packprep.derive.parts import generations, merge_obstacle
-from packprep.output.build_facts import BuildInputs, difference
+from packprep.output.build_facts import BuildInputs, Change
 from packprep.output.build_output import BuildOutput, target_of
 from packprep.output.directory import LocalTarget
 from packprep.output.sign_off import SETTINGS
@@ -28,8 +28,7 @@ from packprep.output.staging import (
     at_work,
     staging_path,
 )
-from packprep.schemas.canonical import digest_of
-from packprep.schemas.columns import UINT16_LIMIT, token_type
+from packprep.schemas.columns import token_type
 from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.sources.source import STDIN, Source, documents_key
 from packprep.support.errors import ConfigError
@@ -40,17 +39,17 @@ from packprep.tokens.store_place import check_store_place
 _NAMED = 3  # files that a sentence names
 
 
-def open_output(running: Running, command: Command, token_type: str) -> BuildOutput:
-    """Output of a build. ConfigError if there cannot be one."""
+def open_output(running: Running, command: Command, given: Collection[str]) -> BuildOutput:
+    """Output of a build; ConfigError if there cannot be one. given: see `BuildOutput`."""
     if not running.output:
         raise ConfigError("no output is given; add -o with the directory to write to")
     target = target_of(running.output, command)
     check_store_place(running.keep_tokens, target.path)
     if isinstance(target, LocalTarget):
         if command.append and (target.replaces or target.half_swapped):
-            return GrowingOutput(target, token_type)
+            return GrowingOutput(target)
         target.check()
-    return BuildOutput(target)
+    return BuildOutput(target, given)
 
 
 class GrowingOutput(BuildOutput):
@@ -61,8 +60,8 @@ class GrowingOutput(BuildOutput):
 
     one_split_does = True  # all new documents may fall into one split; the old output has both
 
-    def __init__(self, old: LocalTarget[Manifest], token_type: str) -> None:
-        self._old, self.old, self._token_type = old, old.path, token_type
+    def __init__(self, old: LocalTarget[Manifest]) -> None:
+        self._old, self.old = old, old.path
         self._new = LocalTarget(OUTPUT, appended_path(old.path))
         super().__init__(self._new)
 
@@ -154,27 +153,25 @@ class GrowingOutput(BuildOutput):
         ConfigError if settings differ from those of the output, or of an unfinished append.
         """
         old = self.manifest
-        changed = _other_settings(old.data["inputs"], inputs) or _other_type(
-            old, inputs, self._token_type
-        )
-        if changed:
+        change = Change(_comparable(old, inputs), {**inputs, "sources": []})
+        if changed := change.words():
             settings = self.old / SETTINGS
             hint = f" (-c {settings} has them)" if settings.exists() else ""
             raise ConfigError(
-                f"{self} was built with other settings ({changed}); use the same ones{hint}, or "
-                "choose another -o"
+                f"{self} has other settings ({changed}); {change.advice}{hint}, or choose another "
+                "-o"
             )
         if not inputs["sources"]:
             return old
         if not self._new.replaces:
             return None
         part = read_manifest(self._new.path)
-        if part.identity == digest_of(inputs):
+        change = Change(part.data["inputs"], inputs)
+        if not (changed := change.words()):
             return part
-        changed = difference({"inputs": part.data["inputs"]}, {"inputs": inputs})
         raise ConfigError(
-            f"{self._new.path} is an unfinished append with other settings ({changed}); repeat its "
-            f"settings to resume it, or delete {self._new.path} to start over"
+            f"{self._new.path} is an unfinished append with other settings ({changed}); "
+            f"{change.advice} to resume it, or delete {self._new.path} to start over"
         )
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:
@@ -205,26 +202,17 @@ def _absolute(name: str) -> Path:
     return Path(name).absolute()
 
 
-def _other_settings(old: BuildInputs, new: BuildInputs) -> str:
-    """Differences between the options and tokenizers of two builds, in words.
+def _comparable(old: Manifest, new: BuildInputs) -> BuildInputs:
+    """The inputs of an output without sources.
 
-    A merged output knows only the options that all of its builds share.
+    A merged output knows only the options that all of its builds share; those that it does not know
+    are as in the new inputs. Its columns say the type of its tokens.
     """
-    options = new["options"]
-    if "generations" in old:
-        options = {key: value for key, value in options.items() if key in old["options"]}
-    before: BuildInputs = {**old, "sources": []}
-    before.pop("generations", None)
-    return difference({"inputs": before}, {"inputs": {**new, "options": options, "sources": []}})
-
-
-def _other_type(old: Manifest, new: BuildInputs, asked: str) -> str:
-    """Difference of the token ids, in words. A merged output may not know its token_type."""
-    size = new["tokenizer"]["vocab_size"]
-    fits = isinstance(size, int) and size <= UINT16_LIMIT
-    before = token_type(old.columns)
-    now = "uint16" if fits and asked != "int32" else "int32"
-    return "" if before == now else f"token_type was {before!r}, now {now!r}"
+    before: BuildInputs = old.data["inputs"]
+    inputs: BuildInputs = {**before, "sources": []}
+    known = {"token_type": token_type(old.columns)} | inputs["options"]
+    is_merged = inputs.pop("generations", None)
+    return {**inputs, "options": new["options"] | known if is_merged else known}
 
 
 def _listed(sources: Sequence[Source]) -> str:

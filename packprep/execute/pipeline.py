@@ -11,7 +11,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
@@ -20,6 +21,7 @@ from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.keywords import takes_config
 from packprep.config.mix import as_dicts
 from packprep.config.pack_rules import MixRules
+from packprep.config.recorded import as_typed
 from packprep.config.stages import Command, Cutting
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
@@ -33,7 +35,7 @@ from packprep.execute.array_tasks import (
 from packprep.execute.job import Job
 from packprep.execute.ray_tasks import run_on_ray
 from packprep.execute.stages import Stages
-from packprep.output.build_facts import BuildFacts, BuildInputs, build_facts
+from packprep.output.build_facts import BuildFacts, BuildInputs, Change, build_facts
 from packprep.output.staging import (
     DIGESTS,
     Staging,
@@ -57,7 +59,7 @@ from packprep.support.errors import (
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress, Silent
 from packprep.support.redact import redacted
-from packprep.tokens.store_entries import EntryFacts, using
+from packprep.tokens.store_entries import EntryFacts, entries_in, using
 from packprep.windows.planner import Planner
 
 
@@ -98,7 +100,7 @@ def build(
     """
     progress = progress or Silent()
     clock = StageClock()
-    output = open_output(config.running, config.command, config.token_type)
+    output = open_output(config.running, config.command, config.given)
     path = output.target.path
     if config.is_task:
         raise ConfigError(
@@ -128,7 +130,9 @@ def build(
             )
             sources = output.wanted(found, progress)
             mix = config.mix_rules() if config.is_mix else None
-            inputs = _inputs(config.identity(), mix, sources, tokenizer, planner)
+            ids = tokenizer.shard_type(config.token_type)
+            options = replace(config, token_type=ids).identity()
+            inputs = _inputs(options, mix, sources, tokenizer, planner)
         finished = output.already_built(inputs, config.overwrite, progress)
         if finished is not None:
             return output.keep(staging.path, finished, progress)
@@ -170,7 +174,28 @@ def _store_used(job: Job) -> AbstractContextManager[None]:
         [{**source.as_dict(), "name": source.name} for source in job.sources],
         job.text_options,
     )
+    if not job.tokens.exists() and job.tokens.parent.is_dir():
+        for entry in entries_in(job.tokens.parent):
+            if entry.facts is not None:
+                _check_default(
+                    entry.path, Change(_inputs_of(entry.facts), _inputs_of(facts)), job.config.given
+                )
     return using(job.tokens, facts)
+
+
+def _inputs_of(facts: EntryFacts) -> BuildInputs:
+    return {"options": facts.options, "sources": facts.sources, "tokenizer": facts.tokenizer}
+
+
+def _check_default(entry: Path, change: Change, given: frozenset[str]) -> None:
+    """ConfigError if a store has these tokens, made when an option had another default."""
+    kept = change.earlier_defaults(given)
+    if kept and not change.words(kept):
+        now = {name: change.options[name][1] for name in kept}
+        raise ConfigError(
+            f"{entry} has the tokens of these sources with {as_typed(kept)}, the default when they "
+            f"were made; give {as_typed(kept)} to use them, or {as_typed(now)} to make others"
+        )
 
 
 def _digests_kept(staging: Staging, executor: str) -> AbstractContextManager[None]:
@@ -212,7 +237,7 @@ def build_share(
             f"--executor {config.executor} has no tasks; use packprep.build, or --executor array"
         )
     index, total, setting = array_share(config.command, os.environ)
-    output = open_output(config.running, config.command, config.token_type)
+    output = open_output(config.running, config.command, config.given)
     path = output.target.path
     check_local(config.reading, config.output)
     progress.wait("loading tokenizer")
@@ -229,7 +254,9 @@ def build_share(
                 )
                 sources = output.wanted(found, progress)
             mix = config.mix_rules() if config.is_mix else None
-            inputs = _inputs(config.identity(), mix, sources, tokenizer, planner)
+            ids = tokenizer.shard_type(config.token_type)
+            options = replace(config, token_type=ids).identity()
+            inputs = _inputs(options, mix, sources, tokenizer, planner)
             member = member_path(path)
             job = Job(
                 config=config,
@@ -295,7 +322,7 @@ def _inputs(
 ) -> BuildInputs:
     """Inputs that decide the bytes of the output; of the user's own planner, its name.
 
-    options: see `BuildConfig.identity`.
+    options: see `BuildConfig.identity`, with the type of the token ids instead of auto.
     """
     own = {}
     if planner is not None:

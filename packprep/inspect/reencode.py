@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import with_template
 from packprep.config.build_config import BuildConfig
+from packprep.config.recorded import first_defaults
 from packprep.config.spellings import RENAMED, recorded_name
 from packprep.config.stages import Cutting, Parsing, Running, Tokenizing, options_in
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
@@ -59,7 +60,7 @@ def recorded_config(
     }
     options = {RENAMED.get(key, key): value for key, value in options.items()}
     own = {"group_column": None, "group_prefix": None, "sources": sources}
-    return BuildConfig(**options | more | own)
+    return BuildConfig(**first_defaults() | options | more | own)
 
 
 def find_encoder(

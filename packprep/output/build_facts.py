@@ -4,23 +4,25 @@ A build resumes only what a build of equal inputs has left, written by a packpre
 same random bits; else one output would mix two holdouts or two orders.
 """
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NotRequired, Required, TypedDict
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.recorded import as_typed, earlier_defaults, value_before
 from packprep.config.spellings import RENAMED
+from packprep.schemas.columns import UINT16_LIMIT
 from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.sources.source import SourceFacts
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
 STAGING_VERSION = 4
-# Values of options that a build does not record.
-_ADDED = {
-    spec.name: added
-    for spec in fields(BuildConfig)
-    if (added := spec.metadata["added"]) is not None
+# Facts of the tokenizer that follow from options.
+_FACTS = {
+    "bos": ("bos", "pad_id"),
+    "boundaries": ("boundary",),
+    "eos": ("eos", "pad_id"),
+    "vocab_size": ("vocab_size",),
 }
 
 
@@ -67,22 +69,8 @@ def build_facts(
 def resume_obstacle(old: BuildFacts, new: BuildFacts) -> str:
     """Reason why a build cannot resume what another one left, in words; "" if it can.
 
-    old, new: content of build.json. The option on_error may differ: it decides whether a build ends
-    at a bad row, and nothing about the rows before.
-    """
-    return difference(_without_on_error(old), _without_on_error(new))
-
-
-def _without_on_error(build: BuildFacts) -> BuildFacts:
-    inputs = build["inputs"]
-    options = {key: value for key, value in inputs["options"].items() if key != "on_error"}
-    return {**build, "inputs": {**inputs, "options": options}}
-
-
-def difference(old: BuildFacts, new: BuildFacts) -> str:
-    """Differences between two builds, in words; "" if there is none.
-
-    Versions and random streams are compared if both builds name them: a manifest names none.
+    old, new: content of build.json, or the inputs alone, which a manifest has. The option on_error
+    may differ: it decides whether a build ends at a bad row, and nothing about the rows before.
     """
     changed = [
         f"{key.replace('_', ' ')} was {old.get(key)}, now {new.get(key)}"
@@ -94,31 +82,83 @@ def difference(old: BuildFacts, new: BuildFacts) -> str:
         name for name in streams if name in now_streams and streams[name] != now_streams[name]
     ):
         changed.append(f"packprep draws other random bits now: {', '.join(redefined)}")
-    was, now = old["inputs"], new["inputs"]
-    changed += [
-        f"{RENAMED.get(key, key)} was {before!r}, now {after!r}"
-        for key in sorted({*was["options"], *now["options"]})
-        if (before := was["options"].get(key, _ADDED.get(key)))
-        != (after := now["options"].get(key, _ADDED.get(key)))
-    ]
-    changed += [_changed_sources(old, new)] if was["sources"] != now["sources"] else []
-    changed += ["another tokenizer"] if was["tokenizer"] != now["tokenizer"] else []
-    if not changed and was != now:
-        changed = [f"other {key}" for key in sorted({*was, *now}) if was.get(key) != now.get(key)]
-    return "; ".join(changed)
+    change = Change(old["inputs"], new["inputs"], new.get("names", ()))
+    return "; ".join(filter(None, [*changed, change.words(["on_error"])]))
 
 
-def _changed_sources(old: BuildFacts, new: BuildFacts) -> str:
-    """Sources that changed, by name if the names are known."""
-    before, after = old["inputs"]["sources"], new["inputs"]["sources"]
-    if len(before) != len(after):
-        return f"{_files(len(before))} before, {len(after)} now"
-    names = new.get("names", [])
-    if len(names) != len(after):
-        return "other sources"
-    return ", ".join(
-        f"{name} changed" for name, was, now in zip(names, before, after, strict=True) if was != now
-    )
+@dataclass(frozen=True)
+class Change:
+    """Inputs of an earlier build and of a later one, compared by what they mean.
+
+    A missing option has the value of builds before it. names: of the sources of the later one, if
+    they are known.
+    """
+
+    old: BuildInputs
+    new: BuildInputs
+    names: Sequence[str] = ()
+
+    @property
+    def options(self) -> dict[str, tuple[object, object]]:
+        """Options that decide other bytes, with both values."""
+        names = sorted({*self.old["options"], *self.new["options"]})
+        pairs = {name: (_value(self.old, name), _value(self.new, name)) for name in names}
+        return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
+
+    def earlier_defaults(self, given: Collection[str]) -> dict[str, object]:
+        """Values that were a default of options with another default now.
+
+        given: options that the later build does not leave to their default.
+        """
+        return {
+            name: was
+            for name, (was, _) in self.options.items()
+            if RENAMED.get(name, name) not in given and was in earlier_defaults(name)
+        }
+
+    @property
+    def advice(self) -> str:
+        """What the later build has to do to be like the earlier one."""
+        settings = as_typed({name: was for name, (was, _) in self.options.items()})
+        return f"give {settings}" if settings else "repeat its settings"
+
+    def words(self, ignored: Collection[str] = ()) -> str:
+        """Differences in words; "" if there is none. ignored: options that may differ."""
+        was, now = self.old["tokenizer"], self.new["tokenizer"]
+        facts = {*was, *now}.difference(*(_FACTS.get(name, ()) for name in ignored))
+        changed = [
+            *(
+                f"{RENAMED.get(name, name)} was {before!r}, now {after!r}"
+                for name, (before, after) in self.options.items()
+                if name not in ignored
+            ),
+            self._changed_sources(),
+            "another tokenizer" if any(was.get(key) != now.get(key) for key in facts) else "",
+        ]
+        others = sorted({*self.old, *self.new} - {"options", "sources", "tokenizer"})
+        if not any(changed):
+            changed = [f"other {key}" for key in others if self.old.get(key) != self.new.get(key)]
+        return "; ".join(filter(None, changed))
+
+    def _changed_sources(self) -> str:
+        """Sources that changed, by name if the names are known; "" if none has."""
+        before, after = self.old["sources"], self.new["sources"]
+        if before == after:
+            return ""
+        if len(before) != len(after):
+            return f"{_files(len(before))} before, {len(after)} now"
+        if len(self.names) != len(after):
+            return "other sources"
+        named = zip(self.names, before, after, strict=True)
+        return ", ".join(f"{name} changed" for name, was, now in named if was != now)
+
+
+def _value(inputs: BuildInputs, name: str) -> object:
+    value = inputs["options"].get(name, value_before(name))
+    if (name, value) != ("token_type", "auto"):  # as builds recorded it before
+        return value
+    size = inputs["tokenizer"]["vocab_size"]
+    return "uint16" if isinstance(size, int) and size <= UINT16_LIMIT else "int32"
 
 
 def _files(number: int) -> str:

@@ -1,12 +1,13 @@
 """The output of a build, wherever it is. `execute.append.GrowingOutput` gets more documents."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from packprep.config.recorded import as_typed
 from packprep.config.stages import Command
-from packprep.output.build_facts import BuildInputs, difference
+from packprep.output.build_facts import BuildInputs, Change
 from packprep.output.directory import target_at
 from packprep.output.staging import BUILD, OUTPUT, SUFFIX
 from packprep.output.target import Target
@@ -39,13 +40,14 @@ class BuildOutput:
 
     The build calls `held`, then `wanted`, then `already_built`; then either `keep` or `publish`.
 
+    given: names of the options that the user gave; the others have their default.
     one_split_does: True if a split may be empty when another one has documents.
     """
 
     one_split_does = False
 
-    def __init__(self, target: Target[Manifest]) -> None:
-        self.target = target
+    def __init__(self, target: Target[Manifest], given: Collection[str] = ()) -> None:
+        self.target, self.given = target, given
 
     def __str__(self) -> str:
         return str(self.target)
@@ -70,9 +72,8 @@ class BuildOutput:
         not an output.
         """
 
-        def check(manifest: Manifest, state: str, advice: str) -> None:
-            if manifest.identity != digest_of(inputs):
-                changed = difference({"inputs": manifest.data["inputs"]}, {"inputs": inputs})
+        def check(manifest: Manifest, state: str, advice: str, kept: Collection[str] = ()) -> None:
+            if changed := Change(manifest.data["inputs"], inputs).words(kept):
                 raise ConfigError(f"{self} {state} ({changed}); choose another -o, {advice}")
 
         def check_begun(manifest: Manifest) -> None:
@@ -83,7 +84,7 @@ class BuildOutput:
         if manifest is None:
             return None
         if self.target.replaces:
-            if overwrite and manifest.identity != digest_of(inputs):
+            if overwrite and Change(manifest.data["inputs"], inputs).words():
                 return None
             advice = "or --overwrite"
         elif overwrite:
@@ -93,7 +94,10 @@ class BuildOutput:
             )
         else:
             advice = "or delete it first"
-        check(manifest, "was built with other settings", advice)
+        kept = Change(manifest.data["inputs"], inputs).earlier_defaults(self.given)
+        check(manifest, "was built with other settings", advice, kept)
+        if kept:
+            progress.say(f"{self} has {as_typed(kept)}, the default when it was built")
         return manifest
 
     def keep(self, staging: Path, manifest: Manifest, progress: Progress) -> Manifest:

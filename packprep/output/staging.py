@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from packprep.output.build_facts import BuildFacts, resume_obstacle
+from packprep.output.build_facts import BuildFacts, Change, resume_obstacle
 from packprep.output.target import Publishable
 from packprep.schemas.canonical import canonical_json
 from packprep.schemas.errors import FormatError
@@ -163,8 +163,9 @@ class Staging:
             elif self.committed():
                 start_over = f"delete {self.path}" if discard is None else "add --overwrite"
                 raise ConfigError(
-                    f"{self.path} is an unfinished build with other settings ({changed}); repeat "
-                    f"its settings to resume it, or {start_over} to start over"
+                    f"{self.path} is an unfinished build with other settings ({changed}); "
+                    f"{Change(before['inputs'], build['inputs']).advice} to resume it, or "
+                    f"{start_over} to start over"
                 )
             before = None
         if before is None:

@@ -58,7 +58,10 @@ class ConfigError(PackprepError):
 
         def spelled(match: re.Match[str]) -> str:
             option = "output" if match[0] == "-o" else match[0].lstrip("-").replace("-", "_")
-            return option if match[0][0] == "-" and is_key(option) else match[0]
+            key = option.removeprefix("no_")
+            if match[0][0] != "-" or not is_key(key):
+                return match[0]
+            return option if key == option else f"{key} false"
 
         return _FLAGS.sub(spelled, super().__str__())
 

@@ -207,6 +207,11 @@ def store_entries(store: Path) -> list[StoreEntry]:
             f"{store} belongs to the output {store.parent}; packprep verify checks it, and it is "
             "deleted with the output"
         )
+    return entries_in(store)
+
+
+def entries_in(store: Path) -> list[StoreEntry]:
+    """The entries in a folder, by name."""
     return [
         StoreEntry(path)
         for path in sorted(store.iterdir())

@@ -4,12 +4,19 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.config.options import Options
+from packprep.config.recorded import as_recorded, as_typed
+from packprep.config.spellings import recorded_name
+from packprep.config.stages import Command, Parsing, Reading, Running, Tokenizing
+from packprep.config.stages import options_in as of_stages
 from packprep.execute import stages, window_files
 from packprep.output.directory import LocalTarget
 from packprep.output.staging import staging_path
@@ -245,3 +252,80 @@ def test_a_token_store_that_was_interrupted_is_gone_on_with(
     data, said = resumed(corpus, **kept)
     assert (data, "resuming after " in said) == (undisturbed(), True)
     assert {path: file_digest(path) for path in made} == made
+
+
+SPECS = {spec.name: spec for spec in fields(BuildConfig) if spec.metadata["identity"]}
+OF_TEXT = of_stages(Reading, Parsing, Tokenizing) - {"max_tokens"}
+
+
+def default_was(patch: pytest.MonkeyPatch, name: str, old: Any) -> None:
+    metadata = {**SPECS[name].metadata, "earlier": (*SPECS[name].metadata["earlier"], old)}
+    patch.setattr(SPECS[name], "metadata", MappingProxyType(metadata))
+
+
+def another(name: str, value: Any) -> Any:
+    """Another value of an option."""
+    if get_origin(kind := SPECS[name].type) is Literal:
+        return [each for each in get_args(kind) if each not in (value, "auto")][-1]
+    if isinstance(value, int | float):
+        return not value if isinstance(value, bool) else value + 1
+    return (*value, "x") if isinstance(value, tuple) else 7 if value is None else f"{value}x"
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuildConfig]:
+    """Builds of before: a finished one, one that is half done, and one that fills a store."""
+    options = options_in(folder := tmp_path_factory.mktemp("before"))
+    outputs = {kind: options | {"output": str(folder / kind)} for kind in ("out", "done", "new")}
+    build(BuildConfig(**outputs["done"], keep_tokens=str(folder / "store")))
+    stop_in(options, stages, "sign", 0)
+    outputs["new"]["keep_tokens"] = str(folder / "store")
+    return {kind: BuildConfig(**output) for kind, output in outputs.items()}
+
+
+@pytest.mark.parametrize("name", sorted(SPECS.keys() - of_stages(Running, Command)))
+def test_no_work_of_another_default_is_continued_and_a_finished_output_stays(
+    before: dict[str, BuildConfig], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def run(kind: str, *given: str) -> dict[str, Any]:
+        object.__setattr__(before[kind], "given", {*given})
+        return build(before[kind]).data
+
+    identity, old = BuildConfig.identity, getattr(before["new"], name)
+    now = {recorded_name(name): as_recorded(another(name, old))}
+    typed = ConfigError(as_typed({recorded_name(name): as_recorded(old)}))
+    monkeypatch.setattr(BuildConfig, "identity", lambda config: identity(config) | now)
+    default_was(monkeypatch, name, old)
+    assert run("done") == read_manifest(before["done"].output).data
+    with refused(ConfigError, "was built with other settings", f"{name} was"):
+        run("done", name)
+    if name != "on_error":  # it decides nothing about the rows before
+        with refused(ConfigError, "unfinished build", f"give {typed} to resume"):
+            run("out")
+    if name in OF_TEXT:
+        with refused(ConfigError, "has the tokens of these sources", f"give {typed} to use them"):
+            run("new")
+
+
+@pytest.mark.parametrize(
+    ("name", "new"), [("strategy", "first_fit"), ("eos", "none"), ("token_type", "auto")]
+)
+def test_the_old_default_is_given_to_go_on_and_the_new_one_is_recorded_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, new: str
+) -> None:
+    corpus, kept = options_in(tmp_path), {"keep_tokens": str(tmp_path / "store")}
+    done, newer = ({"output": str(tmp_path / place)} for place in ("done", "new"))
+    data = build(BuildConfig(**corpus | done | kept)).data
+    stop_in(corpus, stages, "sign", 0)
+    default_was(monkeypatch, name, old := SPECS[name].default)
+    monkeypatch.setattr(SPECS[name], "default", new)
+    monkeypatch.setitem(Options.__init__.__kwdefaults__ or {}, name, new)
+    assert build(BuildConfig(**corpus | done)).data == data
+    with refused(ConfigError, "unfinished build", f"give {name} {old} to resume"):
+        build(BuildConfig(**corpus))
+    if name == "eos":
+        with refused(ConfigError, "has the tokens of", "give eos auto to", "or eos none to make"):
+            build(BuildConfig(**corpus | newer | kept))
+    assert resumed(corpus, **{name: old})[0] == data
+    options = build(BuildConfig(**corpus | newer)).data["inputs"]["options"]
+    assert options[name] == {"auto": "uint16"}.get(new, new)
