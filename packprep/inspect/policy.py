@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packprep.config.stages import Cutting, options_in
-from packprep.packing.account import Dropped
+from packprep.packing.account import DROPPING, Dropped
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
 from packprep.support.arrays import Int64
@@ -21,13 +21,7 @@ _TAILS = tuple(
 )  # any other reason may take any part
 # Options that say how documents were cut, without filters and labels. A merged output keeps only
 # those that all of its parts agree on.
-_CUTTING = options_in(Cutting) - {
-    "max_length",
-    "min_document_tokens",
-    "max_document_tokens",
-    "min_loss_tokens",
-    "train_overlap",
-}
+_CUTTING = options_in(Cutting) - DROPPING - {"train_overlap"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -238,15 +238,18 @@ def _cut(document: Document, rules: PackRules, policy: Policy) -> Segments:
     """The segments of a document as a build cuts it, before packs are planned."""
     lengths = np.array([len(document.ids)], np.int32)
     ends = (policy.bos is not None) + (policy.eos is not None)
-    labels = None
+    first, labels = np.zeros(1, np.int64), None
+    tokens = Pointers.into(document.ids, first)
     if not document.trains_all:
-        labels = Labels(values=Pointers.into(document.labels, np.zeros(1, np.int64)))
+        labels = Labels(values=Pointers.into(document.labels, first))
     if document.split is not None:
         split = np.array([document.split], np.int32)
         multiple = rules.packing.pad_segment_to_multiple
-        return cut_pairs(lengths, split, ends, rules.cutting, multiple, labels)[0]
+        return cut_pairs(lengths, split, ends, rules.cutting, multiple, labels, tokens)[0]
     has_bos = policy.bos is not None
-    return cut_segments(lengths, ends, rules.cutting, has_bos=has_bos, labels=labels)[0]
+    return cut_segments(
+        lengths, ends, rules.cutting, has_bos=has_bos, labels=labels, tokens=tokens
+    )[0]
 
 
 def _compare_pieces(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from string import Formatter
 from typing import Literal
 
 from packprep.schemas.report import Ledger
@@ -25,24 +26,84 @@ class Dropped(StrEnum):
 
     takes: the part of a document that is dropped.
     words: the reason for people.
+    place: where the tokens are, with the values of the options that drop them.
+    cure: what keeps them.
     """
 
-    TOO_SHORT = "too_short", "whole documents", "too short"
-    TOO_LONG = "too_long", "whole documents", "too long"
-    OVERFLOW = "overflow", "whole documents", "longer than a pack"
-    SHORT_TAIL = "short_tail", "tails", "short last pieces"
-    FEW_LOSS_TOKENS = "few_loss_tokens", "any part", "few loss tokens"
-    SMALL_PACK = "small_pack", "any part", "packs with few tokens"
-    REMAINDER = "remainder", "any part", "left-over packs"
-    NOT_DRAWN = "not_drawn", "whole documents", "not drawn"
+    TOO_SHORT = (
+        "too_short",
+        "whole documents",
+        "too short",
+        "in documents shorter than min_document_tokens {min_document_tokens:,}",
+        "lower min_document_tokens",
+    )
+    TOO_LONG = (
+        "too_long",
+        "whole documents",
+        "too long",
+        "in documents longer than max_document_tokens {max_document_tokens:,}",
+        "raise max_document_tokens",
+    )
+    OVERFLOW = (
+        "overflow",
+        "whole documents",
+        "longer than a pack",
+        "in documents longer than max_length {max_length:,}",
+        "raise max_length or choose overflow split or truncate",
+    )
+    SHORT_TAIL = (
+        "short_tail",
+        "tails",
+        "short last pieces",
+        "in last pieces shorter than min_document_tokens {min_document_tokens:,}",
+        "lower min_document_tokens",
+    )
+    FEW_LOSS_TOKENS = (
+        "few_loss_tokens",
+        "any part",
+        "few loss tokens",
+        "in segments with fewer trained tokens than min_loss_tokens {min_loss_tokens:,}",
+        "lower min_loss_tokens",
+    )
+    SMALL_PACK = (
+        "small_pack",
+        "any part",
+        "packs with few tokens",
+        "in packs smaller than min_pack_tokens {min_pack_tokens:,}",
+        "lower min_pack_tokens",
+    )
+    REMAINDER = (
+        "remainder",
+        "any part",
+        "left-over packs",
+        "in packs beyond a multiple of {packs_multiple_of:,}",
+        "choose remainder fill or a smaller packs_multiple_of",
+    )
+    NOT_DRAWN = (
+        "not_drawn",
+        "whole documents",
+        "not drawn",
+        "not drawn",
+        "take more of each source",
+    )
 
     takes: Takes
     words: str
+    place: str
+    cure: str
 
-    def __new__(cls, value: str, takes: Takes = "any part", words: str = "") -> "Dropped":
+    def __new__(cls, value: str, *row: str) -> "Dropped":
         reason = str.__new__(cls, value)
-        reason._value_, reason.takes, reason.words = value, takes, words
+        reason._value_ = value
+        for name, each in zip(("takes", "words", "place", "cure"), row, strict=False):
+            setattr(reason, name, each)
         return reason
+
+
+DROPPING = frozenset(
+    name for reason in Dropped for _, name, *_ in Formatter().parse(reason.place) if name
+)
+"""Options that decide what is dropped."""
 
 
 @dataclass(kw_only=True)

@@ -41,41 +41,17 @@ def nothing_left(
 
 def _place(reason: Dropped, rules: PackRules, multiple: int) -> str:
     """Place of dropped tokens, which names the option that dropped them and its value."""
-    cutting, least = rules.cutting, rules.packing.min_pack_tokens
-    trained = (
-        "without a trained token"
-        if cutting.min_loss_tokens == 1
-        else f"with fewer trained tokens than min_loss_tokens {cutting.min_loss_tokens:,}"
-    )
-    return {
-        Dropped.TOO_SHORT: "in documents shorter than min_document_tokens "
-        f"{cutting.min_document_tokens:,}",
-        Dropped.TOO_LONG: "in documents longer than max_document_tokens "
-        f"{cutting.max_document_tokens or 0:,}",
-        Dropped.OVERFLOW: f"in documents longer than max_length {cutting.max_length:,}",
-        Dropped.SHORT_TAIL: "in last pieces shorter than min_document_tokens "
-        f"{cutting.min_document_tokens:,}",
-        Dropped.FEW_LOSS_TOKENS: f"in segments {trained}",
-        Dropped.SMALL_PACK: f"in packs smaller than min_pack_tokens {least:,}",
-        Dropped.REMAINDER: f"in packs beyond a multiple of {multiple:,}",
-        Dropped.NOT_DRAWN: "not drawn",
-    }[reason]
+    if reason is Dropped.FEW_LOSS_TOKENS and rules.cutting.min_loss_tokens == 1:
+        return "in segments without a trained token"
+    values = vars(rules.cutting) | vars(rules.packing)
+    return reason.place.format(**values, packs_multiple_of=multiple)
 
 
 def _cure(reason: Dropped, cutting: Cutting, labelled_by: str) -> str:
     if reason is Dropped.FEW_LOSS_TOKENS and cutting.min_loss_tokens == 1:
         cut = ", and raise max_length if truncation cuts answers off"
         return f"check {labelled_by}" + (cut if cutting.overflow == "truncate" else "")
-    return {
-        Dropped.TOO_SHORT: "lower min_document_tokens",
-        Dropped.TOO_LONG: "raise max_document_tokens",
-        Dropped.OVERFLOW: "raise max_length or choose overflow split or truncate",
-        Dropped.SHORT_TAIL: "lower min_document_tokens",
-        Dropped.FEW_LOSS_TOKENS: "lower min_loss_tokens",
-        Dropped.SMALL_PACK: "lower min_pack_tokens",
-        Dropped.REMAINDER: "choose remainder fill or a smaller packs_multiple_of",
-        Dropped.NOT_DRAWN: "take more of each source",
-    }[reason]
+    return reason.cure
 
 
 def labelled_by(parsing: Parsing, train_on: str) -> str:

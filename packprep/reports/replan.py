@@ -16,7 +16,7 @@ from packprep.config.option import STRATEGY_NAMES
 from packprep.config.stages import Cutting, Ordering, Packing, options_in
 from packprep.inspect.histograms import read_windows
 from packprep.output.shard_writer import column_bytes
-from packprep.packing.account import Sums
+from packprep.packing.account import DROPPING, Sums
 from packprep.preview.sweep import Row, row_of
 from packprep.preview.window_plan import documents_cut, of_lengths, window_sums
 from packprep.schemas.manifest import Output, read_manifest
@@ -28,17 +28,11 @@ from packprep.windows.planner import CutWindow, plan_cut
 _MOST_EVENED = 250_000  # segments
 # Options that another plan repeats. Filters, and cuts of text, were applied by the build, and
 # num_packs belongs to one strategy.
-_KEPT = options_in(Cutting, Packing, Ordering) - {
-    "max_length",
-    "strategy",
-    "min_document_tokens",
-    "max_document_tokens",
-    "min_loss_tokens",
-    "min_pack_tokens",
-    "train_overlap",
-    "truncation_side",
-    "num_packs",
-}
+_KEPT = (
+    options_in(Cutting, Packing, Ordering)
+    - DROPPING
+    - {"strategy", "train_overlap", "truncation_side", "num_packs"}
+)
 
 
 def replan(

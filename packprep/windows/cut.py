@@ -20,47 +20,46 @@ import numpy as np
 
 from packprep.config.stages import Cutting
 from packprep.packing.account import Dropped
+from packprep.schemas.index.runs import Pointers
 from packprep.support.arrays import Bools, Int32, Int64
+from packprep.windows.filters import Uncut, filtered, tokens_of
 from packprep.windows.labels import Labels, proportional
 from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 
 
 def cut_segments(
-    lengths: Int32, ends: int, cutting: Cutting, *, has_bos: bool, labels: Labels | None = None
+    lengths: Int32,
+    ends: int,
+    cutting: Cutting,
+    *,
+    has_bos: bool,
+    labels: Labels | None = None,
+    tokens: Pointers | None = None,
 ) -> tuple[Segments, DocumentAccount]:
     """Segments of documents of these lengths, and the account of dropped and repeated tokens.
 
     lengths: [documents], tokens with BOS and EOS, 0 for an empty document. ends: number of tokens
     added to each document, BOS and EOS. labels: the trained tokens, or None if every token is
-    trained. With strategy wrapped, long documents are not cut here: `wrap_documents` cuts them
-    where packs end. Raises TooLongError for a document longer than max_length with overflow error.
+    trained. tokens: see `Uncut`. With strategy wrapped, long documents are not cut here:
+    `wrap_documents` cuts them where packs end. Raises TooLongError for a document longer than
+    max_length with overflow error.
     """
     nothing = np.zeros(len(lengths), np.int32)
-    short = (lengths > 0) & (lengths < cutting.min_document_tokens + ends)
-    long = (
-        lengths > cutting.max_document_tokens + ends
-        if cutting.max_document_tokens is not None
-        else np.zeros(len(lengths), np.bool_)
-    )
-    over = (lengths > cutting.max_length) & ~short & ~long
-    dropped = {
-        Dropped.TOO_SHORT: np.where(short, lengths, 0),
-        Dropped.TOO_LONG: np.where(long, lengths, 0),
-    }
-    kept = np.where(short | long, 0, lengths)
+    uncut = Uncut(parts=lengths[:, None].astype(np.int64), ends=ends, tokens=tokens)
+    passed, rows_dropped = filtered(uncut, cutting)
+    over = passed & (lengths > cutting.max_length)
+    kept = np.where(passed, lengths, 0)
     truncated = start = nothing
     if cutting.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
     if cutting.overflow == "drop":
-        dropped[Dropped.OVERFLOW] = np.where(over, lengths, 0)
+        rows_dropped[Dropped.OVERFLOW] = over
         kept = np.where(over, 0, kept)
     elif cutting.overflow == "truncate":
         truncated = np.where(over, lengths - cutting.max_length, 0)
         kept = kept - truncated
         start = truncated if cutting.truncation_side == "left" else nothing
-    dropped = {
-        reason: counts.astype(np.int32) for reason, counts in dropped.items() if counts.any()
-    }
+    dropped = tokens_of(rows_dropped, lengths)
     if cutting.overflow == "split" and cutting.strategy != "wrapped" and over.any():
         segments, account = _split(kept, dropped, cutting, has_bos=has_bos)
     else:

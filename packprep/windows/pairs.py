@@ -11,7 +11,9 @@ import numpy as np
 
 from packprep.config.stages import Cutting
 from packprep.packing.account import Dropped
+from packprep.schemas.index.runs import Pointers
 from packprep.support.arrays import Int32, Int64
+from packprep.windows.filters import Uncut, filtered, tokens_of
 from packprep.windows.labels import Labels, proportional
 from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 
@@ -26,29 +28,22 @@ def cut_pairs(
     cutting: Cutting,
     multiple: int = 1,
     labels: Labels | None = None,
+    tokens: Pointers | None = None,
 ) -> tuple[Segments, DocumentAccount]:
     """Two segments for each pair that is kept, and the account.
 
     lengths: [rows], tokens of both sides. split: [rows], tokens of the first side. ends: number of
-    tokens added to a side, BOS and EOS. Filters apply to each side. Both sides must fit a pack
-    together, with their padding to a multiple of `multiple` tokens. Raises TooLongError for a pair
-    longer than max_length with overflow error.
+    tokens added to a side, BOS and EOS. tokens: see `Uncut`. Filters apply to each side. Both sides
+    must fit a pack together, with their padding to a multiple of `multiple` tokens. Raises
+    TooLongError for a pair longer than max_length with overflow error.
     """
     sides = np.stack([split, lengths - split], axis=1).astype(np.int64)
-    nonempty = lengths > 0
-    least = np.maximum(cutting.min_document_tokens + ends, 1)
-    short = nonempty & (sides < least).any(axis=1)
-    most = cutting.max_document_tokens + ends if cutting.max_document_tokens is not None else 2**31
-    long = nonempty & ~short & (sides > most).any(axis=1)
-    over = nonempty & ~short & ~long & (_padded(sides, multiple).sum(axis=1) > cutting.max_length)
+    kept, dropped = filtered(Uncut(parts=sides, ends=ends, tokens=tokens), cutting)
+    over = kept & (_padded(sides, multiple).sum(axis=1) > cutting.max_length)
     if cutting.overflow == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
-    dropped = {
-        Dropped.TOO_SHORT: short,
-        Dropped.TOO_LONG: long,
-        Dropped.OVERFLOW: over & (cutting.overflow == "drop"),
-    }
-    kept = nonempty & ~(short | long | dropped[Dropped.OVERFLOW])
+    dropped[Dropped.OVERFLOW] = over & (cutting.overflow == "drop")
+    kept = kept & ~dropped[Dropped.OVERFLOW]
     count = sides.copy()
     if cutting.overflow == "truncate" and over.any():
         count[over] = _truncated(sides[over], cutting.max_length, multiple)
@@ -75,11 +70,7 @@ def cut_pairs(
         truncated=np.where(kept, cut.sum(axis=1), 0).astype(np.int32),
         overlap=zeros.astype(np.int64),
         continuation_bos=zeros,
-        dropped={
-            reason: np.where(rows, lengths, 0).astype(np.int32)
-            for reason, rows in dropped.items()
-            if rows.any()
-        },
+        dropped=tokens_of(dropped, lengths),
     )
 
 

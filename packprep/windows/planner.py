@@ -167,6 +167,7 @@ def cut_documents(
     May raise TooLongError with overflow error.
     """
     ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
+    tokens = documents.tokens if documents.tokens.memory else None
     if SPLIT in documents.values:
         return cut_pairs(
             documents.length,
@@ -175,6 +176,7 @@ def cut_documents(
             rules.cutting,
             rules.packing.pad_segment_to_multiple,
             documents.labels,
+            tokens,
         )
     return cut_segments(
         documents.length,
@@ -182,6 +184,7 @@ def cut_documents(
         rules.cutting,
         has_bos=tokenizer.bos is not None,
         labels=documents.labels,
+        tokens=tokens,
     )
 
 
