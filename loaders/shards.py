@@ -76,7 +76,7 @@ class PackedShards:
     """The packs of one split of a packprep output.
 
     A sequence in stored order: `len(shards)`, `shards[i]`, iteration. Of an output with a packing
-    for each epoch (`--repack`), it is the sequence of one: the first, or that of `epoch`.
+    for each epoch (`--epochs`), it is the sequence of one: the first, or that of `epoch`.
 
     path: an output of `packprep build`, the directory of one split in it, or any `load_from_disk`
     directory with tokens and cu_seqlens, or with TRL's input_ids and seq_lengths; or the URL of an

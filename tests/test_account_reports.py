@@ -39,7 +39,7 @@ BUILDS: dict[str, dict[str, Any]] = {
         "unit_size": 4000,
         "window": 8000,
     },
-    "cut": {"overflow": "truncate", "packs_multiple_of": 5, "remainder": "fill"},
+    "cut": {"overflow": "truncate", "packs_multiple_of": "5:fill"},
     "mixed": {"weights": (25, 75), "max_epochs": 2.0, "overflow": "drop", "unit_size": 1000},
 }
 

@@ -43,8 +43,8 @@ def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
         options["continuation_bos"] = draw(st.booleans())
         options["stride"] = draw(st.integers(0, max_length - 1 - options["continuation_bos"]))
     if overflow == "truncate":
-        balanced = ["balanced"] if labels and strategy != "wrapped" else []
-        options["truncation_side"] = draw(st.sampled_from(["left", "right", *balanced]))
+        balanced = [":balanced"] if labels and strategy != "wrapped" else []
+        overflow += draw(st.sampled_from([":left", "", *balanced]))
     if labels:
         options["input_ids_column"] = "ids"
         options["min_loss_tokens"] = draw(st.integers(0, 3))
@@ -58,9 +58,8 @@ def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
         pad_segment_to_multiple=multiple,
         min_document_tokens=draw(st.integers(0, 3)),
         max_document_tokens=draw(st.none() | st.integers(3, 30)),
-        order=draw(st.sampled_from(["shuffle", "input", "length", "balanced"])),
+        order=draw(st.sampled_from(["shuffle:2", "input:2", "length:2", "balanced:2"])),
         seed=draw(st.integers(0, 3)),
-        balance_ranks=2,
         shuffle_documents=draw(st.booleans()) if strategy in ONE_BY_ONE else False,
         **options,
     )
@@ -144,9 +143,7 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
 )
 @example(BuildConfig(max_length=4, stride=2, continuation_bos=True), [30], random.Random(0), True)
 @example(
-    BuildConfig(
-        max_length=8, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
-    ),
+    BuildConfig(max_length=8, overflow="truncate:balanced", input_ids_column="ids"),
     [30, 30],
     random.Random(1),
     False,
@@ -250,10 +247,10 @@ def test_packs_with_few_tokens_are_dropped_and_counted_by_their_own_reason(
 def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(
     texts: list[int], change: int
 ) -> None:
-    config = BuildConfig(max_length=8, packs_multiple_of=2, remainder="fill")
+    config = BuildConfig(max_length=8, packs_multiple_of="2:fill")
     plan, packs, _, policy, _ = packed(config, texts)
     change = max(change, -len(packs))
-    written = resized(packs, change, config.order)
+    written = resized(packs, change, config.pack_order.name)
     assert len(written) == len(packs) + change
     checked(
         written,

@@ -25,7 +25,7 @@ class PackMetrics:
     capacity: tokens of a full batch, such as packs_per_batch * max_length; None: no fill.
     batches_per_step: batches before the ranks wait for each other (gradient accumulation).
     cost: a and b of the cost of a batch, a * places + b * the sum of squared segment lengths, as
-        in the option --attention-cost.
+        in the option --order.
     group: the process group of the ranks that train on different batches; None: all ranks.
     """
 

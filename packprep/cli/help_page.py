@@ -15,7 +15,7 @@ from packprep.config.stages import STAGES, Command
 EVERY_BUILD = ("sources", "output", "tokenizer")  # what every build has
 _FIELDS = {field.name: field for field in dataclasses.fields(BuildConfig)}
 _STAGE = {field.name: stage for stage in STAGES for field in dataclasses.fields(stage)}
-_ONLY_IN_ALL = ("json", "shuffle")  # of the options that are not fields
+_ONLY_IN_ALL = ("json",)  # of the options that are not fields
 _ALL = f"{__name__}.all"  # key of a context whose help shows every option
 _NAMES_WIDTH = 36
 
@@ -30,7 +30,7 @@ class StagedHelp(click.Command):
             is_eager=True,
             expose_value=False,
             callback=_show_all,
-            help=f"Show these options, or all {len(self.params)}.",
+            help=f"Show these options, or all {sum(not _is_hidden(each) for each in self.params)}.",
         )
         return [*super().get_params(context), show_all]
 
@@ -51,10 +51,13 @@ def by_stage(command: str, options: Iterable[str]) -> dict[str, list[str]]:
     first = f"Every {command}"
     parts: dict[str, list[str]] = {title: [] for title in (first, *map(title_of, STAGES))}
     for name in options:
-        of_command = _STAGE["order"] if name == "shuffle" else Command
-        parts[first if name in EVERY_BUILD else title_of(_STAGE.get(name, of_command))].append(name)
+        parts[first if name in EVERY_BUILD else title_of(_STAGE.get(name, Command))].append(name)
     parts[first].sort(key=EVERY_BUILD.index)
     return {title: names for title, names in parts.items() if names}
+
+
+def _is_hidden(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and parameter.hidden
 
 
 def title_of(stage: type) -> str:
@@ -69,8 +72,8 @@ def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, st
     field = _FIELDS.get(name)
     if name == "sources":
         return parameter.make_metavar(context).partition("|")[0], _FIELDS[name].metadata["help"]
-    if "--help" in parameter.opts:
-        return None  # it is in the row of --help-all
+    if "--help" in parameter.opts or _is_hidden(parameter):
+        return None  # --help is in the row of --help-all
     if not everything and not (field.metadata["common"] if field else name not in _ONLY_IN_ALL):
         return None
     names, text = parameter.get_help_record(context) or ("", "")

@@ -3,19 +3,21 @@
 stages.py has the options, values.py converts their values, checks.py refuses wrong ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from packprep.config import checks, mix
+from packprep.config.aliases import ALIASES, default_overflow, recorded, respelled
 from packprep.config.keywords import unknown_option
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options, held
 from packprep.config.pack_rules import MixRules, PackRules
 from packprep.config.phases import Phase
 from packprep.config.recorded import as_recorded, value_before
-from packprep.config.spellings import gone, option_here, recorded_name, with_new_names
+from packprep.config.settings import AUTO
+from packprep.config.spellings import gone, option_here, say
 from packprep.config.stages import (
     Command,
     Cutting,
@@ -65,7 +67,7 @@ class BuildConfig(Options):
                     raise ConfigError(f"{name} is called {option} here")
                 if answer := gone(name):
                     raise ConfigError(answer)
-            options = with_new_names(options)
+            options = respelled(options, say)
             known = {spec.name for spec in fields(self)}
             for name in options:
                 if name not in known:
@@ -78,8 +80,12 @@ class BuildConfig(Options):
             object.__setattr__(self, spec.name, value_of(spec, getattr(self, spec.name)))
         if self.input_ids_column is None and not self.chats and self._has_token_files():
             object.__setattr__(self, "input_ids_column", IDS_COLUMN)
+        if self.executor == "array" and self.part is None:
+            object.__setattr__(self, "part", AUTO)
+        elif self.executor == "local" and self.part is not None:
+            object.__setattr__(self, "executor", "array")
         if self.materialize == "auto":
-            object.__setattr__(self, "materialize", "index" if self.repack else "shards")
+            object.__setattr__(self, "materialize", "index" if self.epochs > 1 else "shards")
         if phases := self.phase_list():
             longest = max(phase.max_length for phase in phases)
             object.__setattr__(self, "phases", _written_out(self.phases, phases))
@@ -139,7 +145,7 @@ class BuildConfig(Options):
             ordering=self.ordering,
             pairs=bool(self.pair_columns),
             groups_share=self.group_prefix is not None,
-            repack=self.repack,
+            repack=self.epochs > 1,
         )
 
     def mix_rules(self) -> MixRules:
@@ -171,11 +177,12 @@ class BuildConfig(Options):
         options with the value of builds before them, see `option`.
         """
         return {
-            name: value
+            name: part
             for spec in fields(self)
             if spec.metadata["identity"] and spec.name not in _NEVER_BYTES
-            for name, value in [(recorded_name(spec.name), as_recorded(getattr(self, spec.name)))]
-            if spec.metadata["identity"] is True or value != value_before(name)
+            for value in [getattr(self, spec.name)]
+            if spec.metadata["identity"] is True or as_recorded(value) != value_before(spec.name)
+            for name, part in recorded(spec.name, value).items()
         }
 
 
@@ -195,24 +202,16 @@ def _written_out(
     )
 
 
-def default_overflow(options: Mapping[str, Any]) -> str:
-    """The overflow of a build whose options name none: split, but truncate for pairs."""
-    return "truncate" if options.get("pair_columns") else "split"
+def check_keys(options: Iterable[str], where: str, extra: Sequence[str] = ()) -> None:
+    """Raise ConfigError for an unknown name, with the name to use.
 
-
-def check_keys(options: dict[str, Any], where: str, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return `options` with new names for earlier ones.
-
-    An unknown name raises ConfigError with the name to use. where: the file, for the error.
-    extra: names allowed besides the fields of BuildConfig.
+    where: the file, for the error. extra: names allowed besides the options of a build.
     """
-    options = with_new_names(options, f"{where}: ")
     known = [*(spec.name for spec in fields(BuildConfig)), *extra]
     for key in options:
-        if key not in known:
+        if key not in known and key not in ALIASES:
             if option := option_here(key):
                 raise ConfigError(f"{where}: {key} is called {option} here")
             if answer := gone(key):
                 raise ConfigError(f"{where}: {answer}")
             raise ConfigError(f"{where} has an unknown option {key!r}{nearest(key, known)}")
-    return options

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 
 from packprep.config.carried import CARRIED
-from packprep.config.executors import EXECUTORS, MERGE
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options
 from packprep.config.rules import Rule, enforce, flag, unknown
@@ -36,7 +35,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "--strategy wrapped": "it would split pairs; choose another strategy",
         "--overflow split": "it would split pairs; choose truncate, drop or error",
         "--max-segments-per-pack 1": "the sides are two segments of one pack; give 2 or more",
-        "--truncation-side balanced": "both sides are cut in proportion anyway; leave it out",
+        "--overflow truncate:balanced": "both sides are cut in proportion anyway; choose truncate",
     },
     "--append": {
         "--overwrite": "one keeps the output and the other replaces it; give one of them",
@@ -44,7 +43,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "token store (--keep-tokens)",
     },
     "--phases": {
-        "--repack": "each phase has documents of its own; leave out one of them",
+        "--epochs": "each phase has documents of its own; leave out one of them",
         "--materialize index": "an index has one length, and each phase its own; write shards",
         "--strategy balanced": "it packs one window, and each phase has windows of its own; choose "
         "another strategy",
@@ -56,7 +55,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
             "--pad-segment-to-multiple",
             "--stride",
             "--continuation-bos",
-            "--truncation-side balanced",
+            "--overflow truncate:balanced",
         ),
         "it cuts the text where packs end; choose another strategy",
     ),
@@ -64,17 +63,15 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "--strategy wrapped": "it would cut trees; leave out one of them",
         "--names hf": "its trainers would read a tree as documents; leave out one of them",
         "--pad-segment-to-multiple": "a row goes on in another segment; leave out one of them",
-        "--truncation-side balanced": "it leaves holes in rows; choose --truncation-side right or "
-        "left",
+        "--overflow truncate:balanced": "it leaves holes in rows; choose truncate or truncate:left",
     },
     "--order input": {
-        "--repack": "documents would have the same neighbours in every epoch; choose another order",
+        "--epochs": "documents would have the same neighbours in every epoch; choose another order",
     },
     "--executor ray": {
         "--keep-tokens": "a token store is for one process; leave it out",
-        "--isolate": "ray replaces processes that die already; leave it out",
+        "--part": "Ray divides the work; leave it out",
     },
-    "--executor array": {"--keep-tokens": "a token store is for one process; leave it out"},
 }
 """Setting -> settings that cannot be used with it, why, and what to do."""
 
@@ -86,13 +83,9 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "--boundaries",
     ),
     "--train-on assistant": ("--train-fields", "--turns"),
-    "--turns each or auto": ("--max-turns",),
     "--overflow split": ("--stride", "--continuation-bos"),
-    "--overflow truncate": ("--truncation-side",),
     "--stride": ("--train-overlap",),
     "--share-prefixes": ("--group-prefix",),
-    "--strategy balanced": ("--num-packs",),
-    **{f"--executor {name}": tuple(map(flag, each.options)) for name, each in EXECUTORS.items()},
 }
 """Setting -> options that have no meaning without it."""
 
@@ -100,7 +93,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 def check(build: Options) -> None:
     """Raise ConfigError for the first rule that the options break."""
     enforce(RULES, build)
-    build.cost()
     build.boundary()
     build.variables()
 
@@ -110,7 +102,7 @@ def _is_set(build: Options, setting: str) -> bool:
     option, _, values = setting.removeprefix("--").replace("-", "_").partition(" ")
     value = getattr(build, option)
     if values:
-        return str(value) in values.split(" or ")
+        return not {str(value), str(value).partition(":")[0]}.isdisjoint(values.split(" or "))
     default = _DEFAULTS[option]
     if isinstance(value, tuple) and isinstance(default, tuple):  # in any order
         return sorted(map(str, value)) != sorted(default)
@@ -192,10 +184,6 @@ VALUE_RULES: tuple[Rule[Options], ...] = (
         "--truncate-at {truncate_at!r} is not a regular expression: {fault}",
         lambda build: _regex_fault(build.truncate_at),
     ),
-    Rule(
-        f"--task-index is {{task_index!r}}, expected a number from 0, or {MERGE}",
-        lambda build: not re.fullmatch(f"[0-9]+|{MERGE}", build.task_index or MERGE),
-    ),
 )
 
 ROW_RULES: tuple[Rule[Options], ...] = (
@@ -232,8 +220,8 @@ ROW_RULES: tuple[Rule[Options], ...] = (
         lambda build: not _is_text(build),
     ),
     *_of_kind(
-        ("--truncation-side balanced",),
-        "is for rows with a prompt and a response, not for text; choose right or left",
+        ("--overflow truncate:balanced",),
+        "is for rows with a prompt and a response, not for text; choose truncate or truncate:left",
         _is_text,
     ),
     Rule(
@@ -274,7 +262,12 @@ ROW_RULES: tuple[Rule[Options], ...] = (
 OUTPUT_RULES: tuple[Rule[Options], ...] = (
     Rule(
         "standard input cannot be read by every task of --executor array; give files",
-        lambda build: "-" in build.sources and EXECUTORS[build.executor].many_commands,
+        lambda build: "-" in build.sources and build.part is not None,
+    ),
+    Rule(
+        "--keep-tokens cannot be used with --executor array or --part: a token store is for one "
+        "process; leave it out",
+        lambda build: build.keep_tokens is not None and build.part is not None,
     ),
     Rule(
         "--work-dir is for an output in a store; leave it out for a directory",
@@ -289,15 +282,6 @@ OUTPUT_RULES: tuple[Rule[Options], ...] = (
         "--append cannot keep the shares of a mix, which is drawn from all sources together; "
         "build the mix again with --overwrite and a token store (--keep-tokens)",
         lambda build: build.append and build.is_mix,
-    ),
-    Rule(
-        "--epochs is {epochs:,} and each would have the same packs, which a loader repeats anyway; "
-        "add --repack for other neighbours in each epoch, or leave --epochs out",
-        lambda build: build.epochs > 1 and not build.repack,
-    ),
-    Rule(
-        "--repack packs the documents once for each epoch, and --epochs is 1; give --epochs",
-        lambda build: build.repack and build.epochs == 1,
     ),
 )
 

@@ -4,28 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-MERGE: Final = "merge"  # the task of an array that signs off
-
 
 @dataclass(frozen=True, kw_only=True)
 class Executor:
     """Properties of an executor.
 
-    options: those that no other executor takes.
     many_processes: the work is done by processes that share only files, so the process that signs
     off does not report finished work.
     many_commands: each task is a separate command that resolves the sources again; see
     `Options.is_task`.
     """
 
-    options: tuple[str, ...] = ()
     many_processes: bool = False
     many_commands: bool = False
 
 
 EXECUTORS: Final[Mapping[str, Executor]] = {
     "local": Executor(),
-    "ray": Executor(options=("ray_address",), many_processes=True),
-    "array": Executor(options=("task_index", "num_tasks"), many_processes=True, many_commands=True),
+    "ray": Executor(many_processes=True),
+    "array": Executor(many_processes=True, many_commands=True),
 }
-"""Executors by the value of the option `executor`."""
+"""Executors by name, see `Command.runner`."""

@@ -37,6 +37,7 @@ def option(
     earlier: tuple[Any, ...] = (),
     per_source: bool = False,
     least: int | None = None,
+    setting: type | None = None,
 ) -> Any:
     """Define a field with its help text.
 
@@ -49,6 +50,7 @@ def option(
     it here, so that outputs of before stay those of the same command.
     per_source: a table in `sources` may set it.
     least: the smallest number that it may be.
+    setting: its class in settings.py, for a value with parts.
     """
     return field(
         default=default,
@@ -60,5 +62,6 @@ def option(
             "earlier": earlier,
             "per_source": per_source,
             "least": least,
+            "setting": setting,
         },
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 from packprep.config.amounts import counted, exact, without_percent
 from packprep.config.rules import Rule, enforce, unknown
-from packprep.config.spellings import recorded_name, with_new_names
+from packprep.config.spellings import recorded_name
 
 _MOST = 32
 LENGTHS = ("max_length", "min_document_tokens", "max_document_tokens")
@@ -231,11 +231,9 @@ def phase_tables(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
             key: counted(amount) if key in ("tokens", *LENGTHS) else amount
-            for key, amount in with_new_names(
-                {str(key).replace("-", "_"): each[key] for key in each}, f"phase {number}: "
-            ).items()
+            for key, amount in each.items()
         }
-        for number, each in enumerate(value, 1)
+        for each in value
     )
 
 

@@ -1,21 +1,34 @@
-"""Options as manifests record them: missing ones, defaults that changed, and how to give them."""
+"""Options of a record: missing ones, defaults that changed, and how to give them."""
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any
 
+from packprep.config.aliases import from_recorded
 from packprep.config.options import Options
 from packprep.config.rules import flag
-from packprep.config.spellings import recorded_name
 from packprep.config.values import value_of
+from packprep.support.errors import ConfigError
 
-_OPTIONS: Mapping[str, "Field[Any]"] = {recorded_name(spec.name): spec for spec in fields(Options)}
+_OPTIONS: Mapping[str, "Field[Any]"] = {spec.name: spec for spec in fields(Options)}
 
 
 def as_recorded(value: Any) -> Any:
     """The value of an option as JSON has it."""
     return list(value) if isinstance(value, tuple) else value
+
+
+def options_of(record: Mapping[str, object]) -> dict[str, object]:
+    """The options of an identity by their names now, each as JSON has it; others unchanged."""
+    return {name: _as_now(name, value) for name, value in from_recorded(record).items()}
+
+
+def _as_now(name: str, value: object) -> object:
+    try:
+        return as_recorded(value_of(_OPTIONS[name], value)) if name in _OPTIONS else value
+    except ConfigError:  # of a later packprep
+        return value
 
 
 def earlier_defaults(name: str) -> list[Any]:
@@ -26,7 +39,7 @@ def earlier_defaults(name: str) -> list[Any]:
 
 
 def value_before(name: str) -> Any:
-    """Value of an option that a manifest does not name: as builds were before the option."""
+    """Value of an option that a record does not have: as builds were before the option."""
     if (spec := _OPTIONS.get(name)) is None:
         return None
     return [*earlier_defaults(name), as_recorded(value_of(spec, spec.default))][0]
@@ -39,7 +52,7 @@ def first_defaults() -> dict[str, Any]:
 
 
 def as_typed(settings: Mapping[str, object]) -> str:
-    """Recorded values of options as a user gives them, without what is no option."""
+    """Values of options as a user gives them, without what is no option."""
     return " ".join(
         _typed(spec, value) for name, value in settings.items() if (spec := _OPTIONS.get(name))
     )

@@ -5,10 +5,6 @@ torchtitan, torchtune, transformers' examples and TRL that prepare data.
 """
 
 import sys
-from collections.abc import Mapping
-from typing import Any
-
-from packprep.support.errors import ConfigError
 
 SPELLINGS = {
     "append_bos": "bos",
@@ -99,8 +95,8 @@ GONE = {
     "plots": "the page of packprep report has the charts",
     "restart": "--overwrite discards an unfinished output of other settings; to do finished work "
     "again, delete OUT.incomplete",
-    "unit_timeout": "with --isolate a process that makes no progress for ten minutes is replaced, "
-    "and its rows are named",
+    "unit_timeout": "with --executor isolated a process that makes no progress for ten minutes is "
+    "replaced, and its rows are named",
 }
 """Option of earlier versions -> what serves instead."""
 GONE_FORMATS = {
@@ -114,29 +110,13 @@ def recorded_name(option: str) -> str:
     return _RECORDED.get(option, option)
 
 
-def with_new_names(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return options with new names for earlier ones, each of which is a line on standard error.
-
-    where: the file or place that has the options. Raises ConfigError for an option with both names.
-    """
-    renamed = {}
-    for key, value in options.items():
-        if name := RENAMED.get(key):
-            if name in options:
-                raise ConfigError(f"{where}{key} and {name} are one option; leave out {key}")
-            note_new_name(where + key, name)
-        renamed[name or key] = value
-    return renamed
-
-
-def note_new_name(earlier: str, name: str) -> None:
-    """Print the line that names the new spelling of an option."""
-    say(f"{earlier} is called {name} now")
-
-
 def say(line: str) -> None:
     """Print a line about an option on standard error."""
     print(f"packprep: {line}", file=sys.stderr)
+
+
+def silent(line: str) -> None:
+    """Print nothing in place of `say`."""
 
 
 def option_here(name: str) -> str | None:

@@ -7,14 +7,25 @@ need. A `BuildConfig` has all of them and checks them: a stage made by hand is n
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from os import PathLike
 from typing import Any, Literal, cast
 
 from packprep.config import mix
-from packprep.config.executors import EXECUTORS, MERGE
-from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, StrategyName, option
+from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, option
+from packprep.config.settings import (
+    ExecutorSetting,
+    MultipleSetting,
+    OrderSetting,
+    OverflowSetting,
+    PartSetting,
+    StrategySetting,
+    TurnSetting,
+)
 from packprep.support.errors import ConfigError, brief
 from packprep.support.limits import usable_cores, usable_memory
+
+LEAST_SHARED = 16  # tokens of a shared prefix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,17 +205,14 @@ class Parsing:
     parse_special_tokens: bool = option(
         False, "Turn special tokens that are spelled out in the text into their ids."
     )
-    turns: Literal["row", "each", "auto"] = option(
+    turns: str = option(
         "row",
         "Make a document of a conversation, or of each turn; each goes up to a turn of the "
         "assistant, and trains only it. auto does so for rows in which the chat template changes "
-        "earlier turns.",
+        "earlier turns. each:N and auto:N make documents only of the last N turns of a row.",
+        "NAME[:N]",
+        setting=TurnSetting,
         common=True,
-    )
-    max_turns: int | None = option(
-        None,
-        "Make documents only of the last N turns of a row; needs --turns each or auto.",
-        least=1,
     )
 
     @property
@@ -213,6 +221,11 @@ class Parsing:
         return self.input_ids_column is None and (
             self.messages_column is not None or self.prompt_column is not None
         )
+
+    @cached_property
+    def split_turns(self) -> TurnSetting:
+        """The parts of `turns`."""
+        return TurnSetting.parse("turns", self.turns)
 
     @property
     def splits_rows(self) -> bool:
@@ -328,22 +341,24 @@ class Cutting:
     max_length: int = option(
         4096, "Tokens per pack; at least 2, such as 8192 or 8Ki.", least=2, common=True
     )
-    strategy: StrategyName = option(
+    strategy: str = option(
         "best_fit",
-        "How to pack documents. knapsack is first fit decreasing, filled pack by pack.",
+        "How to pack documents. knapsack is first fit decreasing, filled pack by pack; balanced:N "
+        "makes N packs, balanced as few as possible.",
+        "NAME[:N]",
+        setting=StrategySetting,
         common=True,
     )
-    overflow: Literal["split", "truncate", "drop", "error"] = option(
+    overflow: str = option(
         "split",
-        "What to do with longer documents; for pairs the default is truncate.",
+        "What to do with longer documents; for pairs the default is truncate. truncate cuts off "
+        "the end, truncate:left the beginning; truncate:balanced keeps whole turns, and cuts "
+        "prompt and response of the next one in proportion.",
+        "NAME[:SIDE]",
+        setting=OverflowSetting,
         common=True,
     )
     stride: int = option(0, "Tokens that consecutive pieces of a split document share.", least=0)
-    truncation_side: Literal["right", "left", "balanced"] = option(
-        "right",
-        "End that truncate cuts off. balanced keeps whole turns, and cuts prompt and response of "
-        "the next one in proportion.",
-    )
     continuation_bos: bool = option(
         False, "Start the later pieces of a split document with BOS too."
     )
@@ -355,13 +370,25 @@ class Cutting:
     )
     min_document_tokens: int = option(1, "Drop documents with fewer text tokens.", least=0)
     max_document_tokens: int | None = option(None, "Drop documents with more text tokens.", least=0)
-    share_prefixes: bool = option(
-        False,
+    share_prefixes: int = option(
+        0,
         "Write a prefix that segments of a row share once; turns of a conversation or sides of "
-        "a pair become a tree.",
+        f"a pair become a tree. Prefixes of fewer than N tokens, {LEAST_SHARED} without N, are not "
+        "shared; 0 shares none.",
+        "[N]",
+        least=0,
         common=True,
     )
-    min_shared: int = option(16, "share-prefixes: share prefixes of at least N tokens.", least=1)
+
+    @cached_property
+    def packer(self) -> StrategySetting:
+        """The parts of `strategy`."""
+        return StrategySetting.parse("strategy", self.strategy)
+
+    @cached_property
+    def too_long(self) -> OverflowSetting:
+        """The parts of `overflow`."""
+        return OverflowSetting.parse("overflow", self.overflow)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,9 +406,6 @@ class Packing:
     pad_segment_to_multiple: int = option(
         1, "Pad each segment to a multiple of N (context parallel: 2*cp).", least=1
     )
-    num_packs: int | None = option(
-        None, "strategy balanced: number of packs; default: as few as possible.", least=1
-    )
     shuffle_documents: bool = option(
         False,
         "strategy stream, greedy or first_fit_input: take documents in a seeded random order.",
@@ -392,29 +416,22 @@ class Packing:
 class Ordering:
     """Decides the order of the packs."""
 
-    order: Literal["shuffle", "input", "length", "balanced"] = option(
-        "shuffle", "Order of the packs."
+    order: str = option(
+        "shuffle",
+        "Order of the packs. balanced:RANKS:A,B gives ranks that step together packs of equal "
+        "cost, a * tokens + b * sum(segment^2); without them it is balanced:8:24576,1. After "
+        "another name they decide only the figures of ranks in the report.",
+        "NAME[:RANKS[:A,B]]",
+        setting=OrderSetting,
     )
     seed: int = option(
         0, "Seed of every random choice; the same seed gives the same bytes.", least=0
     )
-    balance_ranks: int = option(8, "order balanced: number of ranks that step together.", least=1)
-    attention_cost: str = option(
-        "24576,1", "Cost of a pack for balancing, a * tokens + b * sum(segment^2).", "A,B"
-    )
 
-    def cost(self) -> tuple[float, float]:
-        """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""
-        try:
-            linear, quadratic = (float(part) for part in self.attention_cost.split(","))
-            if not (min(linear, quadratic) >= 0 and 0 < linear + quadratic < float("inf")):
-                raise ValueError
-        except ValueError:
-            raise ConfigError(
-                f"--attention-cost is {self.attention_cost!r}, expected two numbers of at least 0 "
-                "such as 24576,1"
-            ) from None
-        return linear, quadratic
+    @cached_property
+    def pack_order(self) -> OrderSetting:
+        """The parts of `order`."""
+        return OrderSetting.parse("order", self.order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,20 +445,18 @@ class Writing:
         least=1,
     )
     epochs: int = option(
-        1, "Number of epochs to pack; more than one needs repack.", least=1, common=True
-    )
-    repack: bool = option(
-        False,
-        "Pack the documents again for each epoch; they get other neighbours.",
+        1,
+        "Number of epochs to pack; in each the documents are packed again, and get other "
+        "neighbours.",
+        least=1,
         common=True,
     )
-    packs_multiple_of: int = option(
+    packs_multiple_of: int | str = option(
         1,
-        "Make the number of packs a multiple of N, such as world size times batch size.",
-        least=1,
-    )
-    remainder: Literal["drop", "fill"] = option(
-        "drop", "packs-multiple-of: drop packs, or fill up with packs of one pad token."
+        "Make the number of packs a multiple of N, such as world size times batch size. N drops "
+        "packs, N:fill fills up with packs of one pad token.",
+        "N[:fill]",
+        setting=MultipleSetting,
     )
     columns: Sequence[str] = option(
         COLUMN_CHOICE,
@@ -480,6 +495,11 @@ class Writing:
         """Names of the splits, in their order."""
         return ("train", "validation") if self.holdout else ("train",)
 
+    @cached_property
+    def multiple(self) -> MultipleSetting:
+        """The parts of `packs_multiple_of`."""
+        return MultipleSetting.parse("packs_multiple_of", self.packs_multiple_of)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
@@ -503,29 +523,27 @@ class Running:
         "SIZE",
         least=1,
     )
-    isolate: bool = option(
-        False,
-        "Tokenize in separate processes; one that dies, hangs or grows too large is replaced.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """Decides what this command alone does; build.yaml of the output does not keep it."""
 
-    executor: Literal["local", "ray", "array"] = option(
-        "local", "Where the work runs; does not change the output."
+    executor: str = option(
+        "local",
+        "Where the work runs; does not change the output. isolated tokenizes in separate "
+        "processes, and replaces one that dies, hangs or grows too large; ray:ADDRESS is a "
+        "cluster, auto or HOST:PORT, and ray this machine; array is one task of a scheduler's "
+        "job array.",
+        "NAME[:ADDRESS]",
+        setting=ExecutorSetting,
     )
-    task_index: str | None = option(
+    part: str | None = option(
         None,
-        "executor array: number of this task, from 0; merge signs off the output.",
-        "I|merge",
-    )
-    num_tasks: int | None = option(None, "executor array: number of tasks.", least=1)
-    ray_address: str | None = option(
-        None,
-        "executor ray: address of the cluster, auto or HOST:PORT; default: this machine.",
-        "ADDRESS",
+        "Do part I of N, from 0, by any scheduler; merge signs off the output. In a job array "
+        "the scheduler gives I.",
+        "I/N|merge",
+        setting=PartSetting,
     )
     work_dir: str | None = option(
         None,
@@ -546,10 +564,31 @@ class Command:
         False, "Add the source files that are not in the output yet, in new windows."
     )
 
+    @cached_property
+    def place(self) -> ExecutorSetting:
+        """The parts of `executor`."""
+        return ExecutorSetting.parse("executor", self.executor)
+
+    @cached_property
+    def task(self) -> PartSetting | None:
+        """The parts of `part`."""
+        return None if self.part is None else PartSetting.parse("part", self.part)
+
+    @property
+    def runner(self) -> str:
+        """The executor that runs the tasks: local, ray or array."""
+        runner = "local" if self.place.name == "isolated" else self.place.name
+        return runner if self.part is None else "array"
+
+    @property
+    def isolated(self) -> bool:
+        """True if separate processes tokenize."""
+        return self.place.name == "isolated"
+
     @property
     def is_task(self) -> bool:
         """True if this command is one task of several, and another command signs off."""
-        return EXECUTORS[self.executor].many_commands and self.task_index != MERGE
+        return self.task is not None and not self.task.signs_off
 
 
 STAGES = (Reading, Parsing, Tokenizing, Cutting, Packing, Ordering, Writing, Running, Command)

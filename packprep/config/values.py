@@ -14,6 +14,7 @@ from packprep.config.amounts import count_of, share_of, size_of
 from packprep.config.phases import phase_tables
 from packprep.config.rules import flag
 from packprep.config.spellings import say
+from packprep.config.stages import LEAST_SHARED
 from packprep.support.errors import ConfigError, brief, nearest
 
 _BELOW = {"max_length": 31, "max_row_size": 31}  # 2^31; all other numbers are below 2^63
@@ -27,6 +28,8 @@ def value_of(spec: "Field[Any]", value: Any) -> Any:
     if value is None and (spec.default is None or type(None) in get_args(spec.type)):
         return None
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if setting := spec.metadata["setting"]:
+        return setting.parse(spec.name, value).written
     choices = get_args(spec.type) if get_origin(spec.type) is Literal else None
     if choices and value not in choices:
         raise ConfigError(f"{flag(spec.name)} is {brief(value)}{nearest(brief(value), choices)}")
@@ -84,6 +87,11 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _shared(value: Any) -> int | None:
+    switched = {"true": LEAST_SHARED, "false": 0}.get(str(value).lower())
+    return _whole(value) if switched is None else switched
+
+
 def _switch(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
@@ -123,14 +131,6 @@ def _table(source: Mapping[Any, Any]) -> dict[str, Any]:
     return table
 
 
-def _loaded(value: Any) -> Any:
-    """Return phases that the command line gives as JSON; other values unchanged."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return value
-
-
 def _json(value: Any) -> str | None:
     """The text of a table of JSON values."""
     try:
@@ -146,9 +146,9 @@ _TYPES: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
     str: ("text", _text),
 }
 _NAMED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "phases": ("tables", lambda value: phase_tables(_loaded(value))),
+    "phases": ("tables", phase_tables),
+    "share_prefixes": ("true, false or a whole number such as 32", _shared),
     "sources": ("a list of names, or of tables with path and weight", _sources),
-    "task_index": ("a number", lambda value: str(value) if type(value) is int else _text(value)),
     "template_variables": ('JSON such as {"enable_thinking": false}', _json),
     "weights": ("a list of numbers", lambda value: _names(value, (str, int, float))),
 }

@@ -11,8 +11,9 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
+from packprep.config.aliases import over, respelled
 from packprep.config.build_config import BuildConfig, check_keys
-from packprep.config.spellings import GONE, RENAMED
+from packprep.config.spellings import GONE
 from packprep.config.stages import Command, options_in
 from packprep.config.yaml_variables import escaped, fill_variables, unescaped
 from packprep.support.errors import ConfigError, brief
@@ -26,8 +27,8 @@ _DEEPEST = 8  # files between the first one and the last one that is included
 def from_yaml(path: Path, extra: Sequence[str] = ()) -> dict[str, Any]:
     """Read the options from a YAML file and check the keys; - and _ are the same in a key.
 
-    extra: keys allowed besides the fields of BuildConfig. A key of the file wins over those of the
-    files that it includes, and these win over those included before them.
+    extra: keys allowed besides the options of a build. A key of the file wins over those of the
+    files that it includes, and these win over those included before them. Earlier options are kept.
     """
     return _with_included(path, extra, ())
 
@@ -38,15 +39,11 @@ def from_output(path: Path) -> dict[str, Any]:
     They are resolved: no variable is filled in, and no line names the new name of an option.
     Options that are gone, which never decided the bytes, are left out.
     """
-    options = _renamed(_loaded(path, (), fill=False))
-    options = {key: value for key, value in options.items() if key not in GONE}
-    if isinstance(phases := options.get("phases"), list):
-        options["phases"] = [_renamed(each) if isinstance(each, dict) else each for each in phases]
-    return check_keys(options, str(path))
-
-
-def _renamed(options: dict[str, Any]) -> dict[str, Any]:
-    return {RENAMED.get(key, key): value for key, value in options.items()}
+    options = {
+        key: value for key, value in _loaded(path, (), fill=False).items() if key not in GONE
+    }
+    check_keys(options, str(path))
+    return respelled(options)
 
 
 def _with_included(path: Path, extra: Sequence[str], including: tuple[Path, ...]) -> dict[str, Any]:
@@ -63,8 +60,9 @@ def _with_included(path: Path, extra: Sequence[str], including: tuple[Path, ...]
         raise ConfigError(f"{path} has include {brief(names)}, expected a file or a list of files")
     merged: dict[str, Any] = {}
     for name in names:
-        merged |= _with_included(path.parent / name, extra, (*including, path))
-    return merged | check_keys(options, str(path), extra)
+        merged = over(merged, _with_included(path.parent / name, extra, (*including, path)))
+    check_keys(options, str(path), extra)
+    return over(merged, options)
 
 
 def _loaded(path: Path, including: tuple[Path, ...], *, fill: bool = True) -> dict[str, Any]:

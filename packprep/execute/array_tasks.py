@@ -3,7 +3,7 @@
 The share of a task is every N-th run of slices, and every window that has all its token files when
 the task checks. Tasks may start at any time, in any order, twice or together. A task locks its
 current work (file_lock.py), and the lock counts only while its process lives; finished work has a
-receipt and is not done again. `--task-index merge` waits for running tasks and finishes the work
+receipt and is not done again. `--part merge` waits for running tasks and finishes the work
 that they left.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from packprep.config.executors import MERGE
-from packprep.config.stages import Command
+from packprep.config.settings import MERGE, PartSetting
 from packprep.execute.shares import Shares
 from packprep.output.staging import CLAIMS, at_work, join_path, staging_path
 from packprep.schemas.storage.writing import temporary_name
@@ -24,28 +23,28 @@ from packprep.support.progress import Progress
 from packprep.tokens.store import TokenFile
 
 _POLL_EVERY = 0.5  # seconds between checks of the work of other tasks
-_SCHEDULERS = "Slurm, Kubernetes (with --num-tasks) or AWS Batch"
+_SCHEDULERS = "Slurm, Kubernetes (with --part auto/N) or AWS Batch"
 
 
-def array_share(command: Command, environment: Mapping[str, str]) -> tuple[int, int, str]:
+def array_share(part: PartSetting, environment: Mapping[str, str]) -> tuple[int, int, str]:
     """Index of this task, number of tasks, and the setting that gives the index.
 
-    ConfigError if neither the options nor the environment give them.
+    ConfigError if neither the option nor the environment give them.
     """
-    index, total, setting = _from_scheduler(environment, command.num_tasks)
-    if command.task_index is not None:
-        index, setting = int(command.task_index), "--task-index"
-    total = command.num_tasks or total
+    index, total, setting = _from_scheduler(environment, part.tasks)
+    if part.index is not None:
+        index, setting = part.index, "--part"
+    total = part.tasks or total
     if index is None or total is None:
-        missing = "--task-index" if index is None else "--num-tasks"
+        missing = "the number of this task" if index is None else "the number of tasks"
         raise ConfigError(
-            f"--executor array needs {missing}: give --task-index I --num-tasks N with 0 <= I < N, "
-            f"or run it as an array of {_SCHEDULERS}; --task-index {MERGE} signs off"
+            f"a task of an array needs {missing}: give --part I/N with 0 <= I < N, or run it as an "
+            f"array of {_SCHEDULERS}; --part {MERGE} signs off"
         )
     if not 0 <= index < total:
         raise ConfigError(
             f"the index of this task, from {setting}, is {index}, expected 0 to {total - 1}: see "
-            "--num-tasks"
+            "--part"
         )
     return index, total, setting
 
@@ -55,7 +54,7 @@ def _from_scheduler(
 ) -> tuple[int | None, int | None, str]:
     """Index and number of tasks from a scheduler, and the variable that gives the index.
 
-    num_tasks: value of --num-tasks.
+    num_tasks: of --part; None without.
     """
 
     def number(name: str) -> int | None:
@@ -108,16 +107,16 @@ def member_path(output: Path) -> Path:
 
 
 @contextmanager
-def without_tasks(output: Path, task: str | None, progress: Progress) -> Iterator[None]:
+def without_tasks(output: Path, progress: Progress, *, is_merge: bool) -> Iterator[None]:
     """Make sure that no task is running, for a build that holds its lock.
 
-    The command that signs off waits for tasks; any other build gets ConfigError. task: the one that
-    this command does, None for a whole build.
+    is_merge: true for the command that signs off, which waits for tasks; any other build gets
+    ConfigError.
     """
     joins = join_path(staging_path(output))
     reported = ""
     while by := taken_by(joins) or ", ".join(at_work(output).values()):
-        if task != MERGE:
+        if not is_merge:
             raise ConfigError(
                 f"{output} is being built by tasks of an array ({by}); wait until they are done"
             )

@@ -34,12 +34,12 @@ class EarlyWindows(Generic[_Made]):
         config = job.config
         self._config, self._make = config, make
         self._known = (
-            config.order == "input"
-            and config.strategy != "balanced"
+            config.pack_order.name == "input"
+            and config.packer.name != "balanced"
             and config.num_proc > 1
             and not job.windows_need_tokens
         )
-        ahead = slices_ahead(config.running, config.unit_size)
+        ahead = slices_ahead(config.running, config.unit_size, isolated=config.isolated)
         self._room = config.max_memory - BASE_MEMORY - (1 + ahead) * slice_memory(config.unit_size)
         self._pool = ThreadPoolExecutor(1)
         self._made: dict[str, Future[_Made]] = {}

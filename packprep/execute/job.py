@@ -73,7 +73,7 @@ class Job:
         A mix draws by tokens; packs_multiple_of leaves out packs of the last windows.
         """
         is_own = self.planner is not None
-        return is_own or self.config.is_mix or self.config.packs_multiple_of != 1
+        return is_own or self.config.is_mix or self.config.multiple.packs != 1
 
     @property
     def scratch(self) -> Path:

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.chat.build_tokenizer import ChatTokenizer, load_build_tokenizer
+from packprep.config.aliases import respelled
 from packprep.config.build_config import BuildConfig, check_keys
+from packprep.config.spellings import say
 from packprep.config.stages import Command, Reading, Running, Writing, options_in
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.output.shard_writer import ShardLayout, iterate_batches
@@ -55,6 +57,7 @@ class TokenizeAndPack:
 
     def __init__(self, tokenizer: Any, **options: Any) -> None:
         check_keys(options, "TokenizeAndPack")
+        options = respelled(options, say)
         for key in options:
             if key in _NOT_IN_MAP:
                 raise ConfigError(

@@ -17,11 +17,12 @@ from typing import Final
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
-from packprep.config.executors import EXECUTORS, MERGE
+from packprep.config.executors import EXECUTORS
 from packprep.config.keywords import takes_config
 from packprep.config.mix import as_dicts
 from packprep.config.pack_rules import MixRules
 from packprep.config.recorded import as_typed
+from packprep.config.settings import MERGE, PartSetting
 from packprep.config.stages import Command, Cutting
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
@@ -69,12 +70,12 @@ class Runner:
 
     ahead: does as much as it can of a saved job (`Job.save`) before that process begins; None if
     nothing runs ahead.
-    share: takes a config and the environment; returns the index of this task, the number of tasks,
+    share: takes the part and the environment; returns the index of this task, the number of tasks,
     and the name of the setting that says so. None if one command is the whole build.
     """
 
     ahead: Callable[[Job, Progress], None] | None = None
-    share: Callable[[Command, Mapping[str, str]], tuple[int, int, str]] | None = None
+    share: Callable[[PartSetting, Mapping[str, str]], tuple[int, int, str]] | None = None
 
 
 RUNNERS: Final[Mapping[str, Runner]] = {
@@ -82,7 +83,7 @@ RUNNERS: Final[Mapping[str, Runner]] = {
     "ray": Runner(ahead=run_on_ray),
     "array": Runner(share=array_share),
 }
-"""By value of the option `executor`; `packprep.config.executors` has the options of each."""
+"""By name, see `Command.runner`; `packprep.config.executors` has the properties of each."""
 
 
 @takes_config
@@ -114,7 +115,7 @@ def build(
         _check_tokenizer(tokenizer, config.cutting, progress)
     with (
         locked(path, f"{output} is being built") as dead_holder,
-        without_tasks(path, config.task_index, progress),
+        without_tasks(path, progress, is_merge=config.task is not None),
         staged(path) as staging,
         output.held(staging.path),
     ):
@@ -124,7 +125,7 @@ def build(
             # Text will probably be read; meanwhile sources are hashed and the engine loads.
             load = threading.Thread(target=importlib.import_module, args=("datasets",), daemon=True)
             load.start()
-        with clock("hash"), _digests_kept(staging, config.executor):
+        with clock("hash"), _digests_kept(staging, config.runner):
             found = resolve(
                 config.reading, config.parsing, config.output, staging.scratch, progress
             )
@@ -154,7 +155,7 @@ def build(
             return output.publish(staging.path, progress)
         stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
         with _system_errors(stages), _store_used(job):
-            stages.run(inputs, RUNNERS[config.executor].ahead)
+            stages.run(inputs, RUNNERS[config.runner].ahead)
             return output.publish(staging.path, progress)
 
 
@@ -229,14 +230,14 @@ def build_share(
 ) -> dict[str, int]:
     """Do the share of one task of a job array (see array_tasks.py) and return its counts.
 
-    Afterwards `build` gets the same config with task_index "merge".
+    Afterwards `build` gets the same config with part "merge".
     """
     progress = progress or Silent()
-    if (array_share := RUNNERS[config.executor].share) is None:
+    if (array_share := RUNNERS[config.runner].share) is None or config.task is None:
         raise ConfigError(
-            f"--executor {config.executor} has no tasks; use packprep.build, or --executor array"
+            f"--executor {config.runner} has no tasks; use packprep.build, or give --part"
         )
-    index, total, setting = array_share(config.command, os.environ)
+    index, total, setting = array_share(config.task, os.environ)
     output = open_output(config.running, config.command, config.given)
     path = output.target.path
     check_local(config.reading, config.output)
@@ -280,7 +281,7 @@ def build_share(
         if done:
             staging.leave_empty()
             progress.say(
-                f"{output} is this build already, or needs only --task-index {MERGE}: nothing to do"
+                f"{output} is this build already, or needs only --part {MERGE}: nothing to do"
             )
             return {"task": index, "tasks": total}
         job.scratch.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,7 @@ class Shares:
                     itertools.islice(slices, run[1] - missing[0]),
                     self.job.tokens,
                     self.elsewhere or self._made,
-                    slices_ahead(config.running, config.unit_size),
+                    slices_ahead(config.running, config.unit_size, isolated=config.isolated),
                     report=report,
                 )
         except DocumentError as error:
@@ -155,7 +155,7 @@ class Shares:
         if self.job.windows_need_tokens or config.max_tokens is not None:
             return {}
         specs = list_windows(self.places.slices, config.pack_rules(), config.writing)
-        check_windows(specs, config.strategy, config.max_memory)
+        check_windows(specs, config.packer.name, config.max_memory)
         return {spec.name: spec for spec in specs}
 
     def ready(self) -> Iterator[WindowSpec[MeasuredSlice]]:

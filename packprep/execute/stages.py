@@ -110,12 +110,12 @@ class Stages:
             named = name_shards(job.staging, shards, job.shards, phased=bool(job.config.phases))
         packed, config = Packed(sources=job.sources, files=files, account=account), job.config
         stages = config.reading, config.parsing
-        made = make_report(packed, *stages, config.max_length, config.balance_ranks)
+        made = make_report(packed, *stages, config.max_length, config.pack_order.ranks)
         report = write_report(named, made, self.clock.total())
         write_settings(job.staging, to_yaml(config), inputs, config.tokenizer)
         run = {
             "num_proc": config.num_proc,
-            "executor": config.executor,
+            "executor": config.runner,
             "engine": self.gate,
             "given": named_inputs(config.reading, config.tokenizing),
         }
@@ -138,7 +138,7 @@ class Stages:
 
     def run_ahead(self, ahead: Callable[[Job, Progress], None]) -> None:
         """Let other processes do what they can: see `pipeline.Runner`."""
-        with self.clock(self.job.config.executor):
+        with self.clock(self.job.config.runner):
             choice = self._engine(self._sample(self._plans()))
             self.job.save(choice.as_dict() if choice else {})
             if choice is not None:
@@ -172,7 +172,7 @@ class Stages:
         config, directory, sources = self.job.config, self.job.tokens, self.job.sources
         kept = config.keep_tokens
         if (files := stored(directory)) is not None:
-            if kept or not EXECUTORS[config.executor].many_processes:
+            if kept or not EXECUTORS[config.runner].many_processes:
                 self.progress.say(
                     f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
                 )
@@ -218,7 +218,7 @@ class Stages:
                         slices,
                         directory,
                         elsewhere or make,
-                        slices_ahead(config.running, config.unit_size),
+                        slices_ahead(config.running, config.unit_size, isolated=config.isolated),
                         config.reading.tokens_to_read,
                         report,
                         finished,
@@ -246,14 +246,14 @@ class Stages:
     @contextmanager
     def _workers(self, engine: Future[EngineChoice | None]) -> Iterator[Make | None]:
         """Function that tokenizes a slice in a worker process; None if threads tokenize."""
-        if not self.job.config.isolate or (choice := engine.result()) is None:
+        if not self.job.config.isolated or (choice := engine.result()) is None:
             yield None
             return
         from packprep.execute.worker_pool import Workers
 
         self.job.tokens.mkdir(parents=True, exist_ok=True)
         self.job.save(choice.as_dict())
-        ahead = slices_ahead(self.job.config.running, self.job.config.unit_size)
+        ahead = slices_ahead(self.job.config.running, self.job.config.unit_size, isolated=True)
         with Workers(self.job, max(1, ahead), self.progress.say) as workers:
             yield workers.tokenize
 
@@ -297,8 +297,8 @@ class Stages:
         load_build(
             tokenizer.id_type,
             (columns["tokens"].dtype, columns["position_ids"].dtype),
-            config.strategy if self.job.planner is None else None,
-            config.order,
+            config.packer.name if self.job.planner is None else None,
+            config.pack_order.name,
             config.max_segments_per_pack,
         )
 
@@ -325,7 +325,7 @@ class Stages:
     ) -> tuple[list[ShardFile], Account]:
         """Plan and write every window of every split; windows that are written are reused."""
         config = self.job.config
-        check_windows(specs, config.strategy, config.max_memory)
+        check_windows(specs, config.packer.name, config.max_memory)
         # A packer of the user's own may not be thread-safe.
         at_once = 1 if self.job.planner is not None else windows_at_once(specs, config.running)
         runs = len(config.phases) or (config.epochs if config.epochs > 1 else 0)
@@ -357,9 +357,9 @@ class Stages:
                 if dropped := -sum(changes):
                     larger = "" if split == "train" else "a larger holdout, "
                     raise InputError(
-                        f"packs_multiple_of {self.job.config.packs_multiple_of:,} drops all packs "
-                        f"of the split {split} ({dropped:,}); choose {larger}--remainder fill or a "
-                        "smaller packs_multiple_of"
+                        f"packs_multiple_of {(n := config.multiple.packs):,} drops all packs of "
+                        f"the split {split} ({dropped:,}); choose {larger}--packs-multiple-of "
+                        f"{n}:fill or a smaller packs_multiple_of"
                     )
                 what = f"no document is left for the split {split}"
                 sums, rules = account.total(config.max_length), config.pack_rules()
@@ -374,7 +374,7 @@ class Stages:
                 rules = config.mix_rules().packs[number - 1]
                 sums = phase.total(rules.cutting.max_length)
                 raise InputError(self._nothing_left(f"phase {number} has no packs", sums, rules))
-        if reused and not EXECUTORS[self.job.config.executor].many_processes:
+        if reused and not EXECUTORS[self.job.config.runner].many_processes:
             self.progress.say(f"{reused:,} of {len(specs):,} windows were written before")
         return shards, account
 
@@ -389,7 +389,7 @@ class Stages:
         """The sentence of `nothing_left` for this build."""
         config = self.job.config
         labels = labelled_by(config.parsing, config.train_on)
-        multiple = config.packs_multiple_of
+        multiple = config.multiple.packs
         return nothing_left(what, sums, empty, skipped or {}, rules, multiple, labels)
 
     def _window(
@@ -405,8 +405,8 @@ class Stages:
 
         Counting packs takes a plan of every window, so it is done only with packs_multiple_of.
         """
-        multiple, remainder = self.job.config.packs_multiple_of, self.job.config.remainder
-        if multiple == 1:
+        multiple = self.job.config.multiple
+        if multiple.packs == 1:
             return [0] * len(specs)
         runs, counts = [spec.run for spec in specs], [windows.count(spec) for spec in specs]
-        return remainders_of_runs(runs, counts, multiple, remainder)
+        return remainders_of_runs(runs, counts, multiple.packs, multiple.remainder)

@@ -164,7 +164,7 @@ class Windows:
         self.job.receipts.mkdir(exist_ok=True)
         with self.clock("plan"):
             plan = self._plan(spec)
-            written = resized(plan.packs, change, self.job.config.order)
+            written = resized(plan.packs, change, self.job.config.pack_order.name)
             account = Account.empty(len(self.job.sources))
             by_source = account_by_source(plan, self.job.tokenizer, len(self.job.sources), written)
             account.add(spec.number, spec.split, plan, written, by_source)

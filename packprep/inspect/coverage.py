@@ -415,7 +415,7 @@ class Coverage:
             overlap = overlap[~again]
         self.totals["overlap"] += int(overlap.sum())
         start = piece.start[firsts]
-        # A truncated document lacks the tokens at the end that truncation_side names.
+        # A truncated document lacks the tokens at the side that overflow names.
         truncated = (piece.end[lasts] - start == self.longest[piece.shard[lasts]]) & (
             policy.truncated > 0
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
+from packprep.config.settings import OrderSetting
 from packprep.inspect.report_file import find_report
 from packprep.packing.plan import ATTENTION_COST
 from packprep.schemas.batch_view import BatchView
@@ -177,7 +177,7 @@ def _sum(parts: list[Counts]) -> Counts:
 def attention_cost(manifest: Manifest) -> tuple[float, float]:
     """a, b of the cost of a pack, a * tokens + b * sum(segment**2), as in the build."""
     option = manifest.data["inputs"]["options"].get("attention_cost")
-    return BuildConfig(attention_cost=option).cost() if option is not None else ATTENTION_COST
+    return OrderSetting(weights=option).cost if option is not None else ATTENTION_COST
 
 
 def log_edges(most: int, per_doubling: int = 2) -> Int64:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packprep.config.stages import Cutting, options_in
+from packprep.config.aliases import recorded_in
+from packprep.config.spellings import recorded_name
+from packprep.config.stages import Cutting
 from packprep.packing.account import DROPPING, Dropped
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
@@ -21,7 +23,7 @@ _TAILS = tuple(
 )  # any other reason may take any part
 # Options that say how documents were cut, without filters and labels. A merged output keeps only
 # those that all of its parts agree on.
-_CUTTING = options_in(Cutting) - DROPPING - {"train_overlap"}
+_CUTTING = recorded_in(Cutting) - {*map(recorded_name, DROPPING), "num_packs", "train_overlap"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ A source is opened only if its digest is right, and read up to the last wanted r
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import with_template
+from packprep.config.aliases import from_recorded, recorded_in
 from packprep.config.build_config import BuildConfig
 from packprep.config.recorded import first_defaults
-from packprep.config.spellings import RENAMED, recorded_name
-from packprep.config.stages import Cutting, Parsing, Running, Tokenizing, options_in
+from packprep.config.stages import STAGES, Cutting, Parsing, Running, Tokenizing
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
 from packprep.inspect.moved import Moved
@@ -34,7 +34,7 @@ from packprep.tokens.encode import Encoder, load_encoder
 
 # Options that decide which tokens of a text are in packs. A merged output keeps only those that all
 # of its parts agree on.
-SHAPING = frozenset(map(recorded_name, options_in(Parsing, Tokenizing, Cutting)))
+SHAPING = recorded_in(Parsing, Tokenizing, Cutting) - {"num_packs"}
 
 
 def recorded_config(
@@ -46,8 +46,7 @@ def recorded_config(
     """
     options = dict(manifest.data["inputs"]["options"])
     options.pop("planner", None)
-    known = {recorded_name(field.name) for field in fields(BuildConfig)}
-    if unknown := sorted(set(options) - known):
+    if unknown := sorted(set(options) - recorded_in(*STAGES)):
         raise ConfigError(
             f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
             "newer one"
@@ -58,9 +57,8 @@ def recorded_config(
         for key in ("name", "split", "revision", "tokenizer_revision")
         if arguments.get(key)
     }
-    options = {RENAMED.get(key, key): value for key, value in options.items()}
     own = {"group_column": None, "group_prefix": None, "sources": sources}
-    return BuildConfig(**first_defaults() | options | more | own)
+    return BuildConfig(**first_defaults() | from_recorded(options) | more | own)
 
 
 def find_encoder(

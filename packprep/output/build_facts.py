@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, Required, TypedDict
 
-from packprep.config.recorded import as_typed, earlier_defaults, value_before
-from packprep.config.spellings import RENAMED
+from packprep.config.recorded import as_typed, earlier_defaults, options_of, value_before
 from packprep.schemas.columns import UINT16_LIMIT
 from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.sources.source import SourceFacts
@@ -101,8 +100,11 @@ class Change:
     @property
     def options(self) -> dict[str, tuple[object, object]]:
         """Options that decide other bytes, with both values."""
-        names = sorted({*self.old["options"], *self.new["options"]})
-        pairs = {name: (_value(self.old, name), _value(self.new, name)) for name in names}
+        old, new = _options(self.old), _options(self.new)
+        pairs = {
+            name: (old.get(name, value_before(name)), new.get(name, value_before(name)))
+            for name in sorted({*old, *new})
+        }
         return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
 
     def earlier_defaults(self, given: Collection[str]) -> dict[str, object]:
@@ -113,7 +115,7 @@ class Change:
         return {
             name: was
             for name, (was, _) in self.options.items()
-            if RENAMED.get(name, name) not in given and was in earlier_defaults(name)
+            if name not in given and was in earlier_defaults(name)
         }
 
     @property
@@ -128,7 +130,7 @@ class Change:
         facts = {*was, *now}.difference(*(_FACTS.get(name, ()) for name in ignored))
         changed = [
             *(
-                f"{RENAMED.get(name, name)} was {before!r}, now {after!r}"
+                f"{name} was {before!r}, now {after!r}"
                 for name, (before, after) in self.options.items()
                 if name not in ignored
             ),
@@ -153,12 +155,14 @@ class Change:
         return ", ".join(f"{name} changed" for name, was, now in named if was != now)
 
 
-def _value(inputs: BuildInputs, name: str) -> object:
-    value = inputs["options"].get(name, value_before(name))
-    if (name, value) != ("token_type", "auto"):  # as builds recorded it before
-        return value
-    size = inputs["tokenizer"]["vocab_size"]
-    return "uint16" if isinstance(size, int) and size <= UINT16_LIMIT else "int32"
+def _options(inputs: BuildInputs) -> dict[str, object]:
+    """Options by their names now; token_type is resolved, which builds did not record before."""
+    options = options_of(inputs["options"])
+    if options.get("token_type") == "auto":
+        size = inputs["tokenizer"]["vocab_size"]
+        fits = isinstance(size, int) and size <= UINT16_LIMIT
+        options["token_type"] = "uint16" if fits else "int32"
+    return options
 
 
 def _files(number: int) -> str:

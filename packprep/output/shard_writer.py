@@ -84,9 +84,9 @@ class ShardLayout:
         """
         cutting, multiple = rules.cutting, rules.packing.pad_segment_to_multiple
         padded = multiple > 1
-        filler = writing.packs_multiple_of > 1 and writing.remainder == "fill"
+        filler = writing.multiple.packs > 1 and writing.multiple.remainder == "fill"
         repeated = cutting.stride > 0 and not cutting.train_overlap
-        trees = cutting.share_prefixes
+        trees = cutting.share_prefixes > 0
         labels = padded or filler or repeated or trees or STANDARD_COLUMNS["labels"] in carried
         names = ["tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"]
         chosen = (*writing.columns, "tokens", "cu_seqlens", *(["labels"] if labels else []))

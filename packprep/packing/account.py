@@ -77,7 +77,7 @@ class Dropped(StrEnum):
         "any part",
         "left-over packs",
         "in packs beyond a multiple of {packs_multiple_of:,}",
-        "choose remainder fill or a smaller packs_multiple_of",
+        "choose packs_multiple_of N:fill or a smaller packs_multiple_of",
     )
     NOT_DRAWN = (
         "not_drawn",

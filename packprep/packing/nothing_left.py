@@ -50,7 +50,7 @@ def _place(reason: Dropped, rules: PackRules, multiple: int) -> str:
 def _cure(reason: Dropped, cutting: Cutting, labelled_by: str) -> str:
     if reason is Dropped.FEW_LOSS_TOKENS and cutting.min_loss_tokens == 1:
         cut = ", and raise max_length if truncation cuts answers off"
-        return f"check {labelled_by}" + (cut if cutting.overflow == "truncate" else "")
+        return f"check {labelled_by}" + (cut if cutting.too_long.name == "truncate" else "")
     return reason.cure
 
 

@@ -231,13 +231,13 @@ def _balanced(items: Items) -> PackedItems:
     packs = items.num_packs or needed
     if packs > documents:
         raise ConfigError(
-            f"--num-packs is {packs:,} but {documents:,} documents fill at most {documents:,} "
-            "packs; choose a smaller number"
+            f"strategy balanced cannot make {packs:,} packs: {documents:,} documents fill at most "
+            f"{documents:,}; choose a smaller number"
         )
     if packs < needed:
         raise ConfigError(
-            f"--num-packs is {packs:,} but these documents need at least {needed:,} packs; "
-            "choose a larger number"
+            f"strategy balanced cannot make {packs:,} packs: these documents need at least "
+            f"{needed:,}; choose a larger number"
         )
     # Exchanges often fix an even plan that exceeds max_length somewhere; if not, more packs may.
     order, offsets = STRATEGIES["optimal"](replace(items, order="shuffle", num_packs=None))
@@ -260,8 +260,8 @@ def _balanced(items: Items) -> PackedItems:
                 return by_pack(pack_of, count)
     if items.num_packs and items.num_packs < fallback:
         raise ConfigError(
-            f"--num-packs is {packs:,} but no plan with fewer than {fallback:,} was found; "
-            "choose a larger number"
+            f"strategy balanced cannot make {packs:,} packs: no plan with fewer than {fallback:,} "
+            "was found; choose a larger number"
         )
     # Even out the packs of the optimal plan; each missing pack takes a document from a pack with
     # several.

@@ -250,9 +250,10 @@ def _prediction(
     share = 1.0 if whole else min(1.0, text / total["text_bytes"])
 
     def planned(lengths: Lengths, rules: PackRules, scale: float) -> Row:
-        packing = replace(rules.packing, num_packs=None)  # a sample has fewer
+        # Without a number of packs: a sample has fewer.
+        cutting = replace(rules.cutting, strategy=rules.cutting.packer.name)
         sample = replace(lengths, share=share, scale=scale)
-        [row] = sweep(sample, [replace(rules, packing=packing)], writing)
+        [row] = sweep(sample, [replace(rules, cutting=cutting)], writing)
         if row.problem:
             raise ConfigError(
                 f"nothing can be planned: {row.problem}; choose another --overflow or --strategy"

@@ -76,7 +76,7 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
         with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
             yield _text(config, share, Path(folder), progress)
         return
-    yield sampled(lengths, share, config.seed, trees=config.share_prefixes)
+    yield sampled(lengths, share, config.seed, trees=config.share_prefixes > 0)
 
 
 def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) -> Lengths:
@@ -93,7 +93,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     if store is not None and stored(store) is not None:
         progress.say(f"tokens reused from {store}: no text was read")
         lengths = lengths_of_store(store, config.parsing, config.tokenizing, *grouping)
-        return sampled(lengths, share, config.seed, trees=config.share_prefixes)
+        return sampled(lengths, share, config.seed, trees=config.share_prefixes > 0)
     if store is not None and share < 1:
         raise ConfigError(
             "a token store holds the tokens of all documents; omit --sample or --keep-tokens"
@@ -116,7 +116,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         reader.slices(),
         folder,
         make,
-        slices_ahead(config.running, config.unit_size),
+        slices_ahead(config.running, config.unit_size, isolated=config.isolated),
         None if most is None else math.ceil(most * share),
         lambda _: progress.advance("tokenize", reader.text_bytes / 1e6, total, "MB"),
     )

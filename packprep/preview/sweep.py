@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from packprep.config.aliases import respelled
 from packprep.config.build_config import BuildConfig
 from packprep.config.pack_rules import PackRules
 from packprep.config.stages import Cutting, Writing
@@ -86,7 +87,7 @@ def combinations(
     for length, overflow, strategy in itertools.product(lengths, overflows, strategies):
         try:
             choice = {"max_length": length, "strategy": strategy, "overflow": overflow}
-            configs.append(BuildConfig(**{**options, **choice}))
+            configs.append(BuildConfig(**respelled({**options, **choice})))
         except ConfigError as reason:
             error = reason
             refused.append(f"{length:,} {strategy} {overflow}: {reason.args[0]}")
@@ -136,7 +137,7 @@ def _plan_group(lengths: Lengths, choices: Sequence[PackRules], writing: Writing
     kept: CutWindow | None = None
     for rules in choices:
         cutting, ordering = rules.cutting, rules.ordering
-        if cutting.strategy == "balanced" and len(windows) > len(
+        if cutting.packer.name == "balanced" and len(windows) > len(
             {window.split for window in windows}
         ):
             yield Row(
@@ -153,7 +154,7 @@ def _plan_group(lengths: Lengths, choices: Sequence[PackRules], writing: Writing
                 cut = kept or cut_window(window.documents, tokenizer, rules)
                 kept = cut if len(windows) == 1 else None
                 plan = plan_cut(window.documents, cut, rules, window.seed(ordering.seed))
-                written = resized(plan.packs, change, ordering.order)
+                written = resized(plan.packs, change, ordering.pack_order.name)
                 of_window = window_sums(plan, written, cutting.max_length)
                 sums += of_window
                 divided += documents_cut(plan)
@@ -183,7 +184,7 @@ def _changes(lengths: Lengths, rules: PackRules, writing: Writing) -> list[int]:
 
     With packs_multiple_of, all windows are planned once more.
     """
-    if writing.packs_multiple_of == 1:
+    if writing.multiple.packs == 1:
         return [0] * len(lengths.windows)
     counts = []
     for window in lengths.windows:
@@ -191,7 +192,7 @@ def _changes(lengths: Lengths, rules: PackRules, writing: Writing) -> list[int]:
         plan = plan_cut(window.documents, cut, rules, window.seed(rules.ordering.seed))
         counts.append(len(plan.packs))
     splits = [window.split for window in lengths.windows]
-    return remainders_of_runs(splits, counts, writing.packs_multiple_of, writing.remainder)
+    return remainders_of_runs(splits, counts, writing.multiple.packs, writing.multiple.remainder)
 
 
 def row_of(cutting: Cutting, sums: Sums, cut: int, size: int, seconds: float = 0.0) -> Row:

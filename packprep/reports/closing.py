@@ -164,7 +164,7 @@ def _turn_rows(report: Report) -> list[tuple[str, str]]:
         "whole rows in which only text of no message changes": turns["same_text_rows"],
         "rows without a turn of the assistant": turns["without_turn"],
         "turns trained from their own text on": turns["at_text"],
-        "earlier turns left out by --max-turns": turns["earlier"],
+        "earlier turns left out by --turns each:N": turns["earlier"],
     }
     rows += [("", f"{count:,} {words}") for words, count in notes.items() if count]
     if turns["behind_rows"]:
@@ -194,7 +194,7 @@ def _left_out_advice(report: Report) -> str:
     another = "choose a template that writes it (--chat-template)"
     if "turns" not in report:
         return f"build with --turns auto, or {another}"
-    return f"raise --max-turns, or {another}" if report["turns"]["earlier"] else another
+    return f"raise N of --turns each:N, or {another}" if report["turns"]["earlier"] else another
 
 
 def _mixed(source: MixedSource) -> tuple[str, str]:

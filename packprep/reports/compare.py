@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from packprep.config.spellings import RENAMED
+from packprep.config.aliases import from_recorded
 from packprep.packing.figures import figure_row
 from packprep.reports.figures import figure_of, figures
 from packprep.schemas.manifest import Output, read_manifest
@@ -74,9 +74,7 @@ def options_of(path: Output) -> dict[str, str]:
     if isinstance(path, Path) and not path.is_dir():
         return {}
     inputs = read_manifest(path).data["inputs"]
-    options = {
-        RENAMED.get(key, key): str(value) for key, value in inputs.get("options", {}).items()
-    }
+    options = {key: str(value) for key, value in from_recorded(inputs.get("options", {})).items()}
     digests = [str(source.get("sha256", ""))[:12] for source in inputs.get("sources", [])]
     return options | {
         "tokenizer": str(inputs.get("tokenizer", {}).get("sha256", ""))[:12],

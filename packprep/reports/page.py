@@ -15,7 +15,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from packprep.config.spellings import RENAMED
+from packprep.config.aliases import from_recorded
 from packprep.inspect.histograms import WindowPacks, read_batches
 from packprep.packing.account import Sums
 from packprep.reports.charts import drawing, histograms, pack_bars
@@ -99,9 +99,7 @@ def render(facts: Facts) -> str:
         undrawn=not_drawn(facts.report["tokens"]) > 0,
         more_sources=max(0, len(facts.names) - _ROWS),
         facts=_facts(facts),
-        options=[
-            (RENAMED.get(key, key), visible(str(value))) for key, value in facts.options.items()
-        ],
+        options=[(key, visible(str(value))) for key, value in from_recorded(facts.options).items()],
     )
 
 

@@ -11,9 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from packprep.config.aliases import from_recorded, recorded_in
 from packprep.config.build_config import BuildConfig
 from packprep.config.option import STRATEGY_NAMES
-from packprep.config.stages import Cutting, Ordering, Packing, options_in
+from packprep.config.spellings import recorded_name
+from packprep.config.stages import Cutting, Ordering, Packing
 from packprep.inspect.histograms import read_windows
 from packprep.output.shard_writer import column_bytes
 from packprep.packing.account import DROPPING, Sums
@@ -29,8 +31,8 @@ _MOST_EVENED = 250_000  # segments
 # Options that another plan repeats. Filters, and cuts of text, were applied by the build, and
 # num_packs belongs to one strategy.
 _KEPT = (
-    options_in(Cutting, Packing, Ordering)
-    - DROPPING
+    recorded_in(Cutting, Packing, Ordering)
+    - {*map(recorded_name, DROPPING)}
     - {"strategy", "train_overlap", "truncation_side", "num_packs"}
 )
 
@@ -106,6 +108,6 @@ def _config(options: Mapping[str, object], max_length: int, strategy: str) -> Bu
             key: value for key, value in kept.items() if key not in ("stride", "continuation_bos")
         }
     try:
-        return BuildConfig(**kept, max_length=max_length, strategy=strategy)  # type: ignore[arg-type]
+        return BuildConfig(**from_recorded(kept), max_length=max_length, strategy=strategy)
     except ConfigError:
         return None

@@ -100,8 +100,6 @@ def _allows(facts: Facts, option: str, value: str) -> bool:
     if value == "balanced" and any(source["repeated"]["documents"] for source in mixed):
         return False
     changes: dict[str, Any] = {option: value}
-    if option == "overflow":
-        changes["truncation_side"] = "right"
     if "phases" in facts.report:
         phase = {"tokens": 1, "max_length": facts.manifest.max_length}
         changes |= {"sources": ("any",), "phases": (phase,), "max_tokens": None}

@@ -120,9 +120,9 @@ def make_finder(tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing) 
     if not isinstance(tokenizer, ChatTokenizer):
         return PlainFinder(specials)
     finder = TurnFinder(tokenizer.template, specials, tokenizing.train_on, tokenizing.train_fields)
-    if parsing.turns == "row":
+    if (turns := parsing.split_turns).name == "row":
         return finder
-    return TurnSplitter(finder, parsing.turns, parsing.max_turns)
+    return TurnSplitter(finder, turns.name, turns.most)
 
 
 def _opened(source: Source, path: LocalPath, plan: RowPlan, scratch: Path) -> RowPlan:

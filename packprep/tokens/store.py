@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packprep.chat.turn_counts import TurnCounts
-from packprep.config.spellings import recorded_name
-from packprep.config.stages import Parsing, Reading, Tokenizing, options_in
+from packprep.config.aliases import recorded_in
+from packprep.config.stages import Parsing, Reading, Tokenizing
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import (
     canonical_json,
@@ -113,7 +113,7 @@ def tokens_key(
 
 def text_options(identity: Mapping[str, object], tokens_to_read: int | None) -> dict[str, object]:
     """The options that decide the token files, of those that decide an output."""
-    deciding = set(map(recorded_name, options_in(Reading, Parsing, Tokenizing)))
+    deciding = recorded_in(Reading, Parsing, Tokenizing)
     options = {name: value for name, value in identity.items() if name in deciding}
     return options | {"max_tokens": tokens_to_read}
 

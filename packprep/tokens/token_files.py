@@ -156,12 +156,12 @@ def sync_tokens(directory: Path, files: Sequence[Extent]) -> None:
         sync_directory(folder)
 
 
-def slices_ahead(running: Running, unit_size: int) -> int:
+def slices_ahead(running: Running, unit_size: int, *, isolated: bool) -> int:
     """Number of slices that may be tokenized while the next one is read.
 
-    `num_proc`, or fewer where memory is short.
+    `num_proc`, or fewer where memory is short. isolated: a process of its own does each.
     """
-    of_slice = slice_memory(unit_size) + BASE_MEMORY * running.isolate
+    of_slice = slice_memory(unit_size) + BASE_MEMORY * isolated
     room = (running.max_memory - BASE_MEMORY) // of_slice - 1
     return max(0, min(running.num_proc, room))
 

@@ -50,17 +50,17 @@ def cut_segments(
     over = passed & (lengths > cutting.max_length)
     kept = np.where(passed, lengths, 0)
     truncated = start = nothing
-    if cutting.overflow == "error" and over.any():
+    if cutting.too_long.name == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
-    if cutting.overflow == "drop":
+    if cutting.too_long.name == "drop":
         rows_dropped[Dropped.OVERFLOW] = over
         kept = np.where(over, 0, kept)
-    elif cutting.overflow == "truncate":
+    elif cutting.too_long.name == "truncate":
         truncated = np.where(over, lengths - cutting.max_length, 0)
         kept = kept - truncated
-        start = truncated if cutting.truncation_side == "left" else nothing
+        start = truncated if cutting.too_long.side == "left" else nothing
     dropped = tokens_of(rows_dropped, lengths)
-    if cutting.overflow == "split" and cutting.strategy != "wrapped" and over.any():
+    if cutting.too_long.name == "split" and cutting.packer.name != "wrapped" and over.any():
         segments, account = _split(kept, dropped, cutting, has_bos=has_bos)
     else:
         rows = np.flatnonzero(kept).astype(np.int32)
@@ -70,7 +70,7 @@ def cut_segments(
             count=kept[rows].astype(np.int32),
             bos=np.zeros(len(rows), np.bool_),
         )
-        if cutting.truncation_side == "balanced" and labels is not None and over.any():
+        if cutting.too_long.side == "balanced" and labels is not None and over.any():
             segments = _balanced(segments, lengths, truncated, labels, cutting.max_length)
         account = DocumentAccount(
             truncated=truncated,
@@ -232,7 +232,7 @@ def wrap(segments: Segments, max_length: int) -> tuple[Segments, Int64]:
     cuts = np.empty(len(later), np.int64)
     cuts[~later], cuts[later] = begins, edges[inside]
     source = np.cumsum(~later) - 1
-    # There are no holes: config refuses truncation_side balanced with strategy wrapped.
+    # There are no holes: config refuses overflow truncate:balanced with strategy wrapped.
     pieces = Segments(
         document=segments.document[source],
         start=(segments.start[source] + cuts - begins[source]).astype(np.int32),

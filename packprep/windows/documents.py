@@ -111,7 +111,7 @@ def unit_order(units: NDArray[np.int64], ordering: Ordering, run: int = 0) -> ND
 
     units: numbers of the units. run: each has another order.
     """
-    if ordering.order == "input":
+    if ordering.pack_order.name == "input":
         return np.arange(len(units))
     later = (run,) if run else ()
     key = stream(ordering.seed, Purpose.UNIT_ORDER, *later)

@@ -33,9 +33,9 @@ def columns_of_index(cutting: Cutting, multiple: int) -> tuple[Column, ...]:
         "segment_lengths": multiple > 1,
         # With trees, row_label_starts counts tokens that are repeated.
         "repeated": cutting.stride > 0 and not (cutting.train_overlap or cutting.share_prefixes),
-        "front": cutting.truncation_side == "balanced",
-        "hole": cutting.truncation_side == "balanced",
-        "segment_parents": cutting.share_prefixes,
+        "front": cutting.too_long.side == "balanced",
+        "hole": cutting.too_long.side == "balanced",
+        "segment_parents": cutting.share_prefixes > 0,
     }
     return index_columns([name for name, is_needed in needed.items() if is_needed])
 

@@ -323,7 +323,7 @@ class Mix:
         text_tokens = sum(file.tokens for file in self._files)
         wanted = sum(self.cells.wanted[phase][: len(self.cells.entries)])
         windows = max(1, wanted * text_bytes // max(1, text_tokens * self._rules.window))
-        if self._rules.packs[phase].cutting.strategy == "balanced":  # it has one window
+        if self._rules.packs[phase].cutting.packer.name == "balanced":  # it has one window
             return windows
         return max(windows, *copies, 1)
 

@@ -40,16 +40,16 @@ def cut_pairs(
     sides = np.stack([split, lengths - split], axis=1).astype(np.int64)
     kept, dropped = filtered(Uncut(parts=sides, ends=ends, tokens=tokens), cutting)
     over = kept & (_padded(sides, multiple).sum(axis=1) > cutting.max_length)
-    if cutting.overflow == "error" and over.any():
+    if cutting.too_long.name == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
-    dropped[Dropped.OVERFLOW] = over & (cutting.overflow == "drop")
+    dropped[Dropped.OVERFLOW] = over & (cutting.too_long.name == "drop")
     kept = kept & ~dropped[Dropped.OVERFLOW]
     count = sides.copy()
-    if cutting.overflow == "truncate" and over.any():
+    if cutting.too_long.name == "truncate" and over.any():
         count[over] = _truncated(sides[over], cutting.max_length, multiple)
     cut = sides - count
     start = np.stack([np.zeros_like(split), split], axis=1) + (
-        cut if cutting.truncation_side == "left" else 0
+        cut if cutting.too_long.side == "left" else 0
     )
     rows = np.flatnonzero(kept)
     segments = Segments(

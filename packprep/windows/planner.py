@@ -69,7 +69,7 @@ def plan_window(
     mixed: entry of each source, to interleave shuffled packs of different entries.
     """
     stored = None
-    if rules.repack and (planner is not None or rules.cutting.strategy == "wrapped"):
+    if rules.repack and (planner is not None or rules.cutting.packer.name == "wrapped"):
         visit = np.arange(len(documents), dtype=np.int32)
         shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
         documents, stored = documents.take(visit.astype(np.int64)), np.argsort(visit)
@@ -97,13 +97,15 @@ def plan_cut(
     for trees only.
     """
     segments, account, plan = plan_segments(documents, cut, rules, seed, planner)
-    if mixed is not None and rules.ordering.order == "shuffle" and mixed.any():
+    if mixed is not None and rules.ordering.pack_order.name == "shuffle" and mixed.any():
         plan = _interleaved(plan, mixed[documents.source[segments.document]], int(mixed.max()) + 1)
     kept = documents.length
     if account.dropped:
         kept = np.where(np.sum([*account.dropped.values()], axis=0) < kept, kept, np.int32(0))
     kept = kept if stored is None else kept[stored]
-    window = PlannedWindow(plan, kept, rules.ordering.balance_ranks, rules.ordering.cost())
+    window = PlannedWindow(
+        plan, kept, rules.ordering.pack_order.ranks, rules.ordering.pack_order.cost
+    )
     return WindowPlan(
         packs=packs_of(documents, segments, plan, cut.trees, rules, seed),
         planned=plan.num_packs,
@@ -201,13 +203,13 @@ def plan_segments(
     strategy wrapped cuts segments where packs end and drops packs with too few trained tokens.
     """
     segments, account, cutting = cut.segments, cut.account, rules.cutting
-    if cutting.strategy == "wrapped" and planner is None:
+    if cutting.packer.name == "wrapped" and planner is None:
         segments, edges, account = wrap_documents(
             segments, account, documents.length, cutting, documents.labels
         )
         plan = PackPlan(segments.count, cutting.max_length, np.arange(len(segments)), edges)
         return segments, account, _ordered(plan, rules.ordering, seed)
-    multiple = rules.packing.pad_segment_to_multiple
+    multiple, order = rules.packing.pad_segment_to_multiple, rules.ordering.pack_order
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
         if cut.trees is not None:
@@ -225,16 +227,16 @@ def plan_segments(
     plan = pack_lengths(
         padded,
         cutting.max_length,
-        cutting.strategy,
+        cutting.packer.name,
         seed,
-        order=rules.ordering.order,
+        order=order.name,
         shuffle_documents=rules.packing.shuffle_documents,
         max_segments_per_pack=rules.packing.max_segments_per_pack,
         groups=None if documents.group is None else documents.group[segments.document],
         atoms=atoms,
-        num_packs=rules.packing.num_packs,
-        balance_ranks=rules.ordering.balance_ranks,
-        cost=rules.ordering.cost(),
+        num_packs=cutting.packer.packs,
+        balance_ranks=order.ranks,
+        cost=order.cost,
         repack=rules.repack,
     )
     if cut.trees is not None and rules.pairs and rules.groups_share:
@@ -270,16 +272,16 @@ def packs_of(
     if len(enough) == len(packs):
         return packs
     packs = packs.take(enough)
-    if rules.ordering.order != "balanced":
+    if (wanted := rules.ordering.pack_order).name != "balanced":
         return packs
     order, offsets = orders.arranged(
         packs.order,
         packs.offsets,
         packs.padded,
-        rules.ordering.order,
+        wanted.name,
         seed,
-        rules.ordering.balance_ranks,
-        rules.ordering.cost(),
+        wanted.ranks,
+        wanted.cost,
     )
     return replace(packs, order=order, offsets=offsets)
 
@@ -343,14 +345,9 @@ def _pack_of(plan: PackPlan) -> Int64:
 
 def _ordered(plan: PackPlan, ordering: Ordering, seed: int) -> PackPlan:
     """The plan with its packs in the order of `ordering`."""
+    order = ordering.pack_order
     ordered = orders.arranged(
-        plan.order,
-        plan.offsets,
-        plan.lengths,
-        ordering.order,
-        seed,
-        ordering.balance_ranks,
-        ordering.cost(),
+        plan.order, plan.offsets, plan.lengths, order.name, seed, order.ranks, order.cost
     )
     return PackPlan(plan.lengths, plan.max_length, *ordered)
 

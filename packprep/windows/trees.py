@@ -149,8 +149,8 @@ def grow_trees(
     """Merge the rows of each group: the trees, trained tokens of each node, and the account.
 
     segments: the rows; those that do not fit (see `Weights`) are left alone. Prefixes of fewer
-    than `min_shared` tokens are not shared. A tree that is larger than a pack, or has more segments
-    than one may have, is cut, and the tokens that this repeats count as overlap.
+    than `share_prefixes` tokens are not shared. A tree that is larger than a pack, or has more
+    segments than one may have, is cut, and the tokens that this repeats count as overlap.
     """
     alone = segments.bos.copy()
     of_row = sharing_groups(documents)[segments.document]
@@ -229,7 +229,7 @@ def _grow(
     order, shared = merge_prefixes(tokens, rows.count, groups, columns)
     rows = rows.take(order)
     counts = rows.count.astype(np.int64)
-    shared = np.where(shared >= rules.cutting.min_shared, shared, 0)
+    shared = np.where(shared >= rules.cutting.share_prefixes, shared, 0)
     kept = cut_oversized(
         counts, shared, rules.cutting.max_length, rules.packing.max_segments_per_pack
     )

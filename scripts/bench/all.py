@@ -178,11 +178,11 @@ document. What each claim means for packprep is on the page
         quick=("--epochs", "2", "--max-length", "1024", "--strategy", "best_fit"),
         reads_text=True,
         prose="""\
-`--epochs 4 --repack` with each strategy: *in common* is the share of the pairs of neighbours of one
+`--epochs 4` with each strategy: *in common* is the share of the pairs of neighbours of one
 epoch that another one has too, at most. Neighbours are two documents that follow each other in a
-pack. *Other seed* is the same of two builds without `--repack`: equal lengths are shuffled, and
+pack. *Other seed* is the same of two builds without `--epochs`: equal lengths are shuffled, and
 long documents stay beside the same ones. *Once* is the utilization of a build without
-`--repack`.""",
+`--epochs`.""",
     ),
     Benchmark(
         name="trees",

@@ -222,8 +222,8 @@ def memory(bench: Bench, text: Path, size: float, runs: int) -> None:
     executors = {
         "local": (),
         "ray": ("--executor", "ray"),
-        "array": ("--executor", "array", "--task-index", "0", "--num-tasks", "1"),
-        "merge": ("--executor", "array", "--task-index", "merge"),
+        "array": ("--part", "0/1"),
+        "merge": ("--part", "merge"),
     }
     for name, how in executors.items():
         found = []

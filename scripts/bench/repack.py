@@ -3,10 +3,10 @@
 \b
 python scripts/bench/repack.py [--text FILE]... [--tokenizer DIR] [--epochs 4]
 
-The text is built with --epochs and --repack for every strategy and max_length, from kept tokens.
+The text is built with --epochs for every strategy and max_length, from kept tokens.
 Neighbours are two different documents whose segments follow each other in a pack. *In common* is
 the largest share of the pairs of one epoch that another one has too. *Other seed* is the same of
-two builds without --repack and with another seed: what shuffling alone gives.
+two builds without --epochs and with another seed: what shuffling alone gives.
 """
 
 import tempfile
@@ -55,7 +55,7 @@ def main(
             out = folder / str(number)
             build = ["-m", "packprep", "build", *given, "--strategy", strategy]
             build += ["--max-length", str(length)]
-            measure([*build, "-o", f"{out}-all", "--epochs", str(epochs), "--repack"])
+            measure([*build, "-o", f"{out}-all", "--epochs", str(epochs)])
             for seed in ("0", "1"):
                 measure([*build, "-o", f"{out}-{seed}", "--seed", seed])
             report = read_report(Path(f"{out}-all"))

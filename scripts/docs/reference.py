@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import click
 import errors
 
-from packprep.cli.commands.build import build_options, default_of
+from packprep.cli.commands.build import build_options, choices_of, default_of
 from packprep.cli.help_page import by_stage
 from packprep.cli.main import COMMANDS, cli
 from packprep.config.build_config import BuildConfig
@@ -188,7 +188,8 @@ def _typed(spec: "dataclasses.Field[Any]", flag: click.Option | None) -> str:
     names = " ".join(f"{name}," for name in flag.opts[:-1]) + (" " if len(flag.opts) > 1 else "")
     if flag.secondary_opts:
         return f"{flag.opts[-1]}, {flag.secondary_opts[-1]}"
-    value = "|".join(get_args(spec.type)) if _is_choice(spec) else spec.metadata["metavar"]
+    plain = choices_of(spec) and not spec.metadata["setting"]
+    value = "|".join(choices_of(spec)) if plain else spec.metadata["metavar"]
     return f"{names}{flag.opts[-1]} {value}"
 
 
@@ -199,23 +200,19 @@ def _yaml(spec: "dataclasses.Field[Any]") -> str:
         metavar = spec.metadata["metavar"].removesuffix(",...").partition("[")[0]
         values = ", ".join(spec.default or metavar.split(","))
         return f"{spec.name}: [{values}]"
-    if spec.type is bool:
+    if spec.type is bool or spec.name == "share_prefixes":
         return f"{spec.name}: true"
     if spec.name in ("num_proc", "max_memory"):
         return f"{spec.name}: {'16GB' if spec.metadata['metavar'] == 'SIZE' else 8}"
     return f"{spec.name}: {default or spec.metadata['metavar']}"
 
 
-def _is_choice(spec: "dataclasses.Field[Any]") -> bool:
-    return get_origin(spec.type) is Literal
-
-
 def _type(spec: "dataclasses.Field[Any]") -> str:
     """The type in words."""
     if spec.metadata["metavar"] == "SIZE":
         return "size"
-    if _is_choice(spec):
-        return "one of " + ", ".join(f"`{choice}`" for choice in get_args(spec.type))
+    if choices := choices_of(spec):
+        return "one of " + ", ".join(f"`{choice}`" for choice in choices)
     if isinstance(spec.default, tuple):
         return "list"
     kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)

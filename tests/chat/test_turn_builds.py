@@ -100,7 +100,7 @@ def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: s
     ]
     source, out = write_jsonl(tmp_path / "rows.jsonl", rows), tmp_path / "out"
     command = ["build", source, "-o", out, "--tokenizer", tokenizer, "--messages-column"]
-    command += ["messages", "--turns", "each", "--max-turns", "2", "--on-error", "skip"]
+    command += ["messages", "--turns", "each:2", "--on-error", "skip"]
     result = run(*command)
     report = report_of(out)
     turns = {
@@ -124,8 +124,8 @@ def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: s
     assert ([*verdict.findings], verdict.sampled) == ([], 6)
     lines = " ".join(result.out.split())
     assert "rows 6 (4 with a document per turn, 1 whole)" in lines
-    assert "4 earlier turns left out by --max-turns" in lines
-    assert "to train it, raise --max-turns, or choose a template that writes it" in result.err
+    assert "4 earlier turns left out by --turns each:N" in lines
+    assert "raise N of --turns each:N, or choose a template that writes it" in result.err
     whole = run(*command[:7], "messages", "-o", tmp_path / "whole", "--on-error", "skip")
     assert "to train it, build with --turns auto, or choose a template" in whole.err
 
@@ -224,10 +224,9 @@ def stopped(config: dict[str, Any], place: Any, name: str, calls: int) -> Any:
 
 
 def in_tasks(config: dict[str, Any]) -> Any:
-    tasks = config | {"executor": "array", "num_tasks": 3}
     for index in ("2", "0", "1"):
-        build_share(BuildConfig(**tasks, task_index=index))
-    return build(BuildConfig(**tasks, task_index="merge")).data
+        build_share(BuildConfig(**config, part=f"{index}/3"))
+    return build(BuildConfig(**config, part="merge")).data
 
 
 def by_ray(config: dict[str, Any]) -> Any:

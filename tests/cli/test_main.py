@@ -21,7 +21,6 @@ from packprep.config.stages import Command, options_in
 from packprep.config.yaml_file import to_yaml
 from packprep.engines.third_party import is_fast
 from packprep.schemas import read_manifest
-from packprep.support.errors import ConfigError
 from tests.helpers.command import Result, run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
@@ -171,26 +170,16 @@ def test_json_prints_the_report_and_quiet_prints_nothing_and_notes_go_to_standar
     assert report["documents"]["in"] == 7
 
 
-@pytest.mark.parametrize("flag", ["--max-len", "--min-len"])
-def test_an_output_of_an_earlier_flag_is_done_already_with_the_new_one(
-    here: Path, flag: str
-) -> None:
+def test_an_output_of_earlier_flags_is_done_already_with_the_new_ones(here: Path) -> None:
     """The identity of an output does not change with the names of its options."""
-    name, build = flag.replace("-len", "-document-tokens"), f"{BUILD} --max-length 64 -q"
-    first = packprep(f"{build} {flag}=20")
-    assert (first.code, first.err) == (0, f"packprep: {flag} is called {name} now\n")
-    assert options_of()[flag[2:].replace("-", "_")] == 20
+    build = f"{BUILD} --max-length 64 -q"
+    first = packprep(f"{build} --min-len 20 --overflow truncate --truncation-side left")
+    assert (first.code, first.err, options_of()["truncation_side"]) == (0, "", "left")
     made = (here / "out" / "manifest.json").read_bytes()
-    assert packprep(f"{build} {name} 20").code == 0
-    written, key = (here / "out" / "build.yaml").read_text(), name[2:].replace("-", "_")
-    assert f"{key}: 20\n" in written
-    (here / "earlier.yaml").write_text(written.replace("_document_tokens", "_len"))
-    assert packprep("build -c earlier.yaml -q").code == 0
+    new = f"{build} --min-document-tokens 20 --overflow truncate"
+    assert packprep(f"{new}:left").code == packprep("build -c out/build.yaml -q").code == 0
     assert (here / "out" / "manifest.json").read_bytes() == made, "nothing was built again"
-    other = packprep(f"{build} {name} 21")
-    assert (other.code, f"{key} was 20, now 21" in other.err) == (2, True)
-    planned = packprep(f"plan a.jsonl --tokenizer tok {flag} 20").err
-    assert planned.endswith(f"packprep: {flag} is called {name} now\n")
+    assert "overflow was 'truncate:left', now 'truncate'" in packprep(new).err
 
 
 # Files of options
@@ -218,37 +207,29 @@ def test_the_yaml_file_in_the_working_folder_is_a_build_of_its_own(here: Path) -
 
 
 EXAMPLES: dict[str, Any] = (
-    {"tokenizer": "t", "strategy": "wrapped", "overflow": "drop", "order": "input"}
+    {"tokenizer": "t", "strategy": "wrapped", "overflow": "drop", "order": "input:4:1,2"}
     | {"materialize": "index", "stride": 5, "engine": "hf", "sample_by": "line"}
-    | {"on_error": "skip", "remainder": "fill", "attention_cost": "1,2", "truncate_at": "END"}
+    | {"on_error": "skip", "truncate_at": "END"}
     | {"columns": "position_ids", "names": "hf", "token_type": "auto", "text_template": "{a}"}
     | {"boundaries": "eos", "unit_size": "1MB", "window": "2MB", "shard_size": "3MB"}
     | {"holdout": 0.5, "verify_engine": 0.5, "min_document_tokens": 2, "weights": "50"}
     | {"pad_segment_to_multiple": 8, "max_epochs": 2.5, "train_on": "all", "turns": "each"}
     | {"train_fields": "content", "pair_columns": "a,b", "template_variables": '{"a": 1}'}
-    | {"executor": "ray", "task_index": "3", "truncation_side": "left"}
+    | {"executor": "ray:auto", "part": "3/8", "packs_multiple_of": "7:fill"}
     | {"phases": '[{"tokens": 50, "max_length": 32}]'}
 )
 """A value of each option that is neither its default, nor a word, nor the number 7."""
 _IDS, _CHAT = {"input_ids_column": "ids"}, {"messages_column": "auto"}
-_ARRAY, _SHARED = {"executor": "array"}, {"share_prefixes": True}
 NEEDS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("min_shared", "group_prefix"), _SHARED),
+    "group_prefix": {"share_prefixes": 7},
     **dict.fromkeys(("labels_column", "loss_mask_column", "vocab_size", "boundaries"), _IDS),
     **dict.fromkeys(("train_on", "train_fields", "turns", "chat_template"), _CHAT),
     **dict.fromkeys(("template_date", "template_variables"), _CHAT),
-    **dict.fromkeys(("task_index", "num_tasks"), _ARRAY),
-    "max_turns": _CHAT | {"turns": "each"},
-    "num_packs": {"strategy": "balanced"},
-    "epochs": {"repack": True},
-    "repack": {"epochs": 4},
-    "truncation_side": {"overflow": "truncate"},
     "train_overlap": {"stride": 5},
     "max_epochs": {"weights": "1"},
     "prompt_column": {"response_column": "r"},
     "response_column": {"prompt_column": "p"},
     "pair_columns": {"overflow": "drop"},
-    "ray_address": {"executor": "ray"},
     "work_dir": {"output": "s3://bucket/packed"},
 }
 """Other options that an option needs."""
@@ -282,21 +263,17 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
 @pytest.mark.parametrize(
     ("keys", "parameters", "option", "value"),
     [
-        ("", {"shuffle": False}, "order", "input"),
-        ("", {"shuffle": True}, "order", "shuffle"),
         ("order: length\n", {"shuffle": True}, "order", "shuffle"),
-        ("shuffle: false\n", {}, "order", "input"),
+        ("strategy: balanced:8\n", {"num_packs": "9"}, "strategy", "balanced:9"),
         ("overwrite: true\n", {"overwrite": False}, "overwrite", False),
     ],
 )
-def test_the_command_line_wins_over_the_file_and_shuffle_is_short_for_order(
+def test_the_command_line_wins_over_the_file(
     here: Path, keys: str, parameters: dict[str, Any], option: str, value: object
 ) -> None:
     (here / "build.yaml").write_text(f"sources: a\n{keys}")
     assert resolve_options(("b",), Path("build.yaml"), {})[0].sources == ("b",)
     assert getattr(resolve_options((), Path("build.yaml"), parameters)[0], option) == value
-    with pytest.raises(ConfigError, match="order and shuffle set the same option"):
-        resolve_options(("a",), None, {"shuffle": True, "order": "length"})
     with build_command.make_context("build", ["--no-overwrite"]) as context:
         assert context.params["overwrite"] is False
 

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from packprep import BuildConfig
+from packprep.cli.commands.build import choices_of
 from packprep.config import checks, mix, phases
 from packprep.config.rules import Rule
 from packprep.support.errors import ConfigError
@@ -19,14 +20,13 @@ OPTIONS = {spec.name: spec for spec in fields(BuildConfig)}
 CHAT = {"messages_column": "m"}
 PAIR = {"pair_columns": "a,b"}
 SAMPLES: dict[str, Any] = PAIR | {"train_fields": "content", "phases": [{"tokens": 5}]}
-SAMPLES |= {"truncation_side": "left", "turns": "each"}
+SAMPLES |= {"turns": "each", "part": "0/2"}
 CASES: tuple[dict[str, Any], ...] = (
     {"verify_engine": 2},
     {"holdout": 1},
     {"columns": "labels"},
     {"train_fields": "x"},
     {"truncate_at": "("},
-    {"task_index": "x", "executor": "array"},
     {"prompt_column": "p"},
     {"prompt_column": "p", "response_column": "r", "input_ids_column": "i"},
     {"chat_template": "t"},
@@ -37,7 +37,7 @@ CASES: tuple[dict[str, Any], ...] = (
     CHAT | {"text_template": "t"},
     CHAT | {"truncate_at": "t"},
     {"input_ids_column": "i", "parse_special_tokens": True},
-    {"overflow": "truncate", "truncation_side": "balanced"},
+    {"overflow": "truncate:balanced"},
     CHAT | {"bos": "<s>"},
     {"pair_columns": "a"},
     PAIR | CHAT,
@@ -49,11 +49,10 @@ CASES: tuple[dict[str, Any], ...] = (
     {"carry": "tokens"},
     {"carry": ["a", "a"]},
     {"sources": "-", "executor": "array"},
+    {"keep_tokens": "s", "part": "0/2"},
     {"work_dir": "w"},
     {"output": "s3://b/o", "append": True},
     {"sources": {"path": "a", "weight": 1}, "append": True},
-    {"epochs": 2},
-    {"repack": True},
     {"stride": 8, "max_length": 8},
     {"max_document_tokens": 0},
     {"pad_segment_to_multiple": 2, "max_length": 9},
@@ -73,7 +72,7 @@ def without_setting(setting: str) -> dict[str, Any]:
     option, _, values = setting[2:].replace("-", "_").partition(" ")
     if not values or OPTIONS[option].default not in values.split(" or "):
         return {}
-    return {option: next(each for each in get_args(OPTIONS[option].type) if each not in values)}
+    return {option: next(each for each in choices_of(OPTIONS[option]) if each not in values)}
 
 
 def refusals() -> Iterator[ConfigError]:

@@ -1,11 +1,17 @@
+import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from packprep import BuildConfig, TokenizeAndPack, build
-from packprep.config.spellings import GONE, RENAMED, SPELLINGS
+from packprep.cli.commands.build import command as build_command
+from packprep.cli.commands.build import resolve_options
+from packprep.config.aliases import ALIASES
+from packprep.config.spellings import GONE, SPELLINGS
 from packprep.config.yaml_file import from_output, from_yaml
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
@@ -17,6 +23,7 @@ OPTIONS = {field.name for field in fields(BuildConfig)}
 def test_every_spelling_leads_to_an_option_and_is_none_itself() -> None:
     assert set(SPELLINGS.values()) <= OPTIONS
     assert not SPELLINGS.keys() & OPTIONS
+    assert re.findall(r"^.*?; (\w+):", EARLIER, re.MULTILINE) == [*ALIASES]
 
 
 def test_a_name_of_another_tool_is_answered_in_yaml_and_python(tmp_path: Path) -> None:
@@ -60,23 +67,60 @@ def test_an_unknown_keyword_names_build_config_and_a_near_option(name: str) -> N
         build(BuildConfig(), **wrong)
 
 
-@pytest.mark.parametrize(("earlier", "name"), RENAMED.items())
-def test_an_earlier_name_is_accepted_in_yaml_and_python_with_a_line_that_names_the_new_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], earlier: str, name: str
+EARLIER = """
+; min_len: 7; min_document_tokens: 7; min_len: 9
+; max_len: 7; max_document_tokens: 7; max_len: 9
+messages_column: m, turns: auto; max_turns: 3; turns: auto:3; max_turns: 2
+strategy: balanced; num_packs: 8; strategy: balanced:8; num_packs: 9
+overflow: truncate; truncation_side: left; overflow: truncate:left; truncation_side: right
+; balance_ranks: 4; order: shuffle:4; balance_ranks: 8
+order: balanced; attention_cost: '1,2'; order: 'balanced:8:1,2'; attention_cost: '1,3'
+packs_multiple_of: 4; remainder: fill; packs_multiple_of: 4:fill; remainder: drop
+executor: ray; ray_address: a:1; executor: ray:a:1; ray_address: auto
+executor: array; task_index: 3; part: 3; task_index: merge
+executor: array; num_tasks: 8; part: auto/8; num_tasks: 9
+; shuffle: false; order: input; shuffle: true
+epochs: 3; repack: true; epochs: 3; repack: false, epochs: 3
+; isolate: true; executor: isolated; isolate: false
+share_prefixes: true; min_shared: 3; share_prefixes: 3; min_shared: 4
+"""
+# On each line: options beside an earlier one, an example of it, the same now, and what disagrees.
+
+
+@pytest.mark.parametrize("line", EARLIER.splitlines()[1:])
+def test_an_earlier_option_means_what_it_did_and_is_a_line_with_the_new_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
 ) -> None:
-    new: dict[str, Any] = {name: 7}
-    old: dict[str, Any] = {earlier: 7}
-    expected = BuildConfig(**new)
-    assert BuildConfig(**old) == expected
-    assert expected.identity()[earlier] == 7  # manifests keep it
-    assert capsys.readouterr() == ("", f"packprep: {earlier} is called {name} now\n")
-    path = tmp_path / "build.yaml"
-    path.write_text(f"{earlier.replace('_', '-')}: 7\n")
-    assert BuildConfig(**from_yaml(path)) == expected
-    assert capsys.readouterr().err == f"packprep: {path}: {earlier} is called {name} now\n"
-    phases = ({"tokens": 50, earlier: 7}, {"tokens": 50})
-    config = BuildConfig(sources=("a.jsonl",), phases=phases)
-    assert capsys.readouterr() == ("", f"packprep: phase 1: {earlier} is called {name} now\n")
-    assert getattr(config.phase_list()[0], name) == 7
-    with pytest.raises(ConfigError, match=rf"^{earlier} and {name} are one option; leave out"):
-        BuildConfig(**old, **new)
+    beside, old, new, other = (yaml.safe_load(f"{{{text}}}") for text in line.split(";"))
+    [earlier] = old
+    expected = BuildConfig(sources=("a",), **{**beside, **new})
+
+    def said(options: BuildConfig, lines: int = 1) -> str:
+        assert (options, options.identity()) == (expected, expected.identity())
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", lines)
+        return err
+
+    def in_file(options: dict[str, Any]) -> Path:
+        (tmp_path / "build.yaml").write_text(json.dumps({"sources": "a", **beside, **options}))
+        return tmp_path / "build.yaml"
+
+    recorded = {name: value for name, value in old.items() if name in expected.identity()}
+    assert recorded.items() <= expected.identity().items()  # manifests keep it
+    line = said(BuildConfig(sources=("a",), **{**beside, **old}))
+    assert re.match(f"packprep: {earlier} is .*{ALIASES[earlier].option}", line)
+    path = in_file({key.replace("_", "-"): value for key, value in old.items()})
+    assert said(resolve_options((), path, {})[0]) == line
+    said(resolve_options((), path, {"quiet": True})[0], 0)
+    said(BuildConfig(**from_output(path)), 0)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in {**beside, **old}.items()]
+    words = [re.sub("--(.*)=False", r"--no-\1", word.removesuffix("=True")) for word in words]
+    for quiet in (0, 1):
+        with build_command.make_context("build", ["a", *words, *["-q"] * quiet]) as context:
+            params = {key: value for key, value in context.params.items() if key != "config"}
+            line = said(resolve_options(params.pop("sources"), None, params)[0], 1 - quiet)
+        assert line.startswith(f"packprep: --{earlier.replace('_', '-')} is "[: 99 * (1 - quiet)])
+    with pytest.raises(ConfigError, match=f"^{earlier} .* disagree; leave out {earlier}$"):
+        BuildConfig(**{**beside, **new, **other})
+    if earlier != "repack":  # the command line wins
+        said(resolve_options((), in_file(other), new)[0], 0)

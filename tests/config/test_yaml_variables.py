@@ -92,6 +92,9 @@ def test_the_file_of_an_earlier_output_is_read_as_it_is_and_in_silence(
     }
     assert BuildConfig(sources="a", **options).phase_list()[0].max_document_tokens == 5
     assert capsys.readouterr() == ("", "")
+    BuildConfig(sources="a", phases=[{"tokens": 9, "max_len": 5}])
+    line = "packprep: phase 1: max_len is called max_document_tokens now\n"
+    assert capsys.readouterr() == ("", line)
 
 
 def test_a_file_wins_over_those_it_includes_and_a_later_one_over_an_earlier_one(here: Path) -> None:

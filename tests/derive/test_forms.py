@@ -24,7 +24,7 @@ from tests.helpers.planted import Packs, packs_of, plant
 from tests.helpers.tiny_shards import EXAMPLE, PLAIN, write_output
 from tests.helpers.zoo import Zoo
 
-FILLED = {"pad_segment_to_multiple": 8, "packs_multiple_of": 7, "remainder": "fill"}
+FILLED = {"pad_segment_to_multiple": 8, "packs_multiple_of": "7:fill"}
 FIELDS = (
     *("tokens", "position_ids", "cu_seqlens", "labels", "document_ids", "loss_weights"),
     *("segment_parents", "previous", "label_weights"),
@@ -72,8 +72,8 @@ INDEXED: list[Any] = [
         pytest.param(name, options, marks=pytest.mark.long)
         for name, options in (
             *((name, {}) for name in ("chats", "turns", "mix", "epochs", "uint16")),
-            ("chats", {"overflow": "truncate", "truncation_side": "balanced", "max_length": 16}),
-            ("trees", {"epochs": 2, "repack": True, "stride": 6}),
+            ("chats", {"overflow": "truncate:balanced", "max_length": 16}),
+            ("trees", {"epochs": 2, "stride": 6}),
         )
     ),
 ]

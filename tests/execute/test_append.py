@@ -105,9 +105,7 @@ def expected(made: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
     [
         {"holdout": 0.2},
         pytest.param({}, marks=pytest.mark.long),
-        pytest.param(
-            {"order": "input", "packs_multiple_of": 8, "remainder": "fill"}, marks=pytest.mark.long
-        ),
+        pytest.param({"order": "input", "packs_multiple_of": "8:fill"}, marks=pytest.mark.long),
     ],
 )
 def test_files_that_are_new_become_windows_as_if_built_alone_and_merged(
@@ -318,10 +316,10 @@ def test_a_build_of_the_whole_output_that_was_stopped_is_not_lost(
 def test_tasks_of_an_array_append_too_and_those_that_come_late_find_nothing_to_do(
     here: Path, expected: dict[str, Any]
 ) -> None:
-    tasks = options_in(here) | {"executor": "array", "num_tasks": 2, "append": True}
+    tasks = options_in(here) | {"append": True}
     for index in (1, 0):
-        done = build_share(config(**tasks, task_index=str(index)))
+        done = build_share(config(**tasks, part=f"{index}/2"))
     assert done["slices tokenized"] == done["slices"]
-    assert append(here, executor="array", task_index="merge")[0] == expected
-    assert build_share(config(**tasks, task_index="0")) == {"task": 0, "tasks": 2}
+    assert append(here, part="merge")[0] == expected
+    assert build_share(config(**tasks, part="0/2")) == {"task": 0, "tasks": 2}
     assert sorted(path.name for path in here.glob("out*")) == ["out"]

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 
 from packprep import BuildConfig, build
 from packprep.config.executors import EXECUTORS
+from packprep.config.settings import ExecutorSetting, PartSetting
 from packprep.execute.array_tasks import array_share, member_path
 from packprep.execute.pipeline import RUNNERS, build_share
 from packprep.output.staging import CLAIMS, PLACES, at_work, staging_path
@@ -38,7 +39,7 @@ def share(corpus: dict[str, Any], index: int, **options: Any) -> dict[str, Any]:
 
 
 def array(corpus: dict[str, Any], index: str, **options: Any) -> BuildConfig:
-    return BuildConfig(**{"num_tasks": 5} | corpus | options, executor="array", task_index=index)
+    return BuildConfig(**{"part": f"{index}/5"} | corpus | options)
 
 
 def local(corpus: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -63,7 +64,7 @@ PHASES = [{"tokens": 2000, "max_length": 32}, {"tokens": 2000, "max_length": 64}
 @pytest.mark.parametrize(
     "options",
     [
-        {"epochs": 2, "repack": True, "materialize": "shards"},
+        {"epochs": 2, "materialize": "shards"},
         {"weights": "50,30,20"},
         {"max_tokens": 9_000},
         *(
@@ -72,7 +73,7 @@ PHASES = [{"tokens": 2000, "max_length": 32}, {"tokens": 2000, "max_length": 64}
                 {},
                 {"holdout": 0.2, "order": "input"},
                 {"limit": 100},
-                {"weights": "1,1,1", "epochs": 2, "repack": True},
+                {"weights": "1,1,1", "epochs": 2},
                 {"phases": PHASES},
                 {"packs_multiple_of": 8},
             )
@@ -158,8 +159,7 @@ def arguments(corpus: dict[str, Any], index: object, *more: str) -> list[str]:
     options = [
         f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
     ]
-    of_task = ["--executor=array", f"--task-index={index}", "--num-tasks=5", *more]
-    return ["build", *corpus["sources"], *options, *of_task]
+    return ["build", *corpus["sources"], *options, f"--part={index}/5", *more]
 
 
 def task(corpus: dict[str, Any], index: object) -> "subprocess.Popen[bytes]":
@@ -200,38 +200,38 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "3"}
 
 
 @pytest.mark.parametrize(
-    ("environment", "options", "expected"),
+    ("environment", "part", "expected"),
     [
-        (SLURM | {"SLURM_ARRAY_TASK_STEP": "2"}, {}, (2, 5)),
-        (SLURM, {"num_tasks": 5}, (4, 5)),
-        (SLURM | {"SLURM_ARRAY_TASK_COUNT": "1"}, {"num_tasks": 9}, (7, 9)),
-        (KUBERNETES, {"num_tasks": 4}, (3, 4)),
-        (AWS, {}, (3, 4)),
-        (SLURM, {"num_tasks": 2, "task_index": "1"}, (1, 2)),
-        ({}, {}, "needs task_index: give"),
-        (KUBERNETES, {}, "needs num_tasks: give"),
-        ({}, {"task_index": "5", "num_tasks": 5}, "from task_index, is 5, expected 0 to 4"),
-        (KUBERNETES, {"num_tasks": 3}, "from JOB_COMPLETION_INDEX, is 3, expected 0 to 2"),
+        (SLURM | {"SLURM_ARRAY_TASK_STEP": "2"}, "auto", (2, 5)),
+        (SLURM, "auto/5", (4, 5)),
+        (SLURM | {"SLURM_ARRAY_TASK_COUNT": "1"}, "auto/9", (7, 9)),
+        (KUBERNETES, "auto/4", (3, 4)),
+        (AWS, "auto", (3, 4)),
+        (SLURM, "1/2", (1, 2)),
+        ({}, "auto", "needs the number of this task: give part I/N"),
+        (KUBERNETES, "auto", "needs the number of tasks: give"),
+        ({}, "5/5", "from part, is 5, expected 0 to 4"),
+        (KUBERNETES, "auto/3", "from JOB_COMPLETION_INDEX, is 3, expected 0 to 2"),
     ],
 )
 def test_schedulers_say_which_task_this_is(
-    environment: dict[str, str], options: dict[str, Any], expected: tuple[int, int] | str
+    environment: dict[str, str], part: str, expected: tuple[int, int] | str
 ) -> None:
-    config = BuildConfig(executor="array", **options)
+    task = PartSetting.parse("part", part)
     if isinstance(expected, str):
         with refused(ConfigError, expected):
-            array_share(config.command, environment)
+            array_share(task, environment)
     else:
-        index, total, said = array_share(config.command, environment)
+        index, total, said = array_share(task, environment)
         assert (index, total) == expected
-        assert said == ("--task-index" if "task_index" in options else next(iter(environment)))
+        assert said == ("--part" if part == "1/2" else next(iter(environment)))
 
 
 def test_the_command_prints_what_a_task_did(corpus: dict[str, Any]) -> None:
     # One window is of the two units of this task.
     done = command.run(*arguments(corpus, 2, "--seed=11", "--json"))
     assert done.code == 0, done.err
-    assert "task 2 of 5, from --task-index" in done.err
+    assert "task 2 of 5, from --part" in done.err
     assert json.loads(done.out)["share"] == {
         "task": 2,
         "tasks": 5,
@@ -246,7 +246,8 @@ def test_the_command_prints_what_a_task_did(corpus: dict[str, Any]) -> None:
 
 
 def test_an_executor_is_in_both_tables_and_has_shares_if_it_has_many_commands() -> None:
-    assert [*EXECUTORS] == [*RUNNERS] == [*get_args(get_type_hints(BuildConfig)["executor"])]
+    assert [*EXECUTORS] == [*RUNNERS]
+    assert {*EXECUTORS, "isolated"} == {*ExecutorSetting.words()}
     for name, executor in EXECUTORS.items():
         assert (RUNNERS[name].share is not None) == executor.many_commands
         assert executor.many_processes >= executor.many_commands

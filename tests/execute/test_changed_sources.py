@@ -223,7 +223,7 @@ def test_a_change_is_named_instead_of_the_fault_that_it_makes(
 def test_worker_processes_notice_it(tmp_path: Path) -> None:
     sources = Sources(tmp_path, "txt")
     store = str(tmp_path / "store")
-    error = sources.changes(_edit, sources.path, "hashed", isolate=True, keep_tokens=store)
+    error = sources.changes(_edit, sources.path, "hashed", executor="isolated", keep_tokens=store)
     assert "(it was written to)" in error
     sources.check_store()
 
@@ -234,7 +234,7 @@ def test_tasks_of_an_array_notice_it(
 ) -> None:
     sources = Sources(tmp_path, "jsonl")
     asked = {"output": str(tmp_path / "out"), "max_length": 16}
-    options = config(**sources.options | asked, executor="array", num_tasks=2, task_index="0")
+    options = config(**sources.options | asked, part="0/2")
     name = {"measured": "row_bytes", "tokenized": "cut_rows"}[moment]
     monkeypatch.setattr(places, name, _after(places, name, lambda: _edit(sources.path)))
     with refused(InputError, "s.jsonl has changed since the build began (it was written to)"):

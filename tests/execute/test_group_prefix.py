@@ -116,7 +116,7 @@ def test_rows_share_no_token_that_they_train_with_different_labels(tmp_path: Pat
     assert read_report(output)["tokens"]["shared"] > 0
 
 
-@pytest.mark.parametrize("options", [{"holdout": 0.3}, {"epochs": 2, "repack": True}])
+@pytest.mark.parametrize("options", [{"holdout": 0.3}, {"epochs": 2}])
 def test_groups_in_several_windows_are_counted(tmp_path: Path, options: dict[str, Any]) -> None:
     rows = answers(30)
     split_by = {"unit_size": 500, "window": 3_000, "keep_tokens": str(tmp_path / "kept")}

@@ -6,12 +6,13 @@ for each value that a field names. A new option without a case fails here.
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.cli.commands.build import choices_of
 from packprep.config.options import Options
 from packprep.config.stages import Cutting, Ordering, Packing, options_in
 from packprep.execute.pipeline import build_share
@@ -87,7 +88,7 @@ BASES: dict[str, dict[str, Any]] = {
     "chat": {"messages_column": "messages", "max_length": 256},
 }
 """Options of all builds of these rows."""
-TREES = {"share_prefixes": True, "min_shared": 2}
+TREES = {"share_prefixes": 2}
 
 CASES: dict[str, list[Case]] = {
     "messages_column": [Case("chat", {})],
@@ -111,10 +112,9 @@ CASES: dict[str, list[Case]] = {
     "on_error": [Case("bad", {}), Case("text", {"on_error": "stop"})],
     "unit_size": [Case("text", {"unit_size": 300})],
     "turns": [
-        *(Case("chat", {"turns": turns}) for turns in ("row", "each", "auto")),
+        *(Case("chat", {"turns": turns}) for turns in ("row", "each", "auto", "each:2")),
         Case("chat", {"turns": "each", **TREES}),
     ],
-    "max_turns": [Case("chat", {"turns": "each", "max_turns": 2})],
     "vocab_size": [Case("ids", {})],
     "keep_tokens": [Case("text", {"keep_tokens": "store"})],
     "window": [Case("text", {"unit_size": 300, "window": 900})],
@@ -127,19 +127,17 @@ CASES: dict[str, list[Case]] = {
         Case("text", {"group_column": "set"}),
         Case("pairs", {"group_column": "set", **TREES}),
         Case("ids", {"group_column": "set", **TREES, "group_prefix": "prompt"}),
-        Case("ids", {"group_column": "set", "epochs": 2, "repack": True}),
+        Case("ids", {"group_column": "set", "epochs": 2}),
     ],
-    "epochs": [Case("ids", {"epochs": 3, "repack": True})],
-    "repack": [Case("text", {"epochs": 2, "repack": True, "strategy": "wrapped"})],
-    "packs_multiple_of": [Case("ids", {"packs_multiple_of": 4})],
-    "remainder": [
-        Case(kind, {"packs_multiple_of": 2, "remainder": remainder, **more})
+    "epochs": [Case("ids", {"epochs": 3}), Case("text", {"epochs": 2, "strategy": "wrapped"})],
+    "packs_multiple_of": [
+        Case(kind, {"packs_multiple_of": multiple, **more})
         for kind in ("ids", "pairs")
-        for remainder in ("drop", "fill")
+        for multiple in (2, "2:fill")
         for more in ({}, TREES)
     ],
     "columns": [
-        Case(kind, {"columns": columns, "packs_multiple_of": 3, "remainder": "fill", **more})
+        Case(kind, {"columns": columns, "packs_multiple_of": "3:fill", **more})
         for columns in ((), ("position_ids",), ("document_ids",), ("document_starts",))
         for kind, more in (("ids", {}), ("pairs", TREES))
     ],
@@ -147,20 +145,20 @@ CASES: dict[str, list[Case]] = {
     "token_type": [Case("ids", {"token_type": kind}) for kind in ("auto", "int32", "uint16")],
     "shard_size": [Case("text", {"shard_size": 900})],
     "holdout": [Case("ids", {"holdout": 0.3, "seed": 1}), Case("text", {"holdout": 0.3})],
-    "executor": [Case("text", {"executor": "array", "num_tasks": 2, "unit_size": 300})],
+    "executor": [Case("text", {"executor": "array", "unit_size": 300})],
     "overwrite": [Case("ids", {"overwrite": True}, before={"seed": 1})],
     "append": [
         Case("ids", {"append": True, **more}, before={"append": False, "sources": 1})
-        for more in ({}, {"epochs": 3, "repack": True})
+        for more in ({}, {"epochs": 3})
     ],
 }
 PLANNED = options_in(Cutting, Packing, Ordering)
 """Stages whose options decide the plan alone; tests/schemas/index/test_packs.py draws plans."""
 ELSEWHERE = """
-sources output tokenizer materialize name revision tokenizer_revision engine task_index num_tasks
+sources output tokenizer materialize name revision tokenizer_revision engine part
 split text_column text_template response_column sample_by bos eos parse_special_tokens truncate_at
 train_on train_fields chat_template template_date template_variables verify_engine max_row_size
-num_proc max_memory isolate ray_address phases work_dir unproven_store
+num_proc max_memory phases work_dir unproven_store
 """
 # Options that have no case: every case has one; or they decide at most ids and labels, before the
 # token files, which both kinds share; or they are of the hub, Ray or a store; phases are refused.
@@ -192,9 +190,9 @@ def made(case: Case, folder: Path, output: Path, **more: Any) -> PackedShards:
             first["sources"] = options["sources"][: case.before["sources"]]
         build(BuildConfig(**first))
     if options.get("executor") == "array":
-        for number in range(options["num_tasks"]):
-            build_share(BuildConfig(**options, task_index=str(number)))
-        options["task_index"] = "merge"
+        for number in range(2):
+            build_share(BuildConfig(**options, part=f"{number}/2"))
+        options["part"] = "merge"
     build(BuildConfig(**options))
     return PackedShards(output, split="train")
 
@@ -234,7 +232,6 @@ def test_an_index_reads_as_the_shards_of_the_same_build(
 
 
 def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(folder: Path) -> None:
-    types = get_type_hints(Options)
     missing = []
     for field in FIELDS.values():
         if field.name in ELSEWHERE.split() or field.name in PLANNED:
@@ -244,14 +241,17 @@ def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(fol
             for case in CASES.get(field.name, [])
         ]
         values = [getattr(config, field.name) for config in configs]
-        if get_origin(types[field.name]) is Literal:
-            missing += [
-                f"{field.name} {value}"
-                for value in get_args(types[field.name])
-                if value not in values
-            ]
+        missing += [
+            f"{field.name} {name}"
+            for name in choices_of(field)
+            if name not in (str(value).partition(":")[0] for value in values)
+        ]
         default = getattr(BuildConfig(), field.name)
         if all(value == default for value in values):
             missing.append(field.name)
-    assert missing == ["executor local", "executor ray"]  # all other cases; needs Ray
+    assert missing == [
+        "executor local",
+        "executor isolated",
+        "executor ray",
+    ]
     assert {*CASES} <= {*FIELDS}

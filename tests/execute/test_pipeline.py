@@ -144,7 +144,7 @@ def test_a_planner_of_ones_own_packs_and_is_checked(corpus: dict[str, Any], tmp_
             texts(75),
             {"packs_multiple_of": 1000},
             InputError,
-            ("drops all packs of the split train", 1000, "choose --remainder"),
+            ("drops all packs of the split train", 1000, "choose --packs-multiple-of 1000:fill"),
         ),
         (
             texts(75),

@@ -69,7 +69,7 @@ def building(corpus: dict[str, Any], output: Path, address: str | None) -> "subp
     options = [
         f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
     ]
-    executor = ["--executor=ray", f"--ray-address={address}" if address else "--num-proc=2"]
+    executor = [f"--executor=ray:{address}" if address else "--executor=ray", "--num-proc=2"]
     line = ["build", *corpus["sources"], *options, "-o", str(output), *executor]
     return subprocess.Popen(
         warm.command("packprep", *line),

@@ -24,7 +24,7 @@ from tests.helpers.files import config
 from tests.helpers.planted import Packs, plant
 from tests.helpers.zoo import Zoo
 
-EPOCHS = {"epochs": 3, "repack": True, "materialize": "shards"}
+EPOCHS = {"epochs": 3, "materialize": "shards"}
 DOCUMENTS = 120
 
 
@@ -70,7 +70,7 @@ def neighbours(output: Path, epoch: int) -> set[tuple[int, int]]:
             pytest.param(more, marks=pytest.mark.long)
             for more in (
                 {"strategy": "optimal", "max_segments_per_pack": 3},
-                {"strategy": "wrapped", "packs_multiple_of": 8, "remainder": "fill"},
+                {"strategy": "wrapped", "packs_multiple_of": "8:fill"},
                 {"strategy": "balanced", "window": "1GB", "order": "balanced"},
                 {"weights": "50,30,20"},
                 {"materialize": "auto"},
@@ -94,7 +94,7 @@ def test_every_epoch_has_all_documents_with_other_neighbours_and_an_account_that
         if "packs_multiple_of" not in more:
             assert wholes[0] == wholes[1] == wholes[2]
         sizes = [len(PackedShards(out, split=split, epoch=epoch)) for epoch in range(3)]
-        assert all(size % more.get("packs_multiple_of", 1) == 0 for size in sizes)
+        assert all(size % config(**options | more).multiple.packs == 0 for size in sizes)
     pairs = [neighbours(out, epoch) for epoch in range(3)]
     assert len(pairs[0] & pairs[1]) < 0.3 * len(pairs[0]), "there are only 120 documents"
     assert len(pairs[1] & pairs[2]) < 0.3 * len(pairs[1])

@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.config.aliases import recorded
 from packprep.config.options import Options
 from packprep.config.recorded import as_recorded, as_typed
-from packprep.config.spellings import recorded_name
 from packprep.config.stages import Command, Parsing, Reading, Running, Tokenizing
 from packprep.config.stages import options_in as of_stages
 from packprep.execute import stages, window_files
@@ -91,7 +91,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "splits": {"holdout": 0.2, "packs_multiple_of": 4},
     "mix": {"weights": "1", "max_epochs": 1.5},
-    "epochs": {"epochs": 2, "repack": True, "materialize": "shards"},
+    "epochs": {"epochs": 2, "materialize": "shards"},
     "phases": {
         "phases": [{"tokens": 900, "max_length": length} for length in (32, 48, 64)],
         "window": 4_000,
@@ -265,6 +265,8 @@ def default_was(patch: pytest.MonkeyPatch, name: str, old: Any) -> None:
 
 def another(name: str, value: Any) -> Any:
     """Another value of an option."""
+    if setting := SPECS[name].metadata["setting"]:
+        return setting.words()[-1] if setting.words() else value + 1
     if get_origin(kind := SPECS[name].type) is Literal:
         return [each for each in get_args(kind) if each not in (value, "auto")][-1]
     if isinstance(value, int | float):
@@ -292,8 +294,8 @@ def test_no_work_of_another_default_is_continued_and_a_finished_output_stays(
         return build(before[kind]).data
 
     identity, old = BuildConfig.identity, getattr(before["new"], name)
-    now = {recorded_name(name): as_recorded(another(name, old))}
-    typed = ConfigError(as_typed({recorded_name(name): as_recorded(old)}))
+    now = recorded(name, another(name, old))
+    typed = ConfigError(as_typed({name: as_recorded(old)}))
     monkeypatch.setattr(BuildConfig, "identity", lambda config: identity(config) | now)
     default_was(monkeypatch, name, old)
     assert run("done") == read_manifest(before["done"].output).data

@@ -26,7 +26,9 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     forked = warm.command("python", *POISONED, RAYON_NUM_THREADS="1")
     monkeypatch.setattr(worker_pool, "COMMAND", forked)
     files = {"a.jsonl": texts(15, seed=1), "b.jsonl": texts(15, seed=2)}
-    return build_options(tmp_path, files, engine="hf", unit_size=7_000, num_proc=1, isolate=True)
+    return build_options(
+        tmp_path, files, engine="hf", unit_size=7_000, num_proc=1, executor="isolated"
+    )
 
 
 def poison(folder: Path, text: str) -> None:
@@ -36,7 +38,7 @@ def poison(folder: Path, text: str) -> None:
 
 
 def in_threads(corpus: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    settings = {"output": str(tmp_path / "threads"), "isolate": False}
+    settings = {"output": str(tmp_path / "threads"), "executor": "local"}
     return build(BuildConfig(**corpus | settings)).data
 
 

@@ -28,8 +28,7 @@ from tests.helpers.zoo import Zoo
 OPTIONS: dict[str, Any] = {
     "vocab_size": 400,
     "max_length": 64,
-    "share_prefixes": True,
-    "min_shared": 4,
+    "share_prefixes": 4,
 }
 
 
@@ -113,14 +112,14 @@ def test_parquet_has_the_columns_of_each_row(zoo: Zoo, tmp_path: Path) -> None:
 
 
 @settings(max_examples=share_of_examples(4))
-@given(window=windows(), max_length=st.integers(2, 24), min_shared=st.integers(1, 3))
+@given(window=windows(), max_length=st.integers(2, 24), shared=st.integers(1, 3))
 def test_any_trees_arrive_as_their_rows(
-    window: Window, max_length: int, min_shared: int, tmp_path_factory: Any
+    window: Window, max_length: int, shared: int, tmp_path_factory: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
     options: dict[str, Any] = {
         "max_length": max_length,
-        "min_shared": min_shared,
+        "share_prefixes": shared,
         "min_loss_tokens": 0,
     }
     source = tree_output(folder / "in", *window, **options)

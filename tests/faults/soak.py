@@ -169,7 +169,7 @@ class Soak(Failures):
         while len(killed) < number:
             harness.clear(self.output)
             kill = harness.kill_workers(self.random, 2, killed)
-            ended = self.build("--isolate", "--num-proc", "2", kill=kill)
+            ended = self.build("--executor=isolated", "--num-proc", "2", kill=kill)
             if ended.code != 0:
                 self.fail(f"killed workers: exit code {ended.code}: {ended.err[-300:]}")
             self.check_resume("killed workers")

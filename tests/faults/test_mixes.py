@@ -40,13 +40,13 @@ KINDS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 KINDS["ids"][1].update(bos="none", eos="none", tokenizer=None)
 VALUES: dict[str, Any] = (
-    {"strategy": list(STRATEGY_NAMES), "overflow": ["split", "truncate", "drop"]}
+    {"strategy": list(STRATEGY_NAMES), "max_length": [16, 32, 64, 512]}
     | {"min_pack_tokens": [0, 0, 12], "stride": [0, 0, 5], "continuation_bos": [False, True]}
-    | {"truncation_side": ["right", "left", "balanced"], "max_length": [16, 32, 64, 512]}
+    | {"overflow": ["split", "truncate", "truncate:left", "truncate:balanced", "drop"]}
     | {"min_document_tokens": [1, 4], "max_document_tokens": [None, 90]}
     | {"bos": ["auto", "none", "</s>"], "eos": ["auto", "none"], "holdout": [0.0, 0.0, 0.3]}
-    | {"pad_segment_to_multiple": [1, 1, 4], "packs_multiple_of": [1, 1, 8]}
-    | {"remainder": ["drop", "fill"], "order": ["shuffle", "input", "length", "balanced"]}
+    | {"pad_segment_to_multiple": [1, 1, 4], "packs_multiple_of": [1, 8, "8:fill"]}
+    | {"order": ["shuffle", "input", "length", "balanced"]}
     | {"columns": ["position_ids,document_ids,document_starts"], "train_overlap": [False, True]}
     | {"shard_size": ["4KB", "500MB"], "unit_size": ["2KB", "64MB"], "window": ["4KB", "4GB"]}
     | {"limit": [None], "truncate_at": [None], "max_segments_per_pack": [None, 3]}

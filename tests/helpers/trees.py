@@ -104,7 +104,7 @@ def plan_and_layout(
     tokenized: Documents, **options: Any
 ) -> tuple[WindowPlan, ShardLayout, BuildConfig]:
     """Plan of a window with trees, and the columns of its shards."""
-    config = BuildConfig(share_prefixes=True, **{"min_shared": 1, **options})
+    config = BuildConfig(**{"share_prefixes": 1, **options})
     policy = documents.tokenizer(bos=False, eos=False)
     carried: list[Column] = [STANDARD_COLUMNS["turn_ids"]]
     carried += [STANDARD_COLUMNS["labels"]] if "labels" in tokenized.aligned else []

@@ -29,14 +29,13 @@ CHAT_TEMPLATE = (
 
 _SMALL = {"max_length": 64, "unit_size": 4_000, "window": 12_000, "shard_size": 30_000}
 _HERE = {"engine": "hf", "num_proc": 1}
-_EPOCHS = {"epochs": 2, "repack": True}
+_EPOCHS = {"epochs": 2}
 _ANSWERS: dict[str, Any] = {
     "input_ids_column": "ids",
     "loss_mask_column": "mask",
     "carry": ("weights:float32", "quality"),
     "vocab_size": 400,
-    "share_prefixes": True,
-    "min_shared": 4,
+    "share_prefixes": 4,
     "group_prefix": "prompt",
 }
 _PHASES = [

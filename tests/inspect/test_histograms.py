@@ -44,7 +44,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
         {},
         {"stride": 8, "continuation_bos": True, "holdout": 0.3},
         {"strategy": "wrapped"},
-        {"pad_segment_to_multiple": 8, "packs_multiple_of": 16, "remainder": "fill"},
+        {"pad_segment_to_multiple": 8, "packs_multiple_of": "16:fill"},
     ],
     ids=["plain", "stride, BOS, holdout", "wrapped", "padding"],
 )

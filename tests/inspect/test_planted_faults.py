@@ -78,17 +78,17 @@ _CARRY = {"carry": ("quality", "weights")}
 _CHATS = {"of": "chats", "messages_column": "messages", "carry": ("quality",)}
 _PAIRS = {"pair_columns": ("chosen", "rejected"), "prompt_column": "prompt", "overflow": "truncate"}
 _ID_PAIRS = {"of": "pair_ids", "input_ids_column": "auto", "pair_columns": ("a", "b")}
-_TREES = {"share_prefixes": True, "min_shared": 1, "max_length": 256}
+_TREES = {"share_prefixes": 1, "max_length": 256}
 _ANSWERS = {"of": "answers", "group_prefix": "prompt"}
 
 KINDS: dict[str, dict[str, Any]] = {
     "text": {"of": "texts"},
     "pieces": {"of": "texts", "stride": 7, "continuation_bos": True},
     "both pieces": {"of": "texts", "stride": 7, "train_overlap": True},
-    "left": {"of": "texts", "overflow": "truncate", "truncation_side": "left"},
+    "left": {"of": "texts", "overflow": "truncate:left"},
     "wrapped": {"of": "texts", "strategy": "wrapped"},
-    "padded": {"of": "texts", "pad_segment_to_multiple": 8, "packs_multiple_of": 4}
-    | {"remainder": "fill", "continuation_bos": True, "stride": 3},
+    "padded": {"of": "texts", "pad_segment_to_multiple": 8, "packs_multiple_of": "4:fill"}
+    | {"continuation_bos": True, "stride": 3},
     "dropped": {"of": "texts", "overflow": "drop", "bos": "none", "min_document_tokens": 4}
     | {"max_document_tokens": 90, "min_pack_tokens": 12, "max_segments_per_pack": 3}
     | {"truncate_at": "mat", "order": "length"},
@@ -97,24 +97,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "masked": _MASKED | _CARRY | {"stride": 9, "max_length": 32},
     "masked, padded": _MASKED | _CARRY | {"pad_segment_to_multiple": 8},
     "labels": _IDS | {"labels_column": "targets", "min_loss_tokens": 0, "max_length": 32},
-    "balanced": _MASKED | {"overflow": "truncate", "truncation_side": "balanced", "max_length": 32},
+    "balanced": _MASKED | {"overflow": "truncate:balanced", "max_length": 32},
     "ids and a tokenizer": {"of": "ids", "input_ids_column": "ids", "bos": "<s>", "eos": "</s>"},
     "chats": _CHATS,
-    "balanced chats": _CHATS
-    | {"overflow": "truncate", "truncation_side": "balanced", "max_length": 32},
+    "balanced chats": _CHATS | {"overflow": "truncate:balanced", "max_length": 32},
     "turns": _CHATS | {"turns": "each"},
     "pairs": _PAIRS | {"of": "pairs"},
     "pairs of ids": _ID_PAIRS | {"vocab_size": 40, "overflow": "drop", "carry": ("quality",)},
     "trees of turns": _CHATS | _TREES | {"turns": "each"},
     "trees of pairs": _PAIRS | {"of": "pairs"} | _TREES,
-    "trees of answers": _MASKED
-    | _CARRY
-    | _ANSWERS
-    | _TREES
-    | {"packs_multiple_of": 4, "remainder": "fill"},
+    "trees of answers": _MASKED | _CARRY | _ANSWERS | _TREES | {"packs_multiple_of": "4:fill"},
     "trees of pieces": _MASKED | _ANSWERS | _TREES | {"stride": 4, "max_length": 32},
     "mix": {"of": "ids", "max_epochs": 3.0, "weights": (1,), "max_tokens": 500} | _MASKED,
-    "epochs": {"of": "texts", "repack": True, "epochs": 2, "order": "shuffle"},
+    "epochs": {"of": "texts", "epochs": 2, "order": "shuffle"},
     "hf": _CHATS | {"names": "hf"},
     "compact": _MASKED | {"token_type": "uint16", "stride": 5, "max_length": 32},
 }

@@ -85,7 +85,7 @@ def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
     corpus: dict[str, Any],
 ) -> None:
     output = Path(corpus["output"])
-    build_share(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="0"))
+    build_share(BuildConfig(**corpus, part="0/2"))
     assert found(output)["state"] == "waiting"
     assert 0 < found(output)["documents"] < 100
     with locked(member_path(output), "a task is at work"):
@@ -94,7 +94,7 @@ def test_an_array_says_how_many_tasks_are_at_work_or_that_it_waits_for_more(
         assert re.search(r"tasks at work +1\n", run("stats", output).out)
     with locked(staging_path(output) / CLAIMS / "join", "a task is joining"):
         assert found(output)["state"] == "running"
-    build(BuildConfig(**corpus, executor="array", num_tasks=2, task_index="merge"))
+    build(BuildConfig(**corpus, part="merge/2"))
     assert build_progress(output) is None
 
 

@@ -147,10 +147,10 @@ def test_tasks_of_an_array_and_one_of_them_twice_make_the_same_bytes_in_s3(
 ) -> None:
     work = Work(tmp_path, bucket, zoo, member)
     for index in ("1", "0", "1"):
-        build_share(work.config(executor="array", task_index=index, num_tasks=2))
+        build_share(work.config(part=f"{index}/2"))
         assert list(work.unfinished.list("")) != []
         assert Store(work.url).list() == {}
-    work.build(executor="array", task_index="merge")
+    work.build(part="merge")
     work.check()
 
 
@@ -289,7 +289,7 @@ def test_of_two_builds_one_is_refused_and_told_who_is_at_work(work: Work) -> Non
         words = rf"packed is being built by process {os.getpid()} on .*, which holds [a-z]"
         work.refuses(words, Held)
         with pytest.raises(Held, match="is being built by"):
-            build_share(work.config(executor="array", task_index="0", num_tasks=2))
+            build_share(work.config(part="0/2"))
         shown = command.run("stats", work.url, "--work-dir", work.work_dir)
         assert (
             f"pid    {os.getpid()}" in shown.out and "running" in shown.out

@@ -303,8 +303,8 @@ def test_on_counts_packs_are_as_full_as_one_by_one() -> None:
         ([5, 5, 5], {"atoms": [0, 3, 3]}, "atom 3 has 10 tokens but a pack holds 8"),
         ([1, 1], {"atoms": [4, 4], "max_segments_per_pack": 1}, "atom 4 has 2 doc.* holds 1"),
         ([1, 1], {"atoms": [4, 4], "groups": [0, 1]}, "document 1 is in atom 4 but not in"),
-        ([5, 5], {"strategy": "balanced", "num_packs": 1}, "is 1 but .* at least 2 packs"),
-        ([5, 5], {"strategy": "balanced", "num_packs": 3}, "is 3 but 2 documents"),
+        ([5, 5], {"strategy": "balanced", "num_packs": 1}, "cannot make 1 packs: .* at least 2"),
+        ([5, 5], {"strategy": "balanced", "num_packs": 3}, "cannot make 3 packs: 2 documents"),
         ([5, 5], {"num_packs": 2}, "num_packs is for strategy balanced"),
         (
             [5, 5],

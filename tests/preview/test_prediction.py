@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 IDS: dict[str, Any] = {"input_ids_column": "ids", "vocab_size": 400}
-TREES = {"share_prefixes": True, "min_shared": 2}
+TREES = {"share_prefixes": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "ids": IDS,
     "texts": {"unit_size": 3_000, "window": 15_000, "max_length": 64},
@@ -102,15 +102,15 @@ def check_previews(config: BuildConfig) -> None:
         assert row.figures == {name: report[name] for name in row.figures}
         assert row.bytes == predicted["bytes"]
     others = config.share_prefixes or config.group_column or config.pair_columns
-    fills = config.remainder == "fill"  # documents are planned again, without filler packs
+    fills = config.multiple.remainder == "fill"  # documents are planned again, without filler packs
     if config.columns and not (others or fills or report["tokens_lost"]) and config.epochs == 1:
         [again] = replan(Path(config.output), (config.strategy,))
         for name in ("packs", "bound", "gap", "utilization", "bias", "straggler"):
             assert again.figures[name] == pytest.approx(report[name], rel=1e-12), name
 
 
-FILL = {"packs_multiple_of": 8, "remainder": "fill"}
-EPOCHS = {"epochs": 3, "repack": True}
+FILL = {"packs_multiple_of": "8:fill"}
+EPOCHS = {"epochs": 3}
 INDEX, PADDED = {"materialize": "index"}, {"pad_segment_to_multiple": 8}
 SETTINGS = st.fixed_dictionaries(
     {
@@ -132,7 +132,7 @@ SETTINGS = st.fixed_dictionaries(
 OTHERS: list[dict[str, Any]] = [
     *({}, INDEX, PADDED, EPOCHS, {**EPOCHS, **FILL, "materialize": "shards"}),
     {**FILL, **PADDED},
-    {"overflow": "truncate", "truncation_side": "left"},
+    {"overflow": "truncate:left"},
     {"overflow": "drop", "max_document_tokens": 40},
     {**INDEX, "stride": 3},
     {"max_segments_per_pack": 2, "packs_multiple_of": 4},
@@ -168,7 +168,7 @@ def test_previews_of_any_sources_windows_and_strategies_are_what_is_built(
 SHORT_RUN: list[tuple[str, dict[str, Any]]] = [
     ("texts", {"strategy": "greedy", "group_column": "kind"}),
     ("texts", {"strategy": "wrapped"}),
-    ("texts", {"overflow": "truncate", "truncation_side": "left", "min_document_tokens": 5}),
+    ("texts", {"overflow": "truncate:left", "min_document_tokens": 5}),
     ("texts", {"stride": 8, "continuation_bos": True, "seed": 3, "order": "balanced"}),
     ("ids", {"strategy": "balanced", "columns": (), "token_type": "auto"}),
     ("ids", {"holdout": 0.2, "packs_multiple_of": 4, **INDEX}),

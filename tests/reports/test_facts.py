@@ -17,8 +17,7 @@ def built(folder: Path, files: int = 2, **more: Any) -> Path:
         "min_document_tokens": 20,
         "max_document_tokens": 200,
         "stride": 8,
-        "packs_multiple_of": 16,
-        "remainder": "fill",
+        "packs_multiple_of": "16:fill",
         "pad_segment_to_multiple": 8,
     }
     build(BuildConfig(**build_options(folder, parts, **fates) | more))

@@ -42,7 +42,7 @@ def test_strategy_balanced_is_not_advised_for_a_mix_that_repeats_a_source(tmp_pa
     ("rows", "options", "allowed"),
     [
         (texts(40), {}, True),
-        (texts(40), {"truncation_side": "left"}, True),
+        (texts(40), {"overflow": "truncate:left"}, True),
         (_PAIRS, {"pair_columns": "chosen,rejected"}, False),
     ],
 )

@@ -146,11 +146,10 @@ def test_tasks_of_an_array_read_sources_in_s3(
     monkeypatch.setattr("packprep.execute.places._BEGINS_EVERY", 500)
     here = built("data", "here", **options)
     there = options | {"sources": f"{url}/data", "output": f"{url}/data/packed"}
-    there |= {"executor": "array", "num_tasks": 2}
     for index in ("1", "0"):
-        build_share(config(**there, task_index=index))
+        build_share(config(**there, part=f"{index}/2"))
     for _ in range(2):  # the output is none of its sources
-        assert build(config(**there, task_index="merge")).data == here.data
+        assert build(config(**there, part="merge")).data == here.data
 
 
 def test_an_object_is_read_for_its_digest_once(

@@ -13,7 +13,8 @@ from packprep.tokens.token_files import slices_ahead
 
 def test_short_memory_means_fewer_units_at_a_time() -> None:
     for memory, units in [(64_000_000_000, 4), (800_000_000, 2), (700_000_000, 0)]:
-        assert slices_ahead(Running(num_proc=4, max_memory=memory), 64_000_000) == units
+        running = Running(num_proc=4, max_memory=memory)
+        assert slices_ahead(running, 64_000_000, isolated=False) == units
 
 
 @pytest.mark.skipif(resident() is None, reason="the system does not say what a process holds")

@@ -98,12 +98,12 @@ def _cut(
         return Cut(pieces=[([*range(length)], False)])
     if config.overflow == "drop":
         return Cut(dropped={"overflow": length})
-    if config.overflow == "truncate":
+    if config.too_long.name == "truncate":
         lost = length - config.max_length
         kept = [*range(config.max_length)]
-        if config.truncation_side == "left":
+        if config.too_long.side == "left":
             kept = [*range(lost, length)]
-        elif config.truncation_side == "balanced" and trained is not None:
+        elif config.too_long.side == "balanced" and trained is not None:
             kept = _whole_turns_then_a_part(trained, config.max_length)
         return Cut(pieces=[(kept, False)], truncated=lost)
     return _split(length, config, bos=config.continuation_bos and has_bos)

@@ -39,9 +39,7 @@ def configs(draw: st.DrawFn) -> BuildConfig:
         options["stride"] = draw(st.integers(0, max_length - 1 - bool(options["continuation_bos"])))
         options["train_overlap"] = options["stride"] != 0 and draw(st.booleans())
     elif overflow == "truncate":
-        options["truncation_side"] = draw(st.sampled_from(["left", "right", "balanced"]))
-        if options["truncation_side"] == "balanced":
-            options["input_ids_column"] = "ids"
+        overflow += draw(st.sampled_from([":left", "", ":balanced"]))
     options["min_loss_tokens"] = draw(st.integers(0, 3))
     options["input_ids_column"] = "ids"
     min_document_tokens = draw(st.integers(0, 4))
@@ -68,9 +66,7 @@ def configs(draw: st.DrawFn) -> BuildConfig:
     BuildConfig(max_length=8, stride=6, min_loss_tokens=3, continuation_bos=True), [40], 1, 3, False
 )
 @example(  # a turn ends where the pack is full
-    BuildConfig(
-        max_length=11, overflow="truncate", truncation_side="balanced", input_ids_column="ids"
-    ),
+    BuildConfig(max_length=11, overflow="truncate:balanced", input_ids_column="ids"),
     [12, 19, 40],
     0,
     10,

@@ -27,7 +27,7 @@ def mixed(zoo: Zoo, output: Path, *amounts: dict[str, Any], **options: Any) -> B
 
 
 def test_verify_counts_the_copies_of_documents_cut_on_the_left(zoo: Zoo, tmp_path: Path) -> None:
-    output, cut = tmp_path / "out", {"overflow": "truncate", "truncation_side": "left"}
+    output, cut = tmp_path / "out", {"overflow": "truncate:left"}
     build(mixed(zoo, output, {"epochs": 2}, {"epochs": 2}, {"epochs": 3}, **cut))
     assert verify(output, level="full").sound
     repeated = read_manifest(output).data["repeated"]["documents"]

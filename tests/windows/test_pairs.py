@@ -52,7 +52,7 @@ def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, i
         ([(9, 2)], {"overflow": "truncate"}, [(0, 0, 6), (0, 9, 2)], {}),
         (
             [(12, 4)],
-            {"overflow": "truncate", "truncation_side": "left"},
+            {"overflow": "truncate:left"},
             [(0, 6, 6), (0, 14, 2)],
             {},
         ),
@@ -76,17 +76,13 @@ def test_a_pair_is_two_consecutive_segments_that_are_cut_and_dropped_together(
 
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8),
-    st.sampled_from(["drop", "truncate"]),
-    st.sampled_from(["left", "right"]),
+    st.sampled_from(["drop", "truncate", "truncate:left"]),
     st.sampled_from([1, 2, 4]),
 )
 def test_every_token_is_kept_truncated_or_dropped_and_kept_pairs_fit(
-    sides: list[tuple[int, int]], overflow: str, side: str, multiple: int
+    sides: list[tuple[int, int]], overflow: str, multiple: int
 ) -> None:
-    side = side if overflow == "truncate" else "right"
-    pieces, account = cut(
-        sides, overflow=overflow, truncation_side=side, pad_segment_to_multiple=multiple
-    )
+    pieces, account = cut(sides, overflow=overflow, pad_segment_to_multiple=multiple)
     lost = account.truncated + sum(account.dropped.values(), np.zeros(len(sides), np.int32))
     for row, (first, second) in enumerate(sides):
         counts = [length for document, _, length in pieces if document == row]

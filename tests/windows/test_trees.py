@@ -49,18 +49,18 @@ def rows_in(batch: dict[str, list[Any]]) -> list[tuple[int, int, int, list[int],
 @given(
     window=windows(),
     max_length=st.integers(2, 24),
-    min_shared=st.integers(1, 4),
+    shared=st.integers(1, 4),
     as_mask=st.booleans(),
     strategy=st.sampled_from(["best_fit", "first_fit", "knapsack", "greedy", "stream"]),
     options=st.sampled_from(
         [
             {},
             {"overflow": "truncate"},
-            {"overflow": "truncate", "truncation_side": "left"},
+            {"overflow": "truncate:left"},
             {"overflow": "drop"},
             {"stride": 1},
             {"stride": 1, "train_overlap": True},
-            {"packs_multiple_of": 4, "remainder": "fill"},
+            {"packs_multiple_of": "4:fill"},
             {"max_segments_per_pack": 1},
             {"max_segments_per_pack": 3, "stride": 1},
         ]
@@ -69,7 +69,7 @@ def rows_in(batch: dict[str, list[Any]]) -> list[tuple[int, int, int, list[int],
 def test_every_row_is_in_one_pack_with_its_labels(
     window: Window,
     max_length: int,
-    min_shared: int,
+    shared: int,
     as_mask: bool,
     strategy: str,
     options: dict[str, Any],
@@ -78,13 +78,13 @@ def test_every_row_is_in_one_pack_with_its_labels(
     tokenized = tree_documents(rows, ids, masks, as_mask=as_mask)
     settings = {
         "max_length": max_length,
-        "min_shared": min_shared,
+        "share_prefixes": shared,
         "min_loss_tokens": 0,
         "strategy": strategy,
         **options,
     }
     plan, layout, config = plan_and_layout(tokenized, **settings)
-    packs = plan.packs.filled(1) if config.remainder == "fill" else plan.packs
+    packs = plan.packs.filled(1) if config.multiple.remainder == "fill" else plan.packs
     if not len(packs):
         return
     found = []
@@ -133,7 +133,7 @@ def test_a_prefix_shorter_than_min_shared_is_written_twice() -> None:
     tokenized = tree_documents(rows, [0, 0, 0])
     shared = {}
     for least in (1, 2, 3, 4):
-        plan, _, _ = plan_and_layout(tokenized, max_length=16, min_shared=least)
+        plan, _, _ = plan_and_layout(tokenized, max_length=16, share_prefixes=least)
         assert plan.account.shared is not None
         shared[least] = int(plan.account.shared.sum())
     assert shared == {1: 5, 2: 5, 3: 3, 4: 0}

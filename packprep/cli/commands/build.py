@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, get_args, get_origin
@@ -17,9 +18,12 @@ from packprep.cli.help_page import StagedHelp
 from packprep.cli.options import value_option
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_json, print_report, print_table, stopped
+from packprep.config.aliases import ALIASES, Alias, over, respelled
+from packprep.config.amounts import count_of
 from packprep.config.build_config import BuildConfig
 from packprep.config.option import COLUMN_CHOICE
-from packprep.config.spellings import RENAMED, note_new_name
+from packprep.config.rules import flag as flag_of
+from packprep.config.spellings import say, silent
 from packprep.config.yaml_file import DEFAULT_FILE, from_yaml
 from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError
@@ -29,24 +33,19 @@ _RUN = ("dry_run", "json", "quiet")  # options of the command, not of BuildConfi
 
 
 class Grouped(StagedHelp):
-    """A command with options of a build, also under their earlier names."""
+    """A command with options of a build, one of which needs no value."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(context, list(_with_new_flags(args)))
+        return super().parse_args(context, list(_with_values(args)))
 
 
-def _with_new_flags(arguments: Sequence[str]) -> Iterator[str]:
-    """Replace earlier names of options, each of which is a line on standard error."""
-    flags = {_flag(earlier): _flag(name) for earlier, name in RENAMED.items()}
-    for argument in arguments:
-        typed, equals, value = argument.partition("=")
-        if typed in flags:
-            note_new_name(typed, flags[typed])
-        yield flags.get(typed, typed) + equals + value
-
-
-def _flag(option: str) -> str:
-    return "--" + option.replace("_", "-")
+def _with_values(arguments: Sequence[str]) -> Iterator[str]:
+    """Add a value to `--share-prefixes` without a number, which may precede a source."""
+    switches = {"--share-prefixes": "true", "--no-share-prefixes": "false"}
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        has_value = argument == "--share-prefixes" and count_of(following) is not None
+        value = None if has_value else switches.get(argument)
+        yield argument if value is None else f"--share-prefixes={value}"
 
 
 class _Option(click.Option):
@@ -56,26 +55,26 @@ class _Option(click.Option):
         super().__init__(names, default=None, **settings)
 
     def get_help_record(self, context: click.Context) -> tuple[str, str] | None:
-        if self.secondary_opts:
+        if self.secondary_opts and not self.hidden:
             return f"--[no-]{self.opts[-1][2:]}", self.help or ""
         return super().get_help_record(context)
 
 
 def _make_option(field: "dataclasses.Field[Any]") -> _Option:
     """The command-line option of a field of BuildConfig."""
-    flag = _flag(field.name)
+    flag = flag_of(field.name)
     names = [*([_SHORT[field.name]] if field.name in _SHORT else []), flag, field.name]
     text, metavar = str(field.metadata["help"]), str(field.metadata["metavar"])
     settings: dict[str, Any] = {}
     if field.type is bool:
         names[-2] = f"{flag}/--no-{flag[2:]}"
-    elif get_origin(field.type) is Literal:
-        choices = get_args(field.type)
+    elif choices := choices_of(field):
+        parts = metavar if field.metadata["setting"] else "NAME"
         metavar = "|".join(choices)
         settings["shell_complete"] = of_names(choices)
-        if len(metavar) > 15:
+        if len(metavar) > 15 or parts != "NAME":
             first, *rest = re.split(r"(?<=[.;]) ", text, maxsplit=1)
-            metavar, end = "NAME", first[-1]
+            metavar, end = parts, first[-1]
             text = " ".join([f"{first[:-1]}: {', '.join(choices)}{end}", *rest])
     else:
         settings["type"] = str  # values.py converts numbers too, from any source of options
@@ -94,12 +93,28 @@ def _make_option(field: "dataclasses.Field[Any]") -> _Option:
     )
 
 
+def choices_of(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
+    """The names that an option may have; empty for other values."""
+    if setting := field.metadata["setting"]:
+        return tuple(setting.words())
+    return get_args(field.type) if get_origin(field.type) is Literal else ()
+
+
+def _make_alias(earlier: str, alias: Alias) -> _Option:
+    """The hidden command-line option for an option of earlier versions."""
+    flag = flag_of(earlier)
+    if not alias.metavar:
+        return _Option([f"{flag}/--no-{flag[2:]}", earlier], hidden=True)
+    return _Option([flag, earlier], hidden=True, type=str, metavar=alias.metavar)
+
+
 def default_of(field: "dataclasses.Field[Any]") -> str:
     """The default as a user would type it; empty for none and for a switch that is off."""
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
     default = {
         "num_proc": "all that this process may use",
         "max_memory": "half of what this process may use",
+        "share_prefixes": None,
     }.get(field.name, default)
     return "" if default is None or default is False else str(default)
 
@@ -111,12 +126,9 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
         for field in dataclasses.fields(BuildConfig):
             if field.name not in left_out:
                 command.params.append(_make_option(field))
-            if field.name == "order" and "shuffle" not in left_out:
-                short = _Option(
-                    ["--shuffle/--no-shuffle"],
-                    help="Short for --order shuffle, --order input.",
-                )
-                command.params.append(short)
+        for earlier, alias in ALIASES.items():
+            if earlier not in left_out:
+                command.params.append(_make_alias(earlier, alias))
         return command
 
     return add
@@ -198,9 +210,15 @@ def resolve_options(
 
 
 def merged_options(
-    sources: Sequence[str], config: Path | None, typed: Mapping[str, object]
+    sources: Sequence[str],
+    config: Path | None,
+    typed: Mapping[str, object],
+    several: Sequence[str] = (),
 ) -> tuple[dict[str, Any], dict[str, bool]]:
-    """Options of a build with unchecked values, and those in `_RUN`; the command line wins."""
+    """Options of a build with unchecked values, and those in `_RUN`; the command line wins.
+
+    several: options that have several values, for which earlier ones are kept.
+    """
     if config is None and not sources:
         if not Path(DEFAULT_FILE).exists():
             raise ConfigError(
@@ -210,17 +228,20 @@ def merged_options(
     typed = {key: value for key, value in typed.items() if value not in (None, ())}
     options = {}
     if config is not None:
-        more = ("shuffle", *_RUN)
         names = {spec.name for spec in dataclasses.fields(BuildConfig)}
-        _spell_as_keys({*names, *more} - typed.keys())
-        options = _with_order(from_yaml(config, more))
-    options |= _with_order(typed)
+        _spell_as_keys({*names, *ALIASES, *_RUN} - typed.keys())
+        options = from_yaml(config, _RUN)
+    options = over(options, typed)
     run = {key: options.pop(key, False) for key in _RUN}
     for key, value in run.items():
         if not isinstance(value, bool):
-            raise ConfigError(f"{_flag(key)} is {value!r}, expected true or false")
+            raise ConfigError(f"{flag_of(key)} is {value!r}, expected true or false")
     if sources:
         options["sources"] = tuple(sources)
+    line = silent if run["quiet"] else say
+    options = respelled(
+        options, line, lambda name: flag_of(name) if name in typed else name, several
+    )
     return options, run
 
 
@@ -229,18 +250,6 @@ def _spell_as_keys(options: set[str]) -> None:
     context = click.get_current_context(silent=True)
     if context is not None and isinstance(context.obj, set):
         context.obj |= options
-
-
-def _with_order(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with the short form `shuffle` replaced by `order`."""
-    if "shuffle" not in options:
-        return options
-    if "order" in options:
-        raise ConfigError("--order and --shuffle set the same option; give only one of them")
-    shuffle = options.pop("shuffle")
-    if not isinstance(shuffle, bool):
-        raise ConfigError(f"--shuffle is {shuffle!r}, expected true or false")
-    return options | {"order": "shuffle" if shuffle else "input"}
 
 
 @contextmanager

@@ -3,17 +3,19 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packprep.cli.amount_types import ShareType
-from packprep.cli.commands.build import Grouped, build_options, merged_options
+from packprep.cli.commands.build import Grouped, build_options, choices_of, merged_options
 from packprep.cli.completion import of_names, of_paths
 from packprep.cli.options import value_option
 from packprep.cli.printing import print_grid, print_json, print_sentence
+from packprep.config.aliases import default_overflow
 from packprep.config.amounts import count_of
-from packprep.config.build_config import BuildConfig, default_overflow
+from packprep.config.build_config import BuildConfig
+from packprep.config.settings import OverflowSetting, StrategySetting
 from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError, nearest
 
@@ -26,14 +28,14 @@ _SWEPT = ("max_length", "strategy", "overflow")
 # A plan writes no output and runs on this machine.
 _OUTPUT = ("output", "overwrite", "append", "shard_size", "shuffle")
 _MIXED = ("phases",)
-_MACHINES = ("executor", "task_index", "num_tasks", "ray_address", "work_dir")
+_MACHINES = ("executor", "part", "work_dir", "task_index", "num_tasks", "ray_address")
 _OVERFLOWS = ("split", "truncate", "drop")  # "all"; error gives either their plan or none
 
 
 def _known(key: str) -> tuple[str, ...]:
     """Choices of an option of a build."""
     [field] = [field for field in dataclasses.fields(BuildConfig) if field.name == key]
-    return get_args(field.type)
+    return choices_of(field)
 
 
 @build_options("sources", *_OUTPUT, *_MACHINES, *_SWEPT, *_MIXED)
@@ -106,7 +108,7 @@ def command(
       packprep plan lengths.npy --max-length 4096,8192 --strategy all \\
         --overflow all --global-batch-size 256
     """
-    options, run = merged_options(sources, config, typed)
+    options, run = merged_options(sources, config, typed, _SWEPT)
     choices = {
         name: str(options.pop(name)).split(",") if name in options else None for name in _SWEPT
     }
@@ -175,9 +177,10 @@ def _names(key: str, typed: Sequence[str]) -> list[str]:
         for each in (_all(key, known) if name == "all" else [name])
     ]
     for name in names:
-        if name not in known:
+        if name.partition(":")[0] not in known:
             raise ConfigError(f"--{key} is {name!r}{nearest(name, [*known, 'all'])}")
-    return list(dict.fromkeys(names))
+    setting = StrategySetting if key == "strategy" else OverflowSetting
+    return list(dict.fromkeys(str(setting.parse(key, name)) for name in names))
 
 
 def _all(key: str, known: Sequence[str]) -> Sequence[str]:

@@ -60,7 +60,7 @@ def command(
     the end of an epoch make no step, as in PackedLoader.
 
     Of a build that is not finished, show how far it is. It is running, stopped (run the same
-    command to resume), or waiting (for other tasks of its array, or for --task-index merge).
+    command to resume), or waiting (for other tasks of its array, or for --part merge).
 
     Several OUT are shown side by side: the options and numbers that differ, and whether they are
     better or worse than those of the first. An OUT may then be a report.json too.

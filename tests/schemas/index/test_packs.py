@@ -120,9 +120,9 @@ def planned_trees(window: Window, cut: int = 0, *, as_mask: bool = True, **optio
 
 
 TREE_OPTIONS: list[dict[str, Any]] = [
-    *({}, {"overflow": "truncate"}, {"overflow": "truncate", "truncation_side": "left"}),
+    *({}, {"overflow": "truncate"}, {"overflow": "truncate:left"}),
     *({"stride": 1}, {"stride": 1, "train_overlap": True}, {"max_segments_per_pack": 2}),
-    {"packs_multiple_of": 4, "remainder": "fill"},
+    {"packs_multiple_of": "4:fill"},
 ]
 
 
@@ -133,7 +133,7 @@ TREE_OPTIONS: list[dict[str, Any]] = [
     options=st.fixed_dictionaries(
         {
             "max_length": st.integers(2, 24),
-            "min_shared": st.integers(1, 4),
+            "share_prefixes": st.integers(1, 4),
             "as_mask": st.booleans(),
         }
     ),
@@ -143,7 +143,7 @@ def test_an_index_of_trees_gives_the_record_batches_of_a_build(
     window: Window, cut: int, copy: Copy, options: dict[str, Any], more: dict[str, Any]
 ) -> None:
     packs, rows, layout = planned_trees(window, cut, **options, **more)
-    packs = packs.filled(1) if "remainder" in more else packs
+    packs = packs.filled(1) if "packs_multiple_of" in more else packs
     check_equal(packs, rows, layout, copy)
 
 
