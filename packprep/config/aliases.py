@@ -161,8 +161,8 @@ def _min_shared(options: Mapping[str, object], value: object) -> Mapping[str, ob
 
 ALIASES: Mapping[str, Alias] = {
     **{earlier: _renamed(earlier, option) for earlier, option in RENAMED.items()},
-    **dict(_parts()),
     "shuffle": _shuffle(),
+    **dict(_parts()),
     "repack": Alias(option="epochs", fold=_repack, rest=lambda value: value, metavar=""),
     "isolate": Alias(
         option="executor",

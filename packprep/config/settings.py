@@ -7,6 +7,7 @@ but the first was an option of its own in earlier versions; manifests and report
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from packprep.config.amounts import count_of
@@ -105,6 +106,11 @@ class Setting:
     def parse(cls, option: str, value: object) -> Self:
         """The parts of a value. Raises ConfigError for a wrong value of the option."""
         return cls(**cls.stated(option, value))
+
+    @classmethod
+    def of(cls, option: str) -> "cached_property[Self]":
+        """The parts of an option, as an attribute of its stage."""
+        return cached_property(lambda stage: cls.parse(option, getattr(stage, option)))
 
     def __str__(self) -> str:
         shown = [(getattr(self, spec.name), spec.default) for spec in fields(self)]

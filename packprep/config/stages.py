@@ -222,10 +222,7 @@ class Parsing:
             self.messages_column is not None or self.prompt_column is not None
         )
 
-    @cached_property
-    def split_turns(self) -> TurnSetting:
-        """The parts of `turns`."""
-        return TurnSetting.parse("turns", self.turns)
+    split_turns = TurnSetting.of("turns")
 
     @property
     def splits_rows(self) -> bool:
@@ -380,15 +377,9 @@ class Cutting:
         common=True,
     )
 
-    @cached_property
-    def packer(self) -> StrategySetting:
-        """The parts of `strategy`."""
-        return StrategySetting.parse("strategy", self.strategy)
+    packer = StrategySetting.of("strategy")
 
-    @cached_property
-    def too_long(self) -> OverflowSetting:
-        """The parts of `overflow`."""
-        return OverflowSetting.parse("overflow", self.overflow)
+    too_long = OverflowSetting.of("overflow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,10 +419,7 @@ class Ordering:
         0, "Seed of every random choice; the same seed gives the same bytes.", least=0
     )
 
-    @cached_property
-    def pack_order(self) -> OrderSetting:
-        """The parts of `order`."""
-        return OrderSetting.parse("order", self.order)
+    pack_order = OrderSetting.of("order")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,15 +478,12 @@ class Writing:
         common=True,
     )
 
+    multiple = MultipleSetting.of("packs_multiple_of")
+
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits, in their order."""
         return ("train", "validation") if self.holdout else ("train",)
-
-    @cached_property
-    def multiple(self) -> MultipleSetting:
-        """The parts of `packs_multiple_of`."""
-        return MultipleSetting.parse("packs_multiple_of", self.packs_multiple_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -564,10 +549,7 @@ class Command:
         False, "Add the source files that are not in the output yet, in new windows."
     )
 
-    @cached_property
-    def place(self) -> ExecutorSetting:
-        """The parts of `executor`."""
-        return ExecutorSetting.parse("executor", self.executor)
+    place = ExecutorSetting.of("executor")
 
     @cached_property
     def task(self) -> PartSetting | None:

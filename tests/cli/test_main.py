@@ -264,6 +264,7 @@ def test_every_option_is_also_a_key_of_the_file_with_the_same_meaning(
     ("keys", "parameters", "option", "value"),
     [
         ("order: length\n", {"shuffle": True}, "order", "shuffle"),
+        ("balance_ranks: 4\n", {"shuffle": False}, "order", "input:4"),
         ("strategy: balanced:8\n", {"num_packs": "9"}, "strategy", "balanced:9"),
         ("overwrite: true\n", {"overwrite": False}, "overwrite", False),
     ],

@@ -70,6 +70,7 @@ def test_an_unknown_keyword_names_build_config_and_a_near_option(name: str) -> N
 EARLIER = """
 ; min_len: 7; min_document_tokens: 7; min_len: 9
 ; max_len: 7; max_document_tokens: 7; max_len: 9
+; shuffle: false; order: input; shuffle: true
 messages_column: m, turns: auto; max_turns: 3; turns: auto:3; max_turns: 2
 strategy: balanced; num_packs: 8; strategy: balanced:8; num_packs: 9
 overflow: truncate; truncation_side: left; overflow: truncate:left; truncation_side: right
@@ -79,7 +80,6 @@ packs_multiple_of: 4; remainder: fill; packs_multiple_of: 4:fill; remainder: dro
 executor: ray; ray_address: a:1; executor: ray:a:1; ray_address: auto
 executor: array; task_index: 3; part: 3; task_index: merge
 executor: array; num_tasks: 8; part: auto/8; num_tasks: 9
-; shuffle: false; order: input; shuffle: true
 epochs: 3; repack: true; epochs: 3; repack: false, epochs: 3
 ; isolate: true; executor: isolated; isolate: false
 share_prefixes: true; min_shared: 3; share_prefixes: 3; min_shared: 4

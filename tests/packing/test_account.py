@@ -88,7 +88,7 @@ def test_a_plan_predicts_every_sum_of_the_build(
         tokenized, policy, config.pack_rules(), seed=window_seed(config.seed, 0, "train")
     )
     change = max(change, -len(plan.packs)) if len(plan.packs) else 0
-    written = resized(plan.packs, change, config.order)
+    written = resized(plan.packs, change, config.pack_order.name)
     account = Account.empty(1)
     account.add(0, "train", plan, written, account_by_source(plan, policy, 1, written))
     built = account.total(config.max_length)

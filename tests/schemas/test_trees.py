@@ -20,7 +20,7 @@ def view_of(window: Window, fillers: int, columns: tuple[str, ...], max_length: 
     """The packs of a window with these columns and this number of filler packs at the end."""
     options: Any = {"columns": columns, "max_length": max_length, "min_loss_tokens": 0}
     plan, layout, config = plan_and_layout(tree_documents(*window), **options)
-    packs = resized(plan.packs, fillers, config.order)
+    packs = resized(plan.packs, fillers, config.pack_order.name)
     batch = record_batch(packs, 0, len(packs), layout)
     names = [column.name for column in layout.columns]
     return batch_view({name: list_view(batch, name, "here") for name in names}, "here", 0)

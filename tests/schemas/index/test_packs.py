@@ -104,7 +104,7 @@ def test_an_index_gives_the_record_batches_of_a_build(
     packs = plan_window(documents, policy, config.pack_rules(), seed=config.seed).packs
     layout = ShardLayout.of(config.pack_rules(), config.writing, policy, columns)
     if len(packs) and "labels" in [column.name for column in layout.columns]:
-        packs = resized(packs, bits.randint(0, 2), config.order)  # filler packs
+        packs = resized(packs, bits.randint(0, 2), config.pack_order.name)  # filler packs
     check_equal(packs, rows, layout, copy)
 
 
