@@ -17,6 +17,7 @@ from packprep.config.pack_rules import MixRules, PackRules
 from packprep.config.phases import Phase
 from packprep.config.recorded import as_recorded, value_before
 from packprep.config.settings import AUTO
+from packprep.config.source_names import IDS_COLUMN, names_token_files
 from packprep.config.spellings import gone, option_here, say
 from packprep.config.stages import (
     Command,
@@ -30,7 +31,6 @@ from packprep.config.stages import (
     Writing,
     options_in,
 )
-from packprep.config.token_sources import IDS_COLUMN, names_token_files
 from packprep.config.values import value_of
 from packprep.support.errors import ConfigError, nearest
 

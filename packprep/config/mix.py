@@ -19,6 +19,7 @@ from typing import Any
 
 from packprep.config.amounts import counted, exact, without_percent
 from packprep.config.rules import Rule, enforce, unknown
+from packprep.config.source_names import HubPart, hub_name
 from packprep.config.spellings import option_here
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.redact import redacted
@@ -115,6 +116,20 @@ SOURCE_RULES: tuple[Rule[_Written], ...] = (
             not isinstance(source.table.get("path"), (str, list, tuple))
             or not source.paths
             or not all(isinstance(path, str) and path for path in source.paths)
+        ),
+    ),
+    Rule(
+        "source {name!r} is no dataset on the hub, expected hub:ORG/SET[:NAME][@REVISION][#SPLIT]; "
+        "a part with one of these signs in it is a key of the source, in YAML",
+        lambda source: ({"name": path} for path in source.paths if hub_name(path) is None),
+    ),
+    Rule(
+        "source {name} has its {key} in its name and as a key; leave one of them out",
+        lambda source: (
+            {"name": path, "key": key}
+            for path in source.paths
+            for key, value in zip(HubPart._fields, (hub_name(path) or ("", ()))[1], strict=False)
+            if value is not None and key in source.table
         ),
     ),
     Rule(

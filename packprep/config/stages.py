@@ -35,7 +35,7 @@ class Reading:
     # A dict has options of the source, see mix.py.
     sources: Sequence[str | PathLike[str] | Mapping[str, Any]] = option(
         (),
-        "Files, globs, folders, - for stdin, a hub dataset.",
+        "Files, globs, folders, - for stdin, hub:ORG/SET#SPLIT.",
         "SOURCE",
         identity=False,
         common=True,
@@ -266,7 +266,7 @@ class Tokenizing:
 
     tokenizer: Any = option(
         None,
-        "A tokenizer.json, its directory, or a hub name.",
+        "A tokenizer.json, its directory, or a hub name; NAME@REVISION of the hub.",
         "PATH|NAME",
         identity=False,
         common=True,

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from packprep.config.source_names import at_revision
 from packprep.engines.tokenizer_files import (
     NAMED_TOKENS,
     SIDE_FILES,
@@ -89,17 +90,15 @@ class Special:
     id: int
 
 
-def load_tokenizer(
-    source: Any, *, revision: str | None = None, bos: str = "auto", eos: str = "auto"
-) -> Tokenizer:
+def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Tokenizer:
     """Load the tokenizer at `source`.
 
-    A tokenizer.json, a directory with one, a hub name, a `tokenizers.Tokenizer` or a transformers
-    fast tokenizer. `bos`, `eos`: "auto", "none" or the token's text.
+    A tokenizer.json, a directory with one, a hub name or NAME@REVISION, a `tokenizers.Tokenizer` or
+    a transformers fast tokenizer. `bos`, `eos`: "auto", "none" or the token's text.
 
     Raises InputError if `source` is not a tokenizer, ConfigError if BOS or EOS is not known.
     """
-    name, raw, sides = read_tokenizer_files(source, revision)
+    name, raw, sides = read_tokenizer_files(source)
     ends = (("bos", bos), ("eos", eos))
     try:
         parsed = _parsed(raw)
@@ -165,8 +164,9 @@ def recorded_tokenizer(
     root: folder of a relative path. Raises ConfigError if it is missing or a different one.
     """
     recorded = manifest.run.get("given", {})
-    source = moved or recorded.get("tokenizer_name")
-    revision = None if moved else recorded.get("tokenizer_revision")
+    source = moved or at_revision(
+        recorded.get("tokenizer_name"), recorded.get("tokenizer_revision")
+    )
     if source is None and "tokenizer_path" in recorded:
         source = str(Path(root or "", recorded["tokenizer_path"]))
         if not Path(source).exists():
@@ -177,7 +177,7 @@ def recorded_tokenizer(
         raise ConfigError(
             "the manifest does not name the tokenizer's path; give it with --tokenizer"
         )
-    tokenizer = load_tokenizer(source, revision=revision, bos=bos, eos=eos)
+    tokenizer = load_tokenizer(source, bos=bos, eos=eos)
     if tokenizer.sha256 != (expected := manifest.data["inputs"]["tokenizer"].get("sha256")):
         raise ConfigError(
             f"{source} is not the tokenizer of this output: it has sha256 {tokenizer.sha256}, "

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NotRequired, Required, TypedDict
 
+from packprep.config.source_names import hub_tokenizer, is_local_tokenizer
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hub import asking, explained
 from packprep.support.json_words import json_fault, json_kind
@@ -55,7 +56,7 @@ SideFiles = dict[str, dict[str, object]]
 """Files next to a tokenizer.json: by name, the keys of one; of TEMPLATE_FILE, templates by name."""
 
 
-def read_tokenizer_files(source: Any, revision: str | None) -> tuple[str, bytes, SideFiles]:
+def read_tokenizer_files(source: Any) -> tuple[str, bytes, SideFiles]:
     """Name for messages, bytes of tokenizer.json, and the parsed files next to it."""
     if source is None or source == "":
         raise ConfigError(
@@ -74,11 +75,11 @@ def read_tokenizer_files(source: Any, revision: str | None) -> tuple[str, bytes,
                     "or transformers"
                 )
         elif not path.exists():
-            if path.suffix == ".json" or str(source).startswith((".", "/", "~")):
+            if is_local_tokenizer(str(source)):
                 raise InputError(
                     f"no tokenizer file {source}; check the path given with --tokenizer"
                 )
-            path = _download(str(source), revision)
+            path = _download(*hub_tokenizer(str(source)))
         files = [path.with_name(name) for name in SIDE_FILES]
         sides = {file.name: _json_object(file) for file in files if file.exists()}
         sides[TEMPLATE_FILE] = _template_files(path.parent)

@@ -23,6 +23,7 @@ from packprep.config.mix import as_dicts
 from packprep.config.pack_rules import MixRules
 from packprep.config.recorded import as_typed
 from packprep.config.settings import MERGE, PartSetting
+from packprep.config.source_names import hub_tokenizer
 from packprep.config.stages import Command, Cutting
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space
@@ -169,7 +170,7 @@ def _store_used(job: Job) -> AbstractContextManager[None]:
     if not job.config.keep_tokens:
         return nullcontext()
     given = job.config.tokenizer
-    name = redacted(given) if isinstance(given, str) else None
+    name = redacted(hub_tokenizer(given)[0]) if isinstance(given, str) else None
     facts = EntryFacts(
         job.tokenizer.as_dict() | {"name": name},
         [{**source.as_dict(), "name": source.name} for source in job.sources],

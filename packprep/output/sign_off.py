@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
+from packprep.config.source_names import hub_tokenizer
 from packprep.config.stages import Reading, Tokenizing
 from packprep.output.build_facts import BuildInputs
 from packprep.output.report import Packed
@@ -254,11 +255,12 @@ def described(columns: Sequence[Column]) -> list[dict[str, str]]:
 
 def named_inputs(reading: Reading, tokenizing: Tokenizing) -> dict[str, str]:
     """Names and paths of inputs of which `data` has only a digest, for commands that read them."""
-    tokenizer = tokenizing.tokenizer
-    local = isinstance(tokenizer, str) and Path(tokenizer).exists()
     names = {name: getattr(reading, name) for name in ("name", "split", "revision")}
     names |= {name: getattr(tokenizing, name) for name in ("tokenizer_revision", "chat_template")}
-    names["tokenizer_path" if local else "tokenizer_name"] = tokenizer
+    if isinstance(tokenizer := tokenizing.tokenizer, str):
+        name, revision = hub_tokenizer(tokenizer)
+        names["tokenizer_path" if Path(tokenizer).exists() else "tokenizer_name"] = name
+        names["tokenizer_revision"] = revision or names["tokenizer_revision"]
     return {name: value for name, value in names.items() if isinstance(value, str)}
 
 

@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from packprep.config.source_names import HUB_PREFIX, IDS_COLUMN, HubPart
 from packprep.config.stages import PER_SOURCE, Parsing, Reading
-from packprep.config.token_sources import IDS_COLUMN
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside
 from packprep.schemas.storage.export_manifest import EXPORT
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import digest_of_files, hash_in_threads, reporting_to
 from packprep.sources.formats.datasets_rows import HUB, SAVED, chosen_split, data_files, open_hub
-from packprep.sources.formats.format import Format, HubPart
+from packprep.sources.formats.format import Format
 from packprep.sources.formats.jsonl import JSON
 from packprep.sources.formats.registry import FORMATS, format_of, known_endings, known_format
 from packprep.sources.remote import expand_url
@@ -356,9 +356,13 @@ def _spool_stdin(scratch: Path) -> Source:
     return _digested(STDIN, JSON, path, path.stat().st_size, [path])
 
 
-# Kinds of sources that are neither files nor on the hub, in the order in which a name is tried.
+# Kinds of sources that a name tells apart from files, in the order in which it is tried.
 _KINDS: tuple[tuple[Callable[[str], bool], _Expand], ...] = (
     (lambda name: name == "-", lambda name, part, output, scratch: [_spool_stdin(scratch)]),
+    (
+        lambda name: name.startswith(HUB_PREFIX),
+        lambda name, part, output, scratch: [_hub(name, part)],
+    ),
     (is_url, lambda name, part, output, scratch: expand_url(name, part.split, output)),
     (
         lambda name: _is_saved(Path(name)),

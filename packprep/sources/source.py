@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NotRequired, TypedDict, cast
 
-from packprep.sources.formats.format import Format, HubPart
+from packprep.config.source_names import HubPart
+from packprep.sources.formats.format import Format
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
 from packprep.sources.formats.registry import FORMATS
 from packprep.sources.token_files.names import is_file

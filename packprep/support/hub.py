@@ -97,7 +97,7 @@ def explained(error: Exception) -> str:
             "repository is private"
         )
     if isinstance(error, RevisionNotFoundError):
-        return "it has no such revision; check --tokenizer-revision"
+        return "it has no such revision; check what follows @ in --tokenizer"
     if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
         return "it has no tokenizer.json; choose a repository with one, or save a fast tokenizer"
     return " ".join(str(error).split())[:200]

@@ -176,10 +176,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, files: dict[str, Path], missing: Except
 def test_any_other_name_is_asked_of_the_hub_with_its_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = save_tokenizer(tmp_path / "cache")
+    folder = save_tokenizer(tmp_path / "cache@v2")  # the name of a local path is never split
     files = {path.name: path for path in folder.iterdir()}
     asked = hub(monkeypatch, files, EntryNotFoundError("no such file"))
-    assert ends(load_tokenizer("user/name", revision="v1")) == (BOS, EOS)
+    assert ends(load_tokenizer("user/name@v1")) == ends(load_tokenizer(folder)) == (BOS, EOS)
     names = "tokenizer.json tokenizer_config.json special_tokens_map.json chat_template.jinja"
     assert asked == [("user/name", name, "v1") for name in names.split()]
 

@@ -204,13 +204,16 @@ def test_any_other_name_is_asked_of_the_hub_with_name_split_and_revision(
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr("packprep.support.hub._unreachable", lambda *_: "")
-    [source] = found_in("user/name", name="en", split="validation", revision="abc")
-    assert (source.name, source.kind, source.path) == ("user/name", "hub", None)
-    assert source.bytes > 0
-    assert found_in("name")[0].sha256 == source.sha256
-    assert asked == [("user/name", "en", "validation", "abc"), ("name", None, "train", None)]
-    [table] = rows_in(source, config(sources="user/name"), Path("scratch"))
-    assert table["text"].to_pylist() == ["a"]
+    part = {"name": "en", "split": "test[:9%]", "revision": "refs/pr/1"}
+    for name, options in [("user/name", part), ("hub:user/name:en@refs/pr/1#test[:9%]", {})]:
+        [source] = found_in(name, **options)
+        assert (source.name, source.kind, source.path) == (name, "hub", None)
+        assert asked.pop() == ("user/name", "en", "test[:9%]", "refs/pr/1")
+        assert source.bytes > 0
+        assert found_in("name")[0].sha256 == source.sha256
+        assert asked.pop() == ("name", None, "train", None)
+        [table] = rows_in(source, config(sources="user/name"), Path("scratch"))
+        assert table["text"].to_pylist() == ["a"]
     with refused(InputError, "user/none is no local path", "'user/none' doesn't exist on the Hub"):
         found_in("user/none")
 

@@ -162,8 +162,9 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     """Tokenize and pack SOURCE... into shards that datasets.load_from_disk opens.
 
     SOURCE is a file (.jsonl .json .csv .tsv .txt .parquet .arrow; also .gz and .zst), a glob, a
-    directory, the name of a dataset on the hub, or - for JSON lines on standard input. Files of
-    token ids (.bin with .idx, .npy, .ds) need no text.
+    directory, a dataset on the hub (hub:ORG/SET, and what you need of :NAME@REVISION#SPLIT after
+    it), or - for JSON lines on standard input. Files of token ids (.bin with .idx, .npy, .ds) need
+    no text.
 
     A stopped build keeps its finished work: run the same command to resume.
 

@@ -5,24 +5,28 @@ from typing import Any
 
 import pyarrow as pa
 
+from packprep.config.source_names import HubPart, hub_name
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import check_path
-from packprep.sources.formats.format import Format, HubPart, Input, LocalPath, Wanted, tables_in
+from packprep.sources.formats.format import Format, Input, LocalPath, Wanted, tables_in
 from packprep.support.errors import InputError
 from packprep.support.hub import asking
 
 
 def open_hub(name: str, part: HubPart) -> Any:
-    """The hub dataset, in the cache that `datasets` keeps for the user."""
+    """The hub dataset, in the cache that `datasets` keeps for the user.
+
+    part: what is read if the name does not say it.
+    """
     import datasets
 
+    dataset, own = hub_name(name) or (name, part)
+    split, subset, revision = own.or_else(part)
     unreachable = ""
     try:
-        with asking(name, "README.md", revision=part.revision, repo_type="dataset") as unreachable:
-            return datasets.load_dataset(
-                name, part.name, split=part.split or "train", revision=part.revision
-            )
+        with asking(dataset, "README.md", revision=revision, repo_type="dataset") as unreachable:
+            return datasets.load_dataset(dataset, subset, split=split or "train", revision=revision)
     except Exception as error:  # the loaders and the hub client raise many kinds
         reason = unreachable or " ".join(str(error).split())[:200]
         raise InputError(

@@ -7,22 +7,15 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from packprep.config.source_names import HubPart
 from packprep.sources.formats.row_plan import RowPlan
 
 ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB
 LocalPath = Path | str | None  # of the file to open: an unpacked copy, or the source's own
-
-
-class HubPart(NamedTuple):
-    """The part of a dataset that is asked for."""
-
-    split: str | None = None
-    name: str | None = None
-    revision: str | None = None
 
 
 class Input(Protocol):
