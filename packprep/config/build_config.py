@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from packprep.config import checks, mix
 from packprep.config.aliases import ALIASES, default_overflow, recorded, respelled
 from packprep.config.keywords import unknown_option
+from packprep.config.label_columns import LossKind, with_label_kind
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options, held
 from packprep.config.pack_rules import MixRules, PackRules
@@ -170,13 +171,18 @@ class BuildConfig(Options):
             options = {"text_column": "text", "text_template": None} | dict(options)
         return replace(self, sources=(), weights=(), max_epochs=1.0, phases=(), **options)
 
+    def with_label_kind(self, kind: LossKind | None) -> "BuildConfig":
+        """The config with the kind of labels that the first rows have."""
+        options = {"labels_column": self.labels_column, "sources": self.sources}
+        return self if kind is None else replace(self, **with_label_kind(options, kind))
+
     def identity(self) -> dict[str, Any]:
         """The options that decide the bytes of the output, by their names in manifests.
 
         Sources and tokenizer are not among them: their digests are recorded instead. Nor are later
         options with the value of builds before them, see `option`.
         """
-        return {
+        options = {
             name: part
             for spec in fields(self)
             if spec.metadata["identity"] and spec.name not in _NEVER_BYTES
@@ -184,6 +190,7 @@ class BuildConfig(Options):
             if spec.metadata["identity"] is True or as_recorded(value) != value_before(spec.name)
             for name, part in recorded(spec.name, value).items()
         }
+        return options | self.label_columns.recorded()
 
 
 _NEVER_BYTES = options_in(Running, Command)

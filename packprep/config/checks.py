@@ -252,9 +252,9 @@ ROW_RULES: tuple[Rule[Options], ...] = (
         "{option} is {columns}; expected a column for each side of a pair, such as "
         "chosen_labels,rejected_labels",
         lambda build: (
-            {"option": flag(key), "columns": columns}
-            for key in ("labels_column", "loss_mask_column")
-            if build.pair_columns and (columns := getattr(build, key)) and columns.count(",") != 1
+            {"option": "--labels-column", "columns": names}
+            for names in build.label_columns.names
+            if build.pair_columns and names.count(",") != 1
         ),
     ),
 )

@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Any, Literal, cast
 
 from packprep.config import mix
+from packprep.config.label_columns import LabelColumns
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, option
 from packprep.config.settings import (
     ExecutorSetting,
@@ -165,7 +166,8 @@ class Parsing:
     )
     labels_column: str | None = option(
         None,
-        "Column with a label for each token id, -100 where there is no loss.",
+        "Column with a number for each token id: labels, -100 where there is no loss, or a mask of "
+        "0 and 1. The first rows tell which; NAME:labels or NAME:mask says it.",
         "COLUMN",
         per_source=True,
     )
@@ -214,6 +216,14 @@ class Parsing:
         setting=TurnSetting,
         common=True,
     )
+
+    @property
+    def label_columns(self) -> LabelColumns:
+        """The columns that say which token ids have a loss."""
+        named = LabelColumns.parse(self.labels_column)
+        if self.loss_mask_column is None:
+            return named
+        return LabelColumns(labels=named.labels or named.either, mask=self.loss_mask_column)
 
     @property
     def chats(self) -> bool:

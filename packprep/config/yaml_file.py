@@ -13,6 +13,7 @@ from typing import Any
 
 from packprep.config.aliases import over, respelled
 from packprep.config.build_config import BuildConfig, check_keys
+from packprep.config.label_columns import with_label_kind
 from packprep.config.spellings import GONE
 from packprep.config.stages import Command, options_in
 from packprep.config.yaml_variables import escaped, fill_variables, unescaped
@@ -43,7 +44,7 @@ def from_output(path: Path) -> dict[str, Any]:
         key: value for key, value in _loaded(path, (), fill=False).items() if key not in GONE
     }
     check_keys(options, str(path))
-    return respelled(options)
+    return respelled(with_label_kind(options, "labels"))
 
 
 def _with_included(path: Path, extra: Sequence[str], including: tuple[Path, ...]) -> dict[str, Any]:

@@ -130,6 +130,7 @@ def build(
             found = resolve(
                 config.reading, config.parsing, config.output, staging.scratch, progress
             )
+            config = config.with_label_kind(found[0].labels)
             sources = output.wanted(found, progress)
             mix = config.mix_rules() if config.is_mix else None
             ids = tokenizer.shard_type(config.token_type)
@@ -254,6 +255,7 @@ def build_share(
                 found = resolve(
                     config.reading, config.parsing, config.output, staging.scratch, progress
                 )
+                config = config.with_label_kind(found[0].labels)
                 sources = output.wanted(found, progress)
             mix = config.mix_rules() if config.is_mix else None
             ids = tokenizer.shard_type(config.token_type)

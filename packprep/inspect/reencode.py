@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packprep.chat.build_tokenizer import with_template
 from packprep.config.aliases import from_recorded, recorded_in
 from packprep.config.build_config import BuildConfig
+from packprep.config.label_columns import with_label_kind
 from packprep.config.recorded import first_defaults
 from packprep.config.stages import STAGES, Cutting, Parsing, Running, Tokenizing
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
@@ -57,7 +58,8 @@ def recorded_config(
         for key in ("name", "split", "revision", "tokenizer_revision")
         if arguments.get(key)
     }
-    own = {"group_column": None, "group_prefix": None, "sources": sources}
+    own = {"group_column": None, "group_prefix": None}
+    options = with_label_kind({**options, "sources": sources}, "labels")
     return BuildConfig(**first_defaults() | from_recorded(options) | more | own)
 
 

@@ -57,7 +57,7 @@ def _cure(reason: Dropped, cutting: Cutting, labelled_by: str) -> str:
 def labelled_by(parsing: Parsing, train_on: str) -> str:
     """Options and columns that decide which tokens of a row are trained."""
     if not parsing.chats:
-        return f"the column {parsing.labels_column or parsing.loss_mask_column}"
+        return f"the column {' and '.join(parsing.label_columns.names)}"
     if parsing.messages_column is None:
         return f"the column {parsing.response_column or ' and '.join(parsing.pair_columns)}"
     return f"the roles of the messages and train_on {train_on}"

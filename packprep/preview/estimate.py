@@ -83,6 +83,7 @@ def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         scratch = Path(folder)
         sources = resolve(config.reading, config.parsing, config.output, scratch)
+        config = config.with_label_kind(sources[0].labels)
         if config.append:
             from packprep.execute.append import open_output
 

@@ -86,6 +86,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     for note in tokenizer.notes:
         progress.say(note)
     sources = resolve(config.reading, config.parsing, config.output, scratch, progress)
+    config = config.with_label_kind(sources[0].labels)
     store, grouping = None, (config.writing, config.pack_rules())
     if config.keep_tokens:
         options = text_options(config.identity(), config.reading.tokens_to_read)

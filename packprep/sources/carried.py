@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS, NUMBER_TYPES, Column
 from packprep.sources.formats.row_plan import IdColumns, RowPlan, TokenIds, carry_name
+from packprep.sources.label_kinds import kind_in
 from packprep.support.errors import InputError
 from packprep.support.problems import BadRow, Problem, problem_array, problems_in
 
@@ -102,9 +103,10 @@ def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[
     """
     lists: dict[str, _Lists] = {}
     scalars: dict[str, pa.Array[Any]] = {}
-    sides, size = (
-        (plan.rows.sides, plan.rows.vocab_size) if isinstance(plan.rows, TokenIds) else ((), 0)
-    )
+    rows = plan.rows if isinstance(plan.rows, TokenIds) else TokenIds((), 0)
+    if not rows.is_decided:
+        rows = rows.of_kind(kind_in(table, rows, "the batch") or "labels")
+    sides, size = rows.sides, rows.vocab_size
     for side, prefix in zip(sides, ("", "second_"), strict=False):
         ids = _ids(table, side.ids, size, problems)
         labels = _labels(table, side, size, ids, problems)

@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from packprep.chat.build_tokenizer import ChatTokenizer
+from packprep.config.label_columns import LossKind
 from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.tokenizer import Tokenizer
 from packprep.sources.carried import carried_types, text_type
 from packprep.sources.formats.format import ROWS_PER_TABLE, LocalPath, Wanted
-from packprep.sources.formats.row_plan import Chat, RowPlan, row_plan
+from packprep.sources.formats.row_plan import Chat, RowPlan, TokenIds, row_plan
+from packprep.sources.label_kinds import kind_in
 from packprep.sources.opening import readable, unpacked
 from packprep.sources.row_text import as_rows
 from packprep.sources.source import Source
@@ -68,6 +70,29 @@ def read_rows(
                 yield as_rows(table.slice(skipped), plan, is_utf8=source.format.finds_bad_utf8)
         if not read[0]:
             raise InputError(f"{source.name} holds no rows; expected at least one document")
+
+
+def label_kind(source: Source, parsing: Parsing, scratch: Path) -> LossKind | None:
+    """The kind of the column of labels or of a mask, by the first rows, see label_kinds.py.
+
+    None for rows without such a column, and if the options say the kind. parsing: of the build.
+    """
+    plan = row_plan(parsing.of_source(source.reading))
+    if not isinstance(rows := plan.rows, TokenIds) or rows.is_decided:
+        return None
+    if source.format.beside is not None:
+        return "mask"  # files of token ids have no labels
+    with readable(source), unpacked(source, scratch) as path:
+        plan = _opened(source, path, plan, scratch)
+        tables = _tables(source, path, Wanted(plan, scratch))
+        for number, table in enumerate(tables):
+            if not number:
+                _check_columns(source, path, table, plan)
+            for first in range(0, len(table), ROWS_PER_TABLE):
+                some = table.slice(first, ROWS_PER_TABLE)
+                if (kind := kind_in(some, rows, source.name)) is not None:
+                    return kind
+    return "labels"
 
 
 def plan_rows(

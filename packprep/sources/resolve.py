@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from packprep.config.label_columns import with_label_kind
 from packprep.config.source_names import HUB_PREFIX, IDS_COLUMN, HubPart
 from packprep.config.stages import PER_SOURCE, Parsing, Reading
 from packprep.schemas.errors import FormatError
@@ -25,6 +26,7 @@ from packprep.sources.formats.datasets_rows import HUB, SAVED, chosen_split, dat
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.jsonl import JSON
 from packprep.sources.formats.registry import FORMATS, format_of, known_endings, known_format
+from packprep.sources.reading import label_kind
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source, file_state
 from packprep.sources.token_files.names import is_file, token_sources, tokens_name
@@ -93,7 +95,24 @@ def _resolved(
         others = "1 other source" if len(again) == 2 else f"{len(again) - 1:,} other sources"
         more = f", and {others}" if len(again) > 1 else ""
         progress.say(f"{again[0].name} is named twice, and read once{more}")
-    return once
+    return _with_labels(once, parsing, scratch)
+
+
+def _with_labels(sources: list[Source], parsing: Parsing, scratch: Path) -> list[Source]:
+    """The sources with the kind of their labels, which the first file of each entry decides."""
+    firsts = {source.entry: source for source in reversed(sources)}
+    kinds = {entry: label_kind(first, parsing, scratch) for entry, first in sorted(firsts.items())}
+    found = {kind: firsts[entry].name for entry, kind in kinds.items() if kind is not None}
+    if len(found) > 1:
+        raise InputError(
+            f"{found['labels']} has labels and {found['mask']} a mask; expected one of them for "
+            "all sources: convert one, or build the two apart and merge them"
+        )
+    kind = next(iter(found), None)
+    return [
+        replace(source, labels=kind, reading=with_label_kind(source.reading, kind))
+        for source in sources
+    ]
 
 
 def _check_ids(sources: list[Source], parsing: Parsing) -> None:

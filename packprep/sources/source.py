@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NotRequired, TypedDict, cast
 
+from packprep.config.label_columns import LossKind, recorded_labels
 from packprep.config.source_names import HubPart
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
@@ -78,6 +79,7 @@ class Source:
     entry: number of its entry of `sources`.
     reading: the options of that entry for reading rows.
     part: of a dataset on the hub.
+    labels: kind of its columns that are labels or a mask, where rows decided it.
     files: states of its local files, noted before their digest was computed.
     """
 
@@ -91,11 +93,12 @@ class Source:
     version: str = ""  # of an object in a store
     files: tuple[FileState, ...] = ()
     part: HubPart = HubPart()
+    labels: LossKind | None = None
 
     def as_dict(self) -> SourceFacts:
         facts: SourceFacts = {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind}
         if self.reading:
-            facts["reading"] = self.reading
+            facts["reading"] = recorded_labels(self.reading)
         return facts
 
     @property

@@ -11,16 +11,19 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from packprep import build, pack_dataset
+from packprep.config.yaml_file import from_output
+from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.schemas import Manifest
 from packprep.sources.carried import carried_types
 from packprep.sources.formats.row_plan import row_plan
 from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError
-from tests.helpers.corpus import one_line, save_tokenizer, tiny_tokenizer, write_jsonl
+from tests.helpers.corpus import one_line, resolved, save_tokenizer, tiny_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import config
 
@@ -136,6 +139,54 @@ def test_with_labels_and_a_mask_there_is_no_loss_where_either_says_so() -> None:
     table = pa.table({"ids": [[1, 2, 3], [4]], "l": [[1, -100, 3], [4]], "m": [[1, 1, 0], [1]]})
     assert read(table, **L, **M)["labels"].to_pylist() == [[1, -100, -100], [4]]
     assert read(table, **M)["labels"].type == pa.list_(pa.int8())
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "kind"),
+    [
+        ([[7, 8], [9]], [[1, 1], [5]], "labels"),
+        ([[7]] * 513, [[1]] * 512 + [[5]], "mask"),
+        ([[7, 8]], [[-100, -100]], "labels"),
+        ([[7, 8]], [[1, 8]], "labels"),
+        ([[0, 1]], [[True, False]], "mask"),
+        ([[0, 1]], [[-100, 1]], "labels"),
+        ([[], [7]], [[], [0]], "mask"),
+        ([[]], [[]], "labels"),
+        ([[1]], [[0]], "has only 0 and 1 in 'x' and in its token ids, so it may be labels or"),
+    ],
+)
+def test_the_first_rows_decide_between_labels_and_a_mask(
+    tmp_path: Path, ids: list[Any], values: list[Any], kind: str
+) -> None:
+    rows = [{"ids": each, "x": value} for each, value in zip(ids, values, strict=True)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    for path in (write_jsonl(tmp_path / "rows.jsonl", rows), tmp_path / "rows.parquet"):
+        sources = config(sources=path, labels_column="x", **IDS)
+        if " " not in kind:
+            assert resolved(sources, tmp_path)[0].labels == kind
+            continue
+        with refused(InputError, kind):
+            resolved(sources, tmp_path)
+        stated = replace(sources, labels_column="x:mask")
+        assert resolved(stated, tmp_path)[0].labels is None
+
+
+def test_a_mask_is_recorded_as_in_earlier_versions_and_not_beside_labels(tmp_path: Path) -> None:
+    mask = write_jsonl(tmp_path / "m.jsonl", [{"ids": [5, 6, 7], "x": [0, 1, 1]}])
+    labels = write_jsonl(tmp_path / "l.jsonl", [{"ids": [5, 6, 7], "x": [5, 6, 7]}])
+    earlier = built(mask, loss_mask_column="x")
+    assert built(mask, labels_column="x").data == earlier.data
+    assert built(mask, labels_column="x:mask").data == earlier.data
+    source = {"path": mask, "labels_column": "x"}
+    of_source = built(mask, sources=source, labels_column="y", overwrite=True)
+    assert of_source.data["inputs"]["sources"][0]["reading"] == {"loss_mask_column": "x"}
+    assert verify(tmp_path / "out", level="full").sound
+    again = from_output(tmp_path / "out" / "build.yaml")
+    assert (again["labels_column"], again["sources"][0]["labels_column"]) == ("y:mask", "x:mask")
+    with refused(
+        InputError, f"{labels} has labels and {mask} a mask; expected one of them for all"
+    ):
+        built(mask, sources=[mask, labels], labels_column="x", output=tmp_path / "both")
 
 
 def test_units_of_token_ids_are_cut_by_four_bytes_a_token(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from packprep.chat.conversations import (
     ConversationColumns,
     find_conversations,
 )
+from packprep.config.label_columns import LossKind
 from packprep.config.stages import Parsing
 from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError, InputError
@@ -104,12 +105,14 @@ class Chat:
 class IdColumns:
     """Columns of token ids of one side.
 
-    prompt: its ids are before those of the side, without a loss.
+    either: labels or a mask, as its values say. prompt: its ids are before those of the side,
+    without a loss.
     """
 
     ids: str
     labels: str | None = None
     mask: str | None = None
+    either: str | None = None
     prompt: str | None = None
 
 
@@ -125,6 +128,21 @@ class TokenIds:
         """Columns of lists of numbers."""
         names = (name for side in self.sides for name in vars(side).values())
         return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def is_decided(self) -> bool:
+        """True if it is known which columns are labels and which are masks."""
+        return all(side.either is None for side in self.sides)
+
+    def of_kind(self, kind: LossKind) -> TokenIds:
+        """The rows, with the kind of the columns `either`."""
+        sides = (
+            replace(side, either=None, labels=side.either)
+            if kind == "labels"
+            else replace(side, either=None, mask=side.either)
+            for side in self.sides
+        )
+        return self if self.is_decided else replace(self, sides=tuple(sides))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,15 +224,20 @@ def row_plan(parsing: Parsing, vocab_size: int = 0, finder: Finder | None = None
 
 
 def _ids(parsing: Parsing) -> list[IdColumns]:
-    labels, mask = parsing.labels_column, parsing.loss_mask_column
+    named = vars(parsing.label_columns)
     if not parsing.pair_columns:
-        return [IdColumns(str(parsing.input_ids_column), labels, mask)]
-    labels_of, mask_of = (
-        [None, None] if names is None else [name.strip() for name in names.split(",")]
-        for names in (labels, mask)
-    )
+        return [IdColumns(str(parsing.input_ids_column), **named)]
+    of_sides = {
+        kind: [name.strip() for name in names.split(",")]
+        for kind, names in named.items()
+        if names is not None
+    }
     return [
-        IdColumns(ids, labels_of[side], mask_of[side], parsing.prompt_column)
+        IdColumns(
+            ids,
+            **{kind: names[side] for kind, names in of_sides.items()},
+            prompt=parsing.prompt_column,
+        )
         for side, ids in enumerate(parsing.pair_columns)
     ]
 

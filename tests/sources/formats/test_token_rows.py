@@ -141,9 +141,9 @@ def test_the_loss_of_datatrove_is_a_mask(tmp_path: Path) -> None:
     loss = [[0 if id_ % 2 else 1 for id_ in ids] for ids in DOCUMENTS]
     table = [{"ids": ids, "mask": mask} for ids, mask in zip(DOCUMENTS, loss, strict=True)]
     lines = write_jsonl(tmp_path / "x.jsonl", table)
-    packed(lines, tmp_path / "b", input_ids_column="ids", loss_mask_column="mask")
+    packed(lines, tmp_path / "b", input_ids_column="ids", labels_column="mask")
     written = write_datatrove(tmp_path / "in", DOCUMENTS, loss=loss)
-    packed(written, tmp_path / "a", loss_mask_column="loss_mask")
+    packed(written, tmp_path / "a", labels_column="loss_mask")
     assert made(tmp_path / "a") == made(tmp_path / "b")
 
 
