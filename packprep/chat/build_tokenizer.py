@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from packprep.config.checks import ENDS_OF_TEMPLATE
-from packprep.config.source_names import at_revision
 from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from packprep.support.errors import ConfigError
@@ -84,8 +83,7 @@ def _boundary(
 
 
 def _loaded(tokenizing: Tokenizing, bos: str, eos: str) -> Tokenizer:
-    source = at_revision(tokenizing.tokenizer, tokenizing.tokenizer_revision)
-    return load_tokenizer(source, bos=bos, eos=eos)
+    return load_tokenizer(tokenizing.tokenizer, bos=bos, eos=eos)
 
 
 def _of_ids(tokenizing: Tokenizing) -> Tokenizer:

@@ -7,13 +7,16 @@ names and values.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
+from os import PathLike
 from typing import Any
 
 from packprep.config.amounts import count_of
+from packprep.config.label_columns import LabelColumns, with_label_kind, without_mask
 from packprep.config.options import Options
 from packprep.config.rules import flag
 from packprep.config.settings import AUTO, PartKind, Setting
+from packprep.config.source_names import at_revision, hub_tokenizer
 from packprep.config.spellings import RENAMED, recorded_name, silent
 from packprep.config.stages import LEAST_SHARED, options_in
 from packprep.support.errors import ConfigError, brief
@@ -34,6 +37,7 @@ class Alias:
     or disagrees with them.
     rest: the value of `option` without what this one says; None if nothing is left.
     metavar: the name of the value on the command line; "" for a switch.
+    says: the end of the line about it; "" for the new value.
     in_tables: true for a key of a table in `sources` or `phases` too.
     """
 
@@ -41,6 +45,7 @@ class Alias:
     fold: Callable[[Mapping[str, object], object], Mapping[str, object]]
     rest: Callable[[object], object] = lambda _: None
     metavar: str = "VALUE"
+    says: str = ""
     in_tables: bool = False
 
 
@@ -147,6 +152,55 @@ def _isolate(options: Mapping[str, object], value: object) -> Mapping[str, objec
     return {"executor": "isolated"} | of_array
 
 
+def _part_of_source(key: str, now: str) -> Alias:
+    """An alias for a part of all datasets among the sources."""
+
+    def fold(options: Mapping[str, object], value: object) -> Mapping[str, object]:
+        if not isinstance(value, str | None):
+            raise ConfigError(f"{flag(key)} is {brief(value)}, expected text")
+        sources = options.get("sources", ())
+        several = [sources] if isinstance(sources, (str, PathLike, Mapping)) else sources
+        if value is None or not isinstance(several, (list, tuple)):
+            return {"sources": sources}
+        return {"sources": [_given(source, key, value) for source in several]}
+
+    return Alias(
+        option="sources",
+        fold=fold,
+        rest=lambda value: value,
+        says=f"part of the source now: {now}",
+    )
+
+
+def _given(source: object, key: str, value: str) -> object:
+    """The table of a source, with what is asked of all sources; not part of its own options."""
+    table = {"path": source} if isinstance(source, (str, PathLike)) else source
+    if not isinstance(table, Mapping) or not isinstance(given := table.get("given", {}), Mapping):
+        return source
+    return {**table, "given": {**given, key: value}}
+
+
+def _tokenizer_revision(options: Mapping[str, object], value: object) -> Mapping[str, object]:
+    tokenizer = options.get("tokenizer")
+    if not isinstance(value, str | None):
+        raise ConfigError(f"--tokenizer-revision is {brief(value)}, expected text")
+    if isinstance(tokenizer, str) and hub_tokenizer(tokenizer)[1] not in (None, value):
+        raise disagree("tokenizer_revision", value, "tokenizer", tokenizer)
+    return {"tokenizer": at_revision(tokenizer, value)}
+
+
+def _loss_mask(options: Mapping[str, object], value: object) -> Mapping[str, object]:
+    labels = options.get("labels_column")
+    if value is None or not isinstance(labels, str | None):
+        return {}
+    if not isinstance(value, str):
+        raise ConfigError(f"--loss-mask-column is {brief(value)}, expected text")
+    named = LabelColumns.parse(labels)
+    if named.mask not in (None, value):
+        raise disagree("loss_mask_column", value, "labels_column", labels)
+    return {"labels_column": str(replace(named.of_kind("labels"), mask=value))}
+
+
 def _min_shared(options: Mapping[str, object], value: object) -> Mapping[str, object]:
     """Fold it into shared prefixes; without them it means nothing, as before."""
     least, given = count_of(str(value)), str(options.get("share_prefixes", False)).lower()
@@ -169,6 +223,20 @@ ALIASES: Mapping[str, Alias] = {
         fold=_isolate,
         rest=lambda value: "local" if value == "isolated" else value,
         metavar="",
+    ),
+    "name": _part_of_source("name", "hub:ORG/SET:NAME"),
+    "split": _part_of_source("split", "hub:ORG/SET#SPLIT, or DIR/SPLIT of a saved DatasetDict"),
+    "revision": _part_of_source("revision", "hub:ORG/SET@REVISION"),
+    "tokenizer_revision": Alias(
+        option="tokenizer",
+        fold=_tokenizer_revision,
+        rest=lambda value: hub_tokenizer(value)[0] if isinstance(value, str) else value,
+    ),
+    "loss_mask_column": Alias(
+        option="labels_column",
+        fold=_loss_mask,
+        rest=lambda value: without_mask(str(value)),
+        in_tables=True,
     ),
     "min_shared": Alias(
         option="share_prefixes", fold=_min_shared, rest=lambda value: str(value) != "0"
@@ -201,6 +269,8 @@ def respelled(
             say(f"{typed} is called {option} now")
         elif alias.option in kept:
             say(f"{typed} is part of {option} now")
+        elif alias.says:
+            say(f"{typed} is {alias.says}")
         else:
             say(f"{typed} is {option} {new.get(alias.option, _SPECS[alias.option].default)} now")
     for option, place in _TABLES.items():
@@ -234,7 +304,9 @@ def _in_table(
                 keys |= alias.fold(keys, keys.pop(earlier))
             except ConfigError as error:
                 raise ConfigError(f"{where}{error.args[0]}") from None
-            say(f"{where}{earlier} is called {alias.option} now")
+            option = alias.option
+            now = f"called {option}" if earlier in RENAMED else f"{option} {keys.get(option)}"
+            say(f"{where}{earlier} is {now} now")
     return keys
 
 
@@ -260,6 +332,8 @@ def recorded(option: str, value: Any) -> dict[str, Any]:
     """An option by its earlier names, as the identity of an output has it."""
     if setting := _SETTINGS.get(option):
         return setting.parse(option, value).recorded()
+    if option == "labels_column":
+        return {**LabelColumns.parse(value).recorded()}
     if option == "share_prefixes":
         return {option: value > 0, "min_shared": value or LEAST_SHARED}
     if option == "epochs":
@@ -279,6 +353,7 @@ def recorded_in(*stages: type) -> frozenset[str]:
 
 def from_recorded(options: Mapping[str, object]) -> dict[str, Any]:
     """The options of an identity by their names now, as far as they fit together."""
+    options = with_label_kind(options, "labels")
     try:
         return respelled(options)
     except ConfigError:  # those of merged outputs that differ are missing

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from packprep.config import checks, mix
 from packprep.config.aliases import ALIASES, default_overflow, recorded, respelled
 from packprep.config.keywords import unknown_option
-from packprep.config.label_columns import LossKind, with_label_kind
+from packprep.config.label_columns import LossKind, labels_fit, labels_of_source, with_label_kind
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options, held
 from packprep.config.pack_rules import MixRules, PackRules
 from packprep.config.phases import Phase
 from packprep.config.recorded import as_recorded, value_before
 from packprep.config.settings import AUTO
-from packprep.config.source_names import IDS_COLUMN, names_token_files
+from packprep.config.source_names import IDS_COLUMN, HubPart, names_token_files
 from packprep.config.spellings import gone, option_here, say
 from packprep.config.stages import (
     Command,
@@ -112,6 +112,11 @@ class BuildConfig(Options):
                         f"source {entry.label} and the build differ in {key}: either all sources "
                         "have it or none; set it for the build too"
                     )
+            if not labels_fit(entry.reading, self.labels_column):
+                raise ConfigError(
+                    f"source {entry.label} and the build differ in labels_column: either all "
+                    "sources have labels or all have a mask; set it for the build too"
+                )
             try:
                 self.of_source(entry.reading)
             except ConfigError as error:
@@ -169,6 +174,8 @@ class BuildConfig(Options):
         # A column or a template of the source replaces both of the build.
         if ("text_column" in options) != ("text_template" in options):
             options = {"text_column": "text", "text_template": None} | dict(options)
+        options = {key: value for key, value in options.items() if key not in HubPart._fields}
+        options |= labels_of_source(options, self.labels_column)
         return replace(self, sources=(), weights=(), max_epochs=1.0, phases=(), **options)
 
     def with_label_kind(self, kind: LossKind | None) -> "BuildConfig":

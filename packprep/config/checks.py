@@ -78,7 +78,6 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "--input-ids-column": (
         "--labels-column",
-        "--loss-mask-column",
         "--vocab-size",
         "--boundaries",
     ),
@@ -262,7 +261,9 @@ ROW_RULES: tuple[Rule[Options], ...] = (
 OUTPUT_RULES: tuple[Rule[Options], ...] = (
     Rule(
         "standard input cannot be read by every task of --executor array; give files",
-        lambda build: "-" in build.sources and build.part is not None,
+        lambda build: (
+            any("-" in entry.paths for entry in build.entries()) and build.part is not None
+        ),
     ),
     Rule(
         "--keep-tokens cannot be used with --executor array or --part: a token store is for one "

@@ -10,7 +10,7 @@ manifests record both options as these versions did.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 LossKind = Literal["labels", "mask"]
@@ -46,6 +46,13 @@ class LabelColumns:
         """The names as they are written."""
         return [name for name in (self.labels, self.mask, self.either) if name is not None]
 
+    @property
+    def kind(self) -> LossKind | None:
+        """The kind that is named; None for none or both."""
+        if (self.labels is None) == (self.mask is None):
+            return None
+        return "labels" if self.mask is None else "mask"
+
     def of_kind(self, kind: LossKind | None) -> "LabelColumns":
         """The same, with `either` decided. None: undecided."""
         return self if None in (kind, self.either) else LabelColumns(**{str(kind): self.either})
@@ -78,3 +85,33 @@ def recorded_labels(options: Mapping[str, Any]) -> dict[str, Any]:
     named = LabelColumns.parse(value).recorded()
     rest = {key: each for key, each in options.items() if key != "labels_column"}
     return rest | {key: name for key, name in named.items() if name is not None}
+
+
+def without_mask(value: str) -> str | None:
+    """A value of `labels_column` without its mask; None if nothing is left."""
+    return str(replace(LabelColumns.parse(value), mask=None)) or None
+
+
+def labels_of_source(options: Mapping[str, Any], of_build: str | None) -> dict[str, str]:
+    """`labels_column` of a source that has its own.
+
+    A kind that it does not name is that of the build.
+    """
+    if not isinstance(value := options.get("labels_column"), str):
+        return {}
+    own, build = LabelColumns.parse(value), LabelColumns.parse(of_build)
+    if None in (build.labels, build.mask) or own.either is not None:
+        return {"labels_column": value}
+    both = LabelColumns(labels=own.labels or build.labels, mask=own.mask or build.mask)
+    return {"labels_column": str(both)}
+
+
+def labels_fit(options: Mapping[str, Any], of_build: str | None) -> bool:
+    """True if a source and the build have columns of the same kinds, as far as they are known."""
+    if not isinstance(value := options.get("labels_column"), str):
+        return True
+    own, build = LabelColumns.parse(value), LabelColumns.parse(of_build)
+    return None not in (own.either, build.either) or (
+        (own.labels is None or build.labels is not None)
+        and (own.mask is None or build.mask is not None)
+    )

@@ -28,7 +28,6 @@ AMOUNTS = ("weight", "epochs", "max_tokens")
 NUMBERS = (
     "input_ids_column",
     "labels_column",
-    "loss_mask_column",
 )  # set for all sources or for none
 _MAX_COPIES = 100_000  # each copy is in a separate window
 _KEYS = (
@@ -36,6 +35,7 @@ _KEYS = (
     "label",
     *AMOUNTS,
     "max_epochs",
+    "given",
 )  # in addition to the options that a source may set
 
 
@@ -45,6 +45,7 @@ class Entry:
 
     label: its name in reports.
     reading: options that differ from those of the build.
+    given: the part of a dataset that options of earlier versions ask of all sources.
 
     At most one of weight, epochs and max_tokens is not None.
     max_epochs: how many times a source with a weight may be used.
@@ -53,6 +54,7 @@ class Entry:
     label: str
     paths: tuple[str, ...]
     reading: dict[str, Any]
+    given: HubPart = HubPart()
     weight: Fraction | None = None
     epochs: Fraction | None = None
     max_tokens: int | None = None
@@ -89,6 +91,12 @@ class _Written:
     def label(self) -> str:
         """The name of the source in reports."""
         return redacted(self.table.get("label", ", ".join(self.paths)))
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The part of a dataset that is asked of all sources."""
+        given = self.table.get("given", {})
+        return given if isinstance(given, Mapping) else {str(given): None}
 
     @property
     def amounts(self) -> list[str]:
@@ -138,6 +146,18 @@ SOURCE_RULES: tuple[Rule[_Written], ...] = (
             not (isinstance(label := source.table.get("label", "-"), str) and label.strip())
             and {"path": ", ".join(source.paths), "label": label}
         ),
+    ),
+    Rule(
+        "source {label}: {key} is {value!r}, expected text",
+        lambda source: (
+            {"key": key, "value": value}
+            for key, value in (*source.table.items(), *source.given.items())
+            if key in HubPart._fields and not isinstance(value, str | None)
+        ),
+    ),
+    Rule(
+        "source {label} has an unknown key {name!r} in given{near}",
+        lambda source: unknown(source.given, HubPart._fields),
     ),
     Rule(
         "source {label} has an amount in addition to --weights; leave it out",
@@ -276,6 +296,7 @@ def _entry(source: _Written) -> Entry:
             for key in source.options
             if key in source.table
         },
+        given=HubPart(**source.given),
         weight=source.number("weight"),
         epochs=source.number("epochs"),
         max_tokens=None if tokens is None else int(tokens),

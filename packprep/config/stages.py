@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Any, Literal, cast
 
 from packprep.config import mix
-from packprep.config.label_columns import LabelColumns
+from packprep.config.label_columns import LabelColumns, labels_of_source
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, option
 from packprep.config.settings import (
     ExecutorSetting,
@@ -23,6 +23,7 @@ from packprep.config.settings import (
     StrategySetting,
     TurnSetting,
 )
+from packprep.config.source_names import HubPart
 from packprep.support.errors import ConfigError, brief
 from packprep.support.limits import usable_cores, usable_memory
 
@@ -40,19 +41,6 @@ class Reading:
         "SOURCE",
         identity=False,
         common=True,
-    )
-    name: str | None = option(
-        None, "Configuration of a hub dataset.", "NAME", identity=False, per_source=True
-    )
-    split: str | None = option(
-        None,
-        "Split of a hub dataset or of a saved DatasetDict.",
-        "NAME",
-        identity=False,
-        per_source=True,
-    )
-    revision: str | None = option(
-        None, "Revision of a hub dataset.", "NAME", identity=False, per_source=True
     )
     limit: int | None = option(
         None,
@@ -171,12 +159,6 @@ class Parsing:
         "COLUMN",
         per_source=True,
     )
-    loss_mask_column: str | None = option(
-        None,
-        "Column with 0 or 1 for each token id, 1 where there is a loss.",
-        "COLUMN",
-        per_source=True,
-    )
     carry: Sequence[str] = option(
         (),
         "Columns to copy into the shards, with a number per row or per token id; may be repeated.",
@@ -220,10 +202,7 @@ class Parsing:
     @property
     def label_columns(self) -> LabelColumns:
         """The columns that say which token ids have a loss."""
-        named = LabelColumns.parse(self.labels_column)
-        if self.loss_mask_column is None:
-            return named
-        return LabelColumns(labels=named.labels or named.either, mask=self.loss_mask_column)
+        return LabelColumns.parse(self.labels_column)
 
     @property
     def chats(self) -> bool:
@@ -255,6 +234,7 @@ class Parsing:
         own = {name: value for name, value in options.items() if hasattr(self, name)}
         if ("text_column" in own) != ("text_template" in own):
             own = {"text_column": "text", "text_template": None} | own
+        own |= labels_of_source(own, self.labels_column)
         return replace(self, **own)  # type: ignore[arg-type]  # checked by `BuildConfig`
 
     def boundary(self) -> tuple[str, int | None] | None:
@@ -280,9 +260,6 @@ class Tokenizing:
         "PATH|NAME",
         identity=False,
         common=True,
-    )
-    tokenizer_revision: str | None = option(
-        None, "Revision of a hub tokenizer.", "NAME", identity=False
     )
     bos: str = option("auto", "Token before each document: auto, none or a token.", "TOKEN")
     eos: str = option("auto", "Token after each document: auto, none or a token.", "TOKEN")
@@ -585,8 +562,9 @@ class Command:
 
 STAGES = (Reading, Parsing, Tokenizing, Cutting, Packing, Ordering, Writing, Running, Command)
 """The headings of `--help` and of the page of options, with the first line of each."""
-PER_SOURCE = tuple(
-    spec.name for stage in STAGES for spec in fields(stage) if spec.metadata["per_source"]
+PER_SOURCE = (
+    *HubPart._fields,
+    *(spec.name for stage in STAGES for spec in fields(stage) if spec.metadata["per_source"]),
 )
 
 

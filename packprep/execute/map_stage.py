@@ -57,7 +57,8 @@ class TokenizeAndPack:
 
     def __init__(self, tokenizer: Any, **options: Any) -> None:
         check_keys(options, "TokenizeAndPack")
-        options = respelled(options, say)
+        options = respelled({"tokenizer": tokenizer} | options, say)
+        tokenizer = options.pop("tokenizer")
         for key in options:
             if key in _NOT_IN_MAP:
                 raise ConfigError(

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from packprep.chat.build_tokenizer import with_template
 from packprep.config.aliases import from_recorded, recorded_in
 from packprep.config.build_config import BuildConfig
-from packprep.config.label_columns import with_label_kind
 from packprep.config.recorded import first_defaults
+from packprep.config.source_names import HubPart
 from packprep.config.stages import STAGES, Cutting, Parsing, Running, Tokenizing
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage
@@ -52,15 +52,9 @@ def recorded_config(
             f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
             "newer one"
         )
-    arguments = manifest.run.get("given", {})
-    more = {
-        key: arguments[key]
-        for key in ("name", "split", "revision", "tokenizer_revision")
-        if arguments.get(key)
-    }
     own = {"group_column": None, "group_prefix": None}
-    options = with_label_kind({**options, "sources": sources}, "labels")
-    return BuildConfig(**first_defaults() | from_recorded(options) | more | own)
+    options = {**options, "sources": sources}
+    return BuildConfig(**first_defaults() | from_recorded(options) | own)
 
 
 def find_encoder(
@@ -144,7 +138,10 @@ def find_source(
             else "; run in the folder of the build, or give that folder with --root"
         )
         raise ConfigError(f"the source {path} does not exist{where}")
-    config = recorded_config(manifest, [{"path": path} | recorded.get("reading", {})])
+    run = manifest.run.get("given", {})
+    given = {key: run[key] for key in HubPart._fields if key in run}
+    source = {"path": path, "given": given} | recorded.get("reading", {})
+    config = recorded_config(manifest, [source])
     sources = resolve(config.reading, config.parsing, config.output, scratch)
     if len(sources) != 1 or sources[0].sha256 != recorded["sha256"]:
         raise ConfigError(

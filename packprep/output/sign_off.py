@@ -255,12 +255,12 @@ def described(columns: Sequence[Column]) -> list[dict[str, str]]:
 
 def named_inputs(reading: Reading, tokenizing: Tokenizing) -> dict[str, str]:
     """Names and paths of inputs of which `data` has only a digest, for commands that read them."""
-    names = {name: getattr(reading, name) for name in ("name", "split", "revision")}
-    names |= {name: getattr(tokenizing, name) for name in ("tokenizer_revision", "chat_template")}
+    given = reading.entries()[0].given._asdict()
+    names = {**given, "chat_template": tokenizing.chat_template}
     if isinstance(tokenizer := tokenizing.tokenizer, str):
         name, revision = hub_tokenizer(tokenizer)
         names["tokenizer_path" if Path(tokenizer).exists() else "tokenizer_name"] = name
-        names["tokenizer_revision"] = revision or names["tokenizer_revision"]
+        names["tokenizer_revision"] = revision
     return {name: value for name, value in names.items() if isinstance(value, str)}
 
 

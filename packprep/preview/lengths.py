@@ -58,8 +58,8 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
     """
     if not 0 < share <= 1:
         raise ConfigError(f"sample is {share:g}, expected a share of more than 0 and at most 1")
-    names = [source for source in config.sources if isinstance(source, str)]
-    if len(names) < len(config.sources) or config.weights or config.phases:
+    names = [path for entry in config.entries() for path in entry.paths]
+    if config.is_mix:
         raise ConfigError(
             "plan takes sources without weights or phases; packprep build --dry-run predicts those"
         )
@@ -128,7 +128,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise InputError("the sources hold no rows; expected at least one document")
     if not files:
         scale_of(reader.text_bytes, 0, share)
-    name = ", ".join(map(str, config.sources))
+    name = ", ".join(entry.label for entry in config.entries())
     lengths = of_files(name, folder, files, tokenizer, config.parsing, *grouping)
     return replace(
         lengths,

@@ -75,11 +75,12 @@ def read_rows(
 def label_kind(source: Source, parsing: Parsing, scratch: Path) -> LossKind | None:
     """The kind of the column of labels or of a mask, by the first rows, see label_kinds.py.
 
-    None for rows without such a column, and if the options say the kind. parsing: of the build.
+    None for rows without such a column, and with both. parsing: of the build.
     """
-    plan = row_plan(parsing.of_source(source.reading))
+    own = parsing.of_source(source.reading)
+    plan = row_plan(own)
     if not isinstance(rows := plan.rows, TokenIds) or rows.is_decided:
-        return None
+        return own.label_columns.kind
     if source.format.beside is not None:
         return "mask"  # files of token ids have no labels
     with readable(source), unpacked(source, scratch) as path:

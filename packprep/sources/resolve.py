@@ -75,9 +75,10 @@ def _resolved(
     reading: Reading, parsing: Parsing, output: str, scratch: Path, progress: Progress
 ) -> list[Source]:
     sources: list[Source] = []
-    whole = {key: getattr(reading, key) for key in HubPart._fields}
+    whole = HubPart()
     for number, entry in enumerate(reading.entries()):
-        part = HubPart(**{key: entry.reading.get(key, whole[key]) for key in whole})
+        part = HubPart(**{key: entry.reading.get(key) for key in HubPart._fields})
+        part, whole = part.or_else(entry.given), entry.given
         with _readable(entry.label):
             files = [
                 source for name in entry.paths for source in _expand(name, part, output, scratch)
@@ -85,7 +86,7 @@ def _resolved(
         _check_keys(entry.reading, files, f"source {entry.label}: ")
         _check_ids(files, parsing.of_source(entry.reading))
         sources += [replace(source, entry=number, reading=entry.reading) for source in files]
-    _check_keys(whole, sources)
+    _check_keys(whole._asdict(), sources)
     once, again = _once(sources)
     if again and reading.is_mix:
         raise InputError(
@@ -101,6 +102,9 @@ def _resolved(
 def _with_labels(sources: list[Source], parsing: Parsing, scratch: Path) -> list[Source]:
     """The sources with the kind of their labels, which the first file of each entry decides."""
     firsts = {source.entry: source for source in reversed(sources)}
+    own = (parsing.of_source(first.reading) for first in firsts.values())
+    if all(each.label_columns.either is None for each in (parsing, *own)):
+        return sources
     kinds = {entry: label_kind(first, parsing, scratch) for entry, first in sorted(firsts.items())}
     found = {kind: firsts[entry].name for entry, kind in kinds.items() if kind is not None}
     if len(found) > 1:

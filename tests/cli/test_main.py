@@ -222,7 +222,7 @@ EXAMPLES: dict[str, Any] = (
 _IDS, _CHAT = {"input_ids_column": "ids"}, {"messages_column": "auto"}
 NEEDS: dict[str, dict[str, Any]] = {
     "group_prefix": {"share_prefixes": 7},
-    **dict.fromkeys(("labels_column", "loss_mask_column", "vocab_size", "boundaries"), _IDS),
+    **dict.fromkeys(("labels_column", "vocab_size", "boundaries"), _IDS),
     **dict.fromkeys(("train_on", "train_fields", "turns", "chat_template"), _CHAT),
     **dict.fromkeys(("template_date", "template_variables"), _CHAT),
     "train_overlap": {"stride": 5},

@@ -57,6 +57,8 @@ WRONG_SOURCES: list[tuple[dict[str, Any], str]] = [
     ({"sources": [B, B]}, "two sources of the mix have the label b.jsonl"),
     ({"sources": ["hub:a/b#"]}, "source 'hub:a/b#' is no dataset on the hub, expected hub:ORG"),
     (one(path="hub:a/b#x", split="y"), "source hub:a/b#x has its split in its name and as a key"),
+    (one(split=5), "source a.jsonl: split is 5, expected text"),
+    (one(given={"spilt": "x"}), "source a.jsonl has an unknown key 'spilt' in given; did you mean"),
     (one(text_column=5), "source a.jsonl: text_column is 5, expected text"),
     (one(limit=0), "source a.jsonl: limit is 0, expected at least 1"),
     (one(text_template=None), "source a.jsonl has text_template null; leave it out"),

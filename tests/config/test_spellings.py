@@ -11,8 +11,9 @@ from packprep import BuildConfig, TokenizeAndPack, build
 from packprep.cli.commands.build import command as build_command
 from packprep.cli.commands.build import resolve_options
 from packprep.config.aliases import ALIASES
+from packprep.config.source_names import HubPart
 from packprep.config.spellings import GONE, SPELLINGS
-from packprep.config.yaml_file import from_output, from_yaml
+from packprep.config.yaml_file import from_output, from_yaml, to_yaml
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.errors import refused
@@ -23,7 +24,8 @@ OPTIONS = {field.name for field in fields(BuildConfig)}
 def test_every_spelling_leads_to_an_option_and_is_none_itself() -> None:
     assert set(SPELLINGS.values()) <= OPTIONS
     assert not SPELLINGS.keys() & OPTIONS
-    assert re.findall(r"^.*?; (\w+):", EARLIER, re.MULTILINE) == [*ALIASES]
+    of_options = [name for name in ALIASES if name not in HubPart._fields]
+    assert re.findall(r"^.*?; (\w+):", EARLIER, re.MULTILINE) == of_options
 
 
 def test_a_name_of_another_tool_is_answered_in_yaml_and_python(tmp_path: Path) -> None:
@@ -82,6 +84,8 @@ executor: array; task_index: 3; part: 3; task_index: merge
 executor: array; num_tasks: 8; part: auto/8; num_tasks: 9
 epochs: 3; repack: true; epochs: 3; repack: false, epochs: 3
 ; isolate: true; executor: isolated; isolate: false
+tokenizer: gpt2; tokenizer_revision: v1; tokenizer: gpt2@v1; tokenizer_revision: v2
+input_ids_column: ids; loss_mask_column: m; labels_column: 'm:mask'; loss_mask_column: n
 share_prefixes: true; min_shared: 3; share_prefixes: 3; min_shared: 4
 """
 # On each line: options beside an earlier one, an example of it, the same now, and what disagrees.
@@ -124,3 +128,19 @@ def test_an_earlier_option_means_what_it_did_and_is_a_line_with_the_new_one(
         BuildConfig(**{**beside, **new, **other})
     if earlier != "repack":  # the command line wins
         said(resolve_options((), in_file(other), new)[0], 0)
+
+
+@pytest.mark.parametrize(("earlier", "end"), [("split", "#"), ("name", ":"), ("revision", "@")])
+def test_an_earlier_part_of_all_datasets_is_beside_the_options_of_each_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], earlier: str, end: str
+) -> None:
+    options: dict[str, Any] = {"sources": ("a", {"path": "b", earlier: "y"}), earlier: "x"}
+    config = BuildConfig(**options)
+    line = f"packprep: {earlier} is part of the source now: hub:ORG/SET{end}{earlier.upper()}"
+    assert capsys.readouterr().err.startswith(line)
+    (tmp_path / "build.yaml").write_text(to_yaml(config))
+    assert BuildConfig(**from_output(tmp_path / "build.yaml")) == config
+    assert capsys.readouterr().err == ""
+    assert [entry.label for entry in config.entries()] == ["a", "b"]
+    assert [entry.reading for entry in config.entries()] == [{}, {earlier: "y"}]
+    assert {entry.given for entry in config.entries()} == {HubPart(**{earlier: "x"})}

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
+from packprep import TokenizeAndPack
 from packprep.engines.tokenizer import Special, Tokenizer, load_tokenizer
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import REAL_TOKENIZERS, SHARED, save_tokenizer, tiny_tokenizer
@@ -180,8 +181,9 @@ def test_any_other_name_is_asked_of_the_hub_with_its_revision(
     files = {path.name: path for path in folder.iterdir()}
     asked = hub(monkeypatch, files, EntryNotFoundError("no such file"))
     assert ends(load_tokenizer("user/name@v1")) == ends(load_tokenizer(folder)) == (BOS, EOS)
+    TokenizeAndPack("user/name", tokenizer_revision="v1")
     names = "tokenizer.json tokenizer_config.json special_tokens_map.json chat_template.jinja"
-    assert asked == [("user/name", name, "v1") for name in names.split()]
+    assert asked == [("user/name", name, "v1") for name in names.split()] * 2
 
 
 def test_a_hub_that_does_not_answer_is_an_error_and_no_file_is_taken_for_absent(

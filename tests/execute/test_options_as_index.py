@@ -78,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BASES: dict[str, dict[str, Any]] = {
     "text": {},
     "bad": {"on_error": "skip"},
-    "ids": {"input_ids_column": "ids", "vocab_size": 400, "loss_mask_column": "mask"},
+    "ids": {"input_ids_column": "ids", "vocab_size": 400, "labels_column": "mask"},
     "pairs": {
         "input_ids_column": "auto",
         "vocab_size": 400,
@@ -95,8 +95,7 @@ CASES: dict[str, list[Case]] = {
     "prompt_column": [Case("pairs", {"prompt_column": "start"})],
     "pair_columns": [Case("pairs", {}), Case("pairs", TREES)],
     "input_ids_column": [Case("ids", {})],
-    "labels_column": [Case("ids", {"labels_column": "labels", "loss_mask_column": None})],
-    "loss_mask_column": [Case("ids", {})],
+    "labels_column": [Case("ids", {"labels_column": name}) for name in ("labels", "mask")],
     "boundaries": [Case("ids", {"boundaries": "eos:9"})],
     "carry": [
         Case("ids", {"carry": ("weights", "quality:float64", "set:int8")}),
@@ -155,8 +154,8 @@ CASES: dict[str, list[Case]] = {
 PLANNED = options_in(Cutting, Packing, Ordering)
 """Stages whose options decide the plan alone; tests/schemas/index/test_packs.py draws plans."""
 ELSEWHERE = """
-sources output tokenizer materialize name revision tokenizer_revision engine part
-split text_column text_template response_column sample_by bos eos parse_special_tokens truncate_at
+sources output tokenizer materialize engine part
+text_column text_template response_column sample_by bos eos parse_special_tokens truncate_at
 train_on train_fields chat_template template_date template_variables verify_engine max_row_size
 num_proc max_memory phases work_dir unproven_store
 """

@@ -73,7 +73,7 @@ def test_a_split_of_a_source_is_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "dict" / "train").symlink_to(tmp_path / "saved")
     assert "which is a link out of" in refused(tmp_path, tmp_path / "dict")
     outside = refused(tmp_path, tmp_path / "dict", "--split", "../saved")
-    assert outside.endswith("choose --split from train")
+    assert outside.endswith(f"name the folder of one: {tmp_path}/dict/train")
 
 
 # Code in data ------------------------------------------------------------------------------

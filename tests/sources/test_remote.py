@@ -131,7 +131,7 @@ def test_a_saved_dataset_in_s3_is_read_as_one_here(
     own = options | {"split": "train"}
     here, there = built("saved", "here", **own), built(f"{bucket}/saved", "there", **own)
     assert there.data == here.data
-    with refused(InputError, "has several splits; choose --split from test, train"):
+    with refused(InputError, f"several splits; name the folder of one: {bucket}/saved/test"):
         built(f"{bucket}/saved", "no", **options)
     remote_files = Store(f"{bucket}/saved")
     remote_files.delete([name for name in remote_files.list() if "-of-00002.arrow" in name])

@@ -170,11 +170,11 @@ def test_of_a_dataset_dict_one_split_is_chosen(here: Path) -> None:
     datasets.DatasetDict({"train": ROW}).save_to_disk("one")
     datasets.DatasetDict({"train": ROW, "test": ROW}).save_to_disk("two")
     assert found_in("one")[0].path == Path("one/train")
-    assert found_in("two", split="test")[0].path == Path("two/test")
+    assert found_in("two", split="test")[0].path == found_in("two/test")[0].path
     for name, split, words in [
         ("saved", "test", "saved is one dataset, of split train"),
-        ("two", None, "two has several splits; choose --split from test, train"),
-        ("two", "dev", "two has no split 'dev'; choose --split from test, train"),
+        ("two", None, "two has several splits; name the folder of one: two/test, two/train"),
+        ("two", "dev", "two has no split 'dev'; name the folder of one: two/test, two/train"),
     ]:
         with refused(InputError, words):
             found_in(name, split=split)

@@ -39,7 +39,8 @@ def chosen_split(where: str, splits: Sequence[str], asked: str | None) -> str:
     split = asked or (splits[0] if len(splits) == 1 else None)
     if split is None or split not in splits:
         has = f"no split {asked!r}" if asked else "several splits"
-        raise InputError(f"{where} has {has}; choose --split from {', '.join(splits)}")
+        named = ", ".join(f"{where}/{name}" for name in splits)
+        raise InputError(f"{where} has {has}; name the folder of one: {named}")
     return split
 
 
@@ -60,7 +61,7 @@ def data_files(state: bytes, where: str, dataset: str, asked: str | None = None)
             f"{where} lists no data files; expected what save_to_disk writes"
         ) from None
     if asked not in (None, split):
-        raise InputError(f"{dataset} is one dataset, of split {split}; leave --split out")
+        raise InputError(f"{dataset} is one dataset, of split {split}; leave the split out")
     return names
 
 

@@ -1,8 +1,8 @@
 """Documents of token ids in files of other tools: Megatron, flat .npy and datatrove.
 
 Each document is a row with the column that `input_ids_column` names. A file with a mask beside it
-has also the column that `loss_mask_column` names. They are read in runs of documents, with no work
-for each token in Python.
+has also the column that `labels_column` names. They are read in runs of documents, with no work for
+each token in Python.
 """
 
 from __future__ import annotations
