@@ -19,7 +19,7 @@ def as_recorded(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def options_of(record: Mapping[str, object]) -> dict[str, object]:
+def named_now(record: Mapping[str, object]) -> dict[str, object]:
     """The options of an identity by their names now, each as JSON has it; others unchanged."""
     return {name: _as_now(name, value) for name, value in from_recorded(record).items()}
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, Required, TypedDict
 
-from packprep.config.recorded import as_typed, earlier_defaults, options_of, value_before
+from packprep.config.recorded import as_typed, earlier_defaults, named_now, value_before
 from packprep.schemas.columns import UINT16_LIMIT
 from packprep.schemas.manifest import FORMAT_VERSION, NEWEST_VERSION
 from packprep.sources.source import SourceFacts
@@ -157,7 +157,7 @@ class Change:
 
 def _options(inputs: BuildInputs) -> dict[str, object]:
     """Options by their names now; token_type is resolved, which builds did not record before."""
-    options = options_of(inputs["options"])
+    options = named_now(inputs["options"])
     if options.get("token_type") == "auto":
         size = inputs["tokenizer"]["vocab_size"]
         fits = isinstance(size, int) and size <= UINT16_LIMIT

@@ -271,7 +271,9 @@ def another(name: str, value: Any) -> Any:
         return [each for each in get_args(kind) if each not in (value, "auto")][-1]
     if isinstance(value, int | float):
         return not value if isinstance(value, bool) else value + 1
-    return (*value, "x") if isinstance(value, tuple) else 7 if value is None else f"{value}x"
+    if value is None:
+        return "x" if str in get_args(kind) else 7
+    return (*value, "x") if isinstance(value, tuple) else f"{value}x"
 
 
 @pytest.fixture(scope="module")
