@@ -3,7 +3,16 @@
 from collections import Counter
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 _Value = TypeVar("_Value")
 _hints = cache(get_type_hints)
@@ -21,8 +30,10 @@ def from_json(kind: type[_Value], value: object) -> _Value:
 
 def _made(kind: Any, value: Any) -> Any:
     origin, inner = get_origin(kind) or kind, get_args(kind)
-    if origin is UnionType:  # a type or None
+    if origin in (UnionType, Union):  # a type or None
         return None if value is None else _made(inner[0], value)
+    if origin is Literal:
+        return inner[inner.index(value)]
     if hasattr(origin, "__dataclass_fields__") or is_typeddict(origin):
         hints, items = _hints(origin), _checked(dict, value).items()
         return origin(**{name: _made(hints.get(name, object), item) for name, item in items})
