@@ -1,5 +1,6 @@
 """Settings of the whole test run: no test is timed; one store; how many blocks of docs ran."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from hypothesis import settings
 import packprep.schemas  # noqa: F401 (its settings of numba, before a test loads numba)
 
 from .helpers import examples, warm
-from .helpers.store_servers import SERVERS, StoreServer, running
+from .helpers.store_servers import SERVERS, StoreServer, Tap, running
 
 if TYPE_CHECKING:
     from .helpers.zoo import Zoo
@@ -134,6 +135,18 @@ def store(store_server: StoreServer, store_environment: dict[str, str]) -> Itera
 
     with mock.patch.dict(os.environ, store_environment):
         yield fsspec.filesystem(store_server.protocol)
+
+
+@pytest.fixture
+def tap(
+    store_server: StoreServer, store_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Tap]:
+    """A proxy before that server; clients give up at once."""
+    with contextlib.closing(Tap(store_environment)) as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        store_server.give_up_at_once(monkeypatch)
+        yield proxy
 
 
 @pytest.fixture

@@ -88,9 +88,7 @@ def numbers(value: Any) -> Any:
     return round(value, 12) if isinstance(value, float) else value
 
 
-def test_reports_have_the_keys_and_numbers_of_committed_baselines(
-    outputs: dict[str, Path],
-) -> None:
+def test_reports_have_the_keys_and_numbers_of_committed_baselines(outputs: dict[str, Path]) -> None:
     golden = json.loads(GOLDEN.read_text())
     reports = {name: report_of(output) for name, output in outputs.items()}
     assert {name: sorted(report) for name, report in reports.items()} == {

@@ -71,10 +71,7 @@ def packed(
     policy = tokenizer()
     documents = make_documents(texts, policy, **more)
     plan = plan_window(documents, policy, config.pack_rules(), seed=config.seed)
-    table = checked(
-        plan.packs,
-        ShardLayout.of(config.pack_rules(), config.writing, policy),
-    )
+    table = checked(plan.packs, ShardLayout.of(config.pack_rules(), config.writing, policy))
     return plan, plan.packs, documents, policy, table
 
 
@@ -252,10 +249,7 @@ def test_resizing_adds_filler_packs_or_leaves_out_the_emptiest(
     change = max(change, -len(packs))
     written = resized(packs, change, config.pack_order.name)
     assert len(written) == len(packs) + change
-    checked(
-        written,
-        ShardLayout.of(config.pack_rules(), config.writing, policy),
-    )
+    checked(written, ShardLayout.of(config.pack_rules(), config.writing, policy))
     before = sorted(packs.lengths.tolist())
     kept = before[-change:] if change < 0 else sorted(before + [1] * change)
     assert sorted(written.lengths.tolist()) == kept

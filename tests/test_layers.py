@@ -44,15 +44,7 @@ ROOMS = (
     "cli/commands",
 )
 LOADERS = ("loaders", "loaders/samples", "loaders/adapters", "loaders/frameworks")
-ORDER = (
-    "schemas",
-    "schemas/plans",
-    "schemas/index",
-    "schemas/storage",
-    *ROOMS,
-    "top",
-    *LOADERS,
-)
+ORDER = ("schemas", "schemas/plans", "schemas/index", "schemas/storage", *ROOMS, "top", *LOADERS)
 # Their `__init__` only names what users import, from anywhere below it.
 FACES = ("packprep.schemas", "packprep.loaders")
 

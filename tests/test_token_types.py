@@ -28,7 +28,7 @@ from tests.helpers.documents import labelled_columns, make_documents, tokenizer,
 from tests.helpers.errors import assert_says
 from tests.helpers.examples import long_but
 from tests.helpers.export_readers import READERS, stored_packs
-from tests.helpers.files import config
+from tests.helpers.files import bytes_in, config
 from tests.helpers.planted import Packs, plant
 from tests.helpers.zoo import Zoo
 from tests.test_laws import checked, configs
@@ -60,11 +60,6 @@ def again(zoo: Zoo, name: str = "text", **options: Any) -> BuildConfig:
     """The build of a member of the zoo with other options."""
     options["output"] = str(options["output"])
     return replace(zoo.config(name), **{"shard_size": "500MB", **options})
-
-
-def content(out: Path) -> dict[str, bytes]:
-    files = [path for path in sorted(out.rglob("*")) if path.is_file()]
-    return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
 
 
 def table(options: BuildConfig, documents: Any, carried: Any = ()) -> tuple[pa.Table, ShardLayout]:
@@ -143,7 +138,7 @@ def test_every_export_but_parquet_has_the_same_bytes(
         assert str(tokens.value_type) == "uint16"
         assert run("verify", tmp_path / "narrow").code == 0
         return
-    wide, narrow = (content(tmp_path / name) for name in ("wide", "narrow"))
+    wide, narrow = (bytes_in(tmp_path / name) for name in ("wide", "narrow"))
     own = {name for name in wide if name.rpartition("/")[2] in ("export.json", "paths.json")}
     assert {*wide} == {*narrow}
     assert {name for name in wide if wide[name] != narrow[name]} <= own
@@ -158,7 +153,7 @@ def test_an_output_is_replaced_and_appended_to_in_its_own_type_only(
     options = read_manifest(zoo[name]).data["inputs"]["options"]
     assert options.get("token_type", "int32") == kind  # the default is not recorded
     out = zoo.copy(name, tmp_path)
-    before = content(out)
+    before = bytes_in(out)
     same: dict[str, Any] = {"output": out, "shard_size": 30_000}
     more: dict[str, Any] = {
         "sources": (str(zoo.source("text")), str(zoo.sources("split")[1])),
@@ -167,7 +162,7 @@ def test_an_output_is_replaced_and_appended_to_in_its_own_type_only(
     for settings in (same, same | more):
         with pytest.raises(ConfigError, match=f"token_type was '{kind}', now '{other}'"):
             build(again(zoo, token_type=other, **settings))
-    assert content(out) == before
+    assert bytes_in(out) == before
     grown = build(again(zoo, token_type=kind, **same, **more))
     assert grown.num_packs > read_manifest(zoo[name]).num_packs
     assert verify(out).sound

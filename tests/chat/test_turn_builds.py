@@ -240,10 +240,7 @@ def by_ray(config: dict[str, Any]) -> Any:
     [
         partial(stopped, place=window_files, name="write_shard", calls=2),
         in_tasks,
-        pytest.param(
-            partial(stopped, place=stages, name="Windows", calls=0),
-            marks=LONG,
-        ),
+        pytest.param(partial(stopped, place=stages, name="Windows", calls=0), marks=LONG),
         pytest.param(partial(stopped, place=stages, name="sign", calls=0), marks=LONG),
         pytest.param(by_ray, marks=LONG),
     ],

@@ -17,9 +17,9 @@ from packprep.loaders import PackedLoader, PackedShards
 from packprep.output.directory import LocalTarget
 from packprep.schemas import FormatError, Manifest, check_files, read_manifest
 from packprep.support.errors import ConfigError
-from tests.helpers.command import run
+from tests.helpers.command import done, run
 from tests.helpers.corpus import disk_fails, save_tokenizer, texts, write_jsonl
-from tests.helpers.files import config
+from tests.helpers.files import bytes_in, config
 from tests.helpers.planted import Packs, packs_of, plant
 from tests.helpers.tiny_shards import EXAMPLE, PLAIN, write_output
 from tests.helpers.zoo import Zoo
@@ -34,11 +34,6 @@ FIELDS = (
 def built(zoo: Zoo, name: str, output: Path, **options: Any) -> Manifest:
     """Build what a member of the zoo is, with other options."""
     return build(replace(zoo.config(name), output=str(output), **options))
-
-
-def content(out: Path) -> dict[str, bytes]:
-    files = [path for path in sorted(out.rglob("*")) if path.is_file()]
-    return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
 
 
 def equal_packs(one: PackedShards, other: PackedShards) -> None:
@@ -109,11 +104,7 @@ def test_an_index_reads_and_materializes_as_the_build_without_one(
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("text", {}),
-        ("split", {"continuation_bos": True}),
-        ("text", {**FILLED, "columns": ()}),
-    ],
+    [("text", {}), ("split", {"continuation_bos": True}), ("text", {**FILLED, "columns": ()})],
 )
 def test_a_renamed_output_is_the_build_with_those_names_and_back_again(
     name: str, options: dict[str, Any], zoo: Zoo, tmp_path: Path
@@ -127,7 +118,7 @@ def test_a_renamed_output_is_the_build_with_those_names_and_back_again(
     assert check_files(tmp_path / "made", made, "sha256") == []
     assert verify(tmp_path / "made").sound
     merge([tmp_path / "made"], tmp_path / "back", names="packprep")
-    assert content(tmp_path / "back") == content(plain)
+    assert bytes_in(tmp_path / "back") == bytes_in(plain)
     for split in expected.splits:
         one, other = (PackedShards(out, split=split, verify=True) for out in (plain, hf))
         for batch, same in zip(PackedLoader(one, 3), PackedLoader(other, 3), strict=True):
@@ -159,12 +150,11 @@ def test_every_command_reads_both_forms_alike(pair: str, zoo: Zoo, tmp_path: Pat
         printed = []
         for number, out in enumerate((plain, other)):
             words = [word.replace("/OUT.", f"/{number}.") for word in line.split()]
-            result = run(*(str(out) if word == "OUT" else word for word in words))
-            assert result.code == 0, result.err
+            result = done(*(str(out) if word == "OUT" else word for word in words))
             printed.append(_same(result.out, out))
         assert printed[0] == printed[1], line
     for form in ("parquet", "npy") if pair == "index" else ("npy",):  # columns in other order
-        one, same = (content(tmp_path / f"{number}.{form}") for number in range(2))
+        one, same = (bytes_in(tmp_path / f"{number}.{form}") for number in range(2))
         assert {**one, "export.json": b""} == {**same, "export.json": b""}
 
 
@@ -195,13 +185,13 @@ def test_other_names_in_place_replace_the_output_in_one_step(
     zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = zoo.copy("text", tmp_path)
-    before = content(out)
+    before = bytes_in(out)
     expected = merge([out], tmp_path / "other", names="hf").data
     steps: list[tuple[Any, str]] = [(signing, "name_shards"), (signing, "write_manifest")]
     for module, step in [*steps, (LocalTarget, "publish")]:
         with disk_fails(module, step):
             merge([out], out, names="hf", overwrite=True)
-        assert content(out) == before
+        assert bytes_in(out) == before
     line = ("merge", out, "-o", out, "--overwrite", "--names")
     added = run(*line, "hf")
     assert f"{out} has the names of hf; added labels\n" in added.err
@@ -213,7 +203,7 @@ def test_other_names_in_place_replace_the_output_in_one_step(
     assert (again.code, "is this build already: nothing to do" in again.err) == (0, True)
     left_out = run(*line, "packprep").err
     assert "the names of packprep; left out labels, which only the names of hf need\n" in left_out
-    assert content(out) == before
+    assert bytes_in(out) == before
 
 
 def test_an_output_with_other_names_grows(tmp_path: Path) -> None:
@@ -253,10 +243,10 @@ def test_what_cannot_have_other_names_is_refused_and_stays(zoo: Zoo, tmp_path: P
             merge([output], tmp_path / "out", names="hf")
     rows = [{**EXAMPLE[0], "tokens": [1, 20, 21, 22, 23, 24, 25, 99]}]
     write_output(tmp_path / "damaged", {"train": [rows]}, PLAIN)
-    before = content(tmp_path / "damaged")
+    before = bytes_in(tmp_path / "damaged")
     with pytest.raises(FormatError, match="pack 0 segment 0 token 7: the id is 99; expected 0 to"):
         merge([tmp_path / "damaged"], tmp_path / "damaged", names="hf", overwrite=True)
-    assert content(tmp_path / "damaged") == before
+    assert bytes_in(tmp_path / "damaged") == before
     (tmp_path / "link").symlink_to(taken)
     with pytest.raises(ConfigError, match="link is not a directory"):
         merge([taken], tmp_path / "link", names="hf", overwrite=True)

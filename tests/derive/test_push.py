@@ -13,6 +13,7 @@ from packprep.loaders import PackedShards
 from packprep.reports.card import MARK
 from packprep.schemas import read_manifest
 from tests.helpers.command import Result, run
+from tests.helpers.files import bytes_in
 from tests.helpers.hub import TOKEN, Hub, connect, running
 from tests.helpers.tiny_shards import numbered_shards
 
@@ -52,10 +53,6 @@ def commits(hub: Hub) -> int:
     return len(hub.branches[NAME]["main"])
 
 
-def files_of(output: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in output.iterdir()}
-
-
 def test_a_push_is_one_commit_of_every_file_and_a_card_and_the_same_again_changes_nothing(
     hub: Hub, packed: Path
 ) -> None:
@@ -70,7 +67,7 @@ def test_a_push_is_one_commit_of_every_file_and_a_card_and_the_same_again_change
     dry = push(packed, "--dry-run").out
     assert dry == f"{packed}: 7 files, 0.0 MB, ready for {NAME}\n\n{card}"
     assert there.pop(".gitattributes")
-    assert there == files_of(packed)
+    assert there == bytes_in(packed)
     before = list(hub.uploads)
     assert "7 files, is there already, commit" in push(packed).out
     assert (hub.uploads, commits(hub)) == (before, 2)
@@ -113,7 +110,7 @@ def test_a_push_beside_another_one_is_refused_by_the_commit(hub: Hub, packed: Pa
     refused(packed, 3, f"{NAME}: somebody else changed it during the push")
     assert hub.head(NAME) == other
     assert push(packed).code == 0
-    assert hub.head(NAME).items() >= (files_of(packed) | {"other.txt": b"theirs"}).items()
+    assert hub.head(NAME).items() >= (bytes_in(packed) | {"other.txt": b"theirs"}).items()
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -137,7 +134,7 @@ def test_another_output_is_replaced_only_with_overwrite_and_in_one_commit(
     assert commits(hub) == 4
     there = hub.head(NAME)
     assert there.pop("LICENSE") == b"mine"
-    assert there.keys() - {"README.md", ".gitattributes"} == files_of(small).keys()
+    assert there.keys() - {"README.md", ".gitattributes"} == bytes_in(small).keys()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +206,7 @@ def test_readers_take_the_repository_as_they_take_the_directory(
     expected = [pack.tokens.tolist() for pack in PackedShards(packed)]
     commit = hub.branches[NAME]["main"][-1]
     copy = snapshot_download(NAME, repo_type="dataset", local_dir=tmp_path / "copy")
-    hub.buckets["user/bucket"] = {f"a/{name}": data for name, data in files_of(packed).items()}
+    hub.buckets["user/bucket"] = {f"a/{name}": data for name, data in bytes_in(packed).items()}
     for place in (URL, f"{URL}@{commit}", copy, "hf://buckets/user/bucket/a"):
         shards = PackedShards(place, cache_dir=tmp_path / "cache", verify=True)
         assert [pack.tokens.tolist() for pack in shards] == expected

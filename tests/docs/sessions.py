@@ -268,12 +268,7 @@ def _installs(command: Command, where: str) -> bool:
 
 
 def run_page(
-    blocks: list[Block],
-    folder: Path,
-    cache: Path,
-    sample: Path,
-    every: int = 1,
-    server: str = "",
+    blocks: list[Block], folder: Path, cache: Path, sample: Path, every: int = 1, server: str = ""
 ) -> None:
     """Run all blocks of a page in an empty folder."""
     check_page(blocks)

@@ -1,11 +1,9 @@
 """The site: what hooks change on a page, and how pages look in a browser."""
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,17 +12,9 @@ from packprep import loaders
 from ..helpers.chromium import Chromium, find_chromium
 from .blocks import ROOT
 
+sys.path.insert(0, str(ROOT / "docs"))
 
-def _module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hooks = _module("hooks")
+import hooks
 
 
 def test_attributes_of_fences_are_not_shown_but_the_name_of_a_file() -> None:
@@ -63,7 +53,9 @@ def test_blocks_with_sentences_of_more_than_100_characters_wrap() -> None:
 def test_docstrings_become_markdown_that_shows_them_as_they_are() -> None:
     pytest.importorskip("griffe", reason="the extra docs is not installed")
     docstring = "a[0][1] of `x[0]`, <|end|> and *.\n\n>>> f()\n[1]\n\nEnd."
-    assert _module("docstrings").markdown_of(docstring) == (
+    from docstrings import markdown_of
+
+    assert markdown_of(docstring) == (
         "a\\[0\\]\\[1\\] of `x[0]`, \\<|end|> and \\*.\n\n```pycon\n>>> f()\n[1]\n```\n\nEnd."
     )
 

@@ -229,8 +229,7 @@ def test_schedulers_say_which_task_this_is(
 
 def test_the_command_prints_what_a_task_did(corpus: dict[str, Any]) -> None:
     # One window is of the two units of this task.
-    done = command.run(*arguments(corpus, 2, "--seed=11", "--json"))
-    assert done.code == 0, done.err
+    done = command.done(*arguments(corpus, 2, "--seed=11", "--json"))
     assert "task 2 of 5, from --part" in done.err
     assert json.loads(done.out)["share"] == {
         "task": 2,

@@ -129,9 +129,7 @@ def test_all_but_the_last_begin_early_unless_units_may_change_them_or_cores_or_m
     assert begun(corpus, monkeypatch, **more) == names
 
 
-def test_memory_bounds_how_many_windows_are_made_at_once(
-    corpus: dict[str, Any],
-) -> None:
+def test_memory_bounds_how_many_windows_are_made_at_once(corpus: dict[str, Any]) -> None:
     sizes: Any = {"text_bytes": 1, "tokens": 1, "verified": 0, "bytes": 1, "xxh3": ""}
     rest: Any = {"parts": (), "cut": {}, "left_out": {}}
     file = TokenFile(unit=0, slice=0, first_document=0, documents=1_000_000, **sizes, **rest)

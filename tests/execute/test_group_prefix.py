@@ -18,7 +18,7 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.tokens.store import stored
 from packprep.windows.documents import held_out, read_documents
 from packprep.windows.specs import form_windows
-from tests.helpers.command import run
+from tests.helpers.command import done, run
 from tests.helpers.corpus import write_jsonl
 from tests.helpers.errors import refused
 
@@ -92,12 +92,9 @@ def test_answers_to_a_prompt_share_it_and_every_row_is_there(tmp_path: Path) -> 
     assert verdict.sound
     number = max(number for number, row in enumerate(rows) if row["prompt"] is None)
     place = f"{tmp_path}/0.jsonl:{number}" if number < 20 else f"{tmp_path}/1.jsonl:{number - 20}"
-    traced = run("show", output, "--find", place, "--json")
-    assert traced.code == 0, traced.err
-    [found] = json.loads(traced.out)
+    [found] = json.loads(done("show", output, "--find", place, "--json").out)
     assert found["tokens"] == len(rows[number]["ids"])
-    shown = run("show", output, "--doc", place)
-    assert shown.code == 0, shown.err
+    shown = done("show", output, "--doc", place)
     assert " ".join(map(str, rows[number]["ids"][1:20])) in " ".join(shown.out.split())
 
 
@@ -188,8 +185,7 @@ def test_a_token_store_without_the_column_is_refused(tmp_path: Path) -> None:
     assert planned.code != 0
     assert "was built without --group-prefix" in planned.err
     build_ids(tmp_path, [answers()], overwrite=True, keep_tokens=str(tmp_path / "more"))
-    planned = run("plan", tmp_path / "more", *arguments, "--group-prefix", "prompt")
-    assert planned.code == 0, planned.err
+    planned = done("plan", tmp_path / "more", *arguments, "--group-prefix", "prompt")
 
 
 def test_a_list_as_a_group_is_a_finding_of_its_row(tmp_path: Path) -> None:

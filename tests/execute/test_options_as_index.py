@@ -248,9 +248,5 @@ def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(fol
         default = getattr(BuildConfig(), field.name)
         if all(value == default for value in values):
             missing.append(field.name)
-    assert missing == [
-        "executor local",
-        "executor isolated",
-        "executor ray",
-    ]
+    assert missing == ["executor local", "executor isolated", "executor ray"]
     assert {*CASES} <= {*FIELDS}

@@ -30,10 +30,7 @@ def options_of(zoo: Zoo, name: str, folder: Path) -> dict[str, Any]:
     made = vars(zoo.config(name)) | {"output": str(folder / "out"), "holdout": 0.0}
     del made["given"]
     if name == "trees":
-        made["phases"] = [
-            {"tokens": "70%", "max_length": 64},
-            {"tokens": "30%", "max_length": 128},
-        ]
+        made["phases"] = [{"tokens": "70%", "max_length": 64}, {"tokens": "30%", "max_length": 128}]
     return made
 
 

@@ -88,6 +88,12 @@ def until(seen: Callable[[], Any], process: "subprocess.Popen[str]") -> Any:
     raise AssertionError(f"the build ended first: {process.communicate()[1]}")
 
 
+def ended(process: "subprocess.Popen[str]", code: int = 0) -> str:
+    said = process.communicate()[1]
+    assert process.returncode == code, said
+    return said
+
+
 def tokens(output: Path) -> list[Path]:
     return list((staging_path(output) / "tokens").glob("*.json"))
 
@@ -131,8 +137,7 @@ def test_ctrl_c_ends_the_tasks_on_all_nodes(
     process = building(corpus, output, cluster.address)
     until(lambda: tokens(output), process)
     process.send_signal(signal.SIGINT)
-    said = process.communicate()[1]
-    assert process.returncode == 130, said
+    said = ended(process, 130)
     assert "stopped; to resume: packprep build" in said
     there = tokens(output)
     time.sleep(1)
@@ -149,8 +154,7 @@ def test_two_nodes_and_a_worker_killed_in_its_unit_make_the_bytes_of_one_process
     process = building(corpus, output, cluster.address)
     until(lambda: list((staging_path(output) / "tokens").glob("*.tmp")), process)
     os.kill(until(at_work, process)[0], signal.SIGKILL)
-    said = process.communicate()[1]
-    assert process.returncode == 0, said
+    said = ended(process)
     assert len(set(re.findall("tasks run on .*, node ([0-9a-f]+)", said))) == 2
     assert data_of(output) == expected
 
@@ -164,21 +168,16 @@ def test_a_build_goes_on_when_a_node_is_lost_and_stops_when_the_head_is(
     process = building(corpus, output, cluster.address)
     until(lambda: tokens(output), process)
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-    said = process.communicate()[1]
-    assert process.returncode == 0, said
+    ended(process)
     assert data_of(output) == expected
 
     output = tmp_path / "head"
     process = building(corpus, output, cluster.address)
     until(lambda: tokens(output), process)
     cluster.head_node.kill_gcs_server()
-    said = process.communicate()[1]
-    assert process.returncode == 3, said
-    assert "is lost; finished work is kept, so run the same command to resume" in said
-    done = len(tokens(output))
-    assert done > 0
-    again = building(corpus, output, None)
-    assert (again.communicate(), again.returncode)[1] == 0
+    assert "is lost; finished work is kept, so run the same command to resume" in ended(process, 3)
+    assert tokens(output)
+    ended(building(corpus, output, None))
     assert data_of(output) == expected
 
 

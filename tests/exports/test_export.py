@@ -29,6 +29,7 @@ from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.examples import share_of_examples
 from tests.helpers.export_readers import READERS, stored_packs
+from tests.helpers.files import bytes_in
 from tests.helpers.planted import seal
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, Row, write_golden, write_output
 
@@ -46,15 +47,6 @@ def row(segments: Sequence[Sequence[int]], labels: Sequence[int] | None = None) 
         "document_ids": list(range(len(segments))),
         "document_starts": [0] * len(segments),
         "labels": labels if labels is not None else tokens,
-    }
-
-
-def files_of(directory: Path) -> dict[str, bytes]:
-    """Content of every file but export.json, which has the seconds of the run."""
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file() and path.name != EXPORT
     }
 
 
@@ -196,7 +188,7 @@ def test_a_killed_export_resumes_behind_its_last_shard_with_the_same_bytes(
     source = Path("in")
     write_output(source, {"train": SHARDS, "validation": SHARDS}, max_length=9)
     export(source, "whole", to)
-    whole = files_of(Path("whole"))
+    whole = bytes_in("whole", without=EXPORT)
     Path("whole").rename("other")
     read: list[str] = []
     most = finished
@@ -216,7 +208,7 @@ def test_a_killed_export_resumes_behind_its_last_shard_with_the_same_bytes(
     most = len(SHARDS) * 2
     result = export(source, "whole", to)
     assert len(read) == len(SHARDS) * 2 - finished
-    assert files_of(Path("whole")) == whole
+    assert bytes_in("whole", without=EXPORT) == whole
     assert result.data == read_export(Path("other")).data  # type: ignore[union-attr]
     assert not Path("whole.incomplete").exists()
 
@@ -230,7 +222,7 @@ def test_an_interrupted_export_with_other_facts_starts_over(
         with pytest.raises(Killed):
             export(tmp_path / "in", str(tmp_path / "out"), "npy")
     export(tmp_path / "in", str(tmp_path / "out"), "megatron")
-    assert sorted(files_of(tmp_path / "out")) == ["train.bin", "train.idx"]
+    assert sorted(bytes_in(tmp_path / "out", without=EXPORT)) == ["train.bin", "train.idx"]
 
 
 def test_the_command_writes_and_says_what_it_wrote_and_the_same_again_is_nothing_to_do(
@@ -326,8 +318,8 @@ def test_an_export_to_a_store_appears_with_export_json(
     with pytest.raises(ConfigError, match="is an export with another format; choose another"):
         export(source, store.url, "megatron")
     export(source, store.url, "npy")
-    names = store.list()
-    assert {name: store.read(name) for name in names if name != EXPORT} == files_of(Path("local"))
+    there = {name: store.read(name) for name in store.list() if name != EXPORT}
+    assert there == bytes_in("local", without=EXPORT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "local"]
     assert "nothing to do" in run("export", source, "--to", "npy", "-o", store.url).err
     assert run("verify", store.url).code == 0

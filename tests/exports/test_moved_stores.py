@@ -12,14 +12,9 @@ import pytest
 from packprep.loaders import PackedShards
 from packprep.schemas import read_manifest
 from packprep.schemas.errors import FormatError
-from tests.helpers.command import run
+from tests.helpers.command import done
 
 OPTIONS = ["--input-ids-column", "ids", "--vocab-size", "100", "--max-length", "16", "-q"]
-
-
-def packprep(*line: object) -> None:
-    result = run(*line)
-    assert result.code == 0, result.err
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +27,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows = [{"ids": [number + row, row]} for row in range(20)]
             Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             index = ["--materialize", "index", "--keep-tokens", store]
-            packprep("build", f"{name}.jsonl", "-o", name, *OPTIONS, *index)
-        packprep("merge", "a", "b", "-o", "ab", "-q")
-        packprep("merge", "ab", "-o", "shards", "--materialize", "shards", "-q")
+            done("build", f"{name}.jsonl", "-o", name, *OPTIONS, *index)
+        done("merge", "a", "b", "-o", "ab", "-q")
+        done("merge", "ab", "-o", "shards", "--materialize", "shards", "-q")
     return folder
 
 
@@ -79,7 +74,7 @@ def test_each_store_may_move_by_itself(moves: dict[str, str], stores: Sequence[s
             "export ab --to npy -o exported -q",
             "merge ab -o again --materialize shards -q",
         ):
-            packprep(*line.split(), *options)
+            done(*line.split(), *options)
         assert read_manifest("again").data == read_manifest("shards").data
     for name in ("exported", "again"):
         shutil.rmtree(name)

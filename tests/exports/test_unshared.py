@@ -25,11 +25,7 @@ from tests.helpers.planted import plant
 from tests.helpers.trees import ANSWERS, Window, answer_rows, tree_output, windows
 from tests.helpers.zoo import Zoo
 
-OPTIONS: dict[str, Any] = {
-    "vocab_size": 400,
-    "max_length": 64,
-    "share_prefixes": 4,
-}
+OPTIONS: dict[str, Any] = {"vocab_size": 400, "max_length": 64, "share_prefixes": 4}
 
 
 def built(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:

@@ -87,10 +87,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "window.txt.zst": (lambda: _WINDOW, "Frame requires too much memory for decoding; fetch"),
     "lists.json": (lambda: b"[" * 1_000_000, f"row 0: {_DEEP}"),
     "objects.jsonl": (lambda: b'{"text": ' * 100_000 + b"\n", f"row 0 (line 1): {_DEEP}"),
-    "nested.json.gz": (
-        lambda: gzip.compress(b'[{"text": ' + b"[" * 10_000_000),
-        f"row 0: {_DEEP}",
-    ),
+    "nested.json.gz": (lambda: gzip.compress(b'[{"text": ' + b"[" * 10_000_000), f"row 0: {_DEEP}"),
     "a.jsonl.bz2": (lambda: b"BZh9", _NO_FORMAT),
     "a.jsonl.xz": (lambda: b"\xfd7zXZ\0", _NO_FORMAT),
     "frames.txt.zst": (lambda: zstandard.compress(b"") * 20_000, _NO_ROWS),
@@ -130,7 +127,7 @@ TOKEN_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
 }
 ARRAYS = {
-    "lengths.npy": "cannot be read as an array: mmap length is greater than file size; expected a",
+    "lengths.npy": "cannot be read as an array: mmap length is greater than file size; expected a"
 }
 WORDS = {name: words for name, (_, words) in (FILES | TOKEN_FILES).items()} | ARRAYS
 

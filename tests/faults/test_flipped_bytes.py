@@ -22,7 +22,8 @@ from packprep.exports.packs import PackBatch, read_packs
 from packprep.exports.registry import EXPORT_FORMATS
 from packprep.output.sign_off import write_report
 from packprep.schemas import check_files, read_manifest
-from tests.helpers.command import run
+from tests.helpers.command import done, run
+from tests.helpers.files import bytes_in
 from tests.helpers.hub import connect, running
 
 IDS = ["--input-ids-column", "ids", "--vocab-size", "1000", "-q"]
@@ -62,11 +63,6 @@ CASES = {
 } | {f"export to {to}": Case(f"export a --to {to} -o out", ("a",)) for to in EXPORT_FORMATS}
 
 
-def packprep(*line: str) -> None:
-    result = run(*line)
-    assert result.code == 0, result.err
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Outputs of two files: shards a and b, indexes ia and ib, and ka and kb over a store."""
@@ -79,10 +75,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for row in range(60)
             ]
             Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-            packprep("build", f"{name}.jsonl", "-o", name, *SHARDS)
-            packprep("build", f"{name}.jsonl", "-o", f"i{name}", *INDEX)
+            done("build", f"{name}.jsonl", "-o", name, *SHARDS)
+            done("build", f"{name}.jsonl", "-o", f"i{name}", *INDEX)
             store = ["--keep-tokens", "store"]
-            packprep("build", f"{name}.jsonl", "-o", f"k{name}", *INDEX, *store)
+            done("build", f"{name}.jsonl", "-o", f"k{name}", *INDEX, *store)
     return folder
 
 
@@ -111,29 +107,25 @@ def files_in(folders: Sequence[str]) -> list[Path]:
     return Random(7).sample(read, min(len(read), settings().max_examples // 25))
 
 
-def contents(folder: str) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_flipped_byte_of_any_file_that_is_read_is_refused_and_without_it_the_command_works(
     name: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES[name]
     monkeypatch.chdir(made)  # where the indexes say that their store is
-    before = contents(case.changed) if case.changed else {}
+    before = bytes_in(case.changed) if case.changed else {}
     for path in files_in(case.reads):
         with flipped(path):
             result = run(*case.line.split())
         assert (result.code, str(path) in result.err) == (2, True), (path, result)
         assert result.err.startswith("packprep: "), path
         assert not Path("out").exists()
-        assert not case.changed or contents(case.changed) == before, path
+        assert not case.changed or bytes_in(case.changed) == before, path
         for left in Path().glob("*.incomplete"):  # parts in it that were sound are not read again
             shutil.rmtree(left)
     shutil.copytree(made, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
-    packprep(*case.line.split())
+    done(*case.line.split())
     if not case.line.startswith(("export", "push")):
         output = Path(case.changed or "out")
         assert check_files(output, read_manifest(output), "sha256") == []
@@ -202,6 +194,6 @@ def test_an_index_whose_tokens_are_damaged_before_it_is_signed_is_written_again(
         result = run(*line)
     assert result.code == 3
     assert "it was written with" in result.err
-    packprep(*line)
+    done(*line)
     assert read_manifest(Path("out")).data == read_manifest(Path("ia")).data
     shutil.rmtree("out")

@@ -36,3 +36,10 @@ def run(*arguments: object, stdin: bytes = b"") -> Result:
             said = err.getvalue().replace(COMPILING, "")  # if no test came before this one
             return Result(code, out.getvalue(), said)
     raise AssertionError("main returned without an exit code")
+
+
+def done(*arguments: object) -> Result:
+    """Run a command that must end with 0."""
+    result = run(*arguments)
+    assert result.code == 0, result.err
+    return result

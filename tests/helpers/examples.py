@@ -14,10 +14,7 @@ def register() -> None:
     """
     for name, examples in (("short", 50), ("all", 1000)):
         settings.register_profile(
-            name,
-            max_examples=examples,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
+            name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
 
 

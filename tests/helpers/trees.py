@@ -109,11 +109,7 @@ def plan_and_layout(
     carried: list[Column] = [STANDARD_COLUMNS["turn_ids"]]
     carried += [STANDARD_COLUMNS["labels"]] if "labels" in tokenized.aligned else []
     plan = plan_window(tokenized, policy, config.pack_rules(), seed=0)
-    return (
-        plan,
-        ShardLayout.of(config.pack_rules(), config.writing, policy, carried),
-        config,
-    )
+    return (plan, ShardLayout.of(config.pack_rules(), config.writing, policy, carried), config)
 
 
 def tree_output(

@@ -11,7 +11,7 @@ from packprep.inspect.lookup import document_number, find_pack
 from packprep.inspect.policy import Sources
 from packprep.schemas import FormatError, Manifest, read_manifest
 from packprep.support.errors import ConfigError
-from tests.helpers.command import run
+from tests.helpers.command import done, run
 from tests.helpers.corpus import texts
 from tests.helpers.errors import assert_says, refused
 from tests.helpers.planted import plant
@@ -84,9 +84,8 @@ def test_a_row_that_is_found_has_its_packs_and_there_it_is_again(zoo: Zoo) -> No
 
 def test_a_row_in_no_pack_is_said_to_be_in_none(zoo: Zoo) -> None:
     empty = texts(120).index("")
-    result = run("show", zoo["text"], "--find", f"a.jsonl:{empty}")
-    assert result.code == 0
-    assert_says(result.out, f"a.jsonl row {empty} is in no pack: it was empty, skipped or dropped")
+    shown = done("show", zoo["text"], "--find", f"a.jsonl:{empty}").out
+    assert_says(shown, f"a.jsonl row {empty} is in no pack: it was empty, skipped or dropped")
     assert listed(zoo["text"], f"--find {empty}") == []
 
 

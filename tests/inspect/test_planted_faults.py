@@ -115,10 +115,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 _TREE = {"segment_parents", "row_starts", "row_segments", "row_trained", "row_label_starts"}
 _ROWS = {"labels", "label_weights", "row_ids", "row_ends", *_TREE}
-ALWAYS = (
-    {"tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"},
-    {"lengths"},
-)
+ALWAYS = ({"tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts"}, {"lengths"})
 SHOWN: dict[str, tuple[set[str], set[str]]] = {
     "text": (set(), {"store_rows", "document_starts"}),
     "pieces": ({"labels"}, {"bos", "repeated"}),

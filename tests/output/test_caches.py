@@ -8,7 +8,7 @@ from datasets import load_from_disk
 from packprep.inspect.verify import verify
 from packprep.schemas import check_files, read_manifest
 from packprep.schemas.listed import is_cache
-from tests.helpers.command import run
+from tests.helpers.command import done, run
 from tests.helpers.tiny_shards import GOLDEN
 from tests.helpers.zoo import Zoo
 
@@ -34,9 +34,7 @@ def used(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
 
 def test_verify_names_them_in_a_note(used: list[str]) -> None:
-    result = run("verify", "text")
-    assert result.code == 0
-    assert "datasets keeps results of map there" in " ".join(result.out.split())
+    assert "datasets keeps results of map there" in " ".join(done("verify", "text").out.split())
     verdict = verify("text")
     assert verdict.sound
     assert verdict.not_checked == [
@@ -59,8 +57,7 @@ def test_verify_names_them_in_a_note(used: list[str]) -> None:
     ],
 )
 def test_no_command_copies_them_and_each_says_so(used: list[str], line: str) -> None:
-    result = run(*line.split())
-    assert result.code == 0, result.err
+    result = done(*line.split())
     assert f"text: left out {used[0]} and 4 more" in result.err
     assert not any(is_cache(path.name) for path in Path("out").rglob("*"))
     assert run("verify", "out", "-q").code == 0

@@ -18,10 +18,7 @@ def test_the_header_names_the_shards_of_each_split() -> None:
         "tags": ["packprep"],
         "size_categories": ["n<1K"],
         "configs": [
-            {
-                "config_name": "default",
-                "data_files": [{"split": "train", "path": "data-*.arrow"}],
-            }
+            {"config_name": "default", "data_files": [{"split": "train", "path": "data-*.arrow"}]}
         ],
     }
     assert two.data.to_dict()["configs"][0]["data_files"] == [

@@ -43,9 +43,7 @@ def test_every_row_is_about_a_key_of_the_schema() -> None:
         assert row.name[0] == "*" or row.name.split(".")[0] in schema["properties"], row.name
 
 
-def test_every_computed_figure_is_in_the_report_the_closing_table_and_on_the_page(
-    zoo: Zoo,
-) -> None:
+def test_every_computed_figure_is_in_the_report_the_closing_table_and_on_the_page(zoo: Zoo) -> None:
     report, page = read_report(zoo["chats"]), render(gather(zoo["chats"]))
     lines = dict(table(report))
     for row in FIGURES:

@@ -125,16 +125,10 @@ FORM = [
     (at("data", "columns", 0, "extra", value=1), r"columns\[0\].extra must not be there"),
     (at("data", "max_length", value=0), "max_length is 0, not a whole number from 1"),
     (at("data", "vocab_size", value="32"), "vocab_size is '32', not a whole number"),
-    (
-        at("data", "sources", 0, "documents", value=-1),
-        r"sources\[0\].documents is -1, not",
-    ),
+    (at("data", "sources", 0, "documents", value=-1), r"sources\[0\].documents is -1, not"),
     (at("data", "sources", 0, "sha256", value="0"), "sha256 is '0', not 64 lower-case hex"),
     (at("data", "splits", "train", "rows", value=1), "splits.train.rows must not be there"),
-    (
-        at("data", "files", 0, "sha256", value="A" * 64),
-        "is 'A+', not 64 lower-case hex",
-    ),
+    (at("data", "files", 0, "sha256", value="A" * 64), "is 'A+', not 64 lower-case hex"),
     (at("data", "files", 0, "bytes", value=1.5), "bytes is 1.5, not a whole number"),
     (at("data", "files", 0, "packs", value=None), r"files\[0\] has no packs"),
     (at("data", "files", 0, "mode", value=7), r"files\[0\].mode must not be there"),

@@ -21,7 +21,7 @@ from packprep.schemas import (
     check_ledger,
     read_manifest,
 )
-from packprep.schemas.canonical import file_digest
+from tests.helpers.files import bytes_in
 from tests.helpers.tiny_shards import EXAMPLE, GOLDEN, PLAIN, RICH, rich_row, to_batch, write_golden
 
 ROOT = Path(__file__).parents[2]
@@ -103,11 +103,6 @@ DIGESTS = {
 }
 
 
-def contents(directory: Path) -> dict[str, str]:
-    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
-    return {str(path.relative_to(directory)): file_digest(path) for path in files}
-
-
 @pytest.mark.parametrize("name", sorted({*DIGESTS} | {path.name for path in GOLDEN.iterdir()}))
 def test_a_golden_output_is_as_it_was_written(name: str) -> None:
     manifest = read_manifest(GOLDEN / name)
@@ -117,7 +112,7 @@ def test_a_golden_output_is_as_it_was_written(name: str) -> None:
 
 def test_the_same_values_are_written_as_the_same_bytes_today(tmp_path: Path) -> None:
     write_golden(tmp_path)
-    assert contents(tmp_path) == contents(GOLDEN)
+    assert bytes_in(tmp_path) == bytes_in(GOLDEN)
 
 
 def rows_of(name: str, split: str = "train") -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The scripts: named paths exist, and programs take their arguments through click."""
+"""Every script that a text of the project names is there."""
 
 import re
 from pathlib import Path

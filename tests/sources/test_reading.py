@@ -166,11 +166,7 @@ NO_TEXT, INT32 = "null: the row has no 't'", pa.int32()
             for kind in (pa.large_string(), pa.string_view(), pa.dictionary(INT32, pa.string()))
         ),
         (NOT_UTF8, ["a", None, None], [None, "bad_utf8: 't' is not UTF-8", NO_TEXT]),
-        (
-            pa.array([1, None]),
-            [None, None],
-            ["not_text: 't' is int64, expected text", NO_TEXT],
-        ),
+        (pa.array([1, None]), [None, None], ["not_text: 't' is int64, expected text", NO_TEXT]),
     ],
 )
 def test_text_of_any_arrow_kind_is_text_and_another_type_a_problem_of_every_row(

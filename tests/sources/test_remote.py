@@ -32,7 +32,7 @@ from tests.helpers import command
 from tests.helpers.corpus import resolved, rows_in, save_tokenizer, texts, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import config
-from tests.helpers.store_servers import StoreServer, Tap
+from tests.helpers.store_servers import Tap
 from tests.helpers.token_files import write_datatrove, write_dolma, write_megatron
 
 LONG = pytest.mark.long
@@ -216,16 +216,8 @@ def test_what_cannot_be_a_source_is_named(url: str, options: dict[str, Any]) -> 
 @LONG
 @pytest.mark.usefixtures("new_clients")
 def test_a_network_that_goes_away_while_sources_are_read_ends_a_build_that_resumes_later(
-    url: str,
-    options: dict[str, Any],
-    store_server: StoreServer,
-    store_environment: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    url: str, options: dict[str, Any], tap: Tap
 ) -> None:
-    tap = Tap(store_environment)
-    for name, value in tap.environment.items():
-        monkeypatch.setenv(name, value)
-    store_server.give_up_at_once(monkeypatch)
     arguments = ["build", f"{url}/data", "-o", "out", "-q"]
     arguments += [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
     tap.cut_at(50)
@@ -234,7 +226,6 @@ def test_a_network_that_goes_away_while_sources_are_read_ends_a_build_that_resum
     assert re.search(r"://.*: the store says: .*so run the same command to resume", ended.err)
     tap.cut = False
     assert command.run(*arguments).code == 0
-    tap.close()
 
 
 @pytest.mark.parametrize("sample", [None, 2_000])  # with 2,000, pieces of the files are read

@@ -13,7 +13,7 @@ from packprep.execute import stages
 from packprep.exports.export import export
 from packprep.support.errors import ConfigError
 from packprep.tokens.store_place import check_store_place
-from tests.helpers.command import run
+from tests.helpers.command import done, run
 from tests.helpers.corpus import write_jsonl
 from tests.helpers.errors import assert_says, refused
 from tests.helpers.files import config
@@ -34,10 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         write_jsonl(Path("s.jsonl"), [{"ids": [row] * 5} for row in range(9)])
         build(config(**OPTIONS, output="done", materialize="index"))
         export(Path("done"), "exported", "trl")
-        with (
-            mock.patch.object(stages, "write_settings", stop),
-            pytest.raises(KeyboardInterrupt),
-        ):
+        with mock.patch.object(stages, "write_settings", stop), pytest.raises(KeyboardInterrupt):
             build(config(**OPTIONS, output="stopped"))
         Path("link").symlink_to("done/tokens")
         for folder in ("empty", "folder"):
@@ -98,7 +95,6 @@ def test_the_staging_directory_of_an_output_in_a_store_is_refused() -> None:
 @pytest.mark.parametrize("store", ["store", "there/store", "output", "out-store", "."])
 def test_any_other_folder_is_a_store(here: Path, store: str) -> None:
     Path("manifest.json").write_text('{"name": "of another program"}')
-    result = run(*LINE, "-o", "out", "--keep-tokens", store, "--materialize", "index")
-    assert result.code == 0, result.err
+    done(*LINE, "-o", "out", "--keep-tokens", store, "--materialize", "index")
     assert run("verify", "out").code == 0
     shutil.rmtree("out")

@@ -143,9 +143,7 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
 SOURCE = Source(name="a.jsonl", kind="json", path=None, bytes=1, sha256="0" * 64)
 
 
-def test_the_key_changes_with_exactly_the_options_that_shape_tokens(
-    policy: Tokenizer,
-) -> None:
+def test_the_key_changes_with_exactly_the_options_that_shape_tokens(policy: Tokenizer) -> None:
     def key(identity: dict[str, object]) -> str:
         return tokens_key([SOURCE], policy, text_options(identity, None))
 

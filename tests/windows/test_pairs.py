@@ -50,12 +50,7 @@ def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, i
         ([(5, 4), (4, 4)], {}, [(1, 0, 4), (1, 4, 4)], {"overflow": [9, 0]}),
         ([(12, 4)], {"overflow": "truncate"}, [(0, 0, 6), (0, 12, 2)], {}),
         ([(9, 2)], {"overflow": "truncate"}, [(0, 0, 6), (0, 9, 2)], {}),
-        (
-            [(12, 4)],
-            {"overflow": "truncate:left"},
-            [(0, 6, 6), (0, 14, 2)],
-            {},
-        ),
+        ([(12, 4)], {"overflow": "truncate:left"}, [(0, 6, 6), (0, 14, 2)], {}),
         ([(5, 3)], {"pad_segment_to_multiple": 4}, [], {"overflow": [8]}),
         (
             [(5, 3)],
@@ -196,10 +191,7 @@ def test_whole_sides_with_labels_or_a_mask_are_packed_as_their_parts_are(
 
 @settings(max_examples=share_of_examples(20))
 @given(
-    st.lists(
-        st.tuples(*[st.lists(st.integers(5, 99), max_size=9)] * 3),
-        max_size=12,
-    ),
+    st.lists(st.tuples(*[st.lists(st.integers(5, 99), max_size=9)] * 3), max_size=12),
     st.sampled_from([{}, {"eos": "</s>"}, {"bos": "<s>", "eos": "</s>"}]),
 )
 def test_any_pairs_of_token_ids_come_back_with_their_ends(

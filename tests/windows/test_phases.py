@@ -189,10 +189,7 @@ def test_the_largest_total_uses_up_the_scarcest_source_and_keeps_what_one_phase_
             [{"tokens": 30, "weights": [1, 0]}, {"tokens": 90, "weights": [2, 1]}],
             "phase 2 asks for 60 tokens of 0, and 30 are left for it",
         ),
-        (
-            [{"tokens": 40}, {"tokens": 81}],
-            "phase 2 asks for 81 tokens, and 80 are left for it",
-        ),
+        ([{"tokens": 40}, {"tokens": 81}], "phase 2 asks for 81 tokens, and 80 are left for it"),
         (
             [{"tokens": "50%"}, {"tokens": "50%", "weights": [1, 1], "min_document_tokens": 40}],
             "the source 0 has no tokens for phase 2",

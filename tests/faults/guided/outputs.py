@@ -46,7 +46,7 @@ from tests.faults.fuzz import (
     sign,
     write_signed,
 )
-from tests.helpers.command import run
+from tests.helpers.command import done
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
 _OUTPUTS = ("plain", "split", "hf", "index")
@@ -76,8 +76,7 @@ def sound_outputs() -> Path:
     }.items():
         source, *more = options
         given = ("-o", folder / name, "--tokenizer", tokenizer, "--engine", "hf", "-q")
-        done = run("build", folder / str(source), *more, *given)
-        assert done.code == 0, done.err
+        done("build", folder / str(source), *more, *given)
     for name in _EXPORTS:
         export(folder / ("plain" if name == "megatron" else "split"), str(folder / name), name)
     (entry,) = (path for path in store.iterdir() if path.is_dir())

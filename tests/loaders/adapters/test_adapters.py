@@ -195,9 +195,7 @@ def test_the_4d_masks_have_the_boundaries_and_are_causal(padded: PackedBatch) ->
     assert seen == [[*range(at - at % 4, at + 1)] for at in range(8)] + [[]] * 4
 
 
-def test_the_4d_form_keeps_the_windows_of_the_config_and_filler_sees_itself(
-    tmp_path: Path,
-) -> None:
+def test_the_4d_form_keeps_the_windows_of_the_config_and_filler_sees_itself(tmp_path: Path) -> None:
     seen = seen_by(to_hf_4d(batch_of(tmp_path / "out", [2, 1], pad_to=512), None)["attention_mask"])
     assert seen[:5] == [[0], [0, 1], [2], [3], [3, 4]]
     assert seen[-1] == list(range(3, 512))

@@ -152,11 +152,7 @@ def documents_of_5_3_and_4() -> Planned:
     config = BuildConfig(max_length=8, order="input", materialize="index", strategy="greedy")
     documents, rows = window_of(make_documents([3, 1, 2], tokenizer()), 2)
     packs = plan_window(documents, tokenizer(), config.pack_rules(), seed=0).packs
-    return (
-        packs,
-        rows,
-        ShardLayout.of(config.pack_rules(), config.writing, tokenizer()),
-    )
+    return (packs, rows, ShardLayout.of(config.pack_rules(), config.writing, tokenizer()))
 
 
 ROWS = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6], [7, 8]]
