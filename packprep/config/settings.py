@@ -198,14 +198,14 @@ class MultipleSetting(Setting):
 
 @dataclass(frozen=True)
 class ExecutorSetting(Setting):
-    """Where the work runs. address: of a Ray cluster; None for this machine."""
+    """Where the work runs. cluster: address of one of Ray; None for this machine."""
 
     expected = "ray:ADDRESS"
 
     name: Literal["local", "isolated", "ray", "array"] = part(
         "local", _words("local", "isolated", "ray", "array"), "executor"
     )
-    address: str | None = part(None, _TEXT, "ray_address", of=("ray",))
+    cluster: str | None = part(None, _TEXT, "ray_address", of=("ray",))
 
 
 @dataclass(frozen=True)

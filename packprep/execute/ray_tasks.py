@@ -43,7 +43,7 @@ def run_on_ray(job: Job, progress: Progress) -> None:
     StoppedError if a task fails in every try. If the head of the cluster is lost, the process ends
     with code 3.
     """
-    with _connected(job.config.place.address, job.config.num_proc) as ray:
+    with _connected(job.config.place.cluster, job.config.num_proc) as ray:
         _Build(ray, job, progress).run()
 
 

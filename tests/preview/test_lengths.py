@@ -57,6 +57,7 @@ def built(options: dict[str, Any]) -> dict[str, Any]:
 def test_the_inputs_of_finished_outputs_are_planned_with_their_figures(zoo: Zoo, name: str) -> None:
     """And so are text and documents with a stride that come back from the output."""
     options = vars(zoo.config(name)) | {"output": str(zoo[name])}
+    del options["given"]
     assert figures(options) == built(options)
     if name in ("text", "split"):
         assert figures(options, sources=str(zoo[name]), holdout=0.0) == built(options)
