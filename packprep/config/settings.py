@@ -67,6 +67,13 @@ def part(default: object, kind: PartKind, earlier: str, *, of: Iterable[str] = (
     return field(default=default, metadata=metadata)
 
 
+def _split(value: object, separator: str, most: int) -> list[str]:
+    try:
+        return str(value).split(separator, most - 1)
+    except ValueError:  # a number of more digits than Python shows
+        return [""]
+
+
 @dataclass(frozen=True)
 class Setting:
     """A value with parts; parts at the end that have their defaults may be left out."""
@@ -93,7 +100,7 @@ class Setting:
         """The parts that a value has. Raises ConfigError for a wrong value of the option."""
         specs = fields(cls)
         parts: dict[str, object] = {}
-        for spec, text in zip(specs, str(value).split(cls.separator, len(specs) - 1), strict=False):
+        for spec, text in zip(specs, _split(value, cls.separator, len(specs)), strict=False):
             read = spec.metadata["kind"].read(text)
             if read is None or (parts and not cls.allows(spec.name, parts[specs[0].name])):
                 named = not parts and cls.words()

@@ -15,7 +15,8 @@ import pytest
 import xxhash
 
 from packprep import BuildConfig, build
-from packprep.config.stages import Parsing, Reading, Tokenizing, options_in
+from packprep.config.aliases import recorded_in
+from packprep.config.stages import Parsing, Reading, Tokenizing
 from packprep.engines.backends import load_engine
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
@@ -152,7 +153,7 @@ def test_the_key_changes_with_exactly_the_options_that_shape_tokens(policy: Toke
         name for name in identity if key(identity | {name: "another value"}) != key(identity)
     }
     # max_tokens enters as config.tokens_to_read: in a mix it stops no reading.
-    assert changing == identity.keys() & options_in(Reading, Parsing, Tokenizing) - {"max_tokens"}
+    assert changing == identity.keys() & recorded_in(Reading, Parsing, Tokenizing) - {"max_tokens"}
 
 
 def test_text_is_cut_at_the_first_match_and_counted_by_source(
