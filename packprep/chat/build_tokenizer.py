@@ -56,6 +56,12 @@ def load_build_tokenizer(
     if tokenizing.vocab_size is not None:
         tokenizer = replace(tokenizer, vocab_size=tokenizing.vocab_size)
     tokenizer.shard_type(token_type)
+    if parsing.parses_special_tokens and tokenizer.splits_special_tokens:
+        raise ConfigError(
+            "tokenizer_config.json says split_special_tokens is true: transformers keeps special "
+            "tokens in a text as text, but --parse-special-tokens and chat templates turn them "
+            "into ids; remove the key"
+        )
     if (boundary := parsing.boundary()) is None:
         return tokenizer
     return replace(tokenizer, boundary=_boundary(*boundary, tokenizer, tokenizing))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TOKEN_ENDINGS = ("bin", "idx", "npy", "ds")
+_TOKENIZER_ENDINGS = (".json", ".model", ".tiktoken")
 IDS_COLUMN = "input_ids"
 HUB_PREFIX = "hub:"
 _HUB_NAME = re.compile(rf"{HUB_PREFIX}([^:@#]+)(?::([^:@#]+))?(?:@([^#]+))?(?:#(.+))?")
@@ -48,7 +49,7 @@ def hub_name(source: str) -> tuple[str, HubPart] | None:
 def is_local_tokenizer(name: str) -> bool:
     """True if a tokenizer is a local path, there or not, rather than a name on the hub."""
     path = Path(name)
-    return path.exists() or path.suffix == ".json" or name.startswith((".", "/", "~"))
+    return path.exists() or path.suffix in _TOKENIZER_ENDINGS or name.startswith((".", "/", "~"))
 
 
 def hub_tokenizer(name: str) -> tuple[str, str | None]:

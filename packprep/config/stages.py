@@ -273,6 +273,13 @@ class Tokenizing:
         "SHARE",
         identity=False,
     )
+    check_against: str | None = option(
+        None,
+        "Before the build, compare ids with those of AutoTokenizer, of the tokenizer or the one at "
+        "NAME, and stop at a difference.",
+        "transformers[:NAME]",
+        identity=False,
+    )
     chat_template: str | None = option(
         None,
         "Jinja template for conversations; default: the template of the tokenizer.",

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.engines.backends import Engine, Ids, Offsets
+
+
+@dataclass
+class Library:
+    """Another library's tokenizer as an engine, to compare with. ids: of texts."""
+
+    name: str
+    version: str
+    ids: Callable[[list[str]], list[list[int]]]
+    notes: list[str] = field(default_factory=list)
+
+    def encode(self, texts: pa.Array[Any]) -> tuple[Ids, Offsets]:
+        """See `Engine.encode`."""
+        encoded = self.ids([text for text in texts.to_pylist() if text is not None])
+        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        return np.fromiter(itertools.chain.from_iterable(encoded), np.int32), offsets
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from packprep.config.source_names import at_revision
+from packprep.engines.config_keys import read_keys
 from packprep.engines.tokenizer_files import (
     NAMED_TOKENS,
     SIDE_FILES,
@@ -44,6 +45,8 @@ class Tokenizer:
     pad_id: int
     boundary: tuple[str, int] | None = None  # eos or bos, and its id, where rows are split
     notes: tuple[str, ...] = ()
+    is_converted: bool = False  # from another format, so its bytes go into the output
+    splits_special_tokens: bool = False  # transformers keeps special tokens in a text as text
     named_tokens: Mapping[str, str] = field(
         default_factory=dict
     )  # bos_token, eos_token, ...: what templates see
@@ -93,29 +96,27 @@ class Special:
 def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Tokenizer:
     """Load the tokenizer at `source`.
 
-    A tokenizer.json, a directory with one, a hub name or NAME@REVISION, a `tokenizers.Tokenizer` or
-    a transformers fast tokenizer. `bos`, `eos`: "auto", "none" or the token's text.
+    A tokenizer.json or a file that `packprep.engines.conversions` makes one of, a directory with
+    one, a hub name or NAME@REVISION, a `tokenizers.Tokenizer` or a transformers fast tokenizer.
+    `bos`, `eos`: "auto", "none" or the token's text.
 
     Raises InputError if `source` is not a tokenizer, ConfigError if BOS or EOS is not known.
     """
-    name, raw, sides = read_tokenizer_files(source)
+    from packprep.engines.conversions import FILE_NAMES, as_tokenizer_json
+
+    files = read_tokenizer_files(source, ("tokenizer.json", *FILE_NAMES))
+    (name, raw, sides, _), converted = as_tokenizer_json(files)
     ends = (("bos", bos), ("eos", eos))
     try:
         parsed = _parsed(raw)
-        notes = [
-            f"{name}: stored {key} is switched off"
-            for key in ("truncation", "padding")
-            if parsed.get(key)
-        ]
-        switched_off = bool(notes)
-        if sides.get(SIDE_FILES[0], {}).get("tokenizer_file", "") is None:
-            notes.append(
-                f"{name}: tokenizer.json was read; {SIDE_FILES[0]} says tokenizer_file is null, "
-                "for which some versions of transformers read the other vocabulary files"
-            )
+        switched_off = [key for key in ("truncation", "padding") if parsed.get(key)]
+        notes = [f"{name}: stored {key} is switched off" for key in switched_off]
+        notes += [converted] if converted else []
         off = {"truncation": None, "padding": None}
         cleaned = json.dumps({**parsed, **off}).encode() if switched_off else raw
         vocab = _vocabulary(parsed)
+        config = sides.get(SIDE_FILES[0], {})
+        notes += read_keys(name, config, parsed, vocab)
         asked = {end: _choose(end, how, parsed, sides, name) for end, how in ends}
     except PackprepError:
         raise
@@ -136,7 +137,7 @@ def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Toke
             )
         chosen[end] = None if text is None else Special(text, vocab[text])
         notes += [note] if note else []
-    pad = _content(sides.get(SIDE_FILES[0], {}).get("pad_token"), "pad_token")
+    pad = _content(config.get("pad_token"), "pad_token")
     pad_ids = [token.id for token in (chosen["eos"], chosen["bos"]) if token]
     return Tokenizer(
         json=cleaned,
@@ -146,6 +147,8 @@ def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Toke
         eos=chosen["eos"],
         pad_id=vocab[pad] if pad in vocab else (pad_ids or [0])[0],
         notes=tuple(notes),
+        is_converted=converted is not None,
+        splits_special_tokens=config.get("split_special_tokens") is True,
         named_tokens=_named_tokens(sides),
         chat_templates=_chat_templates(sides, name),
     )
@@ -163,6 +166,18 @@ def recorded_tokenizer(
 
     root: folder of a relative path. Raises ConfigError if it is missing or a different one.
     """
+    source = recorded_place(manifest, moved, root)
+    tokenizer = load_tokenizer(source, bos=bos, eos=eos)
+    if tokenizer.sha256 != (expected := manifest.data["inputs"]["tokenizer"].get("sha256")):
+        raise ConfigError(
+            f"{source} is not the tokenizer of this output: it has sha256 {tokenizer.sha256}, "
+            f"expected {expected}"
+        )
+    return tokenizer
+
+
+def recorded_place(manifest: Manifest, moved: str | None, root: str | Path | None) -> str:
+    """Path or name of the tokenizer of an output; see `recorded_tokenizer`."""
     recorded = manifest.run.get("given", {})
     source = moved or at_revision(
         recorded.get("tokenizer_name"), recorded.get("tokenizer_revision")
@@ -177,13 +192,7 @@ def recorded_tokenizer(
         raise ConfigError(
             "the manifest does not name the tokenizer's path; give it with --tokenizer"
         )
-    tokenizer = load_tokenizer(source, bos=bos, eos=eos)
-    if tokenizer.sha256 != (expected := manifest.data["inputs"]["tokenizer"].get("sha256")):
-        raise ConfigError(
-            f"{source} is not the tokenizer of this output: it has sha256 {tokenizer.sha256}, "
-            f"expected {expected}"
-        )
-    return tokenizer
+    return str(source)
 
 
 def _named_tokens(sides: SideFiles) -> dict[str, str]:

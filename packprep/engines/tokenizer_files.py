@@ -1,8 +1,9 @@
 """Files of a tokenizer: from a path, from the hub, or from an object that is loaded already."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any, NamedTuple, NotRequired, Required, TypedDict
 
 from packprep.config.source_names import hub_tokenizer, is_local_tokenizer
 from packprep.support.errors import ConfigError, InputError
@@ -42,12 +43,24 @@ class PostProcessor(TypedDict, total=False):
     single: list[dict[str, dict[str, str]]]
 
 
+class Step(TypedDict, total=False):
+    """A normalizer or pre-tokenizer of a tokenizer.json, or a sequence of them."""
+
+    type: Required[str]
+    add_prefix_space: bool
+    prepend_scheme: str
+    normalizers: list["Step"]
+    pretokenizers: list["Step"]
+
+
 class TokenizerJson(TypedDict, total=False):
     """Parts of a tokenizer.json that decide about tokens."""
 
     model: Required[Model]
     added_tokens: list[AddedToken]
     post_processor: PostProcessor | None
+    normalizer: Step | None
+    pre_tokenizer: Step | None
     truncation: object
     padding: object
 
@@ -56,8 +69,20 @@ SideFiles = dict[str, dict[str, object]]
 """Files next to a tokenizer.json: by name, the keys of one; of TEMPLATE_FILE, templates by name."""
 
 
-def read_tokenizer_files(source: Any) -> tuple[str, bytes, SideFiles]:
-    """Name for messages, bytes of tokenizer.json, and the parsed files next to it."""
+class TokenizerFiles(NamedTuple):
+    """Name for messages, bytes of the tokenizer, the parsed files next to it, and its path."""
+
+    name: str
+    raw: bytes
+    sides: SideFiles
+    path: Path | None
+
+
+def read_tokenizer_files(source: Any, names: Sequence[str]) -> TokenizerFiles:
+    """Read a tokenizer.
+
+    names: of its file in a folder and on the hub, the first one first.
+    """
     if source is None or source == "":
         raise ConfigError(
             "no tokenizer is given; add --tokenizer with a tokenizer.json, a directory or a hub "
@@ -68,22 +93,23 @@ def read_tokenizer_files(source: Any) -> tuple[str, bytes, SideFiles]:
     path = Path(source)
     try:
         if path.is_dir():
-            path = path / "tokenizer.json"
-            if not path.exists():
+            file = next((path / name for name in names if (path / name).exists()), None)
+            if file is None:
                 raise InputError(
                     f"{source} holds no tokenizer.json; expected a directory saved by tokenizers "
-                    "or transformers"
+                    f"or transformers, or one with {', '.join(names[1:])}"
                 )
+            path = file
         elif not path.exists():
             if is_local_tokenizer(str(source)):
                 raise InputError(
                     f"no tokenizer file {source}; check the path given with --tokenizer"
                 )
-            path = _download(*hub_tokenizer(str(source)))
+            path = _download(*hub_tokenizer(str(source)), names)
         files = [path.with_name(name) for name in SIDE_FILES]
         sides = {file.name: _json_object(file) for file in files if file.exists()}
         sides[TEMPLATE_FILE] = _template_files(path.parent)
-        return str(source), _read_file(path), sides
+        return TokenizerFiles(str(source), _read_file(path), sides, path)
     except OSError as error:
         raise InputError(f"{error.filename or path} cannot be read: {error.strerror}") from None
 
@@ -122,7 +148,7 @@ def _json_object(path: Path) -> dict[str, object]:
     return loaded
 
 
-def _read_object(source: Any) -> tuple[str, bytes, SideFiles]:
+def _read_object(source: Any) -> TokenizerFiles:
     """Name, tokenizer.json and side files of an object; transformers is never imported."""
     name, sides = type(source).__name__, SideFiles()
     if hasattr(source, "backend_tokenizer"):
@@ -139,30 +165,40 @@ def _read_object(source: Any) -> tuple[str, bytes, SideFiles]:
             f"{name} is not a tokenizer; expected a path, a tokenizers.Tokenizer or a fast "
             "tokenizer"
         )
-    return name, source.to_str().encode(), sides
+    return TokenizerFiles(name, source.to_str().encode(), sides, None)
 
 
-def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
+def _download(name: str, revision: str | None, names: Sequence[str]) -> Path:
     unreachable = ""
     try:
-        with asking(name, "tokenizer.json", revision=revision) as unreachable:
-            path = Path(hf_hub_download(name, "tokenizer.json", revision=revision))
+        with asking(name, names[0], revision=revision) as unreachable:
+            for file in names:
+                if (path := _fetched(name, file, revision)) is not None:
+                    break
+            else:
+                raise FileNotFoundError(f"it has no {' or '.join(names)}")
             for side in (*SIDE_FILES, TEMPLATE_FILE):
-                try:
-                    hf_hub_download(name, side, revision=revision)
-                except LocalEntryNotFoundError:
-                    # The hub did not answer: the file may exist, unless the cache has recorded that
-                    # it does not.
-                    if try_to_load_from_cache(name, side, revision=revision) is None:
-                        raise
-                except EntryNotFoundError:
-                    continue
+                _fetched(name, side, revision)
     except Exception as error:  # the hub client has a dozen kinds
         reason = unreachable or explained(error)
         raise InputError(
             f"{name} is no local file and no tokenizer came from the hub: {reason}"
         ) from None
     return path
+
+
+def _fetched(name: str, file: str, revision: str | None) -> Path | None:
+    """The file of a repository in the local cache; None if the repository has no such file."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, file, revision=revision))
+    except LocalEntryNotFoundError:
+        # The hub did not answer: the file may exist, unless the cache has recorded that it does
+        # not.
+        if try_to_load_from_cache(name, file, revision=revision) is None:
+            raise
+    except EntryNotFoundError:
+        pass
+    return None

@@ -31,6 +31,7 @@ from packprep.output.build_facts import BuildInputs
 from packprep.output.report import Account, Packed, make_report
 from packprep.output.shard_writer import ShardFile
 from packprep.output.sign_off import (
+    TOKENIZER,
     name_shards,
     named_inputs,
     sign,
@@ -46,6 +47,7 @@ from packprep.packing.nothing_left import labelled_by, nothing_left
 from packprep.packing.warm import load_build
 from packprep.schemas.columns import columns_of_type
 from packprep.schemas.manifest import Manifest
+from packprep.schemas.storage.writing import write_file
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import read_rows
 from packprep.sources.source import check_unchanged
@@ -113,6 +115,8 @@ class Stages:
         made = make_report(packed, *stages, config.max_length, config.pack_order.ranks)
         report = write_report(named, made, self.clock.total())
         write_settings(job.staging, to_yaml(config), inputs, config.tokenizer)
+        if job.tokenizer.is_converted:
+            write_file(job.staging / TOKENIZER, job.tokenizer.json)
         run = {
             "num_proc": config.num_proc,
             "executor": config.runner,
@@ -306,6 +310,8 @@ class Stages:
         """Tokenizing engine; None if rows are token ids."""
         if self.job.config.input_ids_column is not None:
             return None
+        if self.job.config.check_against is not None:
+            self._check_against(self.job.config.check_against, sample)
         self.progress.wait("checking the tokenizer engine")
         choice = choose_engine(
             self.job.config.engine,
@@ -319,6 +325,23 @@ class Stages:
             self.progress.say(room)
         self.progress.wait("reading text")
         return choice
+
+    def _check_against(self, against: str, sample: Sequence[str]) -> None:
+        """Raise InputError if a trainer's tokenizer gives other ids."""
+        from packprep.engines.trainer import compare_with_trainer
+
+        config = self.job.config
+        self.progress.wait("comparing with the tokenizer of the trainer")
+        compared, difference = compare_with_trainer(
+            against,
+            config.tokenizer,
+            self.job.tokenizer.json,
+            sample,
+            parse_special_tokens=config.parses_special_tokens,
+        )
+        if difference is not None:
+            raise InputError(f"{difference}; nothing was built")
+        self.progress.say(f"ids equal those of {compared}")
 
     def pack(
         self, windows: Windows, specs: Sequence[WindowSpec[TokenFile]], mix: Mix | None

@@ -9,7 +9,8 @@ from packprep.schemas.findings import Findings
 class Verdict:
     """Faults found, and counts of what was checked.
 
-    not_checked: a sentence for each check that was not possible.
+    not_checked: a sentence for each check that was not possible. against: the tokenizer of a
+    trainer that ids were compared with, and on how many texts.
     """
 
     output: str
@@ -23,6 +24,7 @@ class Verdict:
     tokens: int = 0
     sources: list[dict[str, object]] = field(default_factory=list)
     sampled: int = 0  # rows tokenized again
+    against: str = ""
 
     @property
     def sound(self) -> bool:

@@ -41,6 +41,7 @@ from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.windows.index_rows import store_facts
 
 SETTINGS = "build.yaml"
+TOKENIZER = "tokenizer.json"  # only of a tokenizer that was converted to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +230,8 @@ def sign(
         "source_paths": [source.name for source in sources],
         "files": [
             file_entry(staging, path).to_json()
-            for path in (staging / SETTINGS, staging / "report.json", *own)
+            for path in (staging / SETTINGS, staging / "report.json", staging / TOKENIZER, *own)
+            if path.name != TOKENIZER or path.exists()
         ],
     }
     return write_manifest(

@@ -5,13 +5,16 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import processors
+from tokenizers import normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from packprep import TokenizeAndPack
+from packprep.chat.build_tokenizer import load_build_tokenizer
+from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.tokenizer import Special, Tokenizer, load_tokenizer
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import REAL_TOKENIZERS, SHARED, save_tokenizer, tiny_tokenizer
+from tests.helpers.errors import refused
 from tests.helpers.examples import long_but
 
 BOS, EOS = Special("<s>", 0), Special("</s>", 1)
@@ -81,17 +84,63 @@ def test_a_token_that_is_not_in_the_vocabulary_suggests_the_nearest(
         load_tokenizer(folder, eos=eos)
 
 
-NULL_FILE = {"tokenizer_file": None}
+GPT2 = {"tokenizer_class": "GPT2Tokenizer"}
 
 
-@pytest.mark.parametrize("config", [NULL_FILE, {"tokenizer_file": "/elsewhere/a.json"}, {}])
-def test_a_config_that_names_no_tokenizer_file_says_which_file_was_read(
-    tmp_path: Path, config: dict[str, Any]
+@pytest.mark.parametrize(
+    ("config", "notes", "error"),
+    [
+        ({}, 0, ""),
+        ({"tokenizer_file": None}, 1, ""),
+        ({"tokenizer_file": "/elsewhere/a.json"}, 0, ""),
+        ({"add_prefix_space": True}, 0, ""),  # this class does not read it
+        ({"add_prefix_space": True} | GPT2, 0, "add_prefix_space is True"),
+        ({"add_prefix_space": False, "legacy": True} | GPT2, 0, ""),
+        ({"extra_special_tokens": ["<s>", "<tool>"]}, 0, "'<tool>' is not in tokenizer.json"),
+        ({"extra_special_tokens": {"tool_token": "<tool>"}}, 0, "'<tool>'"),
+        ({"additional_special_tokens": [{"content": "<s>"}]}, 0, ""),
+    ],
+)
+def test_keys_of_the_config_agree_with_the_tokenizer_json_or_are_refused(
+    tmp_path: Path, config: dict[str, Any], notes: int, error: str
 ) -> None:
     side = config | {"bos_token": "<s>", "eos_token": "</s>"}
-    notes = load_tokenizer(save_tokenizer(tmp_path / "t", config=side)).notes
-    assert len(notes) == (config == NULL_FILE)
-    assert all("tokenizer.json was read; tokenizer_config.json says" in note for note in notes)
+    folder = save_tokenizer(tmp_path / "t", config=side)
+    if error:
+        with refused(InputError, error, str(folder)):
+            load_tokenizer(folder)
+    else:
+        assert len(load_tokenizer(folder).notes) == notes
+
+
+@pytest.mark.parametrize(
+    ("scheme", "legacy", "outcome"),
+    [("first", False, 0), ("first", True, None), ("always", True, 0), (None, False, 1)],
+)
+def test_legacy_says_where_a_llama_tokenizer_adds_spaces(
+    tmp_path: Path, scheme: str | None, legacy: bool, outcome: int | None
+) -> None:
+    side = {"bos_token": "<s>", "eos_token": "</s>", "legacy": legacy}
+    folder = save_tokenizer(tmp_path / "t", config=side | {"tokenizer_class": "LlamaTokenizer"})
+    tokenizer = FastTokenizer.from_file(str(folder / "tokenizer.json"))
+    if scheme is None:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁")])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    if outcome is None:
+        with refused(InputError, "legacy is True", "by the rule first"):
+            load_tokenizer(folder)
+    else:
+        assert len(load_tokenizer(folder).notes) == outcome
+
+
+def test_split_special_tokens_is_refused_where_special_tokens_are_parsed(tmp_path: Path) -> None:
+    side = {"bos_token": "<s>", "eos_token": "</s>", "split_special_tokens": True}
+    tokenizing = Tokenizing(tokenizer=save_tokenizer(tmp_path / "t", config=side))
+    load_build_tokenizer(tokenizing, Parsing(), "auto")
+    with refused(ConfigError, "split_special_tokens"):
+        load_build_tokenizer(tokenizing, Parsing(parse_special_tokens=True), "auto")
 
 
 def test_stored_truncation_and_padding_are_switched_off_and_that_is_said(tmp_path: Path) -> None:

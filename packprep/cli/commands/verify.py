@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--sample",
     default=1000,
     type=CountType(),
-    help="full: number of documents to tokenize.  [default: 1000]",
+    help="full and --against: number of documents to tokenize.  [default: 1000]",
 )
 @click.option(
     "--seed",
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     metavar="N",
     type=click.IntRange(0),
     help="full: seed that chooses the documents.  [default: 0]",
+)
+@click.option(
+    "--against",
+    metavar="transformers[:NAME]",
+    help="Compare ids with those of AutoTokenizer, of the tokenizer of OUT or the one at NAME.",
 )
 @value_option(
     "DIR", "--root", help="full: directory that relative source paths start from.  [default: here]"
@@ -71,6 +76,7 @@ def command(
     root: str | None,
     tokenizer: str | None,
     store: tuple[str, ...],
+    against: str | None,
     as_json: bool,
     quiet: bool,
     **options: Any,
@@ -95,6 +101,10 @@ def command(
     moved = Moved(root=root, tokenizer=tokenizer, store=store)
     with open_progress("the files", quiet=quiet) as progress:
         verdict = verify(output, moved=moved, progress=progress, **options)
+        if against is not None:
+            from packprep.inspect.against import compare_output
+
+            compare_output(against, verdict, options["sample"], moved)
     if as_json:
         print_json(as_dict(verdict))
     elif not quiet or not verdict.sound:
@@ -157,5 +167,7 @@ def _print(verdict: "Verdict") -> None:
         rows.append((f"{len(verdict.sources) - 12:,} more sources", "see --json"))
     if verdict.level == "full":
         rows.append(("tokenized again", f"{verdict.sampled:,} rows"))
+    if verdict.against:
+        rows.append(("ids compared with", verdict.against))
     rows += [("not checked", reason) for reason in verdict.not_checked]
     print_table(verdict.output, rows)
