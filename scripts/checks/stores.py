@@ -102,7 +102,7 @@ def table() -> list[str]:
     titles = [server.title for server in SERVERS.values()]
     rows = [["guarantee", "test", *titles], ["---"] * (len(titles) + 2)]
     rows += [[words, f"`{path}`", *["ok"] * len(titles)] for words, (path, _) in GUARANTEES.items()]
-    rows.append([KILLED, "`python -m tests.faults.remote`", *["ok"] * len(titles)])
+    rows.append([KILLED, "`scripts/checks/soak_stores.py`", *["ok"] * len(titles)])
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
@@ -111,7 +111,7 @@ def installed(server: Server, folder: Path) -> dict[str, str]:
 
     CalledProcessError or FileNotFoundError if they cannot be installed.
     """
-    environment = os.environ | {"PYTHON": sys.executable}
+    environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     if server.pip:
         venv.create(folder / "env", with_pip=True)
         environment["PYTHON"] = str(folder / "env" / "bin" / "python")
@@ -171,7 +171,7 @@ def check(name: str, server: Server, folder: Path) -> bool:
         print(f"{'ok' if refused else 'BROKEN':7}  {server.title}: is refused", flush=True)
         return refused
     failed = outcomes(name, environment, folder)
-    command = [environment["PYTHON"], "-m", "tests.faults.remote", "--store", name, *KILLS]
+    command = [environment["PYTHON"], "scripts/checks/soak_stores.py", "--store", name, *KILLS]
     killed = subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False)
     failed[KILLED] = [" ".join(command[1:])] if killed.returncode else []
     for words in (*GUARANTEES, KILLED):

@@ -29,6 +29,9 @@ from packprep.schemas import check_files, read_manifest
 from packprep.schemas.files import MANIFEST
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 
+ROOT = Path(__file__).parents[2]
+SOAK = ROOT / "scripts/checks/soak.py"
+
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short": -1}
 STAGES = ("tokenize", "pack", "sign off")
 
@@ -256,15 +259,16 @@ def may_mount() -> bool:
 
 
 def under_shim(
-    module: str, arguments: list[str], **settings: Any
+    program: Path, arguments: list[str], **settings: Any
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `python -m MODULE ARGUMENTS --inside`, with the library where a compiler makes it.
+    """Run `python PROGRAM ARGUMENTS --inside`, with the library where a compiler makes it.
 
     Where this user may have mounts of their own, it gets a place for them. --shim and --mounts tell
     it so. settings: of subprocess.run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        shim, mounts, environment = may_compile(), may_mount(), dict(os.environ)
+        shim, mounts = may_compile(), may_mount()
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
         if shim:
             library, source = f"{folder}/calls.so", str(Path(__file__).with_name("calls.c"))
             make = ["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"]
@@ -272,5 +276,5 @@ def under_shim(
             environment["LD_PRELOAD"] = library
         more = ["--inside", *["--shim"] * shim, *["--mounts"] * mounts]
         alone = ["unshare", "-Urm"] if mounts else []
-        command = [*alone, sys.executable, "-m", module, *arguments, *more]
+        command = [*alone, sys.executable, str(program), *arguments, *more]
         return subprocess.run(command, env=environment, text=True, **settings)

@@ -1,13 +1,10 @@
 """Power cuts: a hundred states of recorded commands, that the models allow."""
 
-from pathlib import Path
-
 import pytest
 
 from . import harness
 from .crash_states import MODELS
 
-ROOM = Path(__file__).parents[2]
 # Shards, manifests, token files that an index output needs, files of an export, names in an output,
 # and the name of the output.
 FORGOTTEN = "*.arrow.*.tmp */manifest.json.*.tmp */unit-*.arrow *.npy out.incomplete ."
@@ -22,7 +19,7 @@ def test_every_state_has_a_whole_output_or_none_and_missing_syncs_show() -> None
     """
     words = ["--crash-states", "100", "--seed", "5"]
     words += [word for pattern in FORGOTTEN.split() for word in ("--forget", pattern)]
-    done = harness.under_shim("tests.faults.soak", words, cwd=ROOM, capture_output=True)
+    done = harness.under_shim(harness.SOAK, words, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     [line] = [line for line in lines if line.startswith("100 crash states, ")]

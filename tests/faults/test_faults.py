@@ -1,14 +1,12 @@
 """A short soak: kills in every stage, full disks, failing calls."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from . import harness
 
 pytestmark = pytest.mark.long
-ROOT = Path(__file__).parents[2]
 COUNTS = {"kills": 5, "workers": 2, "disks": 2, "calls": 1}
 SHIM, MOUNTS = bool(harness.may_compile()), harness.may_mount()
 # A regular expression, and how many lines of `scripts/soak` it is of, where they can be made.
@@ -25,7 +23,7 @@ def soak() -> list[str]:
     """Lines of `scripts/soak` with few faults of each kind; no failure is tolerated."""
     words = [word for name, count in COUNTS.items() for word in (f"--{name}", str(count))]
     words += ["--kinds", "wr", "--seed", "5"]
-    done = harness.under_shim("tests.faults.soak", words, cwd=ROOT, capture_output=True)
+    done = harness.under_shim(harness.SOAK, words, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[:-1]
 

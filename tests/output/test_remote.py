@@ -429,10 +429,11 @@ def test_verify_reads_every_byte_in_the_bucket_and_keeps_none(
 
 @long
 def test_builds_that_are_killed_while_they_send_and_publish_go_on_to_the_same_bytes() -> None:
-    """Few of the many that `python -m tests.faults.remote` does."""
+    """Few of the many that scripts/checks/soak_stores.py does."""
     few = ("--kills=2", "--parts=1", "--publishing=4", "--seed=3")
-    line = [sys.executable, "-m", "tests.faults.remote", *few]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    line = [sys.executable, str(ROOT / "scripts/checks/soak_stores.py"), *few]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     small, publishing, large = (said.split()[2] for said in done.stdout.splitlines()[:-1])
     assert (small, int(publishing) > 1, large) == ("2", True, "1")

@@ -22,10 +22,9 @@ import click
 from packprep.output.staging import staging_path
 from packprep.schemas import read_manifest
 from packprep.support.limits import usable_cores
-
-from . import harness
-from .crash_checks import Found, commands, explore
-from .harness import ERRORS, STAGES, Ended, Fault, forked
+from tests.faults import harness
+from tests.faults.crash_checks import Found, commands, explore
+from tests.faults.harness import ERRORS, STAGES, Ended, Fault, forked
 
 SECONDS = {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}  # share of a build until a kill by time
 KIND_NAMES = ("open", "open to read", "write", "fsync", "rename", "read")
@@ -218,7 +217,7 @@ def _explore(case: tuple[str, Path, int, int, int, Sequence[str]]) -> Found:
 
 def _run(given: SimpleNamespace) -> int:
     if not given.inside:
-        return harness.under_shim("tests.faults.soak", sys.argv[1:]).returncode
+        return harness.under_shim(Path(__file__), sys.argv[1:]).returncode
     harness.warm()
     start = time.monotonic()
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where syncs take no time

@@ -1,6 +1,6 @@
 """Builds of an output in a store that are killed, and what is left.
 
-`python -m tests.faults.remote --seed 1 [--store NAME]`.
+`PYTHONPATH=. python scripts/checks/soak_stores.py --seed 1 [--store NAME]`.
 
 A server of a store, and between it and each build a tap that passes on what the build sends in
 pieces of 4 kB and kills it at a piece chosen beforehand: before, in the middle of, or behind it,
@@ -22,15 +22,14 @@ import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from soak import Failures
 
 from packprep.schemas import FormatError, read_manifest
 from packprep.schemas.storage import stores
 from packprep.schemas.storage.stores import Store
+from tests.faults import harness
+from tests.faults.harness import Ended, forked
 from tests.helpers.store_servers import SERVERS, StoreServer, Tap, running
-
-from . import harness
-from .harness import Ended, forked
-from .soak import Failures
 
 BUCKET = "bucket"
 
@@ -191,4 +190,4 @@ def main(seed: int, kills: int, parts: int, publishing: int, store: str) -> None
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m tests.faults.remote")
+    main(prog_name="scripts/checks/soak_stores.py")
