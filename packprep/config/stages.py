@@ -256,7 +256,8 @@ class Tokenizing:
 
     tokenizer: Any = option(
         None,
-        "A tokenizer.json, its directory, or a hub name; NAME@REVISION of the hub.",
+        "A tokenizer.json, or a file in another format, or its directory, or a hub name; "
+        "NAME@REVISION of the hub.",
         "PATH|NAME",
         identity=False,
         common=True,
