@@ -19,18 +19,18 @@ WHOLE = {
 
 
 TRAINS_OR_SERVES = re.compile(
-    r"(from|import) (torch|transformers|trl|grain)\b|executor ray|&$", re.MULTILINE
+    r"(from|import|against) (torch|transformers|trl|grain)\b|executor ray|&$", re.MULTILINE
 )
 
 
 def _is_long(blocks: list[Block]) -> bool:
-    """True for a page of many commands, or one that trains or starts a server."""
+    """True for a page of many commands, one that trains or loads a trainer, or starts a server."""
     parts = sum(
         len(block.commands()) if block.language == "console" else block.is_code
         for block in blocks
         if block.why_not is None
     )
-    return parts > 8 or any(TRAINS_OR_SERVES.search(block.text) for block in blocks)
+    return parts > 6 or any(TRAINS_OR_SERVES.search(block.text) for block in blocks)
 
 
 CASES = [

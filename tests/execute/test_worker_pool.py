@@ -67,6 +67,7 @@ def test_a_worker_that_dies_once_is_replaced_and_its_slice_retried(
     assert "b.jsonl rows" in retried
 
 
+@pytest.mark.long
 def test_a_slice_that_fails_three_times_stops_the_build_and_names_its_rows(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
