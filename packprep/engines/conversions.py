@@ -16,10 +16,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import importlib
 import importlib.metadata
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,14 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
-import platformdirs
-
 from packprep.engines.backends import HfEngine, added_tokens
 from packprep.engines.compare import Library, first_difference
 from packprep.engines.config_keys import EXTRA_TOKENS, token_texts
 from packprep.engines.probes import probes
 from packprep.engines.tokenizer_files import SIDE_FILES, TokenizerFiles
 from packprep.support.errors import ConfigError, InputError, PackprepError
+from packprep.support.user_cache import cache_folder, keep
 
 Encode = Callable[[list[str]], list[list[int]]]
 
@@ -292,7 +289,7 @@ def as_tokenizer_json(files: TokenizerFiles) -> tuple[TokenizerFiles, str | None
     cache = _cache_file(files.raw, [row.name, deciding, versions])
     if (cached := _cached(cache)) is None:
         cached = _converted(row, path, files.raw, config, versions)
-        _write(cache, *cached)
+        keep(cache, json.dumps(cached[0]).encode() + b"\n" + cached[1])
     facts, raw = cached
     note = (
         f"{files.name}: converted from {row.name} with transformers {versions['transformers']}; "
@@ -361,12 +358,11 @@ def _cache_file(raw: bytes, decided_by: object) -> Path:
     """The name depends on this code too: another version may convert in another way."""
     digest = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode())
     digest.update(hashlib.sha256(Path(__file__).read_bytes()).digest() + raw)
-    folder = platformdirs.user_cache_path("packprep", appauthor=False) / "tokenizers"
-    return folder / f"{digest.hexdigest()}.json"
+    return cache_folder("tokenizers") / f"{digest.hexdigest()}.json"
 
 
 def _cached(path: Path) -> tuple[Compared, bytes] | None:
-    """What `_write` cached; None if there is none, or a damaged one."""
+    """A conversion in the cache; None if it is not there, or damaged."""
     try:
         head, _, converted = path.read_bytes().partition(b"\n")
         facts: Compared = json.loads(head)
@@ -374,14 +370,3 @@ def _cached(path: Path) -> tuple[Compared, bytes] | None:
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return (facts, converted) if digest == hashlib.sha256(converted).hexdigest() else None
-
-
-def _write(path: Path, facts: Compared, converted: bytes) -> None:
-    """Cache a conversion, if the folder is writable."""
-    partial_file = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial_file.write_bytes(json.dumps(facts).encode() + b"\n" + converted)
-        partial_file.replace(path)
-    except OSError:
-        return

@@ -11,18 +11,16 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TypedDict
 
-import platformdirs
-
 from packprep.engines import sweep
 from packprep.engines.backends import Engine
 from packprep.engines.guard import Guard
 from packprep.support.errors import InputError
+from packprep.support.user_cache import cache_folder, keep
 
 KNOWN = Path(__file__).with_name("known_guards.json")
 
@@ -45,7 +43,7 @@ def guard_for(fast: Engine, tokenizer_json: bytes, load: Load) -> Guard | None:
     if (guard := _cached(path)) is None:
         guard = _found(fast, swept, tokenizer_json, load)
         if guard is not None:
-            _write(path, guard)
+            keep(path, f"{guard}\n".encode())
     return guard
 
 
@@ -95,8 +93,7 @@ def _cache_file(swept: bytes, engine: str, tokenizers: str) -> Path:
     """The name depends on the code of the sweep too: another sweep may find more."""
     digest = hashlib.sha256(f"{engine} tokenizers {tokenizers}\n".encode())
     digest.update(Path(sweep.__file__).read_bytes() + swept)
-    folder = platformdirs.user_cache_path("packprep", appauthor=False) / "guards"
-    return folder / f"{digest.hexdigest()}.txt"
+    return cache_folder("guards") / f"{digest.hexdigest()}.txt"
 
 
 def _cached(path: Path) -> Guard | None:
@@ -106,14 +103,3 @@ def _cached(path: Path) -> Guard | None:
         return Guard.from_text(text) if end == "" else None
     except (OSError, ValueError):
         return None
-
-
-def _write(path: Path, guard: Guard) -> None:
-    """Cache a guard, if the folder is writable."""
-    partial = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(f"{guard}\n")
-        partial.replace(path)
-    except OSError:
-        return

@@ -12,20 +12,18 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numba
-import platformdirs
 from numba.core import config
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from packprep.schemas.storage.writing import write_file
+from packprep.support.user_cache import cache_folder, keep
 
 _DIGEST = 32  # bytes of a sha256
 
@@ -59,9 +57,7 @@ class KernelCache(NullCache):  # type: ignore[misc,unused-ignore]
         """Write a compiled kernel to the first folder that can be written."""
         name, content = self._file(sig, data.codegen), self._signed(dumps(data._reduce()))
         for folder in self._folders:
-            with suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                write_file(folder / name, content, sync=False)
+            if keep(folder / name, content):
                 return
 
     def _signed(self, content: bytes) -> bytes:
@@ -78,8 +74,7 @@ def cache_folders(source: Path) -> list[Path]:
     """Folders for the compiled kernels of a module, in the order to try."""
     if config.CACHE_DIR:
         return [Path(config.CACHE_DIR)]
-    user = platformdirs.user_cache_path("packprep", appauthor=False)
-    return [source.parent / "__pycache__", user / "kernels"]
+    return [source.parent / "__pycache__", cache_folder("kernels")]
 
 
 def can_keep() -> bool:

@@ -1,0 +1,22 @@
+"""What is slow to make and may be lost: files in the user's cache folder."""
+
+from pathlib import Path
+
+import platformdirs
+
+from packprep.schemas.storage.writing import write_file
+
+
+def cache_folder(name: str) -> Path:
+    """The folder of this name in the cache folder of the user, there or not."""
+    return platformdirs.user_cache_path("packprep", appauthor=False) / name
+
+
+def keep(path: Path, content: bytes) -> bool:
+    """Write a file whole, and its folder if it is missing. False if that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, content, sync=False)
+    except OSError:
+        return False
+    return True
