@@ -152,12 +152,18 @@ def _isolate(options: Mapping[str, object], value: object) -> Mapping[str, objec
     return {"executor": "isolated"} | of_array
 
 
+def _text(option: str, value: object) -> str | None:
+    """The value of an option that is text, or None."""
+    if isinstance(value, str | None):
+        return value
+    raise ConfigError(f"{flag(option)} is {brief(value)}, expected text")
+
+
 def _part_of_source(key: str, now: str) -> Alias:
     """An alias for a part of all datasets among the sources."""
 
     def fold(options: Mapping[str, object], value: object) -> Mapping[str, object]:
-        if not isinstance(value, str | None):
-            raise ConfigError(f"{flag(key)} is {brief(value)}, expected text")
+        value = _text(key, value)
         sources = options.get("sources", ())
         several = [sources] if isinstance(sources, (str, PathLike, Mapping)) else sources
         if value is None or not isinstance(several, (list, tuple)):
@@ -182,8 +188,7 @@ def _given(source: object, key: str, value: str) -> object:
 
 def _tokenizer_revision(options: Mapping[str, object], value: object) -> Mapping[str, object]:
     tokenizer = options.get("tokenizer")
-    if not isinstance(value, str | None):
-        raise ConfigError(f"--tokenizer-revision is {brief(value)}, expected text")
+    value = _text("tokenizer_revision", value)
     if isinstance(tokenizer, str) and hub_tokenizer(tokenizer)[1] not in (None, value):
         raise disagree("tokenizer_revision", value, "tokenizer", tokenizer)
     return {"tokenizer": at_revision(tokenizer, value)}
@@ -193,8 +198,7 @@ def _loss_mask(options: Mapping[str, object], value: object) -> Mapping[str, obj
     labels = options.get("labels_column")
     if value is None or not isinstance(labels, str | None):
         return {}
-    if not isinstance(value, str):
-        raise ConfigError(f"--loss-mask-column is {brief(value)}, expected text")
+    value = _text("loss_mask_column", value)
     named = LabelColumns.parse(labels)
     if named.mask not in (None, value):
         raise disagree("loss_mask_column", value, "labels_column", labels)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from packprep.config import checks, mix
 from packprep.config.aliases import ALIASES, default_overflow, recorded, respelled
 from packprep.config.keywords import unknown_option
-from packprep.config.label_columns import LossKind, labels_fit, labels_of_source, with_label_kind
+from packprep.config.label_columns import LossKind, labels_fit, with_label_kind
 from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options, held
 from packprep.config.pack_rules import MixRules, PackRules
@@ -31,6 +31,7 @@ from packprep.config.stages import (
     Tokenizing,
     Writing,
     options_in,
+    replaced_by,
 )
 from packprep.config.values import value_of
 from packprep.support.errors import ConfigError, nearest
@@ -171,12 +172,9 @@ class BuildConfig(Options):
         """The config to read a source with: this one, changed by the `options` of the source."""
         if not options:
             return self
-        # A column or a template of the source replaces both of the build.
-        if ("text_column" in options) != ("text_template" in options):
-            options = {"text_column": "text", "text_template": None} | dict(options)
-        options = {key: value for key, value in options.items() if key not in HubPart._fields}
-        options |= labels_of_source(options, self.labels_column)
-        return replace(self, sources=(), weights=(), max_epochs=1.0, phases=(), **options)
+        own = {key: value for key, value in options.items() if key not in HubPart._fields}
+        own = replaced_by(own, self.labels_column)
+        return replace(self, sources=(), weights=(), max_epochs=1.0, phases=(), **own)
 
     def with_label_kind(self, kind: LossKind | None) -> "BuildConfig":
         """The config with the kind of labels that the first rows have."""

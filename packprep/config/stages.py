@@ -227,14 +227,9 @@ class Parsing:
         return self.parse_special_tokens or self.chats
 
     def of_source(self, options: Mapping[str, object]) -> "Parsing":
-        """The stage for a source with `options` of its own; others than of this stage are ignored.
-
-        A column or a template of the source replaces both of the build.
-        """
+        """The stage for a source with `options` of its own; those of other stages are ignored."""
         own = {name: value for name, value in options.items() if hasattr(self, name)}
-        if ("text_column" in own) != ("text_template" in own):
-            own = {"text_column": "text", "text_template": None} | own
-        own |= labels_of_source(own, self.labels_column)
+        own = replaced_by(own, self.labels_column)
         return replace(self, **own)  # type: ignore[arg-type]  # checked by `BuildConfig`
 
     def boundary(self) -> tuple[str, int | None] | None:
@@ -248,6 +243,16 @@ class Parsing:
                 "with the id of the token, such as eos:2"
             )
         return kind, int(token) if token else None
+
+
+def replaced_by(options: Mapping[str, Any], labels_column: str | None) -> dict[str, Any]:
+    """What options of a source replace in a build with this `labels_column`.
+
+    A column or a template of text replaces both of the build.
+    """
+    if ("text_column" in options) != ("text_template" in options):
+        options = {"text_column": "text", "text_template": None, **options}
+    return {**options, **labels_of_source(options, labels_column)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,11 @@ import numpy as np
 from packprep.engines.tokenizer import recorded_place, recorded_tokenizer
 from packprep.engines.trainer import compare_with_trainer
 from packprep.inspect.moved import Moved
+from packprep.inspect.reencode import recorded_config
 from packprep.inspect.verdict import Verdict
 from packprep.schemas.findings import Finding
-from packprep.schemas.manifest import Manifest, Output, read_manifest
-from packprep.schemas.storage.places import finished_output
-from packprep.tokens.reading import MovedStore, reader
-
-_CHATS = ("parse_special_tokens", "messages_column", "prompt_column")
+from packprep.schemas.manifest import Manifest, Output
+from packprep.tokens.reading import reader
 
 
 def compare_output(against: str, verdict: Verdict, sample: int, moved: Moved) -> None:
@@ -26,15 +24,11 @@ def compare_output(against: str, verdict: Verdict, sample: int, moved: Moved) ->
     if not verdict.sound:
         verdict.not_checked.append(f"ids of {against}: packs with findings may not be readable")
         return
-    output = finished_output(verdict.output)
-    manifest = read_manifest(output)
-    if moved.store and manifest.is_index:
-        output = MovedStore(output, manifest, moved.store)
-        manifest = output.manifest
+    output, manifest = moved.opened(verdict.output)
     source = recorded_place(manifest, moved.tokenizer, moved.root)
     loaded = recorded_tokenizer(manifest, moved.tokenizer, root=moved.root, bos="none", eos="none")
-    options = manifest.data["inputs"].get("options") or {}
-    parses = any(options.get(name) for name in _CHATS) and not options.get("input_ids_column")
+    parsing = recorded_config(manifest).parsing
+    parses = parsing.parses_special_tokens and parsing.input_ids_column is None
     documents = _documents(output, manifest, loaded.json, sample, keep_special=parses)
     compared, difference = compare_with_trainer(
         against, source, loaded.json, documents, parse_special_tokens=parses

@@ -38,16 +38,16 @@ from packprep.schemas.errors import FormatError
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.listed import SURPLUS, cache_note, is_cache, surplus_names
-from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.manifest import FileEntry, Manifest, Output
 from packprep.schemas.report import Report
 from packprep.schemas.storage.export_manifest import EXPORT
-from packprep.schemas.storage.places import Files, files_at, finished_output
+from packprep.schemas.storage.places import Files, files_at
 from packprep.schemas.storage.reader import Reader
 from packprep.schemas.trees import rows_view
 from packprep.schemas.validate import sound_parts
 from packprep.support.errors import InputError, asked
 from packprep.support.progress import Progress, Silent
-from packprep.tokens.reading import MovedStore, reader
+from packprep.tokens.reading import reader
 
 if TYPE_CHECKING:
     from packprep.inspect.retokenize import Sample
@@ -88,11 +88,7 @@ def verify(
         _verify_without_manifest(files, verdict, vocab_size, moved, progress)
         return verdict
     try:
-        found_output = finished_output(output)
-        manifest = read_manifest(found_output)
-        if moved.store and manifest.is_index:
-            found_output = MovedStore(found_output, manifest, moved.store)
-            manifest = found_output.manifest
+        found_output, manifest = moved.opened(output)
         coverage = Coverage(manifest)
     except FormatError as error:
         what = str(error).removeprefix(f"{output}/{MANIFEST} ")

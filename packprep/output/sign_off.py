@@ -216,11 +216,13 @@ def sign(
         ]
     if account.mix is not None:
         data["repeated"] = {"documents": sums.repeated_documents, "tokens": sums.repeated_tokens}
-    own: list[Path] = []
+    own = [staging / SETTINGS, staging / "report.json"]
+    own += [staging / TOKENIZER] if (staging / TOKENIZER).exists() else []
     if index is not None and tokens is not None:
         data |= {"format_version": NEWEST_VERSION, "index": index.to_json()}
-        stores, own = store_facts(staging, tokens)
-        _check_written(own, files)
+        stores, written = store_facts(staging, tokens)
+        _check_written(written, files)
+        own += written
         run = {**run, "stores": stores}
     facts = {
         "verified_documents": sum(file.verified for file in files),
@@ -228,11 +230,7 @@ def sign(
         "seconds": report["seconds"],
         "peak_memory_bytes": report["peak_memory_bytes"],
         "source_paths": [source.name for source in sources],
-        "files": [
-            file_entry(staging, path).to_json()
-            for path in (staging / SETTINGS, staging / "report.json", staging / TOKENIZER, *own)
-            if path.name != TOKENIZER or path.exists()
-        ],
+        "files": [file_entry(staging, path).to_json() for path in own],
     }
     return write_manifest(
         staging, data, {**run, **facts}, lambda manifest: read_back(staging, manifest, shards.open)
