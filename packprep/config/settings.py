@@ -205,7 +205,7 @@ class MultipleSetting(Setting):
 
 @dataclass(frozen=True)
 class ExecutorSetting(Setting):
-    """Where the work runs. cluster: address of one of Ray; None for this machine."""
+    """How tasks run. cluster: address of a Ray cluster; None for a local one, and without Ray."""
 
     expected = "ray:ADDRESS"
 

@@ -1,8 +1,8 @@
-"""Keys of tokenizer_config.json that change ids in transformers, beside the tokenizer.json.
+"""Keys of tokenizer_config.json that change ids in transformers, next to the tokenizer.json.
 
 packprep's ids are those of the tokenizer.json. A key that makes transformers 5.23 give others is
 refused; one that agrees with the file, or that transformers reads no longer, is not. Classes that
-are not in _FROM_FILE make the tokenizer anew from its vocabulary and these keys.
+are not in _FROM_FILE build the tokenizer again, from its vocabulary and these keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _File:
     vocabulary: Container[str]
 
     @property
-    def is_made_anew(self) -> bool:
+    def is_built_again(self) -> bool:
         return self.config.get("tokenizer_class") not in _FROM_FILE
 
     def adds_space(self) -> bool:
@@ -49,14 +49,14 @@ def _tokenizer_file(value: object, file: _File) -> tuple[str, bool] | None:
 
 
 def _add_prefix_space(value: object, file: _File) -> tuple[str, bool] | None:
-    if not isinstance(value, bool) or not file.is_made_anew or value == file.adds_space():
+    if not isinstance(value, bool) or not file.is_built_again or value == file.adds_space():
         return None
     return f"tokenizer.json {'adds no' if value else 'adds a'} space before the first word", True
 
 
 def _legacy(value: object, file: _File) -> tuple[str, bool] | None:
     """False: a space before the first word only; true: after each special token too."""
-    if not isinstance(value, bool) or not file.is_made_anew:
+    if not isinstance(value, bool) or not file.is_built_again:
         return None
     if any(step["type"] == "Prepend" for step in file.steps):
         return (

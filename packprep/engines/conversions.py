@@ -58,9 +58,10 @@ class Conversion:
 
 
 class Compared(TypedDict):
-    """Compared about a tokenizer.json that was compared: its digest, and on how many texts.
+    """Facts about a tokenizer.json that was compared with its original.
 
-    named: bos_token, eos_token, ... as far as the file names them.
+    sha256: its digest. texts: number of texts compared. named: bos_token, eos_token, ... as far as
+    the file names them.
     """
 
     sha256: str

@@ -253,7 +253,7 @@ def _showing() -> tuple[dict[str, int], list[list[str]]]:
     than one byte never merge, so each place between two characters is decided apart from the
     others. Two ASCII characters in a row merge only in "'s".
     """
-    byte = _byte_names()
+    byte = byte_names()
     neighbours = [
         byte[ord(c)] for c in sorted(set("".join((*_PLACES, *_CONTRACTIONS))) - {"X", "\u0301"})
     ]
@@ -270,7 +270,7 @@ def _showing() -> tuple[dict[str, int], list[list[str]]]:
     return {token: number for number, token in enumerate(tokens)}, [list(pair) for pair in pairs]
 
 
-def _byte_names() -> list[str]:
+def byte_names() -> list[str]:
     """The character that a byte-level vocabulary has for each byte.
 
     Visible bytes are themselves, the others follow from U+0100 on.

@@ -1,7 +1,7 @@
 """Comparison with the tokenizer that a trainer loads: AutoTokenizer of the installed transformers.
 
-Its ids may differ from those of the tokenizer.json next to it: some classes of transformers make
-the tokenizer anew from its vocabulary, with a pre-tokenizer of their own, and keys of
+Its ids may differ from those of the tokenizer.json next to it: some classes of transformers build
+the tokenizer again from its vocabulary, with their own pre-tokenizer, and keys of
 tokenizer_config.json add tokens or make them special.
 """
 

@@ -1,6 +1,6 @@
 """Comparison of an output's tokenizer with the one that a trainer loads.
 
-The texts are the probes and documents of the packs, decoded: no source has to be there.
+The texts are the probes and documents of the packs, decoded: no source is read.
 """
 
 import numpy as np

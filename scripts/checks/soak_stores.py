@@ -3,7 +3,7 @@
 `PYTHONPATH=. python scripts/checks/soak_stores.py --seed 1 [--store NAME]`.
 
 A server of a store, and between it and each build a tap that passes on what the build sends in
-pieces of 4 kB and kills it at a piece chosen beforehand: before, in the middle of, or behind it,
+pieces of 4 kB and kills it at a piece chosen beforehand: before, in the middle of, or after it,
 wherever that piece stands in an upload, a copy or a lock. After every kill readers see nothing or
 the whole; then the same command ends with the bytes of a build that nobody disturbed, and nothing
 is left beside it.

@@ -31,7 +31,7 @@ from packprep.engines.compare import Library, first_difference, unequal
 from packprep.engines.conversions import TOKENIZER_FORMATS
 from packprep.engines.parity import choose_engine
 from packprep.engines.probes import probes
-from packprep.engines.sweep import _byte_names
+from packprep.engines.sweep import byte_names
 from packprep.engines.tokenizer import load_tokenizer
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -61,7 +61,7 @@ def documents(tokenizer_json: bytes | None) -> Iterator[str]:
 def llama_file(folder: Path) -> Path:
     """A tiktoken file with the vocabulary, pattern and special tokens of Llama 3.2."""
     source = json.loads((DATA / "tokenizers/llama3_2/tokenizer.json").read_bytes())
-    byte = {name: number for number, name in enumerate(_byte_names())}
+    byte = {name: number for number, name in enumerate(byte_names())}
     added = {token["id"]: token["content"] for token in source["added_tokens"]}
     lines = [
         f"{base64.b64encode(bytes(byte[c] for c in token)).decode()} {rank}\n"

@@ -11,7 +11,7 @@ from packprep.engines import conversions
 from packprep.engines.backends import load_engine
 from packprep.engines.compare import Library, first_difference
 from packprep.engines.conversions import TOKENIZER_FORMATS
-from packprep.engines.sweep import _byte_names
+from packprep.engines.sweep import byte_names
 from packprep.engines.tokenizer import Special, load_tokenizer
 from packprep.inspect.verify import verify
 from packprep.schemas import read_manifest
@@ -30,7 +30,7 @@ def _no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def _tokens() -> list[bytes]:
     """Tokens of the tiny tokenizer, those of one byte first."""
-    byte = {name: number for number, name in enumerate(_byte_names())}
+    byte = {name: number for number, name in enumerate(byte_names())}
     vocabulary = sorted(tiny_tokenizer().get_vocab().items(), key=lambda entry: entry[1])
     tokens = [bytes(byte[c] for c in text) for text, _ in vocabulary if text not in SPECIALS]
     return [*(bytes([number]) for number in range(256)), *(t for t in tokens if len(t) > 1)]
