@@ -21,6 +21,7 @@ FOLDERS = {"packprep": "packprep", "schemas": "packprep.schemas", "loaders": "pa
 # all of them.
 ROOMS = (
     "support",
+    "config/grammar",
     "config",
     "packing/kernels",
     "packing",

@@ -26,7 +26,7 @@ from packprep.chat.marks import Marked, numbered
 from packprep.chat.special_tokens import Specials
 from packprep.chat.template import ChatTemplate, RenderError
 from packprep.chat.turn_bounds import Place, Turn
-from packprep.config.option import TRAIN_FIELDS
+from packprep.config.grammar.option import TRAIN_FIELDS
 
 _OPEN, _CLOSE = "<think>", "</think>"
 

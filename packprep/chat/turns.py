@@ -39,7 +39,7 @@ from packprep.chat.turn_bounds import ADVICE, Turn
 from packprep.chat.turn_counts import RowTurns
 from packprep.chat.turn_fields import FieldSelector, with_thoughts_apart
 from packprep.chat.turn_locator import TrainOn, TurnLocator, unknown_block
-from packprep.config.option import TRAIN_FIELDS
+from packprep.config.grammar.option import TRAIN_FIELDS
 
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from packprep.config.amounts import count_of, share_of, size_of
+from packprep.config.grammar.amounts import count_of, share_of, size_of
 
 
 class CountType(click.ParamType):  # type: ignore[type-arg]

@@ -162,7 +162,7 @@ def _usage(error: click.ClickException) -> str:
     """Message of click as the beginning of a sentence; suggests an option for an unknown one."""
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
-        from packprep.config.spellings import gone, option_here
+        from packprep.config.grammar.spellings import gone, option_here
 
         if answer := gone(error.option_name):
             return f"{answer};"

@@ -11,13 +11,13 @@ from dataclasses import Field, dataclass, fields, replace
 from os import PathLike
 from typing import Any
 
-from packprep.config.amounts import count_of
-from packprep.config.label_columns import LabelColumns, with_label_kind, without_mask
+from packprep.config.grammar.amounts import count_of
+from packprep.config.grammar.label_columns import LabelColumns, with_label_kind, without_mask
+from packprep.config.grammar.rules import flag
+from packprep.config.grammar.settings import AUTO, PartKind, Setting
+from packprep.config.grammar.source_names import at_revision, hub_tokenizer
+from packprep.config.grammar.spellings import RENAMED, recorded_name, silent
 from packprep.config.options import Options
-from packprep.config.rules import flag
-from packprep.config.settings import AUTO, PartKind, Setting
-from packprep.config.source_names import at_revision, hub_tokenizer
-from packprep.config.spellings import RENAMED, recorded_name, silent
 from packprep.config.stages import LEAST_SHARED, options_in
 from packprep.support.errors import ConfigError, brief
 

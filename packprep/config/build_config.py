@@ -8,18 +8,19 @@ from dataclasses import fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from packprep.config import checks, mix
+from packprep.config import checks
 from packprep.config.aliases import ALIASES, default_overflow, recorded, respelled
+from packprep.config.grammar import mix
+from packprep.config.grammar.label_columns import LossKind, labels_fit, with_label_kind
+from packprep.config.grammar.option import COLUMN_CHOICE, TRAIN_FIELDS
+from packprep.config.grammar.phases import Phase
+from packprep.config.grammar.settings import AUTO
+from packprep.config.grammar.source_names import IDS_COLUMN, HubPart, names_token_files
+from packprep.config.grammar.spellings import gone, option_here, say
 from packprep.config.keywords import unknown_option
-from packprep.config.label_columns import LossKind, labels_fit, with_label_kind
-from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.options import Options, held
 from packprep.config.pack_rules import MixRules, PackRules
-from packprep.config.phases import Phase
 from packprep.config.recorded import as_recorded, value_before
-from packprep.config.settings import AUTO
-from packprep.config.source_names import IDS_COLUMN, HubPart, names_token_files
-from packprep.config.spellings import gone, option_here, say
 from packprep.config.stages import (
     Command,
     Cutting,

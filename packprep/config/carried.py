@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from packprep.config.grammar.rules import Rule
 from packprep.config.options import Options
-from packprep.config.rules import Rule
 from packprep.schemas.columns import COLUMN_NAME, HF_NAMES, NUMBER_TYPES, STANDARD_COLUMNS
 from packprep.support.errors import nearest
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 
 from packprep.config.carried import CARRIED
-from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS
+from packprep.config.grammar.option import COLUMN_CHOICE, TRAIN_FIELDS
+from packprep.config.grammar.rules import Rule, enforce, flag, unknown
 from packprep.config.options import Options
-from packprep.config.rules import Rule, enforce, flag, unknown
 
 _Rules = tuple[Rule[Options], ...]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
 
-from packprep.config.phases import LENGTHS, Phase, checked_phases
+from packprep.config.grammar.phases import LENGTHS, Phase, checked_phases
 from packprep.config.stages import (
     Command,
     Cutting,

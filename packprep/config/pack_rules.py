@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from packprep.config.mix import Entry
-from packprep.config.phases import Phase
+from packprep.config.grammar.mix import Entry
+from packprep.config.grammar.phases import Phase
 from packprep.config.stages import Cutting, Ordering, Packing
 
 

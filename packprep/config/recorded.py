@@ -6,8 +6,8 @@ from dataclasses import Field, fields
 from typing import Any
 
 from packprep.config.aliases import from_recorded
+from packprep.config.grammar.rules import flag
 from packprep.config.options import Options
-from packprep.config.rules import flag
 from packprep.config.values import value_of
 from packprep.support.errors import ConfigError
 

@@ -11,10 +11,10 @@ from functools import cached_property
 from os import PathLike
 from typing import Any, Literal, cast
 
-from packprep.config import mix
-from packprep.config.label_columns import LabelColumns, labels_of_source
-from packprep.config.option import COLUMN_CHOICE, TRAIN_FIELDS, option
-from packprep.config.settings import (
+from packprep.config.grammar import mix
+from packprep.config.grammar.label_columns import LabelColumns, labels_of_source
+from packprep.config.grammar.option import COLUMN_CHOICE, TRAIN_FIELDS, option
+from packprep.config.grammar.settings import (
     ExecutorSetting,
     MultipleSetting,
     OrderSetting,
@@ -23,7 +23,7 @@ from packprep.config.settings import (
     StrategySetting,
     TurnSetting,
 )
-from packprep.config.source_names import HubPart
+from packprep.config.grammar.source_names import HubPart
 from packprep.support.errors import ConfigError, brief
 from packprep.support.limits import usable_cores, usable_memory
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field
 from typing import Any, Literal, get_args, get_origin
 
-from packprep.config.amounts import count_of, share_of, size_of
-from packprep.config.phases import phase_tables
-from packprep.config.rules import flag
-from packprep.config.spellings import say
+from packprep.config.grammar.amounts import count_of, share_of, size_of
+from packprep.config.grammar.phases import phase_tables
+from packprep.config.grammar.rules import flag
+from packprep.config.grammar.spellings import say
 from packprep.config.stages import LEAST_SHARED
 from packprep.support.errors import ConfigError, brief, nearest
 

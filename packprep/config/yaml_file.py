@@ -13,8 +13,8 @@ from typing import Any
 
 from packprep.config.aliases import over, respelled
 from packprep.config.build_config import BuildConfig, check_keys
-from packprep.config.label_columns import with_label_kind
-from packprep.config.spellings import GONE
+from packprep.config.grammar.label_columns import with_label_kind
+from packprep.config.grammar.spellings import GONE
 from packprep.config.stages import Command, options_in
 from packprep.config.yaml_variables import escaped, fill_variables, unescaped
 from packprep.support.errors import ConfigError, brief

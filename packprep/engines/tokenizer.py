@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from packprep.config.source_names import at_revision
+from packprep.config.grammar.source_names import at_revision
 from packprep.engines.config_keys import read_keys
 from packprep.engines.tokenizer_files import (
     NAMED_TOKENS,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, Required, TypedDict
 
-from packprep.config.source_names import hub_tokenizer, is_local_tokenizer
+from packprep.config.grammar.source_names import hub_tokenizer, is_local_tokenizer
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hub import asking, explained
 from packprep.support.json_words import json_fault, json_kind

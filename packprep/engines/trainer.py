@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from packprep.config.source_names import hub_tokenizer
+from packprep.config.grammar.source_names import hub_tokenizer
 from packprep.engines.backends import HfEngine, added_tokens
 from packprep.engines.compare import Library, first_difference
 from packprep.engines.probes import probes

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from packprep.config.settings import MERGE, PartSetting
+from packprep.config.grammar.settings import MERGE, PartSetting
 from packprep.execute.shares import Shares
 from packprep.output.staging import CLAIMS, at_work, join_path, staging_path
 from packprep.schemas.storage.writing import temporary_name

@@ -17,7 +17,7 @@ import pyarrow as pa
 from packprep.chat.build_tokenizer import ChatTokenizer, load_build_tokenizer
 from packprep.config.aliases import respelled
 from packprep.config.build_config import BuildConfig, check_keys
-from packprep.config.spellings import say
+from packprep.config.grammar.spellings import say
 from packprep.config.stages import Command, Reading, Running, Writing, options_in
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.output.shard_writer import ShardLayout, iterate_batches

@@ -18,12 +18,12 @@ from typing import Final
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.config.executors import EXECUTORS
+from packprep.config.grammar.mix import as_dicts
+from packprep.config.grammar.settings import MERGE, PartSetting
+from packprep.config.grammar.source_names import hub_tokenizer
 from packprep.config.keywords import takes_config
-from packprep.config.mix import as_dicts
 from packprep.config.pack_rules import MixRules
 from packprep.config.recorded import as_typed
-from packprep.config.settings import MERGE, PartSetting
-from packprep.config.source_names import hub_tokenizer
 from packprep.config.stages import Command, Cutting
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute import disk_space

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from packprep.config.spellings import gone_format
+from packprep.config.grammar.spellings import gone_format
 from packprep.exports.folder import PROGRESS, ExportFolder
 from packprep.exports.packs import read_packs
 from packprep.exports.registry import EXPORT_FORMATS, ExportFormat

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.settings import OrderSetting
+from packprep.config.grammar.settings import OrderSetting
 from packprep.inspect.report_file import find_report
 from packprep.packing.plan import ATTENTION_COST
 from packprep.schemas.batch_view import BatchView

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packprep.config.aliases import recorded_in
-from packprep.config.spellings import recorded_name
+from packprep.config.grammar.spellings import recorded_name
 from packprep.config.stages import Cutting
 from packprep.packing.account import DROPPING, Dropped
 from packprep.schemas.errors import FormatError

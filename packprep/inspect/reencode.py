@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from packprep.chat.build_tokenizer import with_template
 from packprep.config.aliases import from_recorded, recorded_in
 from packprep.config.build_config import BuildConfig
+from packprep.config.grammar.source_names import HubPart
 from packprep.config.recorded import first_defaults
-from packprep.config.source_names import HubPart
 from packprep.config.stages import STAGES, Cutting, Parsing, Running, Tokenizing
 from packprep.engines.tokenizer import Special, Tokenizer, recorded_tokenizer
 from packprep.inspect.coverage import Coverage

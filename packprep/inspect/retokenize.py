@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.config.build_config import BuildConfig
+from packprep.config.grammar.spellings import RENAMED
 from packprep.config.pack_rules import PackRules
-from packprep.config.spellings import RENAMED
 from packprep.inspect.coverage import Coverage
 from packprep.inspect.moved import Moved
 from packprep.inspect.policy import Policy

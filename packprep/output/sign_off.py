@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from packprep.config.source_names import hub_tokenizer
+from packprep.config.grammar.source_names import hub_tokenizer
 from packprep.config.stages import Reading, Tokenizing
 from packprep.output.build_facts import BuildInputs
 from packprep.output.report import Packed

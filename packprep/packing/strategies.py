@@ -2,7 +2,8 @@
 
 Planners on counts decide patterns of packs from the number of items of each length, then deal the
 items to the packs. Planners on items go through them one by one. A new strategy is one function,
-one line in STRATEGIES, and its name in config/option.py, which help, checks and completion read.
+one line in STRATEGIES, and its name in config/grammar/option.py, which help, checks and
+completion read.
 """
 
 from collections.abc import Callable, Sequence

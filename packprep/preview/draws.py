@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.mix import Entry, targets
-from packprep.config.phases import Phase
+from packprep.config.grammar.mix import Entry, targets
+from packprep.config.grammar.phases import Phase
 from packprep.config.stages import Reading
 from packprep.support.arrays import Bools, Int32, Int64
 from packprep.windows.phase_sizes import largest_total, uses

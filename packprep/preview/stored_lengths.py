@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
-from packprep.config.option import COLUMN_CHOICE
+from packprep.config.grammar.option import COLUMN_CHOICE
 from packprep.config.pack_rules import PackRules
 from packprep.config.stages import Parsing, Tokenizing, Writing
 from packprep.engines.tokenizer import Special, Tokenizer

@@ -13,8 +13,8 @@ import numpy as np
 
 from packprep.config.aliases import from_recorded, recorded_in
 from packprep.config.build_config import BuildConfig
-from packprep.config.option import STRATEGY_NAMES
-from packprep.config.spellings import recorded_name
+from packprep.config.grammar.option import STRATEGY_NAMES
+from packprep.config.grammar.spellings import recorded_name
 from packprep.config.stages import Cutting, Ordering, Packing
 from packprep.inspect.histograms import read_windows
 from packprep.output.shard_writer import column_bytes

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packprep.config.label_columns import LossKind
+from packprep.config.grammar.label_columns import LossKind
 from packprep.sources.formats.row_plan import TokenIds
 from packprep.support.errors import InputError
 

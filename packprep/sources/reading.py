@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from packprep.chat.build_tokenizer import ChatTokenizer
-from packprep.config.label_columns import LossKind
+from packprep.config.grammar.label_columns import LossKind
 from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.tokenizer import Tokenizer
 from packprep.sources.carried import carried_types, text_type

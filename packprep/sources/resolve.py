@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from packprep.config.label_columns import with_label_kind
-from packprep.config.source_names import HUB_PREFIX, IDS_COLUMN, HubPart
+from packprep.config.grammar.label_columns import with_label_kind
+from packprep.config.grammar.source_names import HUB_PREFIX, IDS_COLUMN, HubPart
 from packprep.config.stages import PER_SOURCE, Parsing, Reading
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import inside

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NotRequired, TypedDict, cast
 
-from packprep.config.label_columns import LossKind, recorded_labels
-from packprep.config.source_names import HubPart
+from packprep.config.grammar.label_columns import LossKind, recorded_labels
+from packprep.config.grammar.source_names import HubPart
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
 from packprep.sources.formats.registry import FORMATS

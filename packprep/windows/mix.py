@@ -26,7 +26,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.mix import shares
+from packprep.config.grammar.mix import shares
 from packprep.config.pack_rules import MixRules
 from packprep.engines.tokenizer import Tokenizer
 from packprep.packing.account import Dropped, Sums

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.mix import Entry, targets
+from packprep.config.grammar.mix import Entry, targets
 from packprep.config.pack_rules import MixRules, PackRules
 from packprep.config.stages import Cutting
 from packprep.support.arrays import Int64

@@ -11,7 +11,7 @@ shares of the phases are.
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from packprep.config.phases import Phase
+from packprep.config.grammar.phases import Phase
 
 Classes = Mapping[tuple[int, int], Sequence[int]]
 """Tokens by (source, class), for each phase. Bit p of a class: phase p takes its documents."""

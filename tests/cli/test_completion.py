@@ -7,7 +7,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from packprep.cli.main import COMMANDS, cli
-from packprep.config.option import STRATEGY_NAMES
+from packprep.config.grammar.option import STRATEGY_NAMES
 
 STRATEGIES, POSITIONS = list(STRATEGY_NAMES), ("position_ids", "document_starts")
 

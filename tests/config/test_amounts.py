@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep import BuildConfig
-from packprep.config.amounts import count_of, share_of, size_of, without_percent
+from packprep.config.grammar.amounts import count_of, share_of, size_of, without_percent
 from packprep.config.values import value_of
 from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused

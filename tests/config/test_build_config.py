@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.settings import StrategySetting
-from packprep.config.source_names import IDS_COLUMN, TOKEN_ENDINGS, names_token_files
+from packprep.config.grammar.settings import StrategySetting
+from packprep.config.grammar.source_names import IDS_COLUMN, TOKEN_ENDINGS, names_token_files
 from packprep.config.stages import STAGES, Command, Running, options_in
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.packing.strategies import STRATEGIES

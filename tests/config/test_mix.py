@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.config.mix import Entry, entries, is_mix, targets
-from packprep.config.phases import phase_tables
+from packprep.config.grammar.mix import Entry, entries, is_mix, targets
+from packprep.config.grammar.phases import phase_tables
 from packprep.config.yaml_file import from_yaml, to_yaml
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.errors import refused

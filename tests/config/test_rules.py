@@ -9,8 +9,9 @@ import pytest
 
 from packprep import BuildConfig
 from packprep.cli.commands.build import choices_of
-from packprep.config import checks, mix, phases
-from packprep.config.rules import Rule
+from packprep.config import checks
+from packprep.config.grammar import mix, phases
+from packprep.config.grammar.rules import Rule
 from packprep.support.errors import ConfigError
 from tests.config.test_mix import WRONG_PHASES, WRONG_SOURCES, phased
 from tests.helpers.command import run

@@ -11,8 +11,8 @@ from packprep import BuildConfig, TokenizeAndPack, build
 from packprep.cli.commands.build import command as build_command
 from packprep.cli.commands.build import resolve_options
 from packprep.config.aliases import ALIASES
-from packprep.config.source_names import HubPart
-from packprep.config.spellings import GONE, SPELLINGS
+from packprep.config.grammar.source_names import HubPart
+from packprep.config.grammar.spellings import GONE, SPELLINGS
 from packprep.config.yaml_file import from_output, from_yaml, to_yaml
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run

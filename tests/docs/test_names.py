@@ -11,7 +11,7 @@ import yaml
 
 from packprep.cli.main import COMMANDS
 from packprep.config.build_config import BuildConfig
-from packprep.config.option import STRATEGY_NAMES
+from packprep.config.grammar.option import STRATEGY_NAMES
 from packprep.exports.registry import EXPORT_FORMATS
 from tests.helpers.command import run
 

@@ -15,7 +15,7 @@ import pytest
 
 from packprep import BuildConfig, build
 from packprep.config.executors import EXECUTORS
-from packprep.config.settings import ExecutorSetting, PartSetting
+from packprep.config.grammar.settings import ExecutorSetting, PartSetting
 from packprep.execute.array_tasks import array_share, member_path
 from packprep.execute.pipeline import RUNNERS, build_share
 from packprep.output.staging import CLAIMS, PLACES, at_work, staging_path

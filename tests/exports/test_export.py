@@ -13,7 +13,7 @@ from datasets import load_from_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.config.spellings import GONE_FORMATS
+from packprep.config.grammar.spellings import GONE_FORMATS
 from packprep.exports import export as export_module
 from packprep.exports import mds
 from packprep.exports.export import export

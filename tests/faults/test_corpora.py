@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
-from packprep.config.option import STRATEGY_NAMES
+from packprep.config.grammar.option import STRATEGY_NAMES
 from packprep.engines.tokenizer import load_tokenizer
 from packprep.inspect.report_file import read_report
 from packprep.loaders import PackedShards

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from packprep import build
-from packprep.config.option import STRATEGY_NAMES
+from packprep.config.grammar.option import STRATEGY_NAMES
 from packprep.inspect.verify import verify
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl

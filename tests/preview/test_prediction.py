@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
-from packprep.config.option import STRATEGY_NAMES
+from packprep.config.grammar.option import STRATEGY_NAMES
 from packprep.inspect.report_file import read_report
 from packprep.preview.estimate import estimate
 from packprep.preview.lengths import read_lengths

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.config.option import STRATEGY_NAMES
+from packprep.config.grammar.option import STRATEGY_NAMES
 from packprep.reports.replan import replan
 from tests.helpers.corpus import build_options, texts, write_jsonl
 

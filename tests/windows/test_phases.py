@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packprep import BuildConfig
-from packprep.config.phases import Phase
+from packprep.config.grammar.phases import Phase
 from packprep.schemas import check_ledger
 from packprep.support.errors import InputError
 from packprep.windows.mix_draw import hashes

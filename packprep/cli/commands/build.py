@@ -19,11 +19,11 @@ from packprep.cli.options import value_option
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_json, print_report, print_table, stopped
 from packprep.config.aliases import ALIASES, Alias, over, respelled
-from packprep.config.amounts import count_of
 from packprep.config.build_config import BuildConfig
-from packprep.config.option import COLUMN_CHOICE
-from packprep.config.rules import flag as flag_of
-from packprep.config.spellings import say, silent
+from packprep.config.grammar.amounts import count_of
+from packprep.config.grammar.option import COLUMN_CHOICE
+from packprep.config.grammar.rules import flag as flag_of
+from packprep.config.grammar.spellings import say, silent
 from packprep.config.yaml_file import DEFAULT_FILE, from_yaml
 from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError

@@ -7,7 +7,7 @@ import click
 from packprep.cli.options import QUIET_OPTION, STORE_OPTION, json_option, value_option
 from packprep.cli.output_type import output_argument, with_store
 from packprep.cli.printing import print_json, print_table
-from packprep.config.spellings import gone_format
+from packprep.config.grammar.spellings import gone_format
 from packprep.exports.registry import EXPORT_FORMATS
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from packprep.cli.completion import of_names, of_paths
 from packprep.cli.options import value_option
 from packprep.cli.printing import print_grid, print_json, print_sentence
 from packprep.config.aliases import default_overflow
-from packprep.config.amounts import count_of
 from packprep.config.build_config import BuildConfig
-from packprep.config.settings import OverflowSetting, StrategySetting
+from packprep.config.grammar.amounts import count_of
+from packprep.config.grammar.settings import OverflowSetting, StrategySetting
 from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError, nearest
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from packprep.config.source_names import HubPart, hub_name
+from packprep.config.grammar.source_names import HubPart, hub_name
 from packprep.schemas.canonical import parse_json
 from packprep.schemas.errors import FormatError
 from packprep.schemas.files import check_path

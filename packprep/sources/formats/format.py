@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from packprep.config.source_names import HubPart
+from packprep.config.grammar.source_names import HubPart
 from packprep.sources.formats.row_plan import RowPlan
 
 ROWS_PER_TABLE = 512  # a table of long documents must not be large: 512 books are 100 MB

@@ -20,7 +20,7 @@ from packprep.chat.conversations import (
     ConversationColumns,
     find_conversations,
 )
-from packprep.config.label_columns import LossKind
+from packprep.config.grammar.label_columns import LossKind
 from packprep.config.stages import Parsing
 from packprep.schemas.columns import Column
 from packprep.support.errors import ConfigError, InputError

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep.config.option import STRATEGY_NAMES
+from packprep.config.grammar.option import STRATEGY_NAMES
 from tests.helpers.command import Result, run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
-from packprep.config.amounts import count_of
-from packprep.config.option import STRATEGY_NAMES, StrategyName
-from packprep.config.rules import flag
+from packprep.config.grammar.amounts import count_of
+from packprep.config.grammar.option import STRATEGY_NAMES, StrategyName
+from packprep.config.grammar.rules import flag
 from packprep.support.errors import ConfigError, brief, nearest
 
 

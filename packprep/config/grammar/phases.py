@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from packprep.config.amounts import counted, exact, without_percent
-from packprep.config.rules import Rule, enforce, unknown
-from packprep.config.spellings import recorded_name
+from packprep.config.grammar.amounts import counted, exact, without_percent
+from packprep.config.grammar.rules import Rule, enforce, unknown
+from packprep.config.grammar.spellings import recorded_name
 
 _MOST = 32
 LENGTHS = ("max_length", "min_document_tokens", "max_document_tokens")

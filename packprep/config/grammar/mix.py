@@ -17,10 +17,10 @@ from fractions import Fraction
 from itertools import zip_longest
 from typing import Any
 
-from packprep.config.amounts import counted, exact, without_percent
-from packprep.config.rules import Rule, enforce, unknown
-from packprep.config.source_names import HubPart, hub_name
-from packprep.config.spellings import option_here
+from packprep.config.grammar.amounts import counted, exact, without_percent
+from packprep.config.grammar.rules import Rule, enforce, unknown
+from packprep.config.grammar.source_names import HubPart, hub_name
+from packprep.config.grammar.spellings import option_here
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.redact import redacted
 
