@@ -18,6 +18,7 @@ import numpy as np
 
 from packprep.config.grammar.source_names import at_revision
 from packprep.engines.config_keys import read_keys
+from packprep.engines.conversions import FILE_NAMES, as_tokenizer_json
 from packprep.engines.tokenizer_files import (
     NAMED_TOKENS,
     SIDE_FILES,
@@ -102,8 +103,6 @@ def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Toke
 
     Raises InputError if `source` is not a tokenizer, ConfigError if BOS or EOS is not known.
     """
-    from packprep.engines.conversions import FILE_NAMES, as_tokenizer_json
-
     files = read_tokenizer_files(source, ("tokenizer.json", *FILE_NAMES))
     (name, raw, sides, _), converted = as_tokenizer_json(files)
     ends = (("bos", bos), ("eos", eos))
