@@ -20,7 +20,7 @@ from .ahead import Readahead, prefetched
 from .batch import PackedBatch
 from .buffers import BlockPool, import_torch
 from .fill import BatchMaker, ChosenSides, LabelChoice
-from .loss import Mode
+from .loss import Mode, check_mode
 from .order import EpochOrder, Schedule, TokenSchedule
 from .shape import (
     PAIR_COLUMNS,
@@ -149,7 +149,6 @@ class PackedLoader:
             )
         choices = {
             "labels": (self._labels, get_args(LabelChoice)),
-            "loss_weights": (self._weights, (None, *get_args(Mode))),
             "remainder": (self.remainder, ("drop", "fill")),
         }
         for name, (value, allowed) in choices.items():
@@ -157,6 +156,8 @@ class PackedLoader:
                 raise ValueError(
                     f"{name} is {value!r}; expected one of {', '.join(map(str, allowed))}"
                 )
+        if self._weights is not None:
+            check_mode(self._weights, "loss_weights")
         self.shards.check_window(self._window)
         if self._weights is not None and self._labels == "none":
             raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")

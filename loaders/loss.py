@@ -18,10 +18,14 @@ from .context_parallel import ContextLayout, context_gather
 from .shape import has_rejected
 from .trees import refuse_trees
 
-Mode = Literal["token", "segment", "document"]
+MODES = ("token", "segment", "document")
+Mode = Literal["token", "segment", "document"] | int
+"""Unit of `loss_weights`; a number: that many segments."""
 
 
-def loss_weights(cu_seqlens: Any, mask: Any, mode: Mode = "token", document_ids: Any = None) -> Any:
+def loss_weights(
+    cu_seqlens: Any, mask: Any, mode: Mode = "token", document_ids: Any = None, *, dtype: Any = None
+) -> Any:
     """Weight of each token's loss, float32 [T]: the weights of every unit add up to 1.
 
     0 where the mask is False.
@@ -30,28 +34,53 @@ def loss_weights(cu_seqlens: Any, mask: Any, mode: Mode = "token", document_ids:
     the unit. "token": each token, so the weights are the mask. "segment": each segment, so sums of
     weighted losses are sums of segment means. "document": each document of the batch with all its
     pieces, by document_ids [S]; pieces in another batch are another unit. (Turns of a row that are
-    documents of their own share its id: PackedLoader tells them apart.) Divide by the number of
-    units on all ranks (the sum of all weights) for the mean. numpy arrays give a numpy array,
-    tensors a tensor on their device.
+    documents of their own share its id: PackedLoader tells them apart.) A number: so many segments
+    one after another, as a micro-batch of single sequences; the last unit may have fewer. Divide by
+    the number of units on all ranks (the sum of all weights) for the mean. numpy arrays give a
+    numpy array, tensors a tensor on their device. dtype: of the result, float32 by default.
+    ValueError for another mode.
 
     Example: cu_seqlens=[0, 1, 4], mask=[1, 0, 1, 1], mode="segment" -> [1, 0, .5, .5]
     """
-    if mode not in ("token", "segment", "document"):
-        raise ValueError(f"mode is {mode!r}; expected token, segment or document")
+    check_mode(mode)
     if mode == "document" and document_ids is None:
         raise ValueError(
             "mode is 'document' but there are no document_ids; build with that column or choose "
             "'segment'"
         )
-    ids = document_ids if mode == "document" else None
     if isinstance(mask, np.ndarray):
-        return mask.astype(np.float32) if mode == "token" else _numpy_weights(cu_seqlens, mask, ids)
-    return mask.float() if mode == "token" else _torch_weights(cu_seqlens, mask, ids)
+        dtype = dtype or np.float32
+        if mode == "token":
+            return mask.astype(dtype)
+        ids = document_ids if mode == "document" else None
+        if isinstance(mode, int):
+            ids = np.arange(len(cu_seqlens) - 1) // mode
+        return _numpy_weights(cu_seqlens, mask, ids, dtype)
+    import torch
+
+    dtype = dtype or torch.float32
+    if mode == "token":
+        return mask.to(dtype)
+    ids = document_ids if mode == "document" else None
+    if isinstance(mode, int):
+        ids = torch.arange(len(cu_seqlens) - 1, device=mask.device) // mode
+    return _torch_weights(cu_seqlens, mask, ids, dtype)
+
+
+def check_mode(mode: object, name: str = "mode") -> None:
+    """Raise ValueError for an unknown unit of `loss_weights`. name: of the argument."""
+    if mode not in MODES and (type(mode) is not int or mode < 1):
+        raise ValueError(
+            f"{name} is {mode!r}; expected {', '.join(MODES)}, or a number of segments"
+        )
 
 
 def _numpy_weights(
-    cu_seqlens: NDArray[np.int32], mask: NDArray[np.bool_], ids: NDArray[np.int64] | None
-) -> NDArray[np.float32]:
+    cu_seqlens: NDArray[np.int32],
+    mask: NDArray[np.bool_],
+    ids: NDArray[np.int64] | None,
+    dtype: Any,
+) -> NDArray[Any]:
     before = np.zeros(len(mask) + 1, np.int32)
     np.cumsum(mask, out=before[1:])
     at_boundaries = before[cu_seqlens]
@@ -59,13 +88,13 @@ def _numpy_weights(
     if ids is not None:
         _, unit = np.unique(ids, return_inverse=True)
         counts = np.bincount(unit, counts)[unit]
-    each = (1 / np.maximum(counts, 1)).astype(np.float32)
-    weights: NDArray[np.float32] = np.repeat(each, cu_seqlens[1:] - cu_seqlens[:-1])
+    each = (1 / np.maximum(counts, 1)).astype(dtype)
+    weights: NDArray[Any] = np.repeat(each, cu_seqlens[1:] - cu_seqlens[:-1])
     weights *= mask
     return weights
 
 
-def _torch_weights(cu_seqlens: Tensor, mask: Tensor, ids: Tensor | None) -> Tensor:
+def _torch_weights(cu_seqlens: Tensor, mask: Tensor, ids: Tensor | None, dtype: Any) -> Tensor:
     import torch
 
     boundaries = cu_seqlens.long()
@@ -75,7 +104,7 @@ def _torch_weights(cu_seqlens: Tensor, mask: Tensor, ids: Tensor | None) -> Tens
     if ids is not None:
         unit = torch.unique(ids, return_inverse=True)[1]
         counts = torch.zeros_like(counts).index_add_(0, unit, counts)[unit]
-    each = counts.clamp(min=1).float().reciprocal()
+    each = counts.clamp(min=1).to(dtype).reciprocal()
     return torch.repeat_interleave(each, boundaries.diff(), output_size=len(mask)) * mask
 
 

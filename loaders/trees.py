@@ -45,12 +45,12 @@ def subtree_ends(parents: _Int64, boundaries: _Int64) -> _Int64:
 
 
 def row_weights(
-    mode: str, tokens: _Int64, labels: _Int64, rows: _Int64, units: _Int64, total: int
+    mode: str | int, tokens: _Int64, labels: _Int64, rows: _Int64, units: _Int64, total: int
 ) -> NDArray[np.float32]:
     """Weight of each token's loss, [total]: the sum over the rows that train it.
 
-    mode: "token", "segment" (a row is a unit) or "document". labels: of the rows' tokens. units:
-    [rows], the document of each row.
+    mode: "token", "segment" (a row is a unit), "document" or a number of rows. labels: of the rows'
+    tokens. units: [rows], the document of each row.
     """
     trained = labels != NO_LOSS
     counts = np.diff(np.append(0, np.cumsum(trained))[rows])
@@ -58,6 +58,8 @@ def row_weights(
         each = np.ones(len(counts))
     else:
         unit = np.unique(units, return_inverse=True)[1] if mode == "document" else None
+        if isinstance(mode, int):
+            unit = np.arange(len(counts)) // mode
         sums = counts if unit is None else np.bincount(unit, counts)[unit]
         each = 1 / np.maximum(sums, 1)
     weights = np.repeat(each, np.diff(rows)) * trained

@@ -13,7 +13,7 @@ from packprep.schemas.columns import FILLER, NO_LOSS
 
 from ..batch import LabelKind, PackedBatch
 from ..context_parallel import ContextLayout
-from ..loss import Mode
+from ..loss import Mode, check_mode
 from .columns import read_samples
 from .making import Maker, Shape
 from .partition import (
@@ -119,10 +119,8 @@ def _check(max_tokens: Any, num_packs: Any, labels: Any, loss_weights: Any) -> N
         raise ValueError("max_tokens and num_packs are both missing; pass one of them")
     if labels not in ("hf", "shifted", "none"):
         raise ValueError(f"labels is {labels!r}; expected hf, shifted or none")
-    if loss_weights not in (None, "token", "segment", "document"):
-        raise ValueError(
-            f"loss_weights is {loss_weights!r}; expected None, token, segment or document"
-        )
+    if loss_weights is not None:
+        check_mode(loss_weights, "loss_weights")
     if loss_weights is not None and labels == "none":
         raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
 

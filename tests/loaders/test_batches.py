@@ -157,7 +157,7 @@ def test_weights_of_each_mode() -> None:
     assert of_documents.tolist() == [third, 0, third, third, 0, 0]
     with pytest.raises(ValueError, match="mode is 'document' but there are no document_ids"):
         loss_weights(cu, mask, "document")
-    with pytest.raises(ValueError, match="mode is 'pack'; expected token, segment or document"):
+    with pytest.raises(ValueError, match="mode is 'pack'; expected token, segment, document, or a"):
         loss_weights(cu, mask, "pack")  # type: ignore[arg-type]
 
 

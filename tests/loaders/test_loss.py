@@ -53,6 +53,10 @@ def test_weights_and_segment_means_equal_the_loop(lengths: list[int], data: st.D
     shared = loss_weights(cu, every, "document", ids)
     of_arrays = loss_weights(cu.numpy(), every.numpy(), "document", ids.numpy())
     assert shared.tolist() == of_arrays.tolist()
+    # A number counts segments one after another.
+    by_two, pairs = loss_weights(cu, mask, 2, dtype=torch.float64), torch.arange(len(lengths)) // 2
+    assert by_two.tolist() == loss_weights(cu.numpy(), mask.numpy(), 2, dtype=np.float64).tolist()
+    torch.testing.assert_close(by_two.float(), loss_weights(cu, mask, "document", pairs))
     for document in set(ids.tolist()):
         of_document = shared[torch.repeat_interleave(ids, cu.diff()) == document]
         torch.testing.assert_close(of_document.sum(), torch.tensor(1.0))
