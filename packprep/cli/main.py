@@ -22,6 +22,7 @@ COMMANDS = {
     "plan": "Compare pack lengths, strategies and overflow; write no shards.",
     "report": "Write a report of an output: one web page.",
     "stats": "Show the contents of outputs, or the progress of a build.",
+    "equate": "Translate a recipe of an unpacked run into one for packs.",
     "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check every file, invariant and document of an output.",
     "show": "Print a pack as text, or the rows in it; find a row.",

@@ -1,0 +1,55 @@
+"""Settings of the trainers of docs/train, as each spells them.
+
+`packprep equate --help` reads this table, so it imports nothing that is slow.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Spelling(NamedTuple):
+    """How a trainer spells a setting.
+
+    line: of the file or call that has it, with places for name and value.
+    names: its name of each setting.
+    """
+
+    line: str
+    names: Mapping[str, str]
+
+    def named(self, settings: Mapping[str, int | float]) -> dict[str, int | float]:
+        """The settings that the trainer has, by its names."""
+        return {name: settings[key] for key, name in self.names.items()}
+
+    def lines(self, settings: Mapping[str, int | float]) -> list[str]:
+        """The same as lines of text."""
+        return [self.line.format(name, value) for name, value in self.named(settings).items()]
+
+
+_ARGUMENTS = {
+    "micro_batch": "per_device_train_batch_size",
+    "accumulation": "gradient_accumulation_steps",
+    "epochs": "num_train_epochs",
+    "learning_rate": "learning_rate",
+    "warmup_steps": "warmup_steps",
+}
+_AXOLOTL = {"micro_batch": "micro_batch_size", "epochs": "num_epochs"}
+_MEGATRON = {
+    "micro_batch": "micro-batch-size",
+    "packs_per_step": "global-batch-size",
+    "steps": "train-iters",
+    "learning_rate": "lr",
+    "warmup_steps": "lr-warmup-iters",
+}
+
+TRAINERS: Mapping[str, Spelling] = MappingProxyType(
+    {
+        "transformers": Spelling("{}={},", _ARGUMENTS),
+        "trl": Spelling("{}={},", _ARGUMENTS),
+        "axolotl": Spelling("{}: {}", _ARGUMENTS | _AXOLOTL),
+        "llama-factory": Spelling("{}: {}", _ARGUMENTS),
+        "megatron": Spelling("--{} {}", _MEGATRON),
+    }
+)
+"""Spellings by the name that `--for` takes."""
