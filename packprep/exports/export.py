@@ -1,8 +1,9 @@
 """An output, written in the format of another trainer.
 
-Shards are read one after another and written at once; memory is a record batch. The result is
-absent or complete: it is made in OUT.incomplete, and its export.json comes last. The same command
-resumes an interrupted export after the last finished shard.
+Shards are read one after another and written at once; memory is a record batch, and of documents
+also the pieces that wait for their last one. The result is absent or complete: it is made in
+OUT.incomplete, and its export.json comes last. The same command resumes an interrupted export after
+the last finished shard.
 """
 
 import shutil
@@ -12,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from packprep.config.grammar.spellings import gone_format
+from packprep.exports.documents import JoinedDocuments
 from packprep.exports.folder import PROGRESS, ExportFolder
 from packprep.exports.packs import read_packs
 from packprep.exports.registry import EXPORT_FORMATS, ExportFormat
@@ -58,6 +60,8 @@ def export(
     progress: Progress | None = None,
 ) -> ExportManifest:
     """Write the packs of `source` to `output`, a directory or URL, in a format of `EXPORT_FORMATS`.
+
+    Some formats have documents and not packs.
 
     epoch: the packing to write, if documents are packed for several epochs. unshared: write the
     rows of trees, see `packprep.exports.unshared`; an output with trees needs it. work_dir: for a
@@ -172,10 +176,12 @@ def _write(folder: ExportFolder, source: Reader, format_: ExportFormat, progress
             done += sum(entry.tokens or 0 for entry in entries)
             continue
         writer = format_.open(folder, manifest, split)
+        documents = JoinedDocuments(source, entries) if format_.of_documents else None
         finished, skipped = min(skipped, len(entries)), max(0, skipped - len(entries))
         done += sum(entry.tokens or 0 for entry in entries[:finished])
         for number, entry in enumerate(source.ahead(entries[finished:]), finished):
-            writer.write_shard(number, folder.counted(split, read_packs(source, entry)))
+            packs = documents.of_shard(number) if documents else read_packs(source, entry)
+            writer.write_shard(number, folder.counted(split, packs))
             folder.finish_shard()
             done += entry.tokens or 0
             progress.advance("export", done / 1e6, total / 1e6, "M tokens")

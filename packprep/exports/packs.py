@@ -131,7 +131,12 @@ def no_packs(manifest: Manifest) -> PackBatch:
     """A batch without packs, with the columns of an output."""
     columns = plain_columns(manifest.columns) if manifest.has_trees else manifest.columns
     rows = pa.RecordBatch.from_pylist([], stored_schema(columns, manifest.names))
-    return PackBatch(rows, _view(rows, columns, "no packs"))
+    return pack_batch(rows, columns, "no packs")
+
+
+def pack_batch(rows: pa.RecordBatch, columns: tuple[Column, ...], where: str) -> PackBatch:
+    """Sound packs of these rows. where: their name in messages."""
+    return PackBatch(rows, _view(rows, columns, where))
 
 
 def _view(rows: pa.RecordBatch, columns: tuple[Column, ...], where: str) -> BatchView:

@@ -34,10 +34,12 @@ class ExportFormat(NamedTuple):
 
     opener: its `Opener`, as the name of a module of this folder and a name in it.
     words: what it writes, for `packprep export --help`.
+    of_documents: its rows are documents, see `packprep.exports.documents`, and not packs.
     """
 
     opener: str
     words: str
+    of_documents: bool = False
 
     def open(self, folder: "ExportFolder", manifest: "Manifest", split: str) -> Writer:
         """Return the writer of a split."""
@@ -64,6 +66,11 @@ EXPORT_FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
         "parquet": ExportFormat(
             "tables.parquet", "all columns, Zstandard: archives, the hub's viewer"
         ),
+        "rows": ExportFormat(
+            "rows.arrow_rows", "documents, for trainers that pack: input_ids, loss_mask", True
+        ),
+        "rows-parquet": ExportFormat("rows.parquet_rows", "the same as Parquet", True),
+        "rows-jsonl": ExportFormat("rows.jsonl_rows", "the same as JSON lines", True),
     }
 )
 """Formats by the name that `--to` takes, in the order of `--help`."""

@@ -34,7 +34,8 @@ _LLAMA_FACTORY_MULTIPLE = 8
 _ROW_GROUP = 500  # packs; the readers of Megatron-Bridge read a whole group for a pack
 
 
-def _lists(offsets: Int64, values: Any, kind: pa.DataType) -> "pa.Array[Any]":
+def lists(offsets: Int64, values: Any, kind: pa.DataType) -> "pa.Array[Any]":
+    """A list column. kind: a type of integers, to which the values are converted."""
     dtype = np.dtype(str(kind))
     view = ListView(offsets.astype(np.int32), np.ascontiguousarray(values, dtype))
     return list_array(view)
@@ -48,18 +49,18 @@ def all_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
 def trl_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
     """Rows for TRL: a length per segment."""
     return {
-        "input_ids": _lists(batch.packs, batch.tokens, pa.int32()),
-        "labels": _lists(batch.packs, batch.labels, pa.int32()),
-        "seq_lengths": _lists(batch.segments, np.diff(batch.bounds), pa.int32()),
+        "input_ids": lists(batch.packs, batch.tokens, pa.int32()),
+        "labels": lists(batch.packs, batch.labels, pa.int32()),
+        "seq_lengths": lists(batch.segments, np.diff(batch.bounds), pa.int32()),
     }
 
 
 def axolotl_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
     """Rows for Axolotl: positions begin at 0 in each segment."""
     return {
-        "input_ids": _lists(batch.packs, batch.tokens, pa.int32()),
-        "labels": _lists(batch.packs, batch.labels, pa.int32()),
-        "position_ids": _lists(batch.packs, batch.position_ids(), pa.int32()),
+        "input_ids": lists(batch.packs, batch.tokens, pa.int32()),
+        "labels": lists(batch.packs, batch.labels, pa.int32()),
+        "position_ids": lists(batch.packs, batch.position_ids(), pa.int32()),
     }
 
 
@@ -69,9 +70,9 @@ def bridge_fields(batch: PackBatch) -> dict[str, "pa.Array[Any]"]:
     mask[:-1] = batch.trained[1:]  # the first token of a segment is never trained
     firsts = batch.bounds[:-1] - np.repeat(batch.packs[:-1], np.diff(batch.segments))
     return {
-        "input_ids": _lists(batch.packs, batch.tokens, pa.int32()),
-        "loss_mask": _lists(batch.packs, mask, pa.int8()),
-        "seq_start_id": _lists(batch.segments, firsts, pa.int32()),
+        "input_ids": lists(batch.packs, batch.tokens, pa.int32()),
+        "loss_mask": lists(batch.packs, mask, pa.int8()),
+        "seq_start_id": lists(batch.segments, firsts, pa.int32()),
     }
 
 
@@ -85,7 +86,7 @@ def llama_factory_fields(batch: PackBatch, max_length: int) -> dict[str, "pa.Arr
     def padded(values: Any, padding: int) -> "pa.Array[Any]":
         table = np.full((rows, size), padding, np.int32)
         table[filled] = values
-        return _lists(offsets, table.ravel(), pa.int32())
+        return lists(offsets, table.ravel(), pa.int32())
 
     in_pack = np.arange(int(batch.segments[-1])) - np.repeat(
         batch.segments[:-1], np.diff(batch.segments)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _WIDTH = max(map(len, EXPORT_FORMATS))
 _LINES = "\n".join(f"{name:{_WIDTH}}  {format_.words}" for name, format_ in EXPORT_FORMATS.items())
-_HELP = f"""Write the packs of OUT, in the same order, as files that another trainer reads.
+_HELP = f"""Write the packs of OUT, in the same order, or its documents, as files that another
+trainer reads.
 
 \b
 {_LINES}
@@ -97,13 +98,10 @@ def command(
     if as_json:
         print_json(manifest.data)
     elif not quiet:
+        packs = "{packs:,} packs, {segments:,} segments, {tokens:,} tokens"
+        words = "{packs:,} rows, {tokens:,} tokens" if EXPORT_FORMATS[to].of_documents else packs
         rows: list[tuple[str, str]] = [
-            (
-                split,
-                f"{counts['packs']:,} packs, {counts['segments']:,} segments, "
-                f"{counts['tokens']:,} tokens",
-            )
-            for split, counts in manifest.splits.items()
+            (split, words.format(**counts)) for split, counts in manifest.splits.items()
         ]
         size = sum(each["bytes"] for each in manifest.files.values())
         rows.append(("files", f"{len(manifest.files):,} ({size:,} bytes)"))
