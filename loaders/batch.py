@@ -1,7 +1,9 @@
 """The batch of one training step: packs joined to one sequence, with their boundaries."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from textwrap import fill
 from typing import Any, Literal
 
@@ -132,6 +134,48 @@ class PackedBatch:
         if isinstance(self.labels, np.ndarray):
             return np.roll(self.labels, step)
         return self.labels.roll(step)
+
+    def micro_batches(self, packs: int = 1) -> "list[PackedBatch]":
+        """The batch as batches of so many packs, the last of fewer: for gradient accumulation.
+
+        Views of the same arrays, without padding of the batch. loss_weights stay those of the whole
+        batch, so sums of weighted losses add up. ValueError for trees, and for packs below 1.
+        """
+        refuse_trees(self.segment_parents is not None, "micro_batches")
+        if packs < 1:
+            raise ValueError(f"packs is {packs}; expected 1 or more")
+        bounds: list[int] = self.cu_seqlens.tolist()
+        of_packs = [0, bounds[-1]]
+        if self.pack_boundaries is not None:
+            of_packs = self.pack_boundaries.tolist()
+        firsts = of_packs[:-1:packs]
+        return [self._part(*ends, bounds) for ends in pairwise([*firsts, of_packs[-1]])]
+
+    def _part(self, start: int, end: int, bounds: list[int]) -> "PackedBatch":
+        """The tokens start to end - 1, of whole packs. bounds: cu_seqlens."""
+        first, last = bisect_left(bounds, start), bisect_left(bounds, end)
+        tokens, segments = slice(start, end), slice(first, last)
+        arrays = dict.fromkeys(("tokens", "position_ids", "labels", "loss_weights"), tokens)
+        arrays |= dict.fromkeys(("document_ids", "segment_lengths"), segments)
+        kept: dict[str, Any] = {
+            name: None if (array := getattr(self, name)) is None else array[places]
+            for name, places in arrays.items()
+        }
+        extra = {
+            name: array[segments if self.kinds.get(name) == "segment" else tokens]
+            for name, array in self.extra.items()
+        }
+        packs = self.pack_boundaries
+        if packs is not None:
+            packs = packs[(packs >= start) & (packs <= end)] - start
+        return replace(
+            self,
+            **kept,
+            cu_seqlens=self.cu_seqlens[first : last + 1] - start,
+            max_seqlen=max(after - before for before, after in pairwise(bounds[first : last + 1])),
+            extra=extra,
+            pack_boundaries=packs,
+        )
 
     def unshared(self) -> "PackedBatch":
         """The rows of the trees as documents that share nothing; the same batch without trees.

@@ -21,7 +21,7 @@ from packprep.schemas.manifest import Manifest
 from packprep.schemas.views import list_view
 
 from .compiling import compiled
-from .mapped import BatchRows, StoredShard
+from .mapped import BatchRows, StoredShard, real_values
 
 _KEPT_SEGMENTS = 1 << 21  # about 100 bytes each; four shards of 500 MB have half a million
 
@@ -113,6 +113,16 @@ class IndexShard(StoredShard):
             for view in views
         ]
         return np.concatenate([np.empty(0, np.int64), *counts])
+
+    def pack_sequences(self) -> NDArray[np.int64]:
+        counts = [np.empty(0, np.int64)]
+        for batch in self.batches():
+            if "row_store_rows" in batch.schema.names:
+                rows = list_view(batch, "row_store_rows", self.where)
+                counts.append(np.diff(rows.offsets).astype(np.int64))
+            else:
+                counts.append(real_values(list_view(batch, "store_rows", self.where)))
+        return np.concatenate(counts)
 
     def find(self, pack: int) -> tuple[BatchRows, int]:
         starts = self._starts or self.starts()

@@ -21,7 +21,7 @@ from .batch import PackedBatch
 from .buffers import BlockPool, import_torch
 from .fill import BatchMaker, ChosenSides, LabelChoice
 from .loss import Mode, check_mode
-from .order import EpochOrder, Schedule, TokenSchedule
+from .order import CutSchedule, EpochOrder, Schedule, SequenceSchedule, TokenSchedule
 from .shape import (
     PAIR_COLUMNS,
     BatchShape,
@@ -49,7 +49,11 @@ class PackedLoader:
     packs_per_batch: packs in a batch of one rank; in later phases as many as have the tokens of a
     batch of the first one. max_tokens: instead of it, tokens of a batch of one rank: each has as
     many of the next packs as fit, on every rank the same number of batches. The number of steps of
-    an epoch then depends on its order. Padding counts. seed, epoch: decide the
+    an epoch then depends on its order. Padding counts. sequences_per_step: instead of both,
+    sequences of a step over all ranks, on average: each step ends at the pack with which the
+    sequences since the first step are nearest to a multiple of it, and every rank has the same
+    number of packs in a step, 1 or more. A sequence is a segment that is not filler, a row of a
+    tree, or a preference pair. `batch.micro_batches()` cuts a batch. seed, epoch: decide the
     order. shuffle: mix packs in windows of `shuffle_window` shuffled shards. rank, world_size: this
     rank's share of each global batch. labels: "hf" (unshifted, the model shifts), "shifted" (of the
     next token) or "none"; no label crosses a segment boundary. loss_weights: mode of the weights to
@@ -59,8 +63,9 @@ class PackedLoader:
     pairs, which None refuses. "both" also adds pair_ids and pair_sides to `batch.extra`, for
     `pair_log_probs`; "chosen" leaves the rejected sides out, so a batch has fewer tokens.
 
-    shape: packs_per_batch, max_tokens and the five below as one value; a keyword wins over its
-    field. pad_to: tokens of every batch. pad_multiple: tokens of every batch are a multiple of it.
+    shape: packs_per_batch, max_tokens, sequences_per_step and the five below as one value; a
+    keyword wins over its field. pad_to: tokens of every batch. pad_multiple: tokens of every batch
+    are a multiple of it.
     max_segments: segments of every batch; with it shapes never change (pad_to is then
     packs_per_batch * max_length, or max_tokens, by default), for torch.compile and CUDA graphs.
     Padding is added as extra segments at the end, without loss. cp_size: number of context-parallel
@@ -105,7 +110,7 @@ class PackedLoader:
         shape = replace(shape or BatchShape(), **settings)
         self.packs_per_batch = shape.packs_per_batch if packs_per_batch is None else packs_per_batch
         self.rank, self.world_size = rank, world_size
-        self.max_tokens = shape.max_tokens
+        self.max_tokens, self.sequences_per_step = shape.max_tokens, shape.sequences_per_step
         self.seed, self.epoch = seed, epoch
         self.remainder, self.prefetch = remainder, prefetch
         self._window = shuffle_window if shuffle else 0
@@ -121,23 +126,25 @@ class PackedLoader:
         packs = self.packs_per_batch
         self._batch_sizes = phase_batches(shards, packs) if packs else [1] * phases
         lengths = [phase.max_length for phase in shards.phases] or [shards.max_length]
+        self._size_of = partial(batch_size, shards, shape, labels=labels)
         self._shapes = [
-            batch_size(shards, shape, length, packs, labels)
+            self._size_of(length, packs)
             for length, packs in zip(lengths, self._batch_sizes, strict=True)
         ]
         self._order: EpochOrder | None = None
-        self._cut: tuple[int, TokenSchedule] | None = None  # by its start
+        self._cut: tuple[int, CutSchedule] | None = None  # by its start
         self._check_steps()
         self._phase = 0
         self._start = self._handed_out = 0
         self._by_number = False
-        self._maker: tuple[int, BatchMaker] | None = None
+        self._maker: tuple[tuple[int, int], BatchMaker] | None = None  # by phase and size
 
     def _check(self) -> None:
-        if (self.packs_per_batch is None) == (self.max_tokens is None):
+        sizes = [self.packs_per_batch, self.max_tokens, self.sequences_per_step]
+        if sizes.count(None) != 2:
             raise ValueError(
-                f"packs_per_batch is {self.packs_per_batch} and max_tokens {self.max_tokens}; pass "
-                "one of them"
+                f"packs_per_batch is {sizes[0]}, max_tokens {sizes[1]} and sequences_per_step "
+                f"{sizes[2]}; pass one of them"
             )
         least = {"packs_per_batch": 1, "max_tokens": 1, "world_size": 1, "prefetch": 0, "epoch": 0}
         for name, low in least.items():
@@ -164,23 +171,28 @@ class PackedLoader:
 
     def _check_steps(self) -> None:
         """Check all epochs that are packed, so that none fails after hours of training."""
-        for plan in self.shards.plans if self.max_tokens is None else [None]:
+        for plan in self.shards.plans if self.packs_per_batch is not None else [None]:
             for run in self._schedule(0, plan).runs:
                 if run.steps == 0:
-                    size = run.batch or f"{self.max_tokens} tokens"
+                    size = f"batch of {run.batch or f'{self.max_tokens} tokens'} on each of"
+                    if self.sequences_per_step is not None:
+                        size = f"step of {self.sequences_per_step} sequences on"
                     phase = f"phase {run.phase + 1} of " if self.shards.phases else ""
                     raise ValueError(
                         f"{phase}{self.shards.path} has {run.end - run.first} packs, too few for "
-                        f"one batch of {size} on each of {self.world_size} ranks; choose "
-                        "remainder='fill' or a smaller batch"
+                        f"one {size} {self.world_size} ranks; choose remainder='fill' or a smaller "
+                        "batch"
                     )
 
     def __repr__(self) -> str:
         """Settings on a few lines, without those that have no effect."""
         shape = max(self._shapes, key=lambda each: each.tokens)
+        if isinstance(schedule := self._schedule(0), SequenceSchedule):
+            shape = self._size_of(self.shards.max_length, schedule.largest)
         kept = {
             "packs_per_batch": self.packs_per_batch,
             "max_tokens": self.max_tokens,
+            "sequences_per_step": self.sequences_per_step,
             "seed": self.seed,
             "epoch": self.epoch,
             "rank": self.rank,
@@ -329,8 +341,8 @@ class PackedLoader:
     def _schedule(self, start: int, plan: StoredPlan | None = None) -> Schedule:
         """The steps of an epoch from a place on; plan: of another epoch than the current one."""
         packs = [phase.packs for phase in self.shards.phases] or [(plan or self._plan).packs]
-        if self.max_tokens is not None:
-            return self._token_schedule(start, packs)
+        if self.packs_per_batch is None:
+            return self._cut_schedule(start, packs)
         return Schedule(
             [*zip(packs, self._batch_sizes, strict=True)],
             start=start,
@@ -338,20 +350,22 @@ class PackedLoader:
             fill=self.remainder == "fill",
         )
 
-    def _token_schedule(self, start: int, phases: list[int]) -> TokenSchedule:
+    def _cut_schedule(self, start: int, phases: list[int]) -> CutSchedule:
         if self._cut is None or self._cut[0] != start:
-            tokens = self.shards.pack_tokens(self._plan)
-            tokens = tokens[self._epoch_order().every() - self._plan.first_pack]
-            multiple = self._shapes[0].multiple
-            schedule = TokenSchedule(
-                tokens,
-                phases,
-                (self.max_tokens or 0) // multiple * multiple,
-                start=start,
-                world_size=self.world_size,
-                fill=self.remainder == "fill",
-            )
-            self._cut = start, schedule
+            order = self._epoch_order().every() - self._plan.first_pack
+            fill = self.remainder == "fill"
+            rest: dict[str, Any] = {"start": start, "world_size": self.world_size, "fill": fill}
+            if self.sequences_per_step is not None:
+                counts = self.shards.pack_sequences(self._plan)[order]
+                wanted = self.sequences_per_step
+                self._cut = start, SequenceSchedule(counts, phases, wanted, **rest)
+            else:
+                tokens, multiple = (
+                    self.shards.pack_tokens(self._plan)[order],
+                    self._shapes[0].multiple,
+                )
+                budget = (self.max_tokens or 0) // multiple * multiple
+                self._cut = start, TokenSchedule(tokens, phases, budget, **rest)
         return self._cut[1]
 
     def _phase_after(self, start: int) -> int:
@@ -375,13 +389,16 @@ class PackedLoader:
     def _make(self, packs: list[int]) -> PackedBatch:
         """The batch of these packs, all of one phase. Pack -1 - p is a filler pack of phase p."""
         phase = self._phase_of(packs)
-        if self._maker is None or self._maker[0] != phase:
-            shape = self._shapes[phase]
+        shape = self._shapes[phase]
+        if self.sequences_per_step is not None:  # as large as the largest batch until now
+            room = self._size_of(shape.max_length, len(packs))
+            shape = self._shapes[phase] = max(shape, room, key=lambda each: each.tokens)
+        if self._maker is None or self._maker[0] != (phase, shape.tokens):
             # Free blocks that are kept: one in use, one just released, and those made ahead.
             pool = BlockPool(BatchMaker.values(shape), self.prefetch + 2, self._pin_memory)
             shards = ChosenSides(self.shards) if self._sides == "chosen" else self.shards
             self._maker = (
-                phase,
+                (phase, shape.tokens),
                 BatchMaker(shards, shape, self._labels, self._weights, self._columns, pool),
             )
         return self._maker[1].make([max(pack, -1) for pack in packs])

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.schemas.boundaries import check_boundaries
-from packprep.schemas.columns import HF_NAMES, STANDARD_COLUMNS, Column, check_schema
+from packprep.schemas.columns import FILLER, HF_NAMES, STANDARD_COLUMNS, Column, check_schema
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.names import to_boundaries
@@ -251,6 +251,13 @@ class StoredShard:
         ]
         return np.concatenate([np.empty(0, np.int64), *counts])
 
+    def pack_sequences(self) -> NDArray[np.int64]:
+        """Segments of each pack that are not filler, int64 [packs]; of trees its rows."""
+        fields = {field.name: field for field in self.fields}
+        name = next(each for each in ("row_ids", "document_ids", "cu_seqlens") if each in fields)
+        views = [self._view(batch, fields[name]) for batch in self.batches()]
+        return np.concatenate([np.empty(0, np.int64), *(_sequences(view, name) for view in views)])
+
     def _view(self, batch: pa.RecordBatch, field: Field) -> ListView:
         view = list_view(batch, field.stored, self.where)
         if field.kind == "token":
@@ -324,6 +331,19 @@ def _all_sound(views: dict[str, ListView], fields: tuple[Field, ...]) -> bool:
         return True
     real = views["segment_lengths"].flat
     return bool(((real >= 0) & (real <= segments)).all())
+
+
+def _sequences(view: ListView, name: str) -> NDArray[np.int64]:
+    """Number of values of each list; of documents those that are not filler, of boundaries - 1."""
+    if name != "document_ids":
+        return np.diff(view.offsets).astype(np.int64) - (name == "cu_seqlens")
+    return real_values(view)
+
+
+def real_values(view: ListView) -> NDArray[np.int64]:
+    """Number of values of each list that are not FILLER, int64 [lists]; no list is empty."""
+    starts = view.offsets[:-1] - view.offsets[0]
+    return np.add.reduceat(view.flat != FILLER, starts, dtype=np.int64)
 
 
 def will_need(file: Path) -> None:

@@ -161,15 +161,54 @@ class Schedule:
             first += count
 
 
-class TokenSchedule(Schedule):
-    """The steps of an epoch from a place on, with batches of at most `budget` tokens.
+class CutSchedule(Schedule):
+    """The steps of an epoch from a place on, with batches that are cut at bounds.
+
+    phases: packs in each. start: place of the first pack. each: consecutive runs between bounds
+    that are one step. fill: the last batch of a phase may lack packs.
+    """
+
+    def __init__(
+        self, phases: Sequence[int], *, start: int, world_size: int, each: int, fill: bool
+    ) -> None:
+        self.world_size, self._each, self._fill = world_size, each, fill
+        self.runs, self._bounds = [], list[list[int]]()
+        first = 0
+        for phase, packs in enumerate(phases):
+            end = first + packs
+            begin = min(max(first, start), end)
+            bounds = self._cut(first, begin, end)
+            count = len(bounds) - 1
+            steps = -(-count // each) if fill else count // each
+            self.runs.append(PhaseRun(phase=phase, first=begin, end=end, batch=0, steps=steps))
+            self._bounds.append(bounds)
+            first = end
+        self._ends = list(accumulate(run.steps for run in self.runs))
+
+    def _cut(self, first: int, begin: int, end: int) -> list[int]:
+        """Bounds of the runs from place `begin` on, of a phase of the places first to end - 1."""
+        raise NotImplementedError
+
+    def place(self, step: int) -> int:
+        return self._bound(step, 0)
+
+    def end(self, step: int) -> int:
+        return self._bound(step, 1)
+
+    def _bound(self, step: int, later: int) -> int:
+        run, number = self.at(step)
+        bounds = self._bounds[run.phase]
+        return bounds[min((number + later) * self._each, len(bounds) - 1)]
+
+
+class TokenSchedule(CutSchedule):
+    """Batches of at most `budget` tokens.
 
     The order is cut into runs that are as long as fits, and global batch s has the runs
     s * world_size, s * world_size + 1, ...: one for each rank. The runs do not depend on the number
     of ranks, and those after any of them are the same when the order is cut from there on.
 
-    tokens: of each pack, in the order of the epoch. phases: packs in each. fill: the last batch of
-    a phase may lack runs.
+    tokens: of each pack, in the order of the epoch. The rest: see CutSchedule.
 
     Example: tokens [5, 3, 4, 4, 6], budget 8, world_size 2 -> packs [0, 1] and [2, 3], then [4]
     """
@@ -184,30 +223,11 @@ class TokenSchedule(Schedule):
         world_size: int,
         fill: bool,
     ) -> None:
-        self.world_size = world_size
-        self.runs, self._bounds = [], list[list[int]]()
-        first = 0
-        for phase, packs in enumerate(phases):
-            end = first + packs
-            begin = min(max(first, start), end)
-            bounds = [begin + place for place in next_fit_bounds(tokens[begin:end], budget)]
-            count = len(bounds) - 1
-            steps = -(-count // world_size) if fill else count // world_size
-            self.runs.append(PhaseRun(phase=phase, first=begin, end=end, batch=0, steps=steps))
-            self._bounds.append(bounds)
-            first = end
-        self._ends = list(accumulate(run.steps for run in self.runs))
+        self._tokens, self._budget = tokens, budget
+        super().__init__(phases, start=start, world_size=world_size, each=world_size, fill=fill)
 
-    def place(self, step: int) -> int:
-        return self._bound(step, 0)
-
-    def end(self, step: int) -> int:
-        return self._bound(step, 1)
-
-    def _bound(self, step: int, later: int) -> int:
-        run, number = self.at(step)
-        bounds = self._bounds[run.phase]
-        return bounds[min((number + later) * self.world_size, len(bounds) - 1)]
+    def _cut(self, first: int, begin: int, end: int) -> list[int]:
+        return [begin + place for place in next_fit_bounds(self._tokens[begin:end], self._budget)]
 
     def places(
         self, rank: int, first: int, last: int
@@ -220,6 +240,64 @@ class TokenSchedule(Schedule):
                 run,
                 np.arange(*((run.end, run.end + 1) if lacks else bounds[mine : mine + 2]))[None],
             )
+
+
+class SequenceSchedule(CutSchedule):
+    """Steps that hold `wanted` sequences over all ranks on average, with as many packs on each.
+
+    Of a phase, step s ends where the number of sequences from the phase's beginning is nearest to
+    (s + 1) * wanted, among the places that leave every rank the same number of packs, one or more;
+    so what a step has too much, the next has less. The steps after any of them are the same when
+    the order is cut from there on, with the same number of ranks.
+
+    sequences: of each pack, in the order of the epoch. The rest: see CutSchedule.
+
+    Example: sequences [3, 4, 2, 5, 3], wanted 5, world_size 1 -> packs [0], [1, 2] and [3]
+    """
+
+    def __init__(
+        self,
+        sequences: NDArray[np.int64],
+        phases: Sequence[int],
+        wanted: int,
+        *,
+        start: int,
+        world_size: int,
+        fill: bool,
+    ) -> None:
+        self._sequences, self._wanted = sequences, wanted
+        super().__init__(phases, start=start, world_size=world_size, each=1, fill=fill)
+
+    @property
+    def largest(self) -> int:
+        """Most packs that a rank has in a step, 1 or more."""
+        gaps = (int(np.diff(bounds).max(initial=1)) for bounds in self._bounds)
+        return -(-max(gaps, default=1) // self.world_size)
+
+    def _cut(self, first: int, begin: int, end: int) -> list[int]:
+        fewest = self._sequences[first:end].mean() * self.world_size if end > first else 0
+        if fewest > self._wanted:
+            raise ValueError(
+                f"sequences_per_step is {self._wanted} and one pack on each of {self.world_size} "
+                f"ranks holds {fewest:.1f} on average; choose more, or build shorter packs"
+            )
+        places = np.arange(begin, end + 1, self.world_size)
+        read = np.append(0, np.cumsum(self._sequences[first:end]))[places - first]
+        wanted = np.arange(read[0] // self._wanted + 1, read[-1] // self._wanted + 1) * self._wanted
+        above = np.searchsorted(read, wanted)
+        below = np.searchsorted(read, read[np.maximum(above - 1, 0)])
+        nearest = np.where(read[above] - wanted < wanted - read[below], above, below)
+        bounds = np.unique(np.append(0, nearest))
+        rest = [end] if self._fill and places[bounds[-1]] < end else []
+        return [*places[bounds].tolist(), *rest]
+
+    def places(
+        self, rank: int, first: int, last: int
+    ) -> Iterator[tuple[PhaseRun, NDArray[np.int64]]]:
+        for step in range(first, last):
+            run, start = self.at(step)[0], self.place(step)
+            packs = -(-(self.end(step) - start) // self.world_size)
+            yield run, rank_places(np.zeros(1, np.int64), packs, rank, self.world_size, start)
 
 
 def next_fit_bounds(tokens: NDArray[np.int64], budget: int) -> list[int]:

@@ -28,6 +28,7 @@ class BatchShape:
 
     packs_per_batch: int | None = None
     max_tokens: int | None = None
+    sequences_per_step: int | None = None
     pad_to: int | None = None
     max_segments: int | None = None
     pad_multiple: int = 1
@@ -43,12 +44,18 @@ class BatchShape:
         for name, value in vars(self).items():
             if type(value) is int and value < 1:
                 raise ValueError(f"{name} is {value}; expected 1 or more")
+        if self.sequences_per_step is not None and (self.pad_to or self.max_segments):
+            raise ValueError(
+                "batches of sequences_per_step have different numbers of packs, so no fixed shape; "
+                "leave out pad_to and max_segments, or choose packs_per_batch"
+            )
 
 
 class ShapeSettings(TypedDict, total=False):
     """Fields of BatchShape as keywords of PackedLoader, but the second argument there."""
 
     max_tokens: int | None
+    sequences_per_step: int | None
     pad_to: int | None
     max_segments: int | None
     pad_multiple: int

@@ -227,13 +227,31 @@ class PackedShards:
 
         ValueError where that would read or fetch whole shards.
         """
+        return self._of_packs(plan, "max_tokens", lambda shard: shard.pack_tokens())
+
+    def pack_sequences(self, plan: "StoredPlan") -> NDArray[np.int64]:
+        """Sequences of each pack of a plan, int64 [packs], in stored order.
+
+        A sequence is a segment that is not filler, a row of a tree, or a preference pair.
+        ValueError where that would read or fetch whole shards.
+        """
+        counts = self._of_packs(plan, "sequences_per_step", lambda shard: shard.pack_sequences())
+        pairs = "pair_sides" in self.column_kinds or "row_sides" in self.column_kinds
+        return counts // 2 if pairs else counts
+
+    def _of_packs(
+        self,
+        plan: "StoredPlan",
+        setting: str,
+        count: Callable[[StoredShard], NDArray[np.int64]],
+    ) -> NDArray[np.int64]:
         if self._remote is not None or self._cache is not None:
             raise ValueError(
-                f"{self.path}: batches of max_tokens need the lengths of all packs ahead, of a "
+                f"{self.path}: batches of {setting} need the lengths of all packs ahead, of a "
                 "finished output on a local disk that is mapped; choose packs_per_batch"
             )
         last = plan.first_shard + len(plan.packs_per_shard)
-        counts = [shard.pack_tokens() for shard in self._shards[plan.first_shard : last]]
+        counts = [count(shard) for shard in self._shards[plan.first_shard : last]]
         return np.concatenate([np.empty(0, np.int64), *counts])
 
     def check_window(self, shards: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from packprep.inspect.histograms import read_windows
+from packprep.reports.trainers import SettingValue
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError
@@ -265,6 +266,11 @@ def recipe_notes(equal: EqualRecipe) -> Iterator[str]:
         f"learning rate: a step holds {equal.ratio:.3g} times the sequences; by the square root "
         f"rule, for Adam and AdamW; for SGD {linear}, by the linear rule"
     )
+    if not equal.is_too_long:
+        yield (
+            f"PackedLoader(sequences_per_step={recipe.rows_per_step}) holds as many on average: "
+            f"learning rate {rate_text(recipe.learning_rate)}, steps and warm-up stay"
+        )
     yield {
         "token": "loss: the mean over all trained tokens of a step, which trainers take by "
         "themselves (num_items_in_batch of transformers); no weights",
@@ -280,14 +286,16 @@ def recipe_notes(equal: EqualRecipe) -> Iterator[str]:
         )
 
 
-def packed_settings(equal: EqualRecipe) -> dict[str, int | float]:
+def packed_settings(equal: EqualRecipe) -> dict[str, SettingValue]:
     """Values of the recipe for packs, by the names that `TRAINERS` spells."""
     recipe = equal.packed
     return {
         **vars(recipe),
         "learning_rate": float(rate_text(recipe.learning_rate)),
         "packs_per_step": recipe.rows_per_step,
+        "sequences_per_step": equal.unpacked.rows_per_step,
         "steps": recipe.steps(equal.contents.packs),
+        "loss_weights": equal.loss_weights,
     }
 
 

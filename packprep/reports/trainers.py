@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+SettingValue = int | float | str
+
 
 class Spelling(NamedTuple):
     """How a trainer spells a setting.
@@ -18,11 +20,11 @@ class Spelling(NamedTuple):
     line: str
     names: Mapping[str, str]
 
-    def named(self, settings: Mapping[str, int | float]) -> dict[str, int | float]:
+    def named(self, settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
         """The settings that the trainer has, by its names."""
         return {name: settings[key] for key, name in self.names.items()}
 
-    def lines(self, settings: Mapping[str, int | float]) -> list[str]:
+    def lines(self, settings: Mapping[str, SettingValue]) -> list[str]:
         """The same as lines of text."""
         return [self.line.format(name, value) for name, value in self.named(settings).items()]
 
@@ -35,6 +37,11 @@ _ARGUMENTS = {
     "warmup_steps": "warmup_steps",
 }
 _AXOLOTL = {"micro_batch": "micro_batch_size", "epochs": "num_epochs"}
+_LOADER = {
+    "sequences_per_step": "sequences_per_step",
+    "ranks": "world_size",
+    "loss_weights": "loss_weights",
+}
 _MEGATRON = {
     "micro_batch": "micro-batch-size",
     "packs_per_step": "global-batch-size",
@@ -45,6 +52,7 @@ _MEGATRON = {
 
 TRAINERS: Mapping[str, Spelling] = MappingProxyType(
     {
+        "packprep": Spelling("{}={!r},", _LOADER),
         "transformers": Spelling("{}={},", _ARGUMENTS),
         "trl": Spelling("{}={},", _ARGUMENTS),
         "axolotl": Spelling("{}: {}", _ARGUMENTS | _AXOLOTL),
@@ -52,4 +60,4 @@ TRAINERS: Mapping[str, Spelling] = MappingProxyType(
         "megatron": Spelling("--{} {}", _MEGATRON),
     }
 )
-"""Spellings by the name that `--for` takes."""
+"""Spellings by the name that `--for` takes; packprep is PackedLoader."""

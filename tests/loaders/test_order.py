@@ -181,8 +181,14 @@ ZIGZAG = {"cp_size": 2, "labels": "shifted", "cp_layout": "zigzag"}
         ({"rank": 2, "world_size": 2}, "rank is 2; expected 0 to 1"),
         ({"packs_per_batch": 10, "world_size": 3}, "29 packs, too few .* of 10 on each of 3 ranks"),
         ({"packs_per_batch": 0}, "packs_per_batch is 0; expected 1 or more"),
-        ({"packs_per_batch": None}, "packs_per_batch is None and max_tokens None; pass one"),
-        ({"max_tokens": 8}, "packs_per_batch is 1 and max_tokens 8; pass one of them"),
+        (
+            {"packs_per_batch": None},
+            "packs_per_batch is None, max_tokens None and sequences_per_step None",
+        ),
+        (
+            {"max_tokens": 8},
+            "packs_per_batch is 1, max_tokens 8 and sequences_per_step None; pass one of",
+        ),
         (TOKENS | {"max_tokens": 0}, "max_tokens is 0; expected 1 or more"),
         (TOKENS | {"max_tokens": 7}, "max_tokens is 7 and a pack of .* has up to 8; choose 8 or"),
         (TOKENS | {"pad_to": 12}, "pad_to is 12 and max_tokens 16; expected 16 or more"),

@@ -1,10 +1,11 @@
-"""Batches of at most so many tokens: equal steps on all ranks, the same stream on any number."""
+"""Batches of at most so many tokens, or of about so many sequences: equal steps on all ranks."""
 
 import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from datasets import load_from_disk
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from packprep import build
 from packprep.loaders import Pack, PackedBatch, PackedLoader, PackedShards, batch_from_rows
+from packprep.loaders.order import SequenceSchedule
 from packprep.loaders.shape import BatchShape, ShapeSettings
 from packprep.schemas import FormatError
 from tests.helpers.tiny_shards import numbered_shards
@@ -89,6 +91,96 @@ def test_a_state_resumes_the_stream_at_another_number_of_ranks(
         loader.load_state_dict(states[0])
     stream += packs_in(after)
     assert stream == runs_by_hand(shards, order_of(shards, seed=5), budget)[: len(stream)]
+
+
+def steps_by_hand(counts: list[int], wanted: int, size: int, fill: bool) -> list[int]:
+    """Ends of the steps: for each multiple of `wanted`, the place with the nearest count."""
+    places = range(0, len(counts) + 1, size)
+    read = {place: sum(counts[:place]) for place in places}
+    ends = [0]
+    for goal in range(wanted, read[places[-1]] + 1, wanted):
+        place = min(places, key=lambda each: (abs(read[each] - goal), each))
+        ends += [place] if place > ends[-1] else []
+    return ends[1:] + ([len(counts)] if fill and ends[-1] < len(counts) else [])
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 30), RANKS, st.booleans()
+)
+def test_steps_end_where_the_sequences_are_nearest_and_resume_at_any_end(
+    counts: list[int], wanted: int, size: int, fill: bool
+) -> None:
+    def schedule(start: int) -> SequenceSchedule:
+        return SequenceSchedule(
+            np.array(counts), [len(counts)], wanted, start=start, world_size=size, fill=fill
+        )
+
+    if sum(counts) / len(counts) * size > wanted:
+        with pytest.raises(ValueError, match="choose more, or build shorter packs"):
+            schedule(0)
+        return
+    ends = steps_by_hand(counts, wanted, size, fill)
+    for done, start in enumerate([0, *ends]):
+        later = schedule(start)
+        assert [later.end(step) for step in range(len(later))] == ends[done:]
+
+
+@given(st.integers(9, 20), RANKS, RANKS, st.sampled_from(["drop", "fill"]), st.data())
+def test_ranks_have_equal_packs_in_steps_of_sequences_and_resume(
+    shards: PackedShards, wanted: int, size: int, other: int, remainder: Any, data: st.DataObject
+) -> None:
+    settings: dict[str, Any] = {"sequences_per_step": wanted, "remainder": remainder}
+    order = order_of(shards, epoch=1)
+    ends = steps_by_hand([3] * len(order), wanted, size, remainder == "fill")
+    loaders = loaders_of(shards, size, epoch=1, **settings)
+    assert [len(loader) for loader in loaders] == [len(ends)] * size
+    found = packs_in(loaders)
+    for step, (first, end) in enumerate(itertools.pairwise([0, *ends])):
+        of_ranks = found[step * size : (step + 1) * size]
+        assert sorted(itertools.chain(*of_ranks)) == sorted(order[first:end])
+        assert end == len(order) or {*map(len, of_ranks)} == {(end - first) // size}
+    stop = data.draw(st.integers(1, len(ends)))
+    before = loaders_of(shards, size, epoch=1, **settings)
+    stream = packs_in(before, stop)
+    for ranks in (size, other):
+        after = loaders_of(shards, ranks, **settings)
+        for loader in after:
+            loader.load_state_dict(before[0].state_dict())
+        rest = packs_in(after)
+        assert ranks != size or stream + rest == found
+        flat = sorted(itertools.chain(*rest))
+        assert flat == sorted(order[ends[stop - 1] :][: len(flat)])
+
+
+def test_a_step_is_cut_into_micro_batches_that_keep_its_weights(shards: PackedShards) -> None:
+    loader = PackedLoader(
+        shards, sequences_per_step=9, loss_weights=2, columns=["document_ids"], pad_multiple=16
+    )
+    batch, torch = loader[1], pytest.importorskip("torch")
+    parts = batch.micro_batches(2)
+    assert {len(part.pack_boundaries) for part in parts[:-1]} == {3}
+    end = int(batch.pack_boundaries[-1])
+    for name in ("tokens", "position_ids", "labels", "loss_weights"):
+        joined = [value for part in parts for value in getattr(part, name)]
+        assert joined == list(getattr(batch, name)[:end])
+    assert all(part.max_seqlen == max(part.cu_seqlens[1:] - part.cu_seqlens[:-1]) for part in parts)
+    for one, other in zip(parts, batch.torch().micro_batches(2), strict=True):
+        assert one.cu_seqlens.tolist() == other.cu_seqlens.tolist()
+        assert torch.equal(torch.from_numpy(one.extra["document_ids"]), other.extra["document_ids"])
+    for setting in ({"pad_to": 99}, {"max_segments": 9}):
+        with pytest.raises(ValueError, match="leave out pad_to and max_segments"):
+            PackedLoader(shards, sequences_per_step=9, **setting)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("member", ["text", "index", "trees", "pairs", "phases", "epochs"])
+def test_sequences_are_counted_in_every_kind_of_output(zoo: Zoo, member: str) -> None:
+    sides: dict[str, Any] = {"sides": "both"} if member == "pairs" else {}
+    output = PackedShards(zoo[member], split="train")
+    loader = PackedLoader(output, sequences_per_step=12, trees=member == "trees", **sides)
+    rows = (batch.rows.get("row_ids", batch.document_ids) for batch in loader)
+    held = [len(each) // (2 if sides else 1) for each in rows]
+    assert abs(sum(held) / len(held) - 12) < 3
+    assert repr(loader).count("sequences_per_step=12") == 1
 
 
 def test_threads_give_the_same_batches_and_padding_counts(shards: PackedShards) -> None:
