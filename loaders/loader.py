@@ -51,17 +51,19 @@ class PackedLoader:
     many of the next packs as fit, on every rank the same number of batches. The number of steps of
     an epoch then depends on its order. Padding counts. sequences_per_step: instead of both,
     sequences of a step over all ranks, on average: each step ends at the pack with which the
-    sequences since the first step are nearest to a multiple of it, and every rank has the same
-    number of packs in a step, 1 or more. A sequence is a segment that is not filler, a row of a
-    tree, or a preference pair. `batch.micro_batches()` cuts a batch. seed, epoch: decide the
-    order. shuffle: mix packs in windows of `shuffle_window` shuffled shards. rank, world_size: this
-    rank's share of each global batch. labels: "hf" (unshifted, the model shifts), "shifted" (of the
-    next token) or "none"; no label crosses a segment boundary. loss_weights: mode of the weights to
-    add to each batch, see `packprep.loaders.loss_weights`. columns: further columns to read into
-    `batch.extra`. trees: True for shards with trees (--share-prefixes), whose batches have
-    `segment_parents`; only code that knows trees may read them. sides: of shards with preference
-    pairs, which None refuses. "both" also adds pair_ids and pair_sides to `batch.extra`, for
-    `pair_log_probs`; "chosen" leaves the rejected sides out, so a batch has fewer tokens.
+    sequences since the first step are nearest to a multiple of it, or, where packs hold too many,
+    as soon after as every rank has a pack. Every rank has the same number of packs in a step. After
+    a state of another number of ranks, sequences are counted from its place. A sequence is a
+    segment that is not filler, a row of a tree, or a preference pair. `batch.micro_batches()` cuts
+    a batch. seed, epoch: decide the order. shuffle: mix packs in windows of `shuffle_window`
+    shuffled shards. rank, world_size: this rank's share of each global batch. labels: "hf"
+    (unshifted, the model shifts), "shifted" (of the next token) or "none"; no label crosses a
+    segment boundary. loss_weights: mode of the weights to add to each batch, see
+    `packprep.loaders.loss_weights`. columns: further columns to read into `batch.extra`. trees:
+    True for shards with trees (--share-prefixes), whose batches have `segment_parents`; only code
+    that knows trees may read them. sides: of shards with preference pairs, which None refuses.
+    "both" also adds pair_ids and pair_sides to `batch.extra`, for `pair_log_probs`; "chosen" leaves
+    the rejected sides out, so a batch has fewer tokens.
 
     shape: packs_per_batch, max_tokens, sequences_per_step and the five below as one value; a
     keyword wins over its field. pad_to: tokens of every batch. pad_multiple: tokens of every batch

@@ -246,11 +246,13 @@ class SequenceSchedule(CutSchedule):
     """Steps that hold `wanted` sequences over all ranks on average, with as many packs on each.
 
     Of a phase, step s ends where the number of sequences from the phase's beginning is nearest to
-    (s + 1) * wanted, among the places that leave every rank the same number of packs, one or more;
-    so what a step has too much, the next has less. The steps after any of them are the same when
-    the order is cut from there on, with the same number of ranks.
+    (s + 1) * wanted, among the places that leave every rank the same number of packs; so what a
+    step has too much, the next has less. A step has a pack on each rank: where packs hold too many
+    sequences, steps end later until packs with fewer make up for it. From an end of a step on, the
+    steps are the same; from another place on, sequences are counted from there.
 
-    sequences: of each pack, in the order of the epoch. The rest: see CutSchedule.
+    sequences: of each pack, in the order of the epoch. The rest: see CutSchedule. ValueError if
+    steps of one pack on each rank hold more than `wanted` on average.
 
     Example: sequences [3, 4, 2, 5, 3], wanted 5, world_size 1 -> packs [0], [1, 2] and [3]
     """
@@ -266,6 +268,14 @@ class SequenceSchedule(CutSchedule):
         fill: bool,
     ) -> None:
         self._sequences, self._wanted = sequences, wanted
+        ends = np.cumsum(phases)
+        for first, end in zip(ends - phases, ends, strict=True):
+            fewest = self._sequences[first:end].mean() * world_size if end > first else 0
+            if fewest > wanted:
+                raise ValueError(
+                    f"sequences_per_step is {wanted} and one pack on each of {world_size} ranks "
+                    f"holds {fewest:.1f} on average; choose more, or build shorter packs"
+                )
         super().__init__(phases, start=start, world_size=world_size, each=1, fill=fill)
 
     @property
@@ -275,19 +285,24 @@ class SequenceSchedule(CutSchedule):
         return -(-max(gaps, default=1) // self.world_size)
 
     def _cut(self, first: int, begin: int, end: int) -> list[int]:
-        fewest = self._sequences[first:end].mean() * self.world_size if end > first else 0
-        if fewest > self._wanted:
-            raise ValueError(
-                f"sequences_per_step is {self._wanted} and one pack on each of {self.world_size} "
-                f"ranks holds {fewest:.1f} on average; choose more, or build shorter packs"
-            )
-        places = np.arange(begin, end + 1, self.world_size)
+        bounds = self._bounds_from(first, end)
+        if begin in bounds:
+            return bounds[bounds.index(begin) :]
+        return self._bounds_from(begin, end)
+
+    def _bounds_from(self, first: int, end: int) -> list[int]:
+        places = np.arange(first, end + 1, self.world_size)
         read = np.append(0, np.cumsum(self._sequences[first:end]))[places - first]
-        wanted = np.arange(read[0] // self._wanted + 1, read[-1] // self._wanted + 1) * self._wanted
-        above = np.searchsorted(read, wanted)
+        most = len(places) - 1
+        steps = min(int(read[-1]) // self._wanted, most)
+        numbers = np.arange(1, steps + 1)
+        above = np.searchsorted(read, numbers * self._wanted)
         below = np.searchsorted(read, read[np.maximum(above - 1, 0)])
-        nearest = np.where(read[above] - wanted < wanted - read[below], above, below)
-        bounds = np.unique(np.append(0, nearest))
+        over, under = read[above] - numbers * self._wanted, numbers * self._wanted - read[below]
+        nearest = np.where(over < under, above, below)
+        # At least one place after the one before it, and as many before the end as steps follow.
+        bounds = np.maximum.accumulate(np.maximum(nearest - numbers, 0)) + numbers
+        bounds = np.append(0, np.minimum(bounds, most - steps + numbers))
         rest = [end] if self._fill and places[bounds[-1]] < end else []
         return [*places[bounds].tolist(), *rest]
 

@@ -97,10 +97,11 @@ def steps_by_hand(counts: list[int], wanted: int, size: int, fill: bool) -> list
     """Ends of the steps: for each multiple of `wanted`, the place with the nearest count."""
     places = range(0, len(counts) + 1, size)
     read = {place: sum(counts[:place]) for place in places}
+    steps = min(read[places[-1]] // wanted, len(places) - 1)
     ends = [0]
-    for goal in range(wanted, read[places[-1]] + 1, wanted):
-        place = min(places, key=lambda each: (abs(read[each] - goal), each))
-        ends += [place] if place > ends[-1] else []
+    for step in range(1, steps + 1):
+        near = min(places, key=lambda each: (abs(read[each] - step * wanted), each))
+        ends.append(min(max(near, ends[-1] + size), places[-1] - (steps - step) * size))
     return ends[1:] + ([len(counts)] if fill and ends[-1] < len(counts) else [])
 
 
