@@ -1,5 +1,7 @@
 """Packed shards in; packs, batches and the fields of each trainer out, with numpy and pyarrow."""
 
+from packprep.schemas.plans.cost import Cost
+
 from .adapters import (
     Isolation,
     check_trl,
@@ -55,6 +57,7 @@ from .shards import PackedShards
 
 __all__ = [
     "BatchShape",
+    "Cost",
     "Isolation",
     "MaxTextSource",
     "Pack",

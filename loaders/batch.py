@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from packprep.schemas.columns import FILLER
+from packprep.schemas.plans.cost import Cost
 from packprep.schemas.trees import path_tokens, row_labels
 
 from .buffers import Block, import_torch
@@ -110,16 +111,42 @@ class PackedBatch:
     @property
     def num_real_tokens(self) -> int:
         """Tokens of documents, without padding. Waits for a GPU."""
-        lengths = (
-            self.segment_lengths
-            if self.segment_lengths is not None
-            else self.cu_seqlens[1:] - self.cu_seqlens[:-1]
-        )
-        return int(
-            (
-                lengths if self.document_ids is None else lengths * (self.document_ids != FILLER)
-            ).sum()
-        )
+        return int(self._real_lengths().sum())
+
+    @property
+    def sum_of_squares(self) -> int:
+        """Sum of n**2 over the segments of n tokens, without padding. Waits for a GPU.
+
+        In trees, a segment that continues m tokens counts (m + n)**2 - m**2.
+        """
+        return int(self.flops(Cost(0, 1)))
+
+    def flops(self, cost: Cost) -> float:
+        """FLOPs of the forward pass over the segments, without padding. Waits for a GPU.
+
+        With the backward pass they are three times as many, if all weights are trained.
+
+        cost: of the model, such as Cost.of_config("config.json").
+        """
+        lengths, starts = self._real_lengths(), self.tokens_before()
+        if not isinstance(lengths, np.ndarray):
+            lengths = lengths.cpu().numpy()
+            starts = None if starts is None else starts.cpu().numpy()
+        return float(cost.flops(lengths, starts).sum())
+
+    def tokens_before(self) -> Array:
+        """Tokens of its tree that each segment continues, [S]; None without trees."""
+        if self.segment_parents is None:
+            return None
+        firsts = self.cu_seqlens[:-1]  # an empty segment at the end begins after the last token
+        return self.position_ids[firsts.clip(max=len(self) - 1)]
+
+    def _real_lengths(self) -> Array:
+        """Tokens of each segment, without padding."""
+        lengths = self.segment_lengths
+        if lengths is None:
+            lengths = self.cu_seqlens[1:] - self.cu_seqlens[:-1]
+        return lengths if self.document_ids is None else lengths * (self.document_ids != FILLER)
 
     def labels_as(self, kind: LabelKind) -> Array:
         """Labels in this convention: the same array, or a copy if the convention differs.

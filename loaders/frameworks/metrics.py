@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.schemas.columns import FILLER, NO_LOSS
+from packprep.schemas.plans.cost import ATTENTION_COST, Cost
 
 from ..batch import Array, PackedBatch, Tensor
 
@@ -24,8 +25,10 @@ class PackMetrics:
 
     capacity: tokens of a full batch, such as packs_per_batch * max_length; None: no fill.
     batches_per_step: batches before the ranks wait for each other (gradient accumulation).
-    cost: a and b of the cost of a batch, a * places + b * the sum of squared segment lengths, as
-        in the option --order.
+    cost: of a segment, such as Cost.of_config("config.json"), or (a, b): a batch costs a * places +
+        b * the sum of squared segment lengths.
+    peak_flops: FLOPs that the accelerator of a rank can compute in a second, such as 989e12; adds
+        mfu, whose FLOPs are those of `cost`.
     group: the process group of the ranks that train on different batches; None: all ranks.
     """
 
@@ -34,7 +37,8 @@ class PackMetrics:
         capacity: int | None = None,
         *,
         batches_per_step: int = 1,
-        cost: tuple[float, float] = (24576.0, 1.0),
+        cost: Cost | tuple[float, float] = ATTENTION_COST,
+        peak_flops: float | None = None,
         group: Any = None,
     ) -> None:
         for name, value in (("capacity", capacity), ("batches_per_step", batches_per_step)):
@@ -42,7 +46,8 @@ class PackMetrics:
                 raise ValueError(f"{name} is {value}; expected a number of 1 or more")
         self._capacity = capacity
         self._batches_per_step = batches_per_step
-        self._cost = cost
+        self._cost = Cost(*cost)
+        self._peak_flops = peak_flops
         self._group = group
         self.restart()
 
@@ -52,8 +57,9 @@ class PackMetrics:
         self._tokens: Any = 0
         self._segments: Any = 0
         self._trained: Any = 0
+        self._pairs: Any = 0
         self._places: deque[int] = deque(maxlen=_KEPT)
-        self._squares: deque[Any] = deque(maxlen=_KEPT)
+        self._attended: deque[Any] = deque(maxlen=_KEPT)
         self._paused_at: float | None = None
         self._start = time.perf_counter()
 
@@ -79,13 +85,15 @@ class PackMetrics:
         if self._paused_at is not None:
             self._start += time.perf_counter() - self._paused_at
             self._paused_at = None
-        counts = _of_batch(batch) if isinstance(batch, PackedBatch) else _of_call(batch)
+        count: Any = _of_batch if isinstance(batch, PackedBatch) else _of_call
+        counts: _Counts = count(batch, self._cost)
         self._batches += 1
         self._tokens = self._tokens + counts.tokens
         self._segments = self._segments + counts.segments
         self._trained = self._trained + counts.trained
+        self._pairs = self._pairs + counts.pairs
         self._places.append(counts.places)
-        self._squares.append(counts.squares)
+        self._attended.append(counts.attended)
 
     def read(self) -> dict[str, float]:
         """Metrics since the last read, of all ranks; empty without a batch. Waits for a GPU.
@@ -96,10 +104,14 @@ class PackMetrics:
         trained_share: share of the tokens that have a label; only if every batch has labels.
         straggler: the factor by which steps take longer than with equal costs on all ranks, if
             costs decide; only with several ranks that had the same number of batches.
+        mfu: FLOPs of the tokens without padding, three times those of the forward pass, over those
+            that the ranks can compute in that time; only with peak_flops.
 
         If torch.distributed is initialized, all ranks of the group must call this at the same step.
         """
         sums = [float(each) for each in (self._tokens, self._segments, self._trained)]
+        pairs = _listed([self._pairs])[0] if self._batches else [0] * (1 + len(self._cost.windows))
+        sums.append(float(self._cost.of_pairs(sums[0], pairs)))
         costs = self._costs_of_steps()
         seconds = (self._paused_at or time.perf_counter()) - self._start
         batches = self._batches
@@ -108,13 +120,14 @@ class PackMetrics:
         if was_paused:
             self.pause()
         ranks = _gather(np.array([batches, *sums, seconds]), self._group)
-        total, tokens, segments, trained = ranks[:, :4].sum(0).tolist()
+        total, tokens, segments, trained, flops = ranks[:, :5].sum(0).tolist()
         straggler = None
         if len(ranks) > 1 and (ranks[:, 0] == batches).all() and batches:
             straggler = _straggler(_gather(costs, self._group))
         if not total:
             return {}
-        metrics = {"tokens_per_second": tokens / max(float(ranks[:, 4].max()), 1e-9)}
+        longest = max(float(ranks[:, 5].max()), 1e-9)
+        metrics = {"tokens_per_second": tokens / longest}
         if self._capacity is not None:
             metrics["fill"] = tokens / (total * self._capacity)
         metrics["segments_per_batch"] = segments / total
@@ -122,46 +135,51 @@ class PackMetrics:
             metrics["trained_share"] = trained / tokens
         if straggler is not None:
             metrics["straggler"] = straggler
+        if self._peak_flops is not None:
+            metrics["mfu"] = 3 * flops / (longest * len(ranks) * self._peak_flops)
         return metrics
 
     def _costs_of_steps(self) -> NDArray[np.float64]:
         """Costs of the steps since the last read, float64 [steps]."""
-        squares: Any = [*self._squares]
-        if squares and all(hasattr(each, "cpu") for each in squares):
-            import torch
-
-            squares = torch.stack(squares).tolist()  # one wait for the GPU
         places = np.array(self._places, np.float64)
-        costs = self._cost[0] * places + self._cost[1] * np.array([*map(float, squares)])
-        starts = np.arange(0, len(costs), self._batches_per_step)
-        return np.add.reduceat(costs, starts) if len(costs) else costs
+        if not len(places):
+            return places
+        attended = np.array(_listed([*self._attended]), np.float64)
+        costs: NDArray[np.float64] = self._cost.of_pairs(places, attended.T)
+        return np.add.reduceat(costs, np.arange(0, len(costs), self._batches_per_step))
 
 
 class _Counts(NamedTuple):
     """Of one batch: numbers, or tensors of no dimension where it is; trained: nan if unknown.
 
     places: tokens and padding, always an int.
-    squares: sum of squared segment lengths.
+    pairs, attended: sums of `Cost.pairs` without padding, and as kernels attend, [1 + windows].
     """
 
     tokens: Any
     segments: Any
     trained: Any
     places: int
-    squares: Any
+    pairs: Any
+    attended: Any
 
 
-def _of_batch(batch: PackedBatch) -> _Counts:
+def _of_batch(batch: PackedBatch, cost: Cost) -> _Counts:
     bounds, ids = _on_host(batch.cu_seqlens), _on_host(batch.document_ids)
     lengths = _int64(bounds[1:] - bounds[:-1])
-    real = lengths if batch.segment_lengths is None else _on_host(batch.segment_lengths)
+    real = lengths if batch.segment_lengths is None else _int64(_on_host(batch.segment_lengths))
     if ids is not None:
         real = real * (ids != FILLER)
-    squares = (lengths * lengths).sum()
-    return _Counts(real.sum(), _count(real > 0), _trained(batch.labels), len(batch), squares)
+    starts = _on_host(batch.tokens_before())
+    attended = _joined([each.sum() for each in cost.pairs(lengths, starts)])
+    pairs = attended
+    if real is not lengths:
+        pairs = _joined([each.sum() for each in cost.pairs(real, starts)])
+    trained = _trained(batch.labels)
+    return _Counts(real.sum(), _count(real > 0), trained, len(batch), pairs, attended)
 
 
-def _of_call(call: Mapping[str, object]) -> _Counts:
+def _of_call(call: Mapping[str, object], cost: Cost) -> _Counts:
     ids: Tensor = call.get("input_ids")
     if ids is None:
         raise ValueError(
@@ -174,18 +192,21 @@ def _of_call(call: Mapping[str, object]) -> _Counts:
     if numbers is None and ends is not None:
         ends = _on_host(ends)
         lengths = _int64(ends[1:] - ends[:-1])
-        return _Counts(places, _count(lengths > 0), trained, places, (lengths * lengths).sum())
+        pairs = _joined([each.sum() for each in cost.pairs(lengths)])
+        return _Counts(places, _count(lengths > 0), trained, places, pairs, pairs)
     if positions is not None:
         positions = (positions[0] if positions.dim() == 3 else positions).expand(len(ids), -1)
     if numbers is None and positions is not None:
         positions = _on_host(positions)
         # 0 + 1 + ... + (n - 1) of each segment, twice, and n: n squared.
         squares = 2 * positions.sum() + places
-        return _Counts(places, _count(positions == 0), trained, places, squares)
-    return _of_rows(ids, numbers, positions, trained)
+        windowed = cost.pairs_at(positions)[1:] if cost.windows else []
+        pairs = _joined([squares, *(each.sum() for each in windowed)])
+        return _Counts(places, _count(positions == 0), trained, places, pairs, pairs)
+    return _of_rows(ids, numbers, positions, trained, cost)
 
 
-def _of_rows(ids: Tensor, numbers: Tensor, positions: Tensor, trained: Any) -> _Counts:
+def _of_rows(ids: Tensor, numbers: Tensor, positions: Tensor, trained: Any, cost: Cost) -> _Counts:
     """Of rows [B, T] with padding, or of rows that are one document each."""
     import torch
 
@@ -198,8 +219,8 @@ def _of_rows(ids: Tensor, numbers: Tensor, positions: Tensor, trained: Any) -> _
         begins[:, 1:] |= positions[:, 1:] != positions[:, :-1] + 1
     place = torch.arange(ids.shape[1], device=ids.device)
     within = place - torch.where(begins, place, 0).cummax(1).values
-    squares = ((2 * within + 1) * real).sum()
-    return _Counts(real.sum(), (begins & real).sum(), trained, ids.numel(), squares)
+    pairs = _joined([(each * real).sum() for each in cost.pairs_at(within)])
+    return _Counts(real.sum(), (begins & real).sum(), trained, ids.numel(), pairs, pairs)
 
 
 def _segment_numbers(call: Mapping[str, object]) -> Tensor:
@@ -223,6 +244,24 @@ def _on_host(values: Array) -> Array:
 
 def _count(true: Array) -> Any:
     return np.count_nonzero(true) if isinstance(true, np.ndarray) else true.sum()
+
+
+def _joined(sums: list[Any]) -> Array:
+    """Numbers as an array, and tensors as a tensor."""
+    if not hasattr(sums[0], "cpu"):
+        return np.array(sums)
+    import torch
+
+    return torch.stack(sums)
+
+
+def _listed(arrays: list[Array]) -> list[list[float]]:
+    """Arrays of equal length as numbers, with one wait for a GPU."""
+    if all(hasattr(array, "cpu") for array in arrays):
+        import torch
+
+        return torch.stack(arrays).tolist()
+    return [array.tolist() for array in arrays]
 
 
 def _int64(values: Array) -> Array:

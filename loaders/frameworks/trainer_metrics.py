@@ -2,10 +2,18 @@
 
 from typing import Any
 
+from packprep.schemas.plans.cost import ATTENTION_COST, Cost
+
 from .metrics import PackMetrics
 
 
-def log_pack_metrics(trainer: Any, max_length: int | None = None) -> PackMetrics:
+def log_pack_metrics(
+    trainer: Any,
+    max_length: int | None = None,
+    *,
+    cost: Cost | tuple[float, float] = ATTENTION_COST,
+    peak_flops: float | None = None,
+) -> PackMetrics:
     """Add the metrics of `PackMetrics` to what a Trainer logs, with "pack_" before their names.
 
     They are in the same entry as the loss, so every integration in `report_to` gets them. Adds a
@@ -14,7 +22,8 @@ def log_pack_metrics(trainer: Any, max_length: int | None = None) -> PackMetrics
 
     trainer: a Trainer of transformers, or of TRL, before `train`.
     max_length: tokens of a full pack, for the fill of batches of per_device_train_batch_size
-    packs; None: no fill. Returns the object that counts.
+    packs; None: no fill.
+    cost, peak_flops: see `PackMetrics`. Returns the object that counts.
     """
     from transformers import TrainerCallback
 
@@ -23,6 +32,8 @@ def log_pack_metrics(trainer: Any, max_length: int | None = None) -> PackMetrics
     metrics = PackMetrics(
         None if max_length is None else max_length * args.train_batch_size,
         batches_per_step=args.gradient_accumulation_steps,
+        cost=cost,
+        peak_flops=peak_flops,
     )
     step = trainer.training_step
 

@@ -14,7 +14,7 @@ from packprep.config.grammar import mix
 from packprep.config.grammar.label_columns import LossKind, labels_fit, with_label_kind
 from packprep.config.grammar.option import COLUMN_CHOICE, TRAIN_FIELDS
 from packprep.config.grammar.phases import Phase
-from packprep.config.grammar.settings import AUTO
+from packprep.config.grammar.settings import AUTO, OrderSetting
 from packprep.config.grammar.source_names import IDS_COLUMN, HubPart, names_token_files
 from packprep.config.grammar.spellings import gone, option_here, say
 from packprep.config.keywords import unknown_option
@@ -89,6 +89,10 @@ class BuildConfig(Options):
             object.__setattr__(self, "executor", "array")
         if self.materialize == "auto":
             object.__setattr__(self, "materialize", "index" if self.epochs > 1 else "shards")
+        if self.cost_of is not None:
+            order = OrderSetting.parse("order", self.order).of_model(self.cost_of)
+            object.__setattr__(self, "order", str(order))
+            object.__setattr__(self, "cost_of", None)
         if phases := self.phase_list():
             longest = max(phase.max_length for phase in phases)
             object.__setattr__(self, "phases", _written_out(self.phases, phases))

@@ -410,10 +410,18 @@ class Ordering:
     order: str = option(
         "shuffle",
         "Order of the packs. balanced:RANKS:A,B gives ranks that step together packs of equal "
-        "cost, a * tokens + b * sum(segment^2); without them it is balanced:8:24576,1. After "
+        "cost, a * tokens + b * sum(segment^2) and c of each window, A,B,C@WINDOW; without them it "
+        "is balanced:8:24576,1. After "
         "another name they decide only the figures of ranks in the report.",
         "NAME[:RANKS[:A,B]]",
         setting=OrderSetting,
+    )
+    cost_of: str | None = option(
+        None,
+        "Take the costs A,B of --order from a model's config.json, or the folder with it: FLOPs of "
+        "its layers, windows and active experts.",
+        "FILE",
+        identity=False,
     )
     seed: int = option(
         0, "Seed of every random choice; the same seed gives the same bytes.", least=0

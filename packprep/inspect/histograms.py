@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from packprep.config.grammar.settings import OrderSetting
 from packprep.inspect.report_file import find_report
-from packprep.packing.plan import ATTENTION_COST
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import FILLER
 from packprep.schemas.manifest import FileEntry, Manifest, Output, read_manifest
+from packprep.schemas.plans.cost import ATTENTION_COST, Cost
 from packprep.support.arrays import Int64
 from packprep.support.progress import Progress, Silent
 from packprep.tokens.reading import reader
@@ -125,26 +125,30 @@ class WindowPacks:
         return lengths
 
 
-def measure_output(output: Output, progress: Progress | None = None) -> Measured:
-    """Counts of an output. Raises FormatError if it is damaged or not a finished output."""
+def measure_output(
+    output: Output, progress: Progress | None = None, cost: Cost | None = None
+) -> Measured:
+    """Counts of an output. Raises FormatError if it is damaged or not a finished output.
+
+    cost: of a segment; None: that of the build.
+    """
     progress = progress or Silent()
     manifest = read_manifest(output)
-    a, b = attention_cost(manifest)
-    full = a * manifest.max_length + b * manifest.max_length**2
+    cost = cost or attention_cost(manifest)
+    full = cost.flops(manifest.max_length)
     names = ("documents", "segments", "documents_per_pack", "fill", "cost")
     counts: dict[str, list[Counts]] = {name: [] for name in names}
     loss_tokens = 0
     for window in read_windows(output, manifest):
         # Kernels also attend to padding, so it is part of the cost.
-        cost = a * np.bincount(window.pack, window.lengths, window.packs)
-        cost += b * np.bincount(window.pack, window.lengths.astype(np.float64) ** 2, window.packs)
+        work = np.bincount(window.pack, cost.flops(window.lengths), window.packs)
         values = {
             "documents": window.document_lengths(),
             "segments": window.real[window.real > 0],
             "documents_per_pack": np.bincount(window.pack[window.real > 0], minlength=window.packs),
             "fill": np.bincount(window.pack, window.real, window.packs)
             * (manifest.max_length / window.longest),
-            "cost": np.round(cost / full * COST_UNIT),
+            "cost": np.round(work / full * COST_UNIT),
         }
         for name in names:
             counts[name] = [_sum([*counts[name], _count(values[name])])]
@@ -174,8 +178,8 @@ def _sum(parts: list[Counts]) -> Counts:
     return Counts(values, counts.astype(np.int64))
 
 
-def attention_cost(manifest: Manifest) -> tuple[float, float]:
-    """a, b of the cost of a pack, a * tokens + b * sum(segment**2), as in the build."""
+def attention_cost(manifest: Manifest) -> Cost:
+    """Cost of a segment, as in the build."""
     option = manifest.data["inputs"]["options"].get("attention_cost")
     return OrderSetting(weights=option).cost if option is not None else ATTENTION_COST
 

@@ -8,6 +8,7 @@ from packprep.inspect.histograms import Measured, read_windows
 from packprep.output.report import shown_names
 from packprep.packing.account import Sums
 from packprep.schemas.manifest import Manifest, Output
+from packprep.schemas.plans.cost import Cost
 from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
 
@@ -36,6 +37,7 @@ def training(
     measured: Measured,
     global_batch_size: int | None,
     world_size: int,
+    cost: Cost | None = None,
 ) -> dict[str, object]:
     """Facts for a trainer, of the split "train" if there is one, else of the first split.
 
@@ -43,16 +45,24 @@ def training(
 
     global_batch_size: packs of one optimizer step over all ranks; None omits facts that depend on
     it. world_size: ranks. Tokens exclude filler. Loss tokens are given only if there are labels.
-    Raises ConfigError.
+    cost: FLOPs of a segment in the forward pass; None omits those of the epoch, three times as
+    many, because the backward pass has twice those of the forward pass. Raises ConfigError.
     """
+    if cost is not None and manifest.has_trees:
+        raise ConfigError(
+            f"{output} has trees, and --cost-of counts segments that continue no other; "
+            "leave it out, and use batch.flops of PackedLoader"
+        )
     split = "train" if "train" in manifest.splits else next(iter(manifest.splits))
     packs = sum(entry.packs or 0 for entry in manifest.shards(split, epoch=0))
     segments = real = loss = 0
+    flops = 0.0
     for window in read_windows(output, manifest):
         if window.split == split:
             segments += int(np.count_nonzero(window.real))
             real += int(window.real.sum())
             loss += window.loss_tokens
+            flops += 0 if cost is None else 3 * float(cost.flops(window.real).sum())
     phases = [
         (phase.max_length, phase.splits[split].packs)
         for phase in manifest.phases
@@ -68,6 +78,7 @@ def training(
     )
     facts: dict[str, object] = {"split": split, "packs": packs, "documents": segments}
     facts |= {"tokens": real, "token_utilization": sums.utilization}
+    facts |= {} if cost is None else {"flops": flops}
     if measured.loss_tokens is not None:
         facts |= {"loss_tokens": loss, "loss_utilization": sums.loss_utilization}
     if global_batch_size is None:
@@ -116,6 +127,8 @@ def training_rows(facts: Mapping[str, object]) -> list[tuple[str, str]]:
     ]
     if "loss_tokens" in facts:
         rows.append(("loss tokens", in_places(facts["loss_tokens"], facts["loss_utilization"])))
+    if "flops" in facts:
+        rows.append(("FLOPs of an epoch", f"{facts['flops']:.4g}, forward and backward"))
     if not isinstance(steps := facts.get("steps_per_epoch"), int):
         return rows
     left = facts["packs_left_over"]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packprep.packing.kernels.deal import count_keys, plan_of_documents
 from packprep.packing.order import ORDERS
-from packprep.packing.plan import ATTENTION_COST, PackPlan
+from packprep.packing.plan import PackPlan
 from packprep.packing.repack import repacking
 from packprep.packing.strategies import (
     NO_LIMIT,
@@ -24,6 +24,7 @@ from packprep.packing.strategies import (
     PackedItems,
     arranged_packs,
 )
+from packprep.schemas.plans.cost import ATTENTION_COST, Cost
 from packprep.support.arrays import Int32, Int64
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
@@ -46,7 +47,7 @@ def pack_lengths(
     atoms: ArrayLike | None = None,
     num_packs: int | None = None,
     balance_ranks: int = 8,
-    cost: tuple[float, float] = ATTENTION_COST,
+    cost: Cost | tuple[float, float] = ATTENTION_COST,
     repack: bool = False,
 ) -> PackPlan:
     """Pack documents of these lengths into packs of at most max_length tokens.
@@ -58,7 +59,8 @@ def pack_lengths(
     never more packs than best_fit), stream (input order, each pack closed by documents that fit
     exactly), balanced (num_packs packs, as even as possible). order: order of the packs: shuffle,
     input (by first document), length (longest document first), or balanced (balance_ranks
-    consecutive packs cost about the same: a * tokens + b * sum(length**2) for cost = (a, b)).
+    consecutive packs cost about the same). cost: of a document, a `packprep.loaders.Cost`, or
+    (a, b) for a * tokens + b * tokens**2.
     Inside a pack, documents are in input order. Documents of equal length are dealt in a seeded
     shuffle, or with order="input" in input order. shuffle_documents: greedy, first_fit_input and
     stream take documents in a seeded shuffle instead of input order.
@@ -97,7 +99,7 @@ def pack_lengths(
         shuffle_documents=shuffle_documents,
         num_packs=None if num_packs is None else _whole_number("num_packs", num_packs),
         ranks=_whole_number("balance_ranks", balance_ranks),
-        cost=(float(cost[0]), float(cost[1])),
+        cost=Cost(*cost),
     )
     if items.num_packs is not None and strategy != "balanced":
         raise ConfigError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from packprep.packing.account import Sums
 from packprep.packing.padding import batch_padding
+from packprep.schemas.plans.cost import Cost
 from packprep.schemas.report import ReportEpoch, SumFigures
 from packprep.support.arrays import Int32
 
@@ -39,7 +40,7 @@ class PlannedWindow:
     plan: "PackPlan"
     documents: Int32
     ranks: int
-    cost: tuple[float, float]
+    cost: Cost
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packprep.packing.kernels.common import shuffle
 from packprep.packing.kernels.compiled import Out, kernel
 from packprep.packing.kernels.measure import placed_costs, placed_longest
+from packprep.schemas.plans.cost import Cost
 from packprep.support.arrays import Int32, Int64
 from packprep.support.hashing import Purpose, stream
 
@@ -52,11 +53,11 @@ def arranged(
     pack_order: str,
     seed: int,
     ranks: int,
-    cost: tuple[float, float],
+    cost: Cost,
 ) -> tuple[Int64, Int64]:
     """Return the same packs in the order `pack_order`.
 
-    lengths: [documents]. cost: a, b of `PackPlan.costs`.
+    lengths: [documents]. cost: of a segment.
     """
     if pack_order == "input":
         return by_first_document(order, offsets)
@@ -64,7 +65,7 @@ def arranged(
     if pack_order == "length":
         longest = placed_longest(lengths[order], offsets)
     if pack_order == "balanced":
-        work = placed_costs(lengths[order], offsets, *cost)
+        work = placed_costs(lengths[order], offsets, cost)
     once = np.ones(offsets.size - 1, np.int64)
     return permuted(order, offsets, sequence(pack_order, once, longest, work, seed, ranks))
 

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.packing.account import Sums
+from packprep.schemas.plans.cost import ATTENTION_COST, Cost
 from packprep.support.arrays import Int32, Int64
 from packprep.support.errors import ConfigError
-
-ATTENTION_COST = (24576.0, 1.0)
-"""a, b of a pack's cost a * tokens + b * sum(segment**2): a 7B transformer, a = 6 x its width."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +102,16 @@ class PackPlan:
             return 0.0
         return 1.0 - (within / free) / (total / (self.lengths.size - 1))
 
-    def costs(self, cost: tuple[float, float] = ATTENTION_COST) -> NDArray[np.float64]:
-        """a * tokens + b * sum(length**2) of each pack for cost = (a, b), float64 [packs]."""
+    def costs(self, cost: Cost | tuple[float, float] = ATTENTION_COST) -> NDArray[np.float64]:
+        """Cost of each pack, float64 [packs].
+
+        cost: a `packprep.loaders.Cost`, or (a, b) for a * tokens + b * sum(length**2).
+        """
         from packprep.packing.kernels.measure import placed_costs
 
-        return placed_costs(self._placed, self.offsets, float(cost[0]), float(cost[1]))
+        return placed_costs(self._placed, self.offsets, Cost(*cost))
 
-    def straggler(self, ranks: int, cost: tuple[float, float] = ATTENTION_COST) -> float:
+    def straggler(self, ranks: int, cost: Cost | tuple[float, float] = ATTENTION_COST) -> float:
         """Factor by which steps take longer than with equal work; 1 is perfect.
 
         max / mean cost of `ranks` consecutive packs, averaged over steps. Packs after the last full

@@ -13,7 +13,8 @@ from packprep.packing.account import Sums
 from packprep.packing.api import pack_lengths
 from packprep.packing.kernels.common import shuffle
 from packprep.packing.order import PackOrder
-from packprep.packing.plan import ATTENTION_COST, PackPlan
+from packprep.packing.plan import PackPlan
+from packprep.schemas.plans.cost import ATTENTION_COST, Cost
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 
@@ -63,7 +64,7 @@ class MultipackSampler:
         drop_last: bool = True,
         order: PackOrder | None = None,
         balance_ranks: int | None = None,
-        cost: tuple[float, float] = ATTENTION_COST,
+        cost: Cost | tuple[float, float] = ATTENTION_COST,
         num_packs: int | None = None,
     ) -> None:
         for name, value in (

@@ -26,6 +26,7 @@ from packprep.packing.kernels.stream import (
     sort_packs,
     stream_packs,
 )
+from packprep.schemas.plans.cost import Cost
 from packprep.support.arrays import Int32, Int64
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
@@ -54,7 +55,7 @@ class Items:
     shuffle_documents: bool
     num_packs: int | None
     ranks: int
-    cost: tuple[float, float]
+    cost: Cost
 
 
 PackedItems = tuple[Int64, Int64]
@@ -99,10 +100,7 @@ def _dealt(
     if items.order == "length" and times.size:
         longest = np.maximum.reduceat(lengths[kinds], run_starts[:-1])
     if items.order == "balanced" and times.size:
-        length = lengths[kinds].astype(np.float64)
-        cost = np.add.reduceat(
-            copies * (items.cost[0] * length + items.cost[1] * length**2), run_starts[:-1]
-        )
+        cost = np.add.reduceat(copies * items.cost.flops(lengths[kinds]), run_starts[:-1])
     packs = orders.sequence(items.order, times, longest, cost, items.seed, items.ranks)
     queue = np.empty(keys.size, np.int32)
     queue_by_key(keys, starts[:-1].astype(np.uint32), queue)

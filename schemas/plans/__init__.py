@@ -1,1 +1,1 @@
-"""Loops that plan packs and trees, which the writer compiles and the reader may run as they are."""
+"""What writer and reader compute alike: loops that plan packs and trees, and costs of segments."""

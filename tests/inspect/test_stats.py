@@ -3,6 +3,7 @@ from typing import Any, cast
 
 from packprep.inspect.histograms import measure_output
 from packprep.inspect.stats import source_rows, training, training_rows
+from packprep.loaders import Cost
 from packprep.schemas import read_manifest
 from packprep.schemas.report import Report
 from packprep.support.errors import ConfigError
@@ -10,8 +11,11 @@ from tests.helpers.errors import refused
 from tests.helpers.tiny_shards import RICH, rich_row, write_output
 
 
-def facts(output: Path, batch: int | None, ranks: int = 1) -> dict[str, Any]:
-    return training(output, read_manifest(output), measure_output(output), batch, ranks)
+def facts(
+    output: Path, batch: int | None, ranks: int = 1, cost: Cost | None = None
+) -> dict[str, Any]:
+    manifest, measured = read_manifest(output), measure_output(output)
+    return training(output, manifest, measured, batch, ranks, cost)
 
 
 def test_steps_tokens_and_loss_tokens_of_the_train_split(tmp_path: Path) -> None:
@@ -25,6 +29,9 @@ def test_steps_tokens_and_loss_tokens_of_the_train_split(tmp_path: Path) -> None
     steps = {"steps_per_epoch": 1, "packs_left_over": 1, "documents_per_step": 7 * 4 / 5}
     of_a_step = {"tokens_per_step": 16.0, "loss_tokens_per_step": 16.0}
     assert found == counts | shares | batch | steps | of_a_step
+    with_cost = facts(tmp_path / "out", 4, 2, Cost(100, 1))
+    assert with_cost == found | {"flops": 3 * (100 * 20 + 9 + 16 + 1 + 16 + 4 + 4 + 16)}
+    assert dict(training_rows(with_cost))["FLOPs of an epoch"] == "6198, forward and backward"
     table = dict(training_rows(found))
     assert table["steps per epoch"] == "1, 2 if the 1 packs left over are a step too"
     assert table["loss tokens per step"] == "16 on average"

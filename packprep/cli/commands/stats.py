@@ -11,6 +11,8 @@ from packprep.cli.options import STORE_OPTION, json_option, value_option
 from packprep.cli.output_type import output_at, with_store
 from packprep.cli.printing import print_grid, print_json, print_sentence, print_table
 from packprep.cli.side_by_side import print_side_by_side
+from packprep.config.grammar.settings import model_cost
+from packprep.schemas.plans.cost import Cost
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +37,11 @@ _SOURCE_HEADS = (
 @click.argument("outputs", metavar="OUT...", nargs=-1, required=True, shell_complete=of_paths())
 @value_option("N", "--global-batch-size", help="Packs per optimizer step, over all ranks.")
 @value_option("N", "--world-size", default=1, help="Number of ranks.  [default: 1]")
+@value_option(
+    "FILE",
+    "--cost-of",
+    help="config.json of a model, or its folder: FLOPs of an epoch, and costs of packs for it.",
+)
 @STORE_OPTION
 @value_option(
     "DIR",
@@ -49,6 +56,7 @@ def command(
     outputs: tuple[str, ...],
     global_batch_size: int | None,
     world_size: int,
+    cost_of: Path | None,
     store: tuple[str, ...],
     work_dir: str | None,
     everything: bool,
@@ -71,8 +79,8 @@ def command(
       packprep stats packed-best_fit packed-greedy
     """
     if len(outputs) > 1:
-        if global_batch_size is not None or store:
-            option = "--store" if store else "--global-batch-size"
+        alone = {"--store": store, "--global-batch-size": global_batch_size, "--cost-of": cost_of}
+        if option := next((option for option, value in alone.items() if value), None):
             raise ConfigError(f"{option} is for one output; give one, or leave it out")
         places = list(map(output_at, outputs))
         print_side_by_side(places, everything=everything, as_json=as_json)
@@ -98,8 +106,9 @@ def command(
     # None replaces an output of a store.
     progress = build_progress(name) if isinstance(output, Path) else None
     output = with_store(output, store)
-    measured = measure_output(output)
-    facts = _facts(output, measured, global_batch_size, world_size)
+    cost = None if cost_of is None else model_cost(cost_of)
+    measured = measure_output(output, cost=cost)
+    facts = _facts(output, measured, global_batch_size, world_size, cost)
     if as_json:
         print_json({"progress": progress} | facts)
         return
@@ -118,7 +127,11 @@ def _print_progress(title: str, progress: Mapping[str, object]) -> None:
 
 
 def _facts(
-    output: "Output", measured: "Measured", global_batch_size: int | None, world_size: int
+    output: "Output",
+    measured: "Measured",
+    global_batch_size: int | None,
+    world_size: int,
+    cost: Cost | None,
 ) -> dict[str, Any]:
     """Everything that is shown of a finished output. builds: 1, and one more for each append."""
     from packprep.inspect.report_file import read_report
@@ -129,7 +142,7 @@ def _facts(
     return {
         "report": read_report(output),
         "counts": summaries(measured),
-        "training": training(output, manifest, measured, global_batch_size, world_size),
+        "training": training(output, manifest, measured, global_batch_size, world_size, cost),
         "builds": len(manifest.data["inputs"].get("generations", ())) or 1,
     }
 

@@ -6,13 +6,15 @@ but the first was an option of its own in earlier versions; manifests and report
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from packprep.config.grammar.amounts import count_of
 from packprep.config.grammar.option import STRATEGY_NAMES, StrategyName
 from packprep.config.grammar.rules import flag
+from packprep.schemas.plans.cost import Cost
 from packprep.support.errors import ConfigError, brief, nearest
 
 
@@ -42,12 +44,12 @@ def _count(text: str) -> int | None:
 
 
 def _cost(text: str) -> str | None:
-    """The text, if it is two numbers of at least 0 that are not both 0."""
+    """The text, if it is a cost."""
     try:
-        linear, quadratic = map(float, text.split(","))
+        Cost.parse(text)
     except ValueError:
         return None
-    return text if min(linear, quadratic) >= 0 and 0 < linear + quadratic < float("inf") else None
+    return text
 
 
 _COUNT = PartKind(expected="a whole number of at least 1", read=_count)
@@ -182,10 +184,27 @@ class OrderSetting(Setting):
     weights: str = part("24576,1", _COST, "attention_cost")
 
     @property
-    def cost(self) -> tuple[float, float]:
-        """Coefficients (a, b) of the attention cost of a pack: a * tokens + b * sum(segment^2)."""
-        linear, quadratic = map(float, self.weights.split(","))
-        return linear, quadratic
+    def cost(self) -> Cost:
+        """The cost of a segment."""
+        return Cost.parse(self.weights)
+
+    def of_model(self, config: str) -> Self:
+        """The same order with the costs of a model. Raises ConfigError."""
+        cost = model_cost(config)
+        if self.weights not in (OrderSetting.weights, str(cost)):
+            raise ConfigError(
+                f"--cost-of {config} and --order {self} both say what a segment costs; give one of "
+                "them"
+            )
+        return replace(self, weights=str(cost))
+
+
+def model_cost(config: str | Path) -> Cost:
+    """The value of --cost-of. Raises ConfigError."""
+    try:
+        return Cost.of_config(config)
+    except ValueError as error:
+        raise ConfigError(f"--cost-of: {error}") from None
 
 
 @dataclass(frozen=True)

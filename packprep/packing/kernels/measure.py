@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from packprep.packing.kernels.compiled import Out, kernel
+from packprep.schemas.plans.cost import Cost
 from packprep.support.arrays import Bools, Float64, Int32, Int64
 
 
@@ -18,10 +19,9 @@ def placed_fills(lengths: Int32, offsets: Int64) -> Int64:
     return fills
 
 
-def placed_costs(lengths: Int32, offsets: Int64, a: float, b: float) -> Float64:
-    """a * tokens + b * sum(length**2) of each pack; lengths in the order of packs."""
-    length = np.arange(lengths.max(initial=0) + 1, dtype=np.float64)
-    return _sums(a * length + b * length * length, lengths, offsets)
+def placed_costs(lengths: Int32, offsets: Int64, cost: Cost) -> Float64:
+    """Cost of each pack; lengths in the order of packs."""
+    return _sums(cost.flops(np.arange(lengths.max(initial=0) + 1)), lengths, offsets)
 
 
 def placed_longest(lengths: Int32, offsets: Int64) -> Int32:

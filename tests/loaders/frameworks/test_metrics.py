@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.loaders import PackedBatch, PackMetrics
+from packprep.loaders import Cost, PackedBatch, PackMetrics
 from tests.helpers.tiny_shards import write_output
 from tests.helpers.torch_models import VOCABULARY, documents, pack_of, skip_without, tiny_llama
 
@@ -52,16 +52,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_metrics_are_those_of_the_batches_since_the_last_read(clock: list[float]) -> None:
-    metrics = PackMetrics(capacity=10)
+    metrics = PackMetrics(capacity=10, cost=(100, 1), peak_flops=2000.0)
     metrics.update(batch_of([3, 4], [True], filler=3))  # labels: 2 + 3, and 2 of filler
     metrics.update(batch_of([9], [False]))
     clock[0] = 4.0
     whole = {"tokens_per_second": 16 / 4, "fill": 16 / 20, "segments_per_batch": 3 / 2}
-    assert metrics.read() == whole | {"trained_share": 7 / 16}
+    mfu = 3 * (100 * 16 + 9 + 16 + 81) / (4 * 2000)
+    assert metrics.read() == whole | {"trained_share": 7 / 16, "mfu": mfu}
     metrics.update(batch_of([5]))
     clock[0] = 5.0
     # No labels, so no share of them.
-    assert metrics.read() == {"tokens_per_second": 5, "fill": 0.5, "segments_per_batch": 1}
+    last = {"tokens_per_second": 5, "fill": 0.5, "segments_per_batch": 1}
+    assert metrics.read() == last | {"mfu": 3 * 525 / 2000}
     assert metrics.read() == {}
 
 
@@ -94,7 +96,9 @@ def test_every_form_of_a_batch_gives_the_counts_of_its_documents(
         for pack in packs
     ]
     lengths = [length for pack in packs for length in pack]
-    expected = [sum(lengths), len(lengths), sum(length * length for length in lengths)]
+    seen = [2 * place + 1 for length in lengths for place in range(length)]
+    pairs = [sum(seen), sum(min(each, 2 * 3) for each in seen)]
+    expected = [sum(lengths), len(lengths), pairs[0] + 10 * pairs[1]]
     hf: dict[str, Any] = to_hf(rows)
     labels = int((hf["labels"] != -100).sum())
     singles = to_padded(rows, rows="segments", mask="padding")
@@ -116,10 +120,11 @@ def test_every_form_of_a_batch_gives_the_counts_of_its_documents(
     name = "packprep.loaders.frameworks.metrics._on_host"
     with nullcontext() if on_host else patch(name, lambda values: values):  # as on a GPU
         for call in calls:
-            metrics = PackMetrics(cost=(0, 1))
+            metrics = PackMetrics(cost=Cost(0, 1, ((3, 10),)))
             metrics.update(call)
-            (squares,) = metrics._costs_of_steps()
-            assert [int(metrics._tokens), int(metrics._segments), int(squares)] == expected
+            (cost,) = metrics._costs_of_steps()
+            assert [int(metrics._tokens), int(metrics._segments), int(cost)] == expected
+            assert metrics._pairs.tolist() == pairs
             assert isinstance(call, PackedBatch) or int(metrics._trained) == labels
 
 
