@@ -23,7 +23,7 @@ from packprep.schemas.views import list_view
 from .compiling import compiled
 from .mapped import BatchRows, StoredShard, real_values
 
-_KEPT_SEGMENTS = 1 << 21  # about 100 bytes each; four shards of 500 MB have half a million
+_KEPT_SEGMENTS = 5 << 20  # about 50 bytes each; four shards of 500 MB have half a million
 
 
 class IndexRows(BatchRows):
@@ -31,6 +31,7 @@ class IndexRows(BatchRows):
 
     def __init__(self, batch: IndexBatch, dtypes: dict[str, np.dtype[Any]]) -> None:
         super().__init__(batch.views)
+        batch.forget()
         self._batch, self._dtypes = batch, dtypes
         self._segments: memoryview = batch.offsets.data
         self._starts: memoryview = batch.starts[batch.offsets].data

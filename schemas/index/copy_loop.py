@@ -27,7 +27,10 @@ def pointer(typing_context: Any, address: Any) -> Any:
 
 
 def copy_loop(
-    runs: NDArray[np.int64],
+    address: NDArray[np.int64],
+    count: NDArray[np.int64],
+    bos: NDArray[np.bool_],
+    padded: NDArray[np.int64],
     like: NDArray[Any],
     first: int,
     last: int,
@@ -37,21 +40,20 @@ def copy_loop(
 ) -> None:
     """Copy runs first..last - 1 into `out`; see `packprep.schemas.index.runs.Copy`.
 
-    runs: `Runs.packed`. like: empty, of the type of the values.
+    address, count, bos, padded: of `Runs`. like: empty, of the type of the values.
     """
     cursor = 0
     for run in range(first, last):
-        address, count = runs[4 * run], runs[4 * run + 1]
-        end = cursor + runs[4 * run + 3]
-        if runs[4 * run + 2] != 0:
+        end = cursor + padded[run]
+        if bos[run]:
             out[cursor] = before
             cursor += 1
-        if count > 0:
-            values = carray(pointer(address), count, like.dtype)
-            part = out[cursor : cursor + count]
+        if count[run] > 0:
+            values = carray(pointer(address[run]), count[run], like.dtype)
+            part = out[cursor : cursor + count[run]]
             for place in range(len(part)):
                 part[place] = values[place]
-            cursor += count
+            cursor += count[run]
         for rest in range(cursor, end):
             out[rest] = after
         cursor = end

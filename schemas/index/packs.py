@@ -117,6 +117,10 @@ class PlannedPacks:
         """Document of each row of the trees."""
         return self._at(self._flat["row_store_rows"])
 
+    def forget(self) -> None:
+        """Free where documents are; a column that needs it again looks it up again."""
+        self.__dict__.pop("_rows", None)
+
     def _begins(self, rows: StoredRows, name: str, starts: _Int64) -> Pointers:
         """The value `starts` of each document, [segments]."""
         return rows.pointers(name).shifted(slice(None), starts)

@@ -66,15 +66,38 @@ class Pointers:
         """Select like `take`, then move each pointer forward by that many values."""
         return Pointers(self.address[kept] + self.dtype.itemsize * values, self.dtype, self.memory)
 
-    def located(self) -> tuple[list[NDArray[Any]], _Int64, _Int64]:
-        """The arrays of the memory, and the array of each pointer with the index in it."""
-        views = sorted(self.memory, key=lambda view: view.ctypes.data) or [np.empty(0, self.dtype)]
-        bases = np.array([view.ctypes.data for view in views], np.int64)
-        number = np.maximum(np.searchsorted(bases, self.address, side="right") - 1, 0)
-        return views, number, (self.address - bases[number]) // self.dtype.itemsize
+    def spanned(self, room: int = 0) -> tuple[NDArray[Any], _Int64]:
+        """An array from the lowest pointer on, and the index of each pointer in it.
+
+        Read only what the pointers point into: what is between two arrays may not be mapped.
+
+        room: values to read at the highest pointer.
+        """
+        if not len(self):
+            return np.empty(0, self.dtype), self.address
+        first = int(self.address.min())
+        index = (self.address - first) // self.dtype.itemsize
+        return np.asarray(_Span(first, self.dtype, int(index.max()) + room)), index
+
+    def read(self, count: int) -> list[NDArray[Any]]:
+        """The next `count` values of each pointer, [pointers] each."""
+        values, index = self.spanned(count)
+        return [values[index + place] for place in range(count)]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("addresses are not valid in another process; send the values")
+
+
+class _Span:
+    """Memory as numpy reads it: `count` values from an address on."""
+
+    def __init__(self, address: int, dtype: np.dtype[Any], count: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, True),
+            "typestr": dtype.str,
+            "shape": (count,),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,23 +121,14 @@ class Runs:
         return np.empty(0, self.values.dtype)
 
     @cached_property
-    def packed(self) -> _Int64:
-        """address, count, bos and padded of each run, one after another, for compiled code.
-
-        Valid while this object is.
-        """
-        columns = (self.values.address, self.count, self.bos, self.padded)
-        packed = np.empty((len(self.count), len(columns)), np.int64)
-        for number, column in enumerate(columns):
-            packed[:, number] = column
-        return packed.ravel()
-
-    @cached_property
-    def listed(self) -> tuple[list[NDArray[Any]], list[tuple[int, int, int, bool, int]]]:
-        """Arrays in memory; the array of each run, index, count, bos and padded, as numbers."""
-        views, number, index = self.values.located()
-        columns = (number, index, self.count, self.bos, self.padded)
-        return views, list(zip(*(column.tolist() for column in columns), strict=True))
+    def listed(self) -> tuple[NDArray[Any], list[tuple[int, int, bool, int]]]:
+        """An array over the values; the index of each run, count, bos and padded, as numbers."""
+        some = self.count > 0
+        values, index = self.values.take(some).spanned(int(self.count.max(initial=0)))
+        indices = np.zeros(len(some), np.int64)
+        indices[some] = index
+        columns = (indices, self.count, self.bos, self.padded)
+        return values, list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 Copy = Callable[[Runs, int, int, int, int, NDArray[Any]], None]
@@ -128,15 +142,15 @@ def copy_runs(
     runs: Runs, first: int, last: int, before: int, after: int, out: NDArray[Any]
 ) -> None:
     """See `Copy`."""
-    views, listed = runs.listed
+    values, listed = runs.listed
     cursor = 0
-    for number, index, count, bos, padded in listed[first:last]:
+    for index, count, bos, padded in listed[first:last]:
         end = cursor + padded
         if bos:
             out[cursor] = before
             cursor += 1
         if count:
-            out[cursor : cursor + count] = views[number][index : index + count]
+            out[cursor : cursor + count] = values[index : index + count]
         out[cursor + count : end] = after
         cursor = end
 
@@ -145,6 +159,17 @@ def copy_by(compiled: Callable[..., None]) -> Copy:
     """`Copy` by `packprep.schemas.index.copy_loop.copy_loop`, compiled."""
 
     def copy(runs: Runs, first: int, last: int, before: int, after: int, out: NDArray[Any]) -> None:
-        compiled(runs.packed, runs.like, first, last, float(before), float(after), out)
+        compiled(
+            runs.values.address,
+            runs.count,
+            runs.bos,
+            runs.padded,
+            runs.like,
+            first,
+            last,
+            float(before),
+            float(after),
+            out,
+        )
 
     return copy

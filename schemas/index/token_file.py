@@ -1,13 +1,14 @@
-"""One mapped token file: where the values of a document are, without reading them.
+"""Mapped token files: where their columns are in memory, without reading them.
 
 A token file is an Arrow stream with a row per document: lists with a value per token, and numbers
 with one per document. It may have other columns, such as text; nobody reads them here. The buffers
-of a column are found when its name is first asked for. Documents are then looked up by whole arrays
-of rows, and only what is looked up is checked.
+of a column are found when its name is first asked for. A window has thousands of files: so that
+documents are looked up without a step per file, the record batches of all are one table.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,19 +23,14 @@ _Int64 = NDArray[np.int64]
 UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError, TypeError)
 
 
-class TokenPlaces(NamedTuple):
-    """Values of some documents in a view of the file. position, length: int64 [documents]."""
-
-    position: _Int64
-    length: _Int64
-
-
 @dataclass(frozen=True, eq=False)
-class _StoredColumn:
-    """Buffers of a column in each record batch, as positions in views of the file.
+class StoredColumn:
+    """Where a column of token files is in memory, [record batches] each.
 
-    offsets: of int32 list offsets, or None for a column of numbers. values: of the dtype. sizes:
-    number of values.
+    dtype: of the values.
+    offsets: address of int32 list offsets; None for a column of numbers.
+    values: address of the values.
+    sizes: number of values.
     """
 
     dtype: np.dtype[Any]
@@ -56,22 +52,24 @@ class TokenFileView:
     """A mapped token file of `rows` documents. Raises FormatError if it is not one.
 
     buffer: of the whole file. where: its name in messages.
+
+    memory: the file; addresses of columns point into it.
+    starts, ends: first document of each record batch, and the first after it.
     """
 
     def __init__(self, buffer: pa.Buffer, where: str, rows: int) -> None:
         self.where = where
-        self._memory: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)  # type: ignore[call-overload]
-        self._views: dict[np.dtype[Any], NDArray[Any]] = {}
-        self._columns: dict[str, _StoredColumn] = {}
+        self.memory: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)  # type: ignore[call-overload]
+        self._columns: dict[str, StoredColumn] = {}
         try:
             self._schema, batches = read_stream(buffer)
             self._names = self._schema.names
         except UNREADABLE as error:
             raise self._damaged(error) from None
         self._batches = [batch for batch in batches if len(batch)]
-        self._ends = np.cumsum([len(batch) for batch in self._batches], dtype=np.int64)
-        self._starts = np.append(0, self._ends)[:-1]
-        if (count := int(self._ends[-1]) if len(self._ends) else 0) != rows:
+        self.ends = np.cumsum([len(batch) for batch in self._batches], dtype=np.int64)
+        self.starts = np.append(0, self.ends)[:-1]
+        if (count := int(self.ends[-1]) if len(self.ends) else 0) != rows:
             raise FormatError(f"{where} has {count} documents; the manifest lists {rows}")
 
     def _damaged(self, error: Exception) -> FormatError:
@@ -82,46 +80,8 @@ class TokenFileView:
         """All columns, also those of which no values can be looked up."""
         return frozenset(self._names)
 
-    def dtype(self, name: str) -> np.dtype[Any]:
-        """Type of the values of a column."""
-        return self._column(name).dtype
-
-    def view(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The whole file as values of a type; positions are in it."""
-        if dtype not in self._views:
-            whole = len(self._memory) // dtype.itemsize * dtype.itemsize
-            self._views[dtype] = self._memory[:whole].view(dtype)
-        return self._views[dtype]
-
-    def lists(self, name: str, rows: _Int64) -> TokenPlaces:
-        """The values per token of documents. FormatError for offsets outside the file."""
-        column, batch, row = self._find(name, rows)
-        if column.offsets is None:
-            raise self._damaged(ValueError(f"{name} has no value per token"))
-        offsets = self.view(np.dtype(np.int32))
-        place = column.offsets[batch] + row
-        first, last = offsets[place].astype(np.int64), offsets[place + 1].astype(np.int64)
-        if (first < 0).any() or (last < first).any() or (last > column.sizes[batch]).any():
-            raise FormatError(
-                f"{self.where} column {name} has list offsets outside its values; restore the file "
-                "or build again"
-            )
-        return TokenPlaces(column.values[batch] + first, last - first)
-
-    def numbers(self, name: str, rows: _Int64) -> NDArray[Any]:
-        """The values per document of documents, [rows]."""
-        column, batch, row = self._find(name, rows)
-        values: NDArray[Any] = self.view(column.dtype)[column.values[batch] + row]
-        return values
-
-    def _find(self, name: str, rows: _Int64) -> tuple[_StoredColumn, _Int64, _Int64]:
-        """A column, and the record batch of each document with its row in it."""
-        column = self._column(name)
-        batch = np.searchsorted(self._ends, rows, side="right")
-        return column, batch, rows - self._starts[batch]
-
-    def _column(self, name: str) -> _StoredColumn:
-        """A column; FormatError if there is none, or if it has no numbers."""
+    def column(self, name: str, *, lists: bool) -> StoredColumn:
+        """A column of lists or of numbers; FormatError if there is none."""
         if (column := self._columns.get(name)) is None:
             if name not in self._names:
                 raise FormatError(
@@ -132,9 +92,11 @@ class TokenFileView:
             except UNREADABLE as error:
                 raise self._damaged(error) from None
             self._columns[name] = column
+        if lists and column.offsets is None:
+            raise self._damaged(ValueError(f"{name} has no value per token"))
         return column
 
-    def _stored_column(self, number: int) -> _StoredColumn:
+    def _stored_column(self, number: int) -> StoredColumn:
         arrays, kind = (
             [batch.column(number) for batch in self._batches],
             self._schema.field(number).type,
@@ -143,25 +105,87 @@ class TokenFileView:
             raise ValueError("it has nulls")
         offsets = None
         if pa.types.is_list(kind):
-            offsets = self._places([array.buffers()[1] for array in arrays], np.dtype(np.int32))
+            counts = [len(array) + 1 for array in arrays]
+            offsets = self._addresses([array.buffers()[1] for array in arrays], counts, 4)
             lists: Any = arrays
             arrays, kind = [array.values for array in lists], kind.value_type
             if any(array.null_count for array in arrays):
                 raise ValueError("it has nulls")
-        dtype = np.dtype(number_type(kind))
+        dtype, sizes = np.dtype(number_type(kind)), [len(array) for array in arrays]
         values = [array.buffers()[1] for array in arrays]
-        sizes = np.array([len(array) for array in arrays], np.int64)
-        return _StoredColumn(dtype, offsets, self._places(values, dtype), sizes)
+        return StoredColumn(
+            dtype,
+            offsets,
+            self._addresses(values, sizes, dtype.itemsize),
+            np.array(sizes, np.int64),
+        )
 
-    def _places(self, buffers: list[pa.Buffer | None], dtype: np.dtype[Any]) -> _Int64:
-        """Positions of buffers in a view of this type; of an empty one, 0."""
-        base, places, ends = self._memory.ctypes.data, [], []
-        for buffer in buffers:  # Arrow has no place for an empty one
+    def _addresses(
+        self, buffers: list[pa.Buffer | None], counts: list[int], itemsize: int
+    ) -> _Int64:
+        """Addresses of buffers that have that many values; of an empty one, that of the file."""
+        begin = self.memory.ctypes.data
+        addresses = []
+        for buffer, count in zip(
+            buffers, counts, strict=True
+        ):  # Arrow has no place for an empty one
             size = 0 if buffer is None else buffer.size
-            places.append(buffer.address - base if buffer is not None and size else 0)
-            ends.append(places[-1] + size)
-        if any(place < 0 or place % dtype.itemsize for place in places) or any(
-            end > len(self._memory) for end in ends
-        ):
-            raise ValueError("its buffers are compressed or not aligned")
-        return np.array(places, np.int64) // dtype.itemsize
+            address = buffer.address if buffer is not None and size else begin
+            if not begin <= address <= begin + len(self.memory) - size or address % itemsize:
+                raise ValueError("its buffers are compressed or not aligned")
+            if size < count * itemsize:
+                raise ValueError("its buffers are too short")
+            addresses.append(address)
+        return np.array(addresses, np.int64)
+
+
+class TokenFiles:
+    """Some token files, and the documents of all.
+
+    views: of the files.
+    firsts: number of the first document of each, ascending; numbers of other files are in between.
+    documents: input row of the first document of each.
+
+    memory: of all files; addresses point into it.
+    names: columns of any of them.
+    file, starts, ends: of each record batch, with the numbers of its documents. in_file: row of its
+        first document in the file. documents: input row of the first document of its file.
+    """
+
+    def __init__(
+        self, views: Sequence[TokenFileView], firsts: Sequence[int], documents: Sequence[int]
+    ) -> None:
+        self.views = views
+        self.memory = tuple(view.memory for view in views)
+        self.names = frozenset[str]().union(*(view.names for view in views))
+        batches = [len(view.ends) for view in views]
+        begin = np.array(firsts, np.int64).repeat(batches)
+        self.file = np.arange(len(views)).repeat(batches)
+        self.in_file = _joined([view.starts for view in views])
+        self.starts, self.ends = (
+            begin + self.in_file,
+            begin + _joined([view.ends for view in views]),
+        )
+        self.documents = np.array(documents, np.int64).repeat(batches)
+        self._columns: dict[str, StoredColumn] = {}
+
+    def column(self, name: str, *, lists: bool) -> StoredColumn:
+        """A column of all files; FormatError if one has none, or for mixed types."""
+        if (column := self._columns.get(name)) is None:
+            parts = [view.column(name, lists=lists) for view in self.views]
+            if len({part.dtype for part in parts}) > 1:
+                raise FormatError(
+                    f"token files of different types are mixed in the column {name}; build again"
+                )
+            offsets = [part.offsets for part in parts if part.offsets is not None]
+            column = self._columns[name] = StoredColumn(
+                parts[0].dtype,
+                _joined(offsets) if offsets else None,
+                _joined([part.values for part in parts]),
+                _joined([part.sizes for part in parts]),
+            )
+        return column
+
+
+def _joined(parts: Sequence[_Int64]) -> _Int64:
+    return np.concatenate([np.empty(0, np.int64), *parts])

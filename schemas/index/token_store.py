@@ -15,7 +15,7 @@ from ..files import inside
 from ..index_table import TOKENS, TokenFileEntry
 from ..manifest import FetchedOutput, FileEntry, Manifest, Output
 from .runs import Pointers
-from .token_file import TokenFileView
+from .token_file import TokenFiles, TokenFileView
 
 _MOVED = "give the folder of the store (--store DIR, in Python store=DIR)"
 _AGAIN = "restore it or build again"
@@ -62,6 +62,7 @@ class TokenStore:
         self.table = manifest.index_table
         self._listed = {entry.path: entry for entry in manifest.all_files}
         self._views: dict[str, TokenFileView] = {}
+        self._windows: dict[int, WindowRows] = {}
         self._lock = threading.Lock()
 
     def check(self, *, digests: bool = False) -> None:
@@ -119,8 +120,11 @@ class TokenStore:
 
     def window(self, number: int) -> "WindowRows":
         """Rows of a window."""
-        files = [self.table.files[index] for index in self.table.windows[number]]
-        return WindowRows(self, files, np.array(self.table.first_rows(number), np.int64))
+        if (window := self._windows.get(number)) is None:
+            files = [self.table.files[index] for index in self.table.windows[number]]
+            firsts = np.array(self.table.first_rows(number), np.int64)
+            window = self._windows[number] = WindowRows(self, files, firsts)
+        return window
 
     def view(self, file: TokenFileEntry) -> TokenFileView:
         """The mapped token file."""
@@ -155,16 +159,20 @@ class TokenStore:
     def release(self) -> None:
         """Close all files until they are read again; what was looked up stays valid."""
         with self._lock:
-            self._views = {}
+            self._views, self._windows = {}, {}
 
 
 class WindowRows:
-    """Documents of the token files of a window, numbered from 0 over all of them."""
+    """Documents of the token files of a window, numbered from 0 over all of them.
+
+    A file is opened when one of its documents is first asked for.
+    """
 
     def __init__(
         self, store: TokenStore, files: Sequence[TokenFileEntry], firsts: NDArray[np.int64]
     ) -> None:
         self._store, self._files, self._firsts = store, files, firsts
+        self._opened: tuple[frozenset[int], TokenFiles] = frozenset(), TokenFiles([], [], [])
 
     @property
     def total(self) -> int:
@@ -173,37 +181,38 @@ class WindowRows:
 
     def at(self, rows: NDArray[np.integer[Any]]) -> "Located":
         """Some of the documents, by their numbers, which must be below `total`."""
-        return Located(self, rows)
+        return Located(self._open(rows), rows)
 
-    @property
-    def first_documents(self) -> NDArray[np.int64]:
-        """Input row of the first document of each file."""
-        return np.array([file.first_document for file in self._files], np.int64)
-
-    def places(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Token file of each document, and its row there."""
-        file = np.searchsorted(self._firsts[1:], rows, side="right").astype(np.int64)
-        return file, rows - self._firsts[file]
-
-    def view(self, file: int) -> TokenFileView:
-        return self._store.view(self._files[file])
+    def _open(self, rows: NDArray[np.integer[Any]]) -> TokenFiles:
+        """Token files with those of the documents."""
+        opened, files = self._opened
+        if len(opened) < len(self._files):
+            used = np.zeros(len(self._files), np.bool_)
+            used[np.searchsorted(self._firsts[1:], rows, side="right")] = True
+            if not opened.issuperset(needed := np.flatnonzero(used).tolist()):
+                numbers = sorted(opened.union(needed))
+                entries = [self._files[number] for number in numbers]
+                files = TokenFiles(
+                    [self._store.view(entry) for entry in entries],
+                    self._firsts[numbers].tolist(),
+                    [entry.first_document for entry in entries],
+                )
+                self._opened = frozenset(numbers), files
+        return files
 
 
 class Located:
-    """Documents of a window, and where their values are; see `StoredRows`."""
+    """Documents of some token files, and where their values are; see `StoredRows`."""
 
-    def __init__(self, window: WindowRows, rows: NDArray[np.integer[Any]]) -> None:
-        self._window = window
-        self._file, self._row = window.places(rows)
-        self._parts = [
-            (window.view(file), np.flatnonzero(self._file == file))
-            for file in np.unique(self._file).tolist()
-        ]
+    def __init__(self, files: TokenFiles, rows: NDArray[np.integer[Any]]) -> None:
+        self._files = files
+        self._batch = np.searchsorted(files.ends, rows, side="right")
+        self._row = rows - files.starts[self._batch]
         self._lists: dict[str, tuple[Pointers, NDArray[np.int64]]] = {}
 
     def has(self, name: str) -> bool:
         """See `StoredRows.has`."""
-        return any(name in view.names for view, _ in self._parts)
+        return name in self._files.names
 
     def pointers(self, name: str) -> Pointers:
         """See `StoredRows.pointers`. FormatError for offsets outside a file, and mixed types."""
@@ -215,32 +224,36 @@ class Located:
 
     def _list(self, name: str) -> tuple[Pointers, NDArray[np.int64]]:
         if name not in self._lists:
-            address, length = np.zeros((2, len(self._row)), np.int64)
-            memory = []
-            for view, chosen in self._parts:
-                places, values = view.lists(name, self._row[chosen]), view.view(view.dtype(name))
-                address[chosen] = Pointers.into(values, places.position).address
-                length[chosen] = places.length
-                memory.append(values)
-            dtypes = {values.dtype for values in memory} or {np.dtype(np.int32)}
-            if len(dtypes) > 1:
+            column, batch = self._files.column(name, lists=True), self._batch
+            assert column.offsets is not None
+            offsets = Pointers(
+                column.offsets[batch] + 4 * self._row, np.dtype(np.int32), self._files.memory
+            )
+            first, last = (values.astype(np.int64) for values in offsets.read(2))
+            bad = (first < 0) | (last < first) | (last > column.sizes[batch])
+            if bad.any():
+                view = self._files.views[self._files.file[batch[bad][0]]]
                 raise FormatError(
-                    f"token files of different types are mixed in the column {name}; build again"
+                    f"{view.where} column {name} has list offsets outside its values; restore the "
+                    "file or build again"
                 )
-            self._lists[name] = Pointers(address, dtypes.pop(), tuple(memory)), length
+            address = column.values[batch] + column.dtype.itemsize * first
+            self._lists[name] = Pointers(address, column.dtype, self._files.memory), last - first
         return self._lists[name]
 
     def numbers(self, name: str) -> NDArray[Any]:
         """See `StoredRows.numbers`."""
-        parts = [view.numbers(name, self._row[chosen]) for view, chosen in self._parts]
-        values = np.zeros(len(self._row), np.result_type(*parts) if parts else np.int64)
-        for (_, chosen), part in zip(self._parts, parts, strict=True):
-            values[chosen] = part
+        column = self._files.column(name, lists=False)
+        address = column.values[self._batch] + column.dtype.itemsize * self._row
+        (values,) = Pointers(address, column.dtype, self._files.memory).read(1)
         return values
 
     @property
     def document_ids(self) -> NDArray[np.int64]:
         """See `StoredRows.document_ids`."""
-        rows = self.numbers("turn_rows") if self.has("turn_rows") else self._row
-        ids: NDArray[np.int64] = self._window.first_documents[self._file] + rows
+        if self.has("turn_rows"):
+            rows = self.numbers("turn_rows")
+        else:
+            rows = self._files.in_file[self._batch] + self._row
+        ids: NDArray[np.int64] = self._files.documents[self._batch] + rows
         return ids

@@ -61,7 +61,7 @@ def test_addresses_are_never_sent_to_another_process(send: Any) -> None:
 
 
 # Of kernels, of mapped files, and of what an index looks up.
-ADDRESSES = "labels.py memory.py merge.py runs.py token_file.py token_store.py trees.py weights.py"
+ADDRESSES = "labels.py memory.py merge.py runs.py token_file.py trees.py weights.py"
 
 
 def test_only_pointers_create_addresses_and_only_kernels_receive_them() -> None:
@@ -74,5 +74,9 @@ def test_only_pointers_create_addresses_and_only_kernels_receive_them() -> None:
         if isinstance(node, ast.Attribute)
         if node.attr in ("address", "__array_interface__") or ast.unparse(node).endswith(".ctypes")
     }
-    begins = {("runs.py", "ctypes"), ("token_file.py", "ctypes")}
+    begins = {
+        ("runs.py", "ctypes"),
+        ("runs.py", "__array_interface__"),
+        ("token_file.py", "ctypes"),
+    }
     assert uses == {(name, "address") for name in ADDRESSES.split()} | begins

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from packprep.schemas import FormatError
-from packprep.schemas.index.token_file import TokenFileView
+from packprep.schemas.index.token_file import TokenFiles, TokenFileView
+from packprep.schemas.index.token_store import Located
 from tests.helpers.index_files import token_file
 
 TABLE = pa.table(
@@ -19,21 +20,27 @@ TABLE = pa.table(
 )
 
 
+def at(view: TokenFileView, *rows: int) -> Located:
+    """Documents of a file."""
+    return Located(TokenFiles([view], [0], [0]), np.array(rows))
+
+
 @pytest.mark.parametrize("cuts", [(), (2,), (1, 1, 3)])
 def test_documents_are_looked_up_in_any_order(cuts: tuple[int, ...]) -> None:
     view = TokenFileView(token_file(TABLE, cuts), "the file", 4)
     assert view.names == set(TABLE.column_names)
-    rows = np.array([3, 0, 0, 1])
+    rows = [3, 0, 0, 1]
+    located = at(view, *rows)
     for name in ("tokens", "labels"):
-        places, values = view.lists(name, rows), view.view(view.dtype(name))
+        values, index = located.pointers(name).spanned(9)
         documents = [
             values[first : first + length].tolist()
-            for first, length in zip(places.position, places.length, strict=True)
+            for first, length in zip(index, located.lengths(name), strict=True)
         ]
         assert documents == [TABLE[name].to_pylist()[row] for row in rows]
-    assert view.numbers("quality", rows).tolist() == [3.5, 0.5, 0.5, 1.5]
+    assert located.numbers("quality").tolist() == [3.5, 0.5, 0.5, 1.5]
     with pytest.raises(FormatError) as missing:
-        view.lists("turn_ids", rows)
+        located.lengths("turn_ids")
     assert str(missing.value) == (
         "the file has no column turn_ids; restore the file or build again"
     )
@@ -47,7 +54,7 @@ def test_a_file_with_other_documents_is_refused() -> None:
         TokenFileView(pa.py_buffer(b"no Arrow at all"), "the file", 4)
     nulls = pa.table({"tokens": pa.array([[1], None], pa.list_(pa.int32()))})
     with pytest.raises(FormatError) as null:
-        TokenFileView(token_file(nulls), "the file", 2).lists("tokens", np.array([0]))
+        at(TokenFileView(token_file(nulls), "the file", 2), 0).lengths("tokens")
     assert str(null.value) == (
         "the file is not a token file: it has nulls; restore it or build again"
     )
@@ -60,9 +67,9 @@ def test_an_offset_outside_the_values_is_refused_when_it_is_used(value: int) -> 
     place = content.index(offsets)  # of the tokens, which come first
     content[place + 8 : place + 12] = np.int32(value).tobytes()
     view = TokenFileView(pa.py_buffer(bytes(content)), "the file", 4)
-    assert view.lists("tokens", np.array([3])).length.tolist() == [2]
+    assert at(view, 3).lengths("tokens").tolist() == [2]
     with pytest.raises(FormatError) as outside:
-        view.lists("tokens", np.array([2]))
+        at(view, 2).lengths("tokens")
     assert str(outside.value) == (
         "the file column tokens has list offsets outside its values; restore the file or build "
         "again"
@@ -72,14 +79,14 @@ def test_an_offset_outside_the_values_is_refused_when_it_is_used(value: int) -> 
 @pytest.mark.parametrize("name", ["group", "note"])
 def test_a_column_without_numbers_hinders_nobody_who_does_not_ask_for_it(name: str) -> None:
     view = TokenFileView(token_file(TABLE, (1,)), "the file", 4)
-    assert view.numbers("quality", np.array([2])).tolist() == [2.5]
+    assert at(view, 2).numbers("quality").tolist() == [2.5]
     with pytest.raises(FormatError, match=r"the file is not a token file: .*; restore it"):
-        view.dtype(name)
+        at(view, 2).numbers(name)
 
 
 def test_a_column_of_numbers_has_no_value_per_token() -> None:
     with pytest.raises(FormatError) as numbers:
-        TokenFileView(token_file(TABLE), "the file", 4).lists("quality", np.array([0]))
+        at(TokenFileView(token_file(TABLE), "the file", 4), 0).lengths("quality")
     assert str(numbers.value) == (
         "the file is not a token file: quality has no value per token; restore it or build again"
     )
