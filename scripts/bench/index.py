@@ -1,18 +1,20 @@
 """Index outputs: the cost of a plan over a token store, and their speed in the loader.
 
 \b
-python scripts/bench/index.py [--tokens 1G] [--repeats 5] [--markdown]
+python scripts/bench/index.py [--tokens 1G] [--length 500] [--repeats 5] [--markdown]
 
-Writes documents of random tokens (log-normal lengths of about 500) to a token store of a tenth of
-`tokens`, at least 100 million. Then it measures, in a process of its own, `packprep.build` of an
-index that draws every document ten times (packs of 4096), until a pack of it is read: CPU seconds
-of all threads, without the import of libraries. The loader reads an index of the store once and
-its materialized shards, in turn, as in loader.py.
+Writes documents of random tokens (log-normal lengths, `--length` on average) to a token store of a
+tenth of `tokens`, at least 1 million. Then it measures, in a process of its own, `packprep.build`
+of an index that draws every document ten times (packs of 4096), until a pack of it is read: CPU
+seconds of all threads, without the import of libraries. The loader reads an index of the store once
+and its materialized shards, in turn, as in loader.py; also each time from the opening of the
+output, as the first epoch does.
 """
 
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,11 @@ print(time.process_time() - start[0], time.perf_counter() - start[1])
 """
 
 
-def write_documents(path: Path, tokens: int, seed: int = 0) -> None:
-    """Documents of about `tokens` tokens, as rows of ids."""
+def write_documents(path: Path, tokens: int, length: int, seed: int = 0) -> None:
+    """Documents of about `tokens` tokens, `length` each on average, as rows of ids."""
     random = np.random.default_rng(seed)
-    lengths = np.exp(random.normal(5.7, 1.0, tokens // 400)).astype(np.int64) + 16
+    logs = random.normal(np.log(length) - 0.5, 1.0, tokens // length * 5 // 4)
+    lengths = np.exp(logs).astype(np.int64) + 1
     lengths = lengths[np.cumsum(lengths) <= tokens]
     rows = 20_000
     with pq.ParquetWriter(path, pa.schema([("ids", pa.list_(pa.int32()))])) as writer:
@@ -59,15 +62,21 @@ def write_documents(path: Path, tokens: int, seed: int = 0) -> None:
             writer.write_table(pa.table({"ids": lists}), row_group_size=rows)
 
 
+def first_time(path: Path, packs_per_batch: int, *, shuffle: bool) -> Callable[[], int]:
+    """Read all batches of an output that is opened for it."""
+    return lambda: loader.mine(path, packs_per_batch, shuffle=shuffle)()
+
+
 @click.command(help=__doc__)
 @click.option("--tokens", default="1G", show_default=True, help="Tokens that are planned.")
+@click.option("--length", default=500, show_default=True, help="Tokens of a document.")
 @click.option("--repeats", default=5, show_default=True)
 @click.option("--markdown", is_flag=True, help="Print Markdown tables.")
-def main(tokens: str, repeats: int, markdown: bool) -> None:
+def main(tokens: str, length: int, repeats: int, markdown: bool) -> None:
     count = max(loader.size_of(tokens) // EPOCHS, 1_000_000)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_documents(folder / "documents.parquet", count)
+        write_documents(folder / "documents.parquet", count, length)
         options: dict[str, Any] = {
             "sources": (str(folder / "documents.parquet"),),
             "input_ids_column": "ids",
@@ -79,11 +88,13 @@ def main(tokens: str, repeats: int, markdown: bool) -> None:
         _plan(folder, options, markdown)
         merge([folder / "index"], folder / "shards", materialize="shards")
         paths = {
-            f"{kind}, {how}": loader.mine(folder / path, packs, shuffle=shuffle)
-            for how, packs, shuffle in (
-                ("a pack a batch", 1, False),
-                ("a pack, shuffled", 1, True),
-                ("8 packs, shuffled", 8, True),
+            f"{kind}, {how}": read(folder / path, packs, shuffle=shuffle)
+            for how, read, packs, shuffle in (
+                ("a pack a batch", loader.mine, 1, False),
+                ("a pack, shuffled", loader.mine, 1, True),
+                ("8 packs, shuffled", loader.mine, 8, True),
+                ("a pack, shuffled, first time", first_time, 1, True),
+                ("8 packs, shuffled, first time", first_time, 8, True),
             )
             for kind, path in (("shards", "shards"), ("index", "index"))
         }
