@@ -28,6 +28,7 @@ ROOMS = (
     "engines",
     "chat/rendering",
     "chat",
+    "chat/pieces",
     "sources/token_files",
     "sources/formats",
     "sources",

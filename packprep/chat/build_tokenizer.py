@@ -44,13 +44,16 @@ def load_build_tokenizer(
     """The tokenizer of a build; ConfigError if `token_type` does not hold its ids.
 
     Rows of token ids: it only bounds the ids, and no BOS or EOS is added unless asked for. With
-    `vocab_size` it may be left out. Conversations: their template writes BOS and EOS. Prompts and
-    responses need no template; without one they get BOS and EOS as text does.
+    `vocab_size` it may be left out. Pieces: no BOS or EOS either. Conversations: their template
+    writes BOS and EOS. Prompts and responses need no template; without one they get BOS and EOS as
+    text does.
     """
     if parsing.chats:
         tokenizer = _of_chats(tokenizing, parsing)
     elif parsing.input_ids_column is not None:
         tokenizer = _of_ids(tokenizing)
+    elif parsing.segments_column is not None:
+        tokenizer = load_tokenizer(tokenizing.tokenizer, **tokenizing.asked_ends())
     else:
         tokenizer = _loaded(tokenizing, tokenizing.bos, tokenizing.eos)
     if tokenizing.vocab_size is not None:
@@ -59,8 +62,8 @@ def load_build_tokenizer(
     if parsing.parses_special_tokens and tokenizer.splits_special_tokens:
         raise ConfigError(
             "tokenizer_config.json says split_special_tokens is true: transformers keeps special "
-            "tokens in a text as text, but --parse-special-tokens and chat templates turn them "
-            "into ids; remove the key"
+            "tokens in a text as text, but --parse-special-tokens, chat templates and pieces turn "
+            "them into ids; remove the key"
         )
     if (boundary := parsing.boundary()) is None:
         return tokenizer
@@ -94,14 +97,14 @@ def _loaded(tokenizing: Tokenizing, bos: str, eos: str) -> Tokenizer:
 
 def _of_ids(tokenizing: Tokenizing) -> Tokenizer:
     """The tokenizer of rows of token ids, without its text if only the vocabulary is given."""
-    bos, eos = ("none" if asked == "auto" else asked for asked in (tokenizing.bos, tokenizing.eos))
+    ends = tokenizing.asked_ends()
     if tokenizing.tokenizer is not None:
-        return _loaded(tokenizing, bos, eos)
+        return load_tokenizer(tokenizing.tokenizer, **ends)
     if tokenizing.vocab_size is None:
         raise ConfigError(
             "token ids are checked against a vocabulary; give --vocab-size or --tokenizer"
         )
-    if (bos, eos) != ("none", "none"):
+    if {*ends.values()} != {"none"}:
         raise ConfigError("--bos and --eos name tokens of a tokenizer; give --tokenizer too")
     digest, size = hashlib.sha256(b"").hexdigest(), tokenizing.vocab_size
     return Tokenizer(json=b"", sha256=digest, vocab_size=size, bos=None, eos=None, pad_id=0)

@@ -137,7 +137,7 @@ class ChatRow(NamedTuple):
 def read_chat_rows(table: pa.Table, columns: ConversationColumns) -> Iterator[ChatRow]:
     """The rows of a table, none of them read yet."""
     is_json = [table[name].type == JSON_CELLS for name in columns.wanted]
-    cells = [_cells(table[name]) for name in columns.wanted]
+    cells = [cells_of(table[name]) for name in columns.wanted]
     for row in zip(*cells, strict=True):
         yield ChatRow(row[0] if is_json == [True] else None, partial(_read, row, is_json, columns))
 
@@ -155,7 +155,7 @@ def _read(
         return error
 
 
-def _cells(column: pa.ChunkedArray[Any]) -> list[Any]:
+def cells_of(column: pa.ChunkedArray[Any]) -> list[Any]:
     """Values of a column as Python objects; JSON text stays text, and cells of JSON rows bytes.
 
     Nulls inside Arrow structs are missing keys.
@@ -177,13 +177,13 @@ def _conversation(row: Mapping[str, object], columns: ConversationColumns) -> Co
         messages = _pair([row[name] for name in columns.names], columns.names)
     else:
         name = columns.names[0]
-        messages = _messages(_parsed(row[name], repr(name)), name)
-    tools = _parsed(row[columns.tools], repr(columns.tools)) if columns.tools else None
+        messages = _messages(parsed_json(row[name], repr(name)), name)
+    tools = parsed_json(row[columns.tools], repr(columns.tools)) if columns.tools else None
     if tools is not None:
         _expect(list, tools, BadRow.BAD_TOOLS, repr(columns.tools), "a list")
-    tools = [_parsed(tool, f"a tool in {columns.tools!r}") for tool in tools or []]
+    tools = [parsed_json(tool, f"a tool in {columns.tools!r}") for tool in tools or []]
     place = repr(columns.variables)
-    variables = _parsed(row[columns.variables], place) if columns.variables else None
+    variables = parsed_json(row[columns.variables], place) if columns.variables else None
     if variables is not None:
         _expect(dict, variables, BadRow.BAD_VARIABLES, place, "an object")
     untrained = [
@@ -259,7 +259,7 @@ def _message(value: Any, number: int) -> Message:
         and value["role"] in ROLES
     ):
         return cast("Message", value)
-    value = _parsed(value, f"message {number}") if _is_object_text(value) else value
+    value = parsed_json(value, f"message {number}") if _is_object_text(value) else value
     expected = "an object with role and content"
     _expect(dict, value, BadRow.NOT_MESSAGES, f"message {number}", expected)
     message = {key: item for key, item in value.items() if item is not None}
@@ -308,10 +308,10 @@ def without_keys(message: Message, keys: Collection[str]) -> Message:
 def _tool_calls(value: Any, number: int) -> list[Any]:
     """The calls of a message: a list, or JSON text of it or of its items."""
     where = f"'tool_calls' of message {number}"
-    calls = _parsed(value, where)
+    calls = parsed_json(value, where)
     calls = [] if calls is None else calls
     _expect(list, calls, BadRow.BAD_TOOLS, where, "a list")
-    return [_parsed(call, where) for call in calls]
+    return [parsed_json(call, where) for call in calls]
 
 
 def _joined_parts(parts: list[Any], number: int) -> str:
@@ -322,7 +322,11 @@ def _joined_parts(parts: list[Any], number: int) -> str:
     """
     texts = []
     for place, part in enumerate(parts):
-        part = _parsed(part, f"part {place} of message {number}") if _is_object_text(part) else part
+        part = (
+            parsed_json(part, f"part {place} of message {number}")
+            if _is_object_text(part)
+            else part
+        )
         text = part.get("text") if isinstance(part, dict) else part
         kind = part.get("type") or "text" if isinstance(part, dict) else "text"
         if kind != "text" or not isinstance(text, str):
@@ -351,7 +355,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return value
 
 
-def _parsed(value: Any, where: str) -> Any:
+def parsed_json(value: Any, where: str) -> Any:
     """The value of JSON text; any other value unchanged.
 
     where: the place in the row, for errors.

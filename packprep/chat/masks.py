@@ -12,7 +12,8 @@ the same ids, their lengths are the mask. If not, because a token crosses a cut,
 tokenizer says which characters each token covers, and a token with a trained character is trained.
 
 Rows are rendered where they are read (sources/row_text.py) and encoded where text is
-(tokens/encode.py). For `problem` see support/problems.py.
+(tokens/encode.py). Those whose parts are encoded by themselves are divided before, see
+pieces/parts.py. For `problem` see support/problems.py.
 
 Where the messages of a row spell special tokens, the reference tokenizer encodes the text between
 the template's own special tokens without parsing any. The row is refused if these cuts would change
@@ -44,12 +45,23 @@ from packprep.chat.left_out import LEFT_OUT
 from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
-from packprep.chat.turns import Finder, TurnFinder
+from packprep.chat.turns import Finder, Rendered, TurnFinder
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens, reference_tokenizer
 from packprep.engines.byte_masks import TokenBytes, token_bytes
 from packprep.engines.compare import unequal
 from packprep.support.problems import PROBLEM, BadRow, Problem
 
+ROW_PARTS = pa.list_(
+    pa.struct(
+        [
+            ("size", pa.int32()),
+            ("trained", pa.list_(pa.int32())),
+            ("specials", pa.list_(pa.int32())),
+            ("ids", pa.list_(pa.int32())),
+        ]
+    )
+)
+"""Type of the column `parts`, see `turns.RowPart`."""
 RENDERED = pa.schema(
     [
         ("text", pa.large_string()),
@@ -57,6 +69,7 @@ RENDERED = pa.schema(
         ("specials", pa.list_(pa.int32())),
         ("left_out", LEFT_OUT),
         ("turns", TURNS),
+        ("parts", ROW_PARTS),
         ("problem", PROBLEM),
     ]
 )
@@ -85,9 +98,14 @@ def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) 
     everything is trained. specials: the same for the template's own special tokens, where messages
     spell others; null elsewhere. left_out: text of the messages that the template does not write;
     null where it writes all. turns: the documents of a row that `text` holds, see
-    turn_documents.py; null where every row is one. problem: set only where there is no text.
+    turn_documents.py; null where every row is one. parts: the parts of a row that are encoded by
+    themselves; null where `text` is one. problem: set only where there is no text.
     """
-    rows = [_row(row, finder) for row in read_chat_rows(table, columns)]
+    return rendered_table([_row(row, finder) for row in read_chat_rows(table, columns)])
+
+
+def rendered_table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """The table of these rows of RENDERED."""
     values = map(list, zip(*rows, strict=True)) if rows else [[] for _ in RENDERED]
     return pa.table([*values], schema=RENDERED)
 
@@ -98,24 +116,30 @@ def _row(row: ChatRow, finder: Finder) -> tuple[Any, ...]:
         plain = plain_chat(row.cell)
         composed = finder.compose(*plain) if plain is not None else None
         if composed is not None:
-            return (*composed, None, None, None, None)
-    return _rendered(row.conversation(), finder)
+            return (*composed, *[None] * 5)
+    return as_row(_rendered(row.conversation(), finder))
 
 
-def _rendered(conversation: Conversation | BadRowError, finder: Finder) -> tuple[Any, ...]:
-    """A row of RENDERED."""
+def _rendered(conversation: Conversation | BadRowError, finder: Finder) -> Rendered | Problem:
     if isinstance(conversation, BadRowError):
-        return (*[None] * 5, Problem(conversation.reason, str(conversation)))
+        return Problem(conversation.reason, str(conversation))
     try:
-        rendered = finder.render(conversation)
+        return finder.render(conversation)
     except RenderError as error:
-        return (*[None] * 5, Problem(BadRow.TEMPLATE, str(error)))
+        return Problem(BadRow.TEMPLATE, str(error))
+
+
+def as_row(rendered: Rendered | Problem) -> tuple[Any, ...]:
+    """A row of RENDERED."""
+    if isinstance(rendered, Problem):
+        return (*[None] * 6, rendered)
     return (
         rendered.text,
         flat_spans(rendered.trained),
         flat_spans(rendered.specials),
         [part._asdict() for part in rendered.left_out] or None,
         rendered.turns,
+        rendered.parts,
         None,
     )
 

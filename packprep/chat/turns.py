@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from packprep.chat.composer import Composed, Composer, compose_key
 from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation
@@ -44,6 +44,19 @@ from packprep.config.grammar.option import TRAIN_FIELDS
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
 
 
+class RowPart(TypedDict):
+    """A part of a row that is encoded by itself: text, or token ids.
+
+    size: in characters. ids: None for text. trained, specials: positions in it, see
+    `masks.RENDERED`; those of ids count ids.
+    """
+
+    size: int
+    trained: list[int] | None
+    specials: list[int] | None
+    ids: list[int] | None
+
+
 @dataclass(frozen=True)
 class Rendered:
     """Text of a conversation.
@@ -55,6 +68,7 @@ class Rendered:
     form: the form that `text` fills, if there is one.
     at_text: see `Turn`.
     turns: the documents in `text`, see turn_documents.py.
+    parts: the parts of the row, which say what is trained in each; None if `text` is one.
     """
 
     text: str
@@ -64,6 +78,7 @@ class Rendered:
     form: FormKey | None = None
     at_text: bool = False
     turns: RowTurns | None = None
+    parts: list[RowPart] | None = None
 
 
 class Finder(Protocol):

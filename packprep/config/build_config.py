@@ -81,7 +81,7 @@ class BuildConfig(Options):
     def __post_init__(self) -> None:
         for spec in fields(self):
             object.__setattr__(self, spec.name, value_of(spec, getattr(self, spec.name)))
-        if self.input_ids_column is None and not self.chats and self._has_token_files():
+        if self.input_ids_column is None and not self.is_rendered and self._has_token_files():
             object.__setattr__(self, "input_ids_column", IDS_COLUMN)
         if self.executor == "array" and self.part is None:
             object.__setattr__(self, "part", AUTO)

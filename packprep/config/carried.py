@@ -21,6 +21,7 @@ _OF_TOKEN_FILES = (
     "trained",
     "specials",
     "left_out",
+    "parts",
     "second",
     "pair_split",
 )

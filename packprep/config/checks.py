@@ -23,6 +23,13 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "--prompt-column": "both say where conversations are; give one of them",
         "--input-ids-column": "conversations are rendered as text; give one of them",
     },
+    "--segments-column": {
+        **dict.fromkeys(
+            ("--messages-column", "--prompt-column", "--input-ids-column"),
+            "both say what a row is; give one of them",
+        ),
+        "--train-on last-turn": "train of each piece says what is trained; leave it out",
+    },
     "--pair-columns": {
         **dict.fromkeys(
             ("--text-template", "--truncate-at", "--response-column", "--boundaries"),
@@ -82,6 +89,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "--boundaries",
     ),
     "--train-on assistant": ("--train-fields", "--turns"),
+    "--segments-column": ("--join-pieces",),
     "--overflow split": ("--stride", "--continuation-bos"),
     "--stride": ("--train-overlap",),
     "--share-prefixes": ("--group-prefix",),
@@ -98,7 +106,8 @@ def check(build: Options) -> None:
 
 def _is_set(build: Options, setting: str) -> bool:
     """True if the options have a setting, such as `--stride` or `--turns each or auto`."""
-    option, _, values = setting.removeprefix("--").replace("-", "_").partition(" ")
+    name, _, values = setting.removeprefix("--").partition(" ")
+    option = name.replace("-", "_")
     value = getattr(build, option)
     if values:
         return not {str(value), str(value).partition(":")[0]}.isdisjoint(values.split(" or "))
@@ -155,7 +164,7 @@ def _regex_fault(pattern: str | None) -> Mapping[str, re.error] | None:
 
 
 def _is_text(build: Options) -> bool:
-    return not build.chats and build.input_ids_column is None
+    return not build.is_rendered and build.input_ids_column is None
 
 
 def _shortest(build: Options) -> int:
@@ -215,7 +224,7 @@ ROW_RULES: tuple[Rule[Options], ...] = (
     ),
     *_of_kind(
         ("--text-template", "--truncate-at", "--parse-special-tokens"),
-        "is for text, and rows are conversations or token ids; leave it out",
+        "is for text, and rows are conversations, pieces or token ids; leave it out",
         lambda build: not _is_text(build),
     ),
     *_of_kind(
@@ -243,7 +252,7 @@ ROW_RULES: tuple[Rule[Options], ...] = (
         "--pair-columns name the columns with the rows; give {option} auto",
         lambda build: (
             {"option": flag(key)}
-            for key in ("messages_column", "input_ids_column")
+            for key in ("messages_column", "segments_column", "input_ids_column")
             if build.pair_columns and getattr(build, key) not in (None, "auto")
         ),
     ),

@@ -146,6 +146,18 @@ class Parsing:
         per_source=True,
         common=True,
     )
+    segments_column: str | None = option(
+        None,
+        "Column with pieces: a list of {text, train} and {token_ids, train}, in the order of the "
+        "row; train is true or false. auto for pairs of such columns.",
+        "COLUMN",
+        identity="later",
+    )
+    join_pieces: bool = option(
+        False,
+        "Encode pieces of text that follow each other as one text, instead of each by itself.",
+        identity="later",
+    )
     boundaries: str | None = option(
         None,
         "Split rows of token ids that are packed already: after each EOS (eos) or before each BOS "
@@ -211,6 +223,11 @@ class Parsing:
             self.messages_column is not None or self.prompt_column is not None
         )
 
+    @property
+    def is_rendered(self) -> bool:
+        """True if a row is text, and a mask of what is trained in it."""
+        return self.chats or self.segments_column is not None
+
     split_turns = TurnSetting.of("turns")
 
     @property
@@ -222,9 +239,10 @@ class Parsing:
     def parses_special_tokens(self) -> bool:
         """True if special tokens in the text are parsed.
 
-        In conversations the template writes them; turns.py makes sure that no others are parsed.
+        In conversations the template writes them; turns.py makes sure that no others are parsed. In
+        pieces their renderer wrote them.
         """
-        return self.parse_special_tokens or self.chats
+        return self.parse_special_tokens or self.is_rendered
 
     def of_source(self, options: Mapping[str, object]) -> "Parsing":
         """The stage for a source with `options` of its own; those of other stages are ignored."""
@@ -315,6 +333,11 @@ class Tokenizing:
         least=1,
         common=True,
     )
+
+    def asked_ends(self) -> dict[str, str]:
+        """BOS and EOS of rows of tokens, which have their own: none unless asked for."""
+        ends = {"bos": self.bos, "eos": self.eos}
+        return {end: "none" if asked == "auto" else asked for end, asked in ends.items()}
 
     def variables(self) -> dict[str, Any]:
         """The variables of the chat template."""

@@ -220,10 +220,10 @@ def verify_batch(
     *,
     share: float,
     seed: int = 0,
-) -> int:
+) -> NDArray[np.int64]:
     """Compare a share of a batch with the reference.
 
-    Returns how many documents were compared, 0 for `hf` itself.
+    Returns the places in texts of those that were compared, none for `hf` itself.
 
     ids, offsets: result of `engine` for texts. documents: their numbers, int64 [documents]. Only
     these, seed and share decide which documents are compared, so batches and workers do not matter.
@@ -236,7 +236,7 @@ def verify_batch(
         )
     rows = np.flatnonzero(drawn(stream(seed, Purpose.VERIFY_ENGINE), documents, share))
     if len(rows) == 0 or engine.name == "hf":
-        return 0
+        return rows[:0]
     expected, expected_offsets = reference().encode(
         texts if len(rows) == len(texts) else texts.take(pa.array(rows, pa.int64()))
     )
@@ -244,7 +244,7 @@ def verify_batch(
         ours, theirs = ids[offsets[row] : offsets[row + 1]], expected[start:stop]
         if not np.array_equal(ours, theirs):
             raise InputError(_mismatch(engine, reference(), int(documents[row]), ours, theirs))
-    return len(rows)
+    return rows
 
 
 def _candidates(tokenizer_json: bytes) -> list[EngineName]:

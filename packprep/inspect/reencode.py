@@ -67,7 +67,9 @@ def find_encoder(
     elif parsing.chats and "chat_template" in manifest.data["inputs"]["tokenizer"]:
         tokenizer = _with_template(manifest, tokenizing, moved)
     else:
-        ends = {"bos": tokenizing.bos, "eos": tokenizing.eos}
+        is_pieced = parsing.segments_column is not None
+        ends = tokenizing.asked_ends()
+        ends = ends if is_pieced else {"bos": tokenizing.bos, "eos": tokenizing.eos}
         tokenizer = recorded_tokenizer(manifest, moved.tokenizer, root=moved.root, **ends)
     reference = replace(tokenizing, engine="hf")
     return load_encoder(tokenizer, parsing, reference, 0, Running().num_proc)

@@ -14,6 +14,7 @@ from packprep.schemas.manifest import Manifest
 from packprep.schemas.report import Report
 from packprep.schemas.trees import ranges_at
 
+_LATER = "segments_column"  # manifests have it only if rows are pieces
 _SAY_LABELS = ("messages_column", "prompt_column", "labels_column", "loss_mask_column")
 
 
@@ -31,7 +32,7 @@ class TrainedTokens:
         says_all = {*_SAY_LABELS, "train_overlap"} <= self._options.keys() and policy.says_cuts
         self._trains_all = (
             says_all
-            and not any(self._options[name] for name in _SAY_LABELS)
+            and not any(self._options.get(name) for name in (*_SAY_LABELS, _LATER))
             and (policy.stride == 0 or "document_starts" in names)
         )
 

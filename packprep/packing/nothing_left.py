@@ -56,6 +56,9 @@ def _cure(reason: Dropped, cutting: Cutting, labelled_by: str) -> str:
 
 def labelled_by(parsing: Parsing, train_on: str) -> str:
     """Options and columns that decide which tokens of a row are trained."""
+    if parsing.segments_column is not None:
+        columns = parsing.pair_columns or (parsing.segments_column,)
+        return f"train in the pieces of the column {' and '.join(columns)}"
     if not parsing.chats:
         return f"the column {' and '.join(parsing.label_columns.names)}"
     if parsing.messages_column is None:

@@ -9,8 +9,8 @@ prefix_group  int64, only with `group_prefix`: a hash of that column, written in
 labels   list<int32>, or list<int8> where it is a mask; of pairs also `second_labels`; and the
          columns of `carry`: see carried.py
 
-Conversations are rendered to text; `trained` and `specials` mark trained parts and special tokens
-in it: see masks.py.
+Conversations and pieces are rendered to text; `trained`, `specials` and `parts` mark trained text,
+special tokens, and what is encoded by itself in it: see masks.py.
 """
 
 import contextlib
@@ -174,11 +174,11 @@ def _tables(source: Source, path: LocalPath, wanted: Wanted) -> Iterator[pa.Tabl
     """The rows of an open source as tables.
 
     A format that is read front to back decides how large its tables are: with 512 rows in each,
-    short documents took five times as long to check and to cut. Conversations are an exception,
-    because the first table is rendered before anything else begins.
+    short documents took five times as long to check and to cut. Conversations and pieces are an
+    exception, because the first table is rendered before anything else begins.
     """
     for table in source.format.tables(source, path, wanted):
-        rows = ROWS_PER_TABLE if isinstance(wanted.plan.rows, Chat) else len(table)
+        rows = ROWS_PER_TABLE if wanted.plan.nested else len(table)
         yield from (table.slice(first, rows) for first in range(0, len(table), rows or 1))
 
 

@@ -18,11 +18,11 @@ import xxhash
 from packprep.schemas.names import array
 from packprep.sources.carried import RowProblems, read_numbers
 from packprep.sources.formats.arrow_columns import group_text, one_array, sound, text_column
-from packprep.sources.formats.row_plan import Chat, RowPlan, Text
+from packprep.sources.formats.row_plan import Chat, Pieced, RowPlan, Text
 from packprep.support.problems import BadRow, Problem, reader_problems, too_large, with_problem
 
 SECOND = {"text": "second"} | {
-    name: f"second_{name}" for name in ("trained", "specials", "left_out", "ids", "labels")
+    name: f"second_{name}" for name in ("trained", "specials", "left_out", "parts", "ids", "labels")
 }
 """Columns of the second side of pairs, by those of the first."""
 
@@ -37,8 +37,8 @@ def as_rows(table: pa.Table, plan: RowPlan, *, is_utf8: bool = False) -> pa.Tabl
             sound(chunk)
     if isinstance(plan.rows, Text):
         rows = as_text(table, plan.rows, plan.max_row_size, is_utf8=is_utf8)
-    elif isinstance(plan.rows, Chat):
-        rows = _conversations(table, plan.rows, plan.max_row_size)
+    elif isinstance(plan.rows, (Chat, Pieced)):
+        rows = _rendered(table, _sides(table, plan.rows), plan.max_row_size)
     else:
         rows = pa.table({"problem": reader_problems(table)})
     groups = {}
@@ -82,18 +82,27 @@ def _with_problems(rows: pa.Table, problem: pa.Array[Any]) -> pa.Table:
     return rows
 
 
-def _conversations(table: pa.Table, chat: Chat, limit: int) -> pa.Table:
-    """Columns of rendered conversations, see `render_chats`."""
+def _sides(table: pa.Table, rows: Chat | Pieced) -> list[pa.Table]:
+    """Each side of conversations or of pieces as text, see `render_chats`."""
     from packprep.chat.masks import render_chats
+    from packprep.chat.pieces.parts import render_pieces
 
-    assert chat.finder is not None
-    rows, *others = (render_chats(table, chat.of_side(side), chat.finder) for side in chat.sides)
+    if isinstance(rows, Pieced):
+        size, joined = rows.vocab_size, rows.joined
+        return [render_pieces(table, side, size, joined=joined) for side in rows.sides]
+    assert rows.finder is not None
+    return [render_chats(table, rows.of_side(side), rows.finder) for side in rows.sides]
+
+
+def _rendered(table: pa.Table, sides: Sequence[pa.Table], limit: int) -> pa.Table:
+    """Columns of rendered sides, with their problems and those of the reader."""
+    rows, *others = sides
     problem = reader_problems(table)
-    for side in (rows, *others):
+    for side in sides:
         problem = pc.coalesce(problem, side["problem"].combine_chunks())
         problem = _without_large(side["text"].combine_chunks(), problem, limit)
     for second in others:
-        for name in ("text", "trained", "specials", "left_out"):
+        for name in ("text", "trained", "specials", "left_out", "parts"):
             rows = rows.append_column(SECOND[name], second[name])
     return _with_problems(rows, problem)
 

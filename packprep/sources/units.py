@@ -231,8 +231,14 @@ def row_bytes(table: pa.Table) -> NDArray[np.int64]:
     if "ids" in table.column_names:
         size = id_bytes(table["ids"])
         return size + id_bytes(table["second_ids"]) if "second_ids" in table.column_names else size
-    size = text_bytes(table["text"])
-    return size + text_bytes(table["second"]) if "second" in table.column_names else size
+    size = np.zeros(len(table), np.int64)
+    for names, measure in (
+        (("text", "second"), text_bytes),
+        (("parts", "second_parts"), part_bytes),
+    ):
+        for name in {*names} & {*table.column_names}:
+            size += measure(table[name])
+    return size
 
 
 def text_bytes(text: pa.ChunkedArray[Any]) -> NDArray[np.int64]:
@@ -244,6 +250,17 @@ def text_bytes(text: pa.ChunkedArray[Any]) -> NDArray[np.int64]:
 def id_bytes(ids: pa.ChunkedArray[Any]) -> NDArray[np.int64]:
     """Size of documents that are token ids: four bytes for each id, int64 [documents]."""
     lengths: NDArray[np.int64] = 4 * pc.list_value_length(ids).to_numpy().astype(np.int64)
+    return lengths
+
+
+def part_bytes(parts: pa.ChunkedArray[Any]) -> NDArray[np.int64]:
+    """Size of the token ids among the parts of each document, int64 [documents]."""
+    lists: Any = parts.combine_chunks()
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    ids = pc.struct_field(lists.flatten(), "ids")
+    sizes = 4 * pc.fill_null(pc.list_value_length(ids), 0).to_numpy().astype(np.int64)
+    ends = np.append(0, np.cumsum(sizes))
+    lengths: NDArray[np.int64] = np.diff(ends[np.append(0, np.cumsum(counts))])
     return lengths
 
 

@@ -40,6 +40,8 @@ class BadRow(StrEnum):
     BAD_TRAIN = "bad_train"
     TEMPLATE = "template"
     SPECIAL_TOKENS = "special_tokens"
+    # Pieces
+    BAD_PIECES = "bad_pieces"
 
 
 class Problem(NamedTuple):

@@ -29,7 +29,7 @@ from packprep.packing.kernels.gather import add_ends, make_room, with_ends
 from packprep.schemas.columns import NO_LOSS, WHOLE_ROW
 from packprep.sources.formats.arrow_columns import one_array
 from packprep.sources.row_text import SECOND
-from packprep.sources.units import ranges, text_bytes
+from packprep.sources.units import part_bytes, ranges, text_bytes
 from packprep.support.ahead import ahead
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
@@ -39,7 +39,7 @@ from packprep.tokens.boundaries import Boundary, split_at_boundaries
 # text took 1.6 times the page faults.
 BATCH_BYTES = 1 << 20
 
-READ = ("text", "trained", "specials", "left_out", "turns", "ids", *SECOND.values())
+READ = ("text", "trained", "specials", "left_out", "turns", "parts", "ids", *SECOND.values())
 """Columns of rows that become tokens and labels."""
 
 _Result = TypeVar("_Result")
@@ -141,14 +141,15 @@ class Encoder:
         """Rows that are one document each."""
         if (choice := self.engine) is None:
             return Encoded(_with_ends(table, self.tokenizer))
-        if self.parsing.chats:
-            return self._encode_chats(table, numbers, choice, stop)
+        if self.parsing.is_rendered:
+            return self._encode_rendered(table, numbers, choice, stop)
 
         def encode(first: int, last: int) -> tuple[Ids, Offsets, int]:
             text = one_array(table["text"].slice(first, last - first))
             text = text.fill_null("") if text.null_count else text
             ids, offsets = choice.engine.encode(text)
-            return ids, offsets, self._verify(choice, ids, offsets, text, numbers[first:last])
+            compared = self._verify(choice, ids, offsets, text, numbers[first:last])
+            return ids, offsets, len(compared)
 
         verified, sizes = 0, text_bytes(table["text"])
         ended = _EndedIds(self.tokenizer, int(sizes.sum()))
@@ -192,8 +193,8 @@ class Encoder:
         offsets: Offsets,
         text: pa.Array[Any],
         numbers: NDArray[np.int64],
-    ) -> int:
-        """Compare a share of a batch with the reference; return the number of documents."""
+    ) -> NDArray[np.int64]:
+        """Compare a share of a batch with the reference; return the places of these texts."""
         return verify_batch(
             choice.engine,
             ids,
@@ -205,27 +206,28 @@ class Encoder:
             seed=self.seed,
         )
 
-    def _encode_chats(
+    def _encode_rendered(
         self,
         table: pa.Table,
         numbers: NDArray[np.int64],
         choice: EngineChoice,
         stop: threading.Event | None,
     ) -> Encoded:
-        """Rendered conversations to `tokens` and, unless everything is trained, `labels`.
+        """Rendered conversations or pieces to `tokens` and, unless all is trained, `labels`.
 
         A label is 1 where its token is trained.
         """
         from packprep.chat.left_out import count_left_out
         from packprep.chat.masks import ChatTokens, encode_chats, exact_encoder
+        from packprep.chat.pieces.parts import split_parts
         from packprep.chat.prompt_response import encode_prompted
 
-        tokenizer = self.tokenizer
+        tokenizer, is_chat = self.tokenizer, self.parsing.chats
         left_out: list[CountedText] = []
 
         def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
             batch = table.slice(first, last - first).combine_chunks()
-            if not isinstance(tokenizer, ChatTokenizer):
+            if is_chat and not isinstance(tokenizer, ChatTokenizer):
                 prompted = encode_prompted(batch, choice.engine, tokenizer.json)
                 sides = np.repeat(
                     numbers[first:last], 2
@@ -233,8 +235,10 @@ class Encoder:
                 compared = self._verify(
                     choice, prompted.ids, prompted.offsets, prompted.pieces, sides
                 )
-                return first, prompted.tokens, compared // 2
-            chats = encode_chats(batch, choice.engine, exact_encoder(tokenizer.json))
+                return first, prompted.tokens, len(compared) // 2
+            split = split_parts(batch)
+            parts = encode_chats(split.texts, choice.engine, exact_encoder(tokenizer.json))
+            chats = split.joined(parts, len(batch))
             left_out.extend(
                 [
                     each._replace(row=first + each.row)
@@ -244,25 +248,22 @@ class Encoder:
             )
             # The ids of a row that spells special tokens differ from those of an engine: only
             # special tokens of the template are parsed.
-            is_plain = batch["specials"].is_null().to_numpy()
-            plain, lengths = np.flatnonzero(is_plain), np.diff(chats.offsets)
-            ids = chats.ids if is_plain.all() else chats.ids[np.repeat(is_plain, lengths)]
-            text = batch["text"].combine_chunks().fill_null("").take(pa.array(plain, pa.int64()))
-            offsets = np.append(0, np.cumsum(lengths[plain]))
-            return (
-                first,
-                chats,
-                self._verify(choice, ids, offsets, text, numbers[first:last][plain]),
-            )
+            is_plain = split.texts["specials"].is_null().to_numpy()
+            plain, lengths = np.flatnonzero(is_plain), np.diff(parts.offsets)
+            ids = parts.ids if is_plain.all() else parts.ids[np.repeat(is_plain, lengths)]
+            text = one_array(split.texts["text"]).fill_null("").take(pa.array(plain, pa.int64()))
+            offsets, rows = np.append(0, np.cumsum(lengths[plain])), split.rows[plain]
+            compared = self._verify(choice, ids, offsets, text, numbers[first:last][rows])
+            return first, chats, len(np.unique(rows[compared]))
 
         tokens, masks, verified = [], [], 0
         problems: dict[int, Problem] = {}
-        sizes = text_bytes(table["text"])
+        sizes = text_bytes(table["text"]) + part_bytes(table["parts"])
         for _, (first, chats, compared) in self._in_batches(encode, sizes, choice, stop):
             problems |= {first + row: problem for row, problem in chats.problems.items()}
             _check_ids(chats.ids, tokenizer)
-            ids, trained, offsets = _chat_with_ends(
-                chats.ids, chats.trained, chats.offsets, tokenizer
+            ids, trained, offsets = _rendered_with_ends(
+                chats.ids, chats.trained, chats.offsets, tokenizer, trains_eos=is_chat
             )
             tokens.append(_lists(ids, offsets))
             masks.append(_lists(trained, offsets))
@@ -368,12 +369,18 @@ def _joined(table: pa.Table, sides: Encoded) -> Encoded:
     )
 
 
-def _chat_with_ends(
-    ids: Ids, trained: NDArray[np.bool_], offsets: Offsets, tokenizer: Tokenizer
+def _rendered_with_ends(
+    ids: Ids,
+    trained: NDArray[np.bool_],
+    offsets: Offsets,
+    tokenizer: Tokenizer,
+    *,
+    trains_eos: bool,
 ) -> tuple[NDArray[Any], NDArray[np.int8], Offsets]:
-    """Add BOS, untrained, and EOS, trained, where the tokenizer has them.
+    """Add BOS, untrained, and EOS where the tokenizer has them.
 
-    It has none where a chat template writes them.
+    It has none where a chat template writes them. trains_eos: EOS is trained always, else if the
+    token before it is.
     """
     bos, eos = _end_ids(tokenizer)
     wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
@@ -381,7 +388,8 @@ def _chat_with_ends(
     add_ends(ids, offsets, wider, bos, eos, tokens)
     make_room(trained.astype(np.int8), offsets, wider, int(bos >= 0), mask)
     if eos >= 0:
-        mask[wider[1:][np.diff(wider) > 0] - 1] = 1
+        last = wider[1:][np.diff(wider) > 0] - 1
+        mask[last] = 1 if trains_eos else mask[last - 1]
     return tokens, mask, wider
 
 

@@ -310,7 +310,7 @@ def _features(schema: pa.Schema, encoder: Encoder) -> Any:
 
     parsing = encoder.parsing
     features = {"tokens": datasets.Sequence(datasets.Value(encoder.tokenizer.id_type.name))}
-    if parsing.chats and encoder.tokenizing.train_on != "all":
+    if parsing.is_rendered and encoder.tokenizing.train_on != "all":
         features["labels"] = datasets.Sequence(datasets.Value("int8"))
     if parsing.pair_columns:
         features["pair_split"] = datasets.Value("int32")

@@ -63,14 +63,16 @@ CASES: tuple[dict[str, Any], ...] = (
 
 def with_setting(setting: str) -> dict[str, Any]:
     """Options that have a setting such as `--stride` or `--turns each or auto`."""
-    option, _, values = setting[2:].replace("-", "_").partition(" ")
+    name, _, values = setting[2:].partition(" ")
+    option = name.replace("-", "_")
     sample = True if OPTIONS[option].default is False else SAMPLES.get(option, "2")
     return {option: values.split(" or ")[0] or sample}
 
 
 def without_setting(setting: str) -> dict[str, Any]:
     """Options that have another value than that of a setting."""
-    option, _, values = setting[2:].replace("-", "_").partition(" ")
+    name, _, values = setting[2:].partition(" ")
+    option = name.replace("-", "_")
     if not values or OPTIONS[option].default not in values.split(" or "):
         return {}
     return {option: next(each for each in choices_of(OPTIONS[option]) if each not in values)}

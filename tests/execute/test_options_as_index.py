@@ -51,6 +51,13 @@ def pair_rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
+def piece_rows(count: int) -> list[dict[str, Any]]:
+    return [
+        {"segments": [{"text": text[:40], "train": False}, {"token_ids": [7, 8], "train": True}]}
+        for text in texts(count)
+    ]
+
+
 def text_rows(count: int) -> list[dict[str, Any]]:
     return [{"text": text, "set": row % 2} for row, text in enumerate(texts(count))]
 
@@ -66,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "ids": ids_rows(),
         "pairs": pair_rows(14),
         "chat": thoughtful(6),
+        "pieces": piece_rows(12),
         "bad": [*text_rows(12), {"text": None}],
     }
     for kind, of_kind in rows.items():
@@ -86,6 +94,7 @@ BASES: dict[str, dict[str, Any]] = {
         "overflow": "truncate",
     },
     "chat": {"messages_column": "messages", "max_length": 256},
+    "pieces": {"segments_column": "segments"},
 }
 """Options of all builds of these rows."""
 TREES = {"share_prefixes": 2}
@@ -96,6 +105,8 @@ CASES: dict[str, list[Case]] = {
     "pair_columns": [Case("pairs", {}), Case("pairs", TREES)],
     "input_ids_column": [Case("ids", {})],
     "labels_column": [Case("ids", {"labels_column": name}) for name in ("labels", "mask")],
+    "segments_column": [Case("pieces", {})],
+    "join_pieces": [Case("pieces", {"join_pieces": True})],
     "boundaries": [Case("ids", {"boundaries": "eos:9"})],
     "carry": [
         Case("ids", {"carry": ("weights", "quality:float64", "set:int8")}),

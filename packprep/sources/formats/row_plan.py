@@ -1,7 +1,8 @@
 """Kinds of rows, and the plan by which the rows of one source are read.
 
-A row is text, a conversation or token ids, and has one side, or two as a pair. What a kind does not
-have cannot be asked of it: conversations have no template of text, token ids no column of text.
+A row is text, a conversation, pieces or token ids, and has one side, or two as a pair. What a kind
+does not have cannot be asked of it: conversations have no template of text, token ids no column of
+text.
 """
 
 from __future__ import annotations
@@ -102,6 +103,24 @@ class Chat:
 
 
 @dataclass(frozen=True)
+class Pieced:
+    """Rows of pieces of text and of token ids, which are below vocab_size.
+
+    sides: the column of each side. joined: pieces of text are encoded as one, see
+    chat/pieces/pieces.py.
+    """
+
+    sides: tuple[str, ...]
+    vocab_size: int
+    joined: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of pieces."""
+        return self.sides
+
+
+@dataclass(frozen=True)
 class IdColumns:
     """Columns of token ids of one side.
 
@@ -154,7 +173,7 @@ class RowPlan:
     types: of the columns of numbers, in a format that must know them before it reads.
     """
 
-    rows: Text | Chat | TokenIds
+    rows: Text | Chat | Pieced | TokenIds
     carry: Sequence[str] = ()
     carried: Sequence[Column] = ()
     group_column: str | None = None
@@ -172,7 +191,7 @@ class RowPlan:
     @property
     def nested(self) -> tuple[str, ...]:
         """Columns with values of any type."""
-        return self.rows.columns if isinstance(self.rows, Chat) else ()
+        return self.rows.columns if isinstance(self.rows, (Chat, Pieced)) else ()
 
     @property
     def groups(self) -> list[str]:
@@ -208,9 +227,12 @@ def row_plan(parsing: Parsing, vocab_size: int = 0, finder: Finder | None = None
 
     vocab_size: for token ids. finder: for conversations.
     """
-    rows: Text | Chat | TokenIds
+    rows: Text | Chat | Pieced | TokenIds
     if parsing.input_ids_column is not None:
         rows = TokenIds(tuple(_ids(parsing)), vocab_size)
+    elif parsing.segments_column is not None:
+        columns = (*parsing.pair_columns,) or (parsing.segments_column,)
+        rows = Pieced(columns, vocab_size, parsing.join_pieces)
     elif parsing.chats:
         rows = Chat(tuple(_conversations(parsing)), finder)
     elif parsing.pair_columns:
