@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from packprep.execute.map_stage import TokenizeAndPack as TokenizeAndPack
     from packprep.execute.map_stage import pack_dataset as pack_dataset
     from packprep.execute.pipeline import build as build
+    from packprep.execute.stored import pack as pack
+    from packprep.execute.stored import tokenize as tokenize
     from packprep.packing.api import pack_lengths as pack_lengths
     from packprep.packing.plan import PackPlan as PackPlan
     from packprep.packing.sampler import MultipackSampler as MultipackSampler
@@ -31,8 +33,10 @@ _HOME = {
     "StoppedError": "support.errors",
     "TokenizeAndPack": "execute.map_stage",
     "build": "execute.pipeline",
+    "pack": "execute.stored",
     "pack_dataset": "execute.map_stage",
     "pack_lengths": "packing.api",
+    "tokenize": "execute.stored",
 }
 __all__ = [
     "BuildConfig",
@@ -44,8 +48,10 @@ __all__ = [
     "StoppedError",
     "TokenizeAndPack",
     "build",
+    "pack",
     "pack_dataset",
     "pack_lengths",
+    "tokenize",
 ]
 
 

@@ -5,7 +5,8 @@ Both list EVERY_BUILD above the other options, which follow by stage.
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import click
 
@@ -21,7 +22,12 @@ _NAMES_WIDTH = 36
 
 
 class StagedHelp(click.Command):
-    """A command whose `-h` shows what most builds need, each with the beginning of its help."""
+    """A command whose `-h` shows what most builds need, each with the beginning of its help.
+
+    words: help of options that this command has other words for, by name.
+    """
+
+    words: ClassVar[Mapping[str, str]] = {}
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
         show_all = click.Option(
@@ -70,13 +76,16 @@ def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, st
     """Names and help of an option; None where this page does not show it."""
     name, everything = str(parameter.name), _ALL in context.meta
     field = _FIELDS.get(name)
+    words = getattr(context.command, "words", {}).get(name)
     if name == "sources":
-        return parameter.make_metavar(context).partition("|")[0], _FIELDS[name].metadata["help"]
+        text = words or _FIELDS[name].metadata["help"]
+        return parameter.make_metavar(context).partition("|")[0], text
     if "--help" in parameter.opts or _is_hidden(parameter):
         return None  # --help is in the row of --help-all
     if not everything and not (field.metadata["common"] if field else name not in _ONLY_IN_ALL):
         return None
     names, text = parameter.get_help_record(context) or ("", "")
+    text = words or text
     if name == "help_all":
         names = f"-h, {names}"
     return names, text if everything else _beginning(text)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "build": "Tokenize and pack text into shards.",
+    "tokenize": "Tokenize text into a store, to pack it in many ways.",
+    "pack": "Pack the tokens of a store into shards.",
     "plan": "Compare pack lengths, strategies and overflow; write no shards.",
     "report": "Write a report of an output: one web page.",
     "stats": "Show the contents of outputs, or the progress of a build.",
@@ -37,10 +39,8 @@ COMMANDS = {
 _ELSEWHERE = {
     "convert": "export",
     "inspect": "show",
-    "pack": "build",
     "prepare": "build",
     "preprocess": "build",
-    "tokenize": "build",
     "upload": "push",
     "validate": "verify",
 }
@@ -164,7 +164,11 @@ def _usage(error: click.ClickException) -> str:
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
         from packprep.config.grammar.spellings import gone, option_here
+        from packprep.config.verbs import other_verb
 
+        verb = str(error.ctx.command.name) if error.ctx else ""
+        if other := other_verb(error.option_name.lstrip("-").replace("-", "_"), verb):
+            return f"{error.option_name} is an option of packprep {other};"
         if answer := gone(error.option_name):
             return f"{answer};"
         option = option_here(error.option_name)

@@ -76,7 +76,6 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "--epochs": "documents would have the same neighbours in every epoch; choose another order",
     },
     "--executor ray": {
-        "--keep-tokens": "a token store is for one process; leave it out",
         "--part": "Ray divides the work; leave it out",
     },
 }
@@ -92,7 +91,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "--segments-column": ("--join-pieces",),
     "--overflow split": ("--stride", "--continuation-bos"),
     "--stride": ("--train-overlap",),
-    "--share-prefixes": ("--group-prefix",),
 }
 """Setting -> options that have no meaning without it."""
 
@@ -273,11 +271,6 @@ OUTPUT_RULES: tuple[Rule[Options], ...] = (
         lambda build: (
             any("-" in entry.paths for entry in build.entries()) and build.part is not None
         ),
-    ),
-    Rule(
-        "--keep-tokens cannot be used with --executor array or --part: a token store is for one "
-        "process; leave it out",
-        lambda build: build.keep_tokens is not None and build.part is not None,
     ),
     Rule(
         "--work-dir is for an output in a store; leave it out for a directory",

@@ -188,8 +188,8 @@ class Parsing:
     )
     group_prefix: str | None = option(
         None,
-        "share-prefixes: rows with the same value in this column share prefixes too, such as "
-        "several answers to one prompt, and are held out together. Values are compared as text.",
+        "Rows with the same value in this column are held out together, and with --share-prefixes "
+        "share prefixes, such as several answers to one prompt. Values are compared as text.",
         "COLUMN",
     )
     group_column: str | None = option(

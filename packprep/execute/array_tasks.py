@@ -1,16 +1,16 @@
-"""Tasks of a job array: each does a share of the build in OUT.incomplete; one more signs off.
+"""Tasks of a job array: each does a share of the build in OUT.incomplete; the last one signs off.
 
 The share of a task is every N-th run of slices, and every window that has all its token files when
 the task checks. Tasks may start at any time, in any order, twice or together. A task locks its
 current work (file_lock.py), and the lock counts only while its process lives; finished work has a
-receipt and is not done again. `--part merge` waits for running tasks and finishes the work
-that they left.
+receipt and is not done again. The task that finds all work done signs off. `--part merge` waits for
+running tasks, finishes the work that they left, and signs off.
 """
 
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from packprep.config.grammar.settings import MERGE, PartSetting
@@ -76,6 +76,15 @@ def _from_scheduler(
     return None, None, ""
 
 
+class SigningError(StoppedError):
+    """A task that joins while another one signs off: no work is left for it."""
+
+
+def _signing_path(output: Path) -> Path:
+    """Path that is locked by the task that signs off."""
+    return staging_path(output) / CLAIMS / "sign"
+
+
 @contextmanager
 def joining(output: Path, progress: Progress) -> Iterator[None]:
     """Hold the lock under which tasks join; StoppedError if a whole build is running.
@@ -95,6 +104,8 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
                 waiting = True
                 time.sleep(_POLL_EVERY)
         if (by := holder(output)) is not None and by.alive:
+            if taken_by(_signing_path(output)):
+                raise SigningError(f"{output} is being signed off by {by}")
             raise StoppedError(
                 f"{output} is being built or signed off by {by}; no work is left for a task"
             )
@@ -124,11 +135,15 @@ def without_tasks(output: Path, progress: Progress, *, is_merge: bool) -> Iterat
             progress.say(f"waiting for running tasks: {by}")
         reported = by
         time.sleep(_POLL_EVERY)
-    yield
+    with locked(_signing_path(output), f"{output} is signed off") if is_merge else nullcontext():
+        yield
 
 
-def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, int]:
-    """Do one share of a build; return counts of the work done here and of all finished work."""
+def work_off(shares: Shares, index: int, progress: Progress) -> tuple[dict[str, int], bool]:
+    """Do one share of a build; return counts of the work done here and of all finished work.
+
+    Also True if no work is left but that of the task that signs off.
+    """
     _measure(shares, index, progress)
     done = {"slices": 0, "windows": 0}
     total = sum(shares.text_bytes(run) for run in shares.runs[index :: shares.parts]) / 1e6
@@ -154,7 +169,7 @@ def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, int]:
     shares.seal()
     slices, windows = shares.places.slices, len(shares.windows)
     left = sum(len(shares.missing(run)) for run in shares.runs)
-    return {
+    counts = {
         "task": index,
         "tasks": shares.parts,
         "slices tokenized here": done["slices"],
@@ -165,6 +180,7 @@ def work_off(shares: Shares, index: int, progress: Progress) -> dict[str, int]:
         "windows": windows,
         "windows written": windows - shares.unwritten(),
     }
+    return counts, shares.is_complete()
 
 
 def _measure(shares: Shares, index: int, progress: Progress) -> None:

@@ -82,7 +82,7 @@ def needed_bytes(job: Job, tokens: int) -> int:
     stored = {"tokens", *needed, *({"position_ids"} & {*job.config.columns})}
     in_shards = sum(types[name].numpy_dtype.itemsize for name in stored)
     in_shards *= job.config.epochs * (job.shards.directory is not None)
-    in_shards *= job.config.materialize == "shards"
+    in_shards *= job.packs and job.config.materialize == "shards"
     in_files = 0 if job.config.keep_tokens else job.tokenizer.id_type.itemsize
     return round(_SPARE * tokens * (in_shards + in_files))
 

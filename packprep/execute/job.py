@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packprep.chat.build_tokenizer import ChatTokenizer, with_template
 from packprep.config.build_config import BuildConfig
 from packprep.engines.tokenizer import Tokenizer
 from packprep.output.build_output import target_of
@@ -27,6 +26,7 @@ from packprep.sources.reading import plan_rows
 from packprep.sources.source import Source
 from packprep.support.from_json import from_json
 from packprep.tokens.encode import Encoder
+from packprep.tokens.made_from import tokenizer_facts, tokenizer_of
 from packprep.tokens.store import text_options, tokens_key
 from packprep.windows.planner import Planner
 
@@ -41,6 +41,9 @@ class Job:
     planner: a packer of the user's own, known to this process only.
 
     process: name of this process's scratch folder, if several processes work on the build.
+
+    has_text, packs: False if its token files are all that there is of the text, and if it ends with
+    token files.
     """
 
     config: BuildConfig
@@ -49,6 +52,8 @@ class Job:
     sources: Sequence[Source]
     planner: Planner | None = None
     process: str = ""
+    has_text: bool = True
+    packs: bool = True
     tokens: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +77,7 @@ class Job:
 
         A mix draws by tokens; packs_multiple_of leaves out packs of the last windows.
         """
-        is_own = self.planner is not None
+        is_own = self.planner is not None or not self.packs
         return is_own or self.config.is_mix or self.config.multiple.packs != 1
 
     @property
@@ -113,13 +118,9 @@ class Job:
         written: only the process that knows it can plan windows.
         """
         options = {spec.name: getattr(self.config, spec.name) for spec in fields(self.config)}
-        template = self.tokenizer.template if isinstance(self.tokenizer, ChatTokenizer) else None
-        tokenizer = asdict(self.tokenizer) | {"json": self.tokenizer.json.decode()}
-        tokenizer.pop("template", None)
         facts = {
             "config": options | {"tokenizer": str(self.staging / JOB)},
-            "tokenizer": tokenizer,
-            "template": template and asdict(template),
+            **tokenizer_facts(self.tokenizer),
             "sources": [
                 [asdict(each) | {"path": None}, each.path and str(each.path), each.is_remote]
                 for each in self.sources
@@ -132,15 +133,10 @@ class Job:
 def load_job(staging: Path) -> tuple[Job, Any]:
     """Job that `Job.save` wrote, and its engine, for `Job.engine`."""
     facts = json.loads((staging / JOB).read_bytes())
-    tokenizer = from_json(Tokenizer, facts["tokenizer"])
-    if facts["template"] is not None:
-        from packprep.chat.template import ChatTemplate
-
-        tokenizer = with_template(tokenizer, from_json(ChatTemplate, facts["template"]))
     job = Job(
         config=BuildConfig(**facts["config"]),
         staging=staging,
-        tokenizer=tokenizer,
+        tokenizer=tokenizer_of(facts),
         sources=[_source(*saved) for saved in facts["sources"]],
     )
     return job, facts["engine"]

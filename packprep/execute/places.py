@@ -34,7 +34,7 @@ from packprep.sources.reading import BEGIN, RowPlace, read_rows
 from packprep.sources.source import Source, check_unchanged
 from packprep.sources.units import Start, clipped, cut_rows, row_bytes
 from packprep.support.arrays import Int64
-from packprep.tokens.store import file_name
+from packprep.tokens.store import TokenFile, file_name, rows_of_sources
 
 _ROWS = 4096  # measured rows that are cut at once: each cut adds up the remaining ones
 _MOST_TOGETHER = 64  # slices of a run, a gigabyte of text
@@ -103,6 +103,17 @@ class Places:
                 for first in range(0, len(of_source), most)
             ]
         return runs
+
+
+def places_of(files: Sequence[TokenFile], sources: int) -> Places:
+    """Places of slices that are tokenized. sources: their number."""
+    return Places(
+        [
+            MeasuredSlice(**vars(file.extent), before=0, source=file.parts[0].source, row=0)
+            for file in files
+        ],
+        rows_of_sources(files, sources),
+    )
 
 
 def is_measured(job: Job, source: int) -> bool:

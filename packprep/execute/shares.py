@@ -18,19 +18,27 @@ from functools import cached_property
 
 from packprep.engines.parity import EngineChoice
 from packprep.execute.job import Job
-from packprep.execute.places import MeasuredSlice, Places, find_places, is_measured, measure_source
+from packprep.execute.places import (
+    MeasuredSlice,
+    Places,
+    find_places,
+    is_measured,
+    measure_source,
+    places_of,
+)
 from packprep.execute.window_files import Windows, check_windows
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.source import check_unchanged
 from packprep.sources.units import Slice, bad_row, read_slices
-from packprep.tokens.store import TokenFile, file_name, read_token_receipt
+from packprep.tokens.store import TokenFile, file_name, read_token_receipt, stored
 from packprep.tokens.token_files import (
     DocumentError,
     Make,
     seal,
     slices_ahead,
-    tokenize,
+    sync_tokens,
     tokenize_slice,
+    tokenize_slices,
 )
 from packprep.windows.specs import WindowSpec, list_windows
 
@@ -60,13 +68,14 @@ class Shares:
     @cached_property
     def places(self) -> Places:
         """Places of all slices; every source must be measured."""
-        return find_places(self.job)
+        if self.job.has_text:
+            return find_places(self.job)
+        return places_of(stored(self.job.tokens, digests=False) or (), len(self.job.sources))
 
     def unmeasured(self) -> list[int]:
-        """Sources that are not measured yet."""
-        return [
-            number for number in range(len(self.job.sources)) if not is_measured(self.job, number)
-        ]
+        """Sources that are not measured yet; none of those whose tokens are there."""
+        sources = range(len(self.job.sources) * self.job.has_text)
+        return [number for number in sources if not is_measured(self.job, number)]
 
     def measure(self, source: int) -> None:
         if not is_measured(self.job, source):
@@ -104,6 +113,12 @@ class Shares:
             (number for number, place in enumerate(slices) if place.unit > last), len(slices)
         )
 
+    def is_complete(self) -> bool:
+        """True if all slices that are needed have token files, and all known windows shards."""
+        receipts = self._token_receipts()
+        needed = self.places.slices[: self.end()]
+        return all(each.receipt in receipts for each in needed) and not self.unwritten()
+
     def seal(self) -> None:
         """Seal the token files if all of them exist and cover the whole input."""
         receipts = self._token_receipts()
@@ -111,6 +126,8 @@ class Shares:
             place.receipt in receipts for place in self.places.slices
         ):
             check_unchanged(self.job.sources)
+            if not self.job.packs:
+                sync_tokens(self.job.tokens, self.places.slices)
             seal(self.job.tokens, self.places.slices)
 
     def text_bytes(self, run: Run) -> int:
@@ -131,7 +148,7 @@ class Shares:
             with closing(slices):
                 # Without max_tokens: the last unit is known only when all units before it are
                 # tokenized, see `windows`.
-                tokenize(
+                tokenize_slices(
                     itertools.islice(slices, run[1] - missing[0]),
                     self.job.tokens,
                     self.elsewhere or self._made,

@@ -46,7 +46,6 @@ from packprep.packing.kernels.compiled import compiling
 from packprep.packing.nothing_left import labelled_by, nothing_left
 from packprep.packing.warm import load_build
 from packprep.schemas.columns import columns_of_type
-from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import read_rows
@@ -65,13 +64,17 @@ from packprep.tokens.token_files import (
     seal,
     slices_ahead,
     sync_tokens,
-    tokenize,
     tokenize_slice,
+    tokenize_slices,
 )
 from packprep.windows.index_rows import index_table
 from packprep.windows.mix import Mix
 from packprep.windows.planner import remainders_of_runs
 from packprep.windows.specs import WindowSpec, list_windows
+
+
+class DamagedTokens(InputError):  # noqa: N818 - named for what they are
+    """Token files of a store are not those of their receipts."""
 
 
 @dataclass
@@ -93,13 +96,18 @@ class Stages:
     def __post_init__(self) -> None:
         self.early = EarlyWindows(self.job, self.clock, self._window)
 
-    def run(self, inputs: BuildInputs, ahead: Callable[[Job, Progress], None] | None) -> Manifest:
-        """Do all stages, up to the manifest. ahead: see `pipeline.Runner`."""
+    def run(self, inputs: BuildInputs, ahead: Callable[[Job, Progress], None] | None) -> None:
+        """Do all stages, up to the manifest, or up to the token files of a store.
+
+        ahead: see `pipeline.Runner`.
+        """
         job = self.job
         if ahead is not None:
             self.run_ahead(ahead)
         with compiling(self.progress.say), closing(self.early):
             files = self.tokenize()
+            if not job.packs:
+                return
             with self.clock(START):
                 self._load_kernels()
             self.tokens = sum(file.tokens for file in files)
@@ -131,10 +139,12 @@ class Stages:
             of_windows = [spec.slices for spec in specs if spec.split == "train"]
             index = index_table(layout.index, files, of_windows, numbers, job.tokens, ids)
         check_unchanged(job.sources)
-        return sign(named, inputs, windows.layout, packed, report, run, index, job.tokens)
+        sign(named, inputs, windows.layout, packed, report, run, index, job.tokens)
 
     def _plans(self) -> list[RowPlan]:
-        """How the rows of each source are read."""
+        """How the rows of each source are read; none if all are token files."""
+        if not self.job.has_text:
+            return []
         plans, note = self.job.plans()
         if note is not None:
             self.progress.say(note)
@@ -149,8 +159,8 @@ class Stages:
                 self.gate = choice.gate
             ahead(self.job, self.progress)
 
-    def share(self, index: int, total: int) -> dict[str, int]:
-        """Do the share of one of `total` tasks."""
+    def share(self, index: int, total: int) -> tuple[dict[str, int], bool]:
+        """Do the share of one of `total` tasks; see `work_off`."""
         with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
             engine = self._loading(pool, self._plans())
             with self._workers(engine) as elsewhere:
@@ -176,11 +186,14 @@ class Stages:
         config, directory, sources = self.job.config, self.job.tokens, self.job.sources
         kept = config.keep_tokens
         if (files := stored(directory)) is not None:
-            if kept or not EXECUTORS[config.runner].many_processes:
+            is_news = kept or not EXECUTORS[config.runner].many_processes
+            if is_news and self.job.has_text:
                 self.progress.say(
                     f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
                 )
             return files
+        if not self.job.has_text:
+            raise DamagedTokens(f"a token file of {directory} is missing or damaged")
         finished = committed(directory)
         done = sum(file.text_bytes for file in finished) / 1e6
         if finished:
@@ -191,7 +204,7 @@ class Stages:
                 f"resuming after {documents:,} documents, {done:,.0f} MB of text, that were "
                 "tokenized before"
             )
-        elif kept:
+        elif kept and self.job.packs:
             state = "damaged tokens" if any(directory.glob("unit-*")) else "no tokens"
             self.progress.say(
                 f"{kept} has {state} of these sources, tokenizer and text options: tokenizing"
@@ -218,7 +231,7 @@ class Stages:
 
             try:
                 with self._workers(engine) as elsewhere:
-                    files = tokenize(
+                    files = tokenize_slices(
                         slices,
                         directory,
                         elsewhere or make,
@@ -230,6 +243,8 @@ class Stages:
             except DocumentError as error:
                 raise bad_row(sources[error.source], error.row, error.detail) from None
         check_unchanged(sources)
+        if not self.job.packs:
+            sync_tokens(directory, files)
         seal(directory, files)
         if (choice := engine.result()) is not None:
             self.gate = choice.gate
@@ -307,8 +322,8 @@ class Stages:
         )
 
     def _engine(self, sample: Sequence[str]) -> EngineChoice | None:
-        """Tokenizing engine; None if rows are token ids."""
-        if self.job.config.input_ids_column is not None:
+        """Tokenizing engine; None if rows are token ids, or tokenized already."""
+        if self.job.config.input_ids_column is not None or not self.job.has_text:
             return None
         if self.job.config.check_against is not None:
             self._check_against(self.job.config.check_against, sample)

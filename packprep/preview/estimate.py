@@ -21,19 +21,21 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.config.pack_rules import MixRules, PackRules
 from packprep.config.stages import Reading, Writing
 from packprep.engines.tokenizer import Tokenizer
+from packprep.execute.append import open_output
+from packprep.execute.stored import Tokens
+from packprep.execute.work import Origin, SourceRows
 from packprep.output.build_output import target_of
+from packprep.output.staging import Staging
 from packprep.preview.draws import SampledDocuments
 from packprep.preview.stored_lengths import Lengths, of_files
 from packprep.preview.sweep import Row, sweep
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import plan_rows
-from packprep.sources.resolve import check_local, resolve
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices
 from packprep.support.arrays import Bools
@@ -41,9 +43,9 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.encode import Encoder, load_encoder
-from packprep.tokens.store import TokenFile
+from packprep.tokens.store import TokenFile, stored
 from packprep.tokens.store_place import check_store_place
-from packprep.tokens.token_files import quiet_datasets, tokenize, tokenize_slice
+from packprep.tokens.token_files import quiet_datasets, tokenize_slice, tokenize_slices
 from packprep.windows.documents import Documents, held_out, read_documents
 from packprep.windows.planner import packed_tokens
 from packprep.windows.segments import TooLongError
@@ -69,54 +71,72 @@ class _Sample:
         return self.scale * float(sum(getattr(file, field) for file in self.files))
 
 
-def estimate(config: BuildConfig) -> dict[str, dict[str, object]]:
+def estimate(config: BuildConfig, origin: Origin | None = None) -> dict[str, dict[str, object]]:
     """Tables: the resolved `options`, the `prediction` for the whole input, and `mix` for a mix.
 
-    With append the prediction is for the sources that the output does not hold yet.
+    With append the prediction is for the sources that the output does not hold yet. origin: of
+    documents; None for the rows of `config.sources`. All tokens of a store are planned.
     """
-    check_local(config.reading, config.output)
+    origin = origin or SourceRows()
     place = target_of(config.output, config.command).path if config.output else None
-    check_store_place(config.keep_tokens, place)
-    tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
-    stages = config.parsing, config.tokenizing
-    encoder = load_encoder(tokenizer, *stages, config.seed, config.num_proc)
+    if origin.has_text:
+        check_store_place(config.keep_tokens, place)
+    tokenizer = origin.tokenizer(config, Silent())
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
-        scratch = Path(folder)
-        sources = resolve(config.reading, config.parsing, config.output, scratch)
-        config = config.with_label_kind(sources[0].labels)
+        staging = Staging(Path(folder))
+        staging.scratch.mkdir()
+        config, sources = origin.sources(config, staging, Silent())
         if config.append:
-            from packprep.execute.append import open_output
-
-            output = open_output(config.running, config.command, config.token_type)
-            sources = output.wanted(sources, Silent())
-        if sources:
+            sources = open_output(config.running, config.command, config.given).wanted(
+                sources, Silent()
+            )
+        tables: dict[str, dict[str, object]] = {"prediction": {"from": "no new sources"}}
+        if sources and isinstance(origin, Tokens):
+            directory = origin.joined(sources, staging)
+            sample = _Sample(stored(directory, digests=False) or [], 1.0)
+            tables = _tables(config, tokenizer, sources, directory, [sample], whole=True)
+        elif sources:
+            stages = config.parsing, config.tokenizing
+            scratch = staging.scratch
+            encoder = load_encoder(tokenizer, *stages, config.seed, config.num_proc)
             plans, _ = plan_rows(sources, *stages, tokenizer, scratch)
             files = _whole_input(sources, plans, encoder, config.reading, scratch)
             whole, samples = files is not None, [_Sample(files or [], 1.0)]
             if not whole:
                 samples = list(_samples(sources, plans, encoder, config.reading, scratch))
-            files = [file for sample in samples for file in sample.files]
-            grouping = config.parsing, config.writing, config.pack_rules()
-            epochs = [
-                of_files("a sample", scratch, files, tokenizer, *grouping, epoch)
-                for epoch in range(config.epochs)
-            ]
-            tables = _prediction(
-                samples,
-                sources,
-                read_documents(scratch, files),
-                epochs,
-                config.reading,
-                config.writing,
-                config.mix_rules(),
-                whole=whole,
-            )
-        else:
-            tables = {"prediction": {"from": "no new sources"}}
+            tables = _tables(config, tokenizer, sources, scratch, samples, whole=whole)
     options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
     names = cast("Sequence[str | Mapping[str, object]]", config.sources)
     options["sources"] = tuple(map(redacted_source, names))
     return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables
+
+
+def _tables(
+    config: BuildConfig,
+    tokenizer: Tokenizer,
+    sources: list[Source],
+    directory: Path,
+    samples: list[_Sample],
+    *,
+    whole: bool,
+) -> dict[str, dict[str, object]]:
+    """The tables of a prediction. directory: of the token files of all samples."""
+    files = [file for sample in samples for file in sample.files]
+    grouping = config.parsing, config.writing, config.pack_rules()
+    epochs = [
+        of_files("a sample", directory, files, tokenizer, *grouping, epoch)
+        for epoch in range(config.epochs)
+    ]
+    return _prediction(
+        samples,
+        sources,
+        read_documents(directory, files),
+        epochs,
+        config.reading,
+        config.writing,
+        config.mix_rules(),
+        whole=whole,
+    )
 
 
 def _whole_input(
@@ -137,7 +157,7 @@ def _whole_input(
     def make(piece: Slice, stop: threading.Event) -> TokenFile:
         return tokenize_slice(piece, scratch, encoder, stop=stop)
 
-    return tokenize(iter(slices), scratch, make, most_tokens=reading.tokens_to_read)
+    return tokenize_slices(iter(slices), scratch, make, most_tokens=reading.tokens_to_read)
 
 
 def _samples(

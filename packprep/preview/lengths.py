@@ -42,7 +42,7 @@ from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.progress import Progress
 from packprep.tokens.encode import load_encoder
 from packprep.tokens.store import TokenFile, stored, text_options, tokens_key
-from packprep.tokens.token_files import seal, slices_ahead, tokenize, tokenize_slice
+from packprep.tokens.token_files import seal, slices_ahead, tokenize_slice, tokenize_slices
 from packprep.windows.documents import Documents
 from packprep.windows.planner import plan_window
 
@@ -113,7 +113,7 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         return tokenize_slice(piece, folder, encoder, stop=stop)
 
     started = time.monotonic()
-    files = tokenize(
+    files = tokenize_slices(
         reader.slices(),
         folder,
         make,

@@ -39,7 +39,6 @@ from packprep.tokens.store import (
 
 ENTRY = "entry.json"
 USED = "used"
-_AGAIN = "the next build from it makes it again"
 
 
 @dataclass(frozen=True)
@@ -119,18 +118,18 @@ class StoreEntry:
         return 1 + max((part.source for file in self.files for part in file.parts), default=0)
 
     def faults(self) -> Iterator[str]:
-        """A sentence for each file that is missing or differs from its receipt."""
+        """A clause for each file that is missing or differs from its receipt."""
         try:
             listed = self._listed
         except ValueError as error:
-            yield f"{error}; {_AGAIN}"
+            yield str(error)
             listed = None
         if listed is None:
             listed = sorted(path.with_suffix(".arrow").name for path in self.path.glob("*.json"))
             listed = [name for name in listed if name.startswith("unit-")]
         for name in listed:
             if (fault := self._fault(name)) is not None:
-                yield f"{fault}; {_AGAIN}"
+                yield fault
 
     def _fault(self, name: str) -> str | None:
         path, receipt = self.path / name, (self.path / name).with_suffix(".json")
@@ -212,23 +211,25 @@ def store_entries(store: Path) -> list[StoreEntry]:
 
 def entries_in(store: Path) -> list[StoreEntry]:
     """The entries in a folder, by name."""
-    return [
-        StoreEntry(path)
-        for path in sorted(store.iterdir())
-        if (path / STORED).exists() or (path / ENTRY).exists() or any(path.glob("unit-*.json"))
-    ]
+    return [StoreEntry(path) for path in sorted(store.iterdir()) if is_entry(path)]
+
+
+def is_entry(path: Path) -> bool:
+    """True if a folder is an entry of a token store, finished or not."""
+    names = (STORED, ENTRY)
+    return any((path / name).exists() for name in names) or any(path.glob("unit-*.json"))
 
 
 @contextmanager
-def using(path: Path, facts: EntryFacts) -> Iterator[None]:
+def using(path: Path, facts: EntryFacts | None = None) -> Iterator[None]:
     """Keep an entry from deletion; other builds may use it at the same time.
 
-    facts: content of entry.json, written unless it is there.
+    facts: content of entry.json, written unless it is there; None to write none.
     """
     handle = _shared(path)
     try:
         os.utime(handle)
-        if StoreEntry(path).facts is None:
+        if facts is not None and StoreEntry(path).facts is None:
             write_file(path / ENTRY, canonical_json(vars(facts)))
         yield
     finally:

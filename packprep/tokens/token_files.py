@@ -73,7 +73,7 @@ Make = Callable[[Slice, threading.Event], TokenFile]
 """f(slice, stop) -> its token file; `stop` is set to end it with CancelledError."""
 
 
-def tokenize(
+def tokenize_slices(
     slices: Iterator[Slice],
     directory: Path,
     make: Make,
@@ -144,14 +144,15 @@ def seal(directory: Path, files: Sequence[Extent]) -> None:
 
 
 def sync_tokens(directory: Path, files: Sequence[Extent]) -> None:
-    """Make token files survive a power failure, for an output that reads them.
+    """Make token files and receipts survive a power failure, for who reads them later.
 
     Of `directory` and the two above it, because a token store and its entry may be new.
     """
     for file in files:
-        path = directory / file_name(file.unit, file.slice)
-        with errors_named(path), path.open("rb") as opened:
-            os.fsync(opened.fileno())
+        made = directory / file_name(file.unit, file.slice)
+        for path in (made, made.with_suffix(".json")):
+            with errors_named(path), path.open("rb") as opened:
+                os.fsync(opened.fileno())
     for folder in (directory, *directory.absolute().parents[:2]):
         sync_directory(folder)
 

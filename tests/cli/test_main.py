@@ -105,7 +105,9 @@ def test_help_of_no_command_imports_what_takes_time() -> None:
     ("line", "sentence"),
     [
         ("biuld a.jsonl", "no such command 'biuld'; did you mean 'build'?"),
-        ("pack a.jsonl", "no such command 'pack'; did you mean 'build'?"),
+        ("prepare a.jsonl", "no such command 'prepare'; did you mean 'build'?"),
+        ("tokenize --max-length 4", "--max-length is an option of packprep pack;"),
+        ("pack --text-column a", "--text-column is an option of packprep tokenize;"),
         ("inspect packed", "no such command 'inspect'; did you mean 'show'?"),
         ("--versin", "no such option '--versin'; did you mean '--version'?"),
         ("build --max-lenght 4", "no such option '--max-lenght'; did you mean '--max-length'?"),

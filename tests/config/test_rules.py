@@ -50,7 +50,6 @@ CASES: tuple[dict[str, Any], ...] = (
     {"carry": "tokens"},
     {"carry": ["a", "a"]},
     {"sources": "-", "executor": "array"},
-    {"keep_tokens": "s", "part": "0/2"},
     {"work_dir": "w"},
     {"output": "s3://b/o", "append": True},
     {"sources": {"path": "a", "weight": 1}, "append": True},

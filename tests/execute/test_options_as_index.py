@@ -1,4 +1,4 @@
-"""Options of a build, as an index: it reads as the shards of the same build.
+"""Options of a build, as an index and in two commands: both read as the shards of one build.
 
 The table has a row for each field of BuildConfig that does not decide the plan alone, and a case
 for each value that a field names. A new option without a case fails here.
@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from packprep import BuildConfig, build
+from packprep import BuildConfig, build, pack, tokenize
 from packprep.cli.commands.build import choices_of
 from packprep.config.options import Options
 from packprep.config.stages import Cutting, Ordering, Packing, options_in
-from packprep.execute.pipeline import build_share
+from packprep.config.verbs import PACK, TOKENIZE
+from packprep.execute.pipeline import build_share, run_share
+from packprep.execute.stored import of_pack, of_tokenize
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from tests.chat.test_build import thoughtful
@@ -239,6 +241,52 @@ def test_an_index_reads_as_the_shards_of_the_same_build(
         for column, values in one.items():
             assert values.dtype == other[column].dtype
             assert values.tolist() == other[column].tolist(), column
+
+
+def packed(case: Case, folder: Path, output: Path) -> dict[str, Any]:
+    """Tokenize a case and pack its tokens; the data of the manifest."""
+    store = str(output.with_name("tokens"))
+
+    def both(options: dict[str, Any], part: str | None = None) -> dict[str, Any]:
+        of_text = {name: value for name, value in options.items() if name in TOKENIZE}
+        of_packs = {name: value for name, value in options.items() if name in PACK}
+        of_text |= {"output": store, "sources": options["sources"], "part": part}
+        of_packs |= {"materialize": "shards", "part": part}
+        of_one = of_packs if "weights" in options else of_text
+        for each in (of_text, of_packs):
+            if each is not of_one:
+                each.pop("max_tokens", None)
+        if part is not None:
+            run_share(of_tokenize(BuildConfig(**of_text)))
+            return run_share(of_pack([store], of_packs)) if part == "1/2" else {}
+        tokenize(BuildConfig(**of_text))
+        return pack([store], **of_packs).data
+
+    options = options_of(case, folder, output)
+    if case.before is not None:
+        first = options | case.before
+        first["sources"] = options["sources"][: case.before.get("sources", 2)]
+        both(first)
+    if options.pop("executor", None) == "array":
+        for part in ("0/2", "1/2"):
+            both(options, part)
+    return both(options)
+
+
+@pytest.mark.parametrize(
+    ("option", "number"),
+    [
+        pytest.param(option, number, marks=[pytest.mark.long] if number else [])
+        for option, cases in CASES.items()
+        for number in range(len(cases))
+    ],
+)
+def test_tokenize_and_pack_write_what_build_writes(
+    option: str, number: int, folder: Path, tmp_path: Path
+) -> None:
+    case = CASES[option][number]
+    built = made(case, folder, tmp_path / "built", materialize="shards").manifest
+    assert packed(case, folder, tmp_path / "packed") == built.data
 
 
 def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(folder: Path) -> None:

@@ -57,6 +57,8 @@ CASES = {
     ),
     "export of an index": Case("export ia --to parquet -o out", ("ia",)),
     "export of a store": Case("export ka --to megatron -o out", ("ka", "store/*")),
+    "pack": Case("pack store -o out --max-length 32 -q", ("store",)),
+    "pack as an index": Case("pack store -o out --materialize index -q", ("store",)),
     "push": Case("push a user/packed --dry-run", ("a",)),
     "append": Case(f"build b.jsonl -o a --append {' '.join(SHARDS)}", ("a",), "a"),
     "append to an index": Case(f"build b.jsonl -o ia --append {' '.join(INDEX)}", ("ia",), "ia"),

@@ -37,7 +37,7 @@ from packprep.tokens.store import (
     text_options,
     tokens_key,
 )
-from packprep.tokens.token_files import seal, tokenize, tokenize_slice
+from packprep.tokens.token_files import seal, tokenize_slice, tokenize_slices
 from tests.helpers.corpus import build_options, expected_ids, texts, tiny_tokenizer
 from tests.helpers.errors import refused
 
@@ -120,7 +120,7 @@ def test_a_finished_store_is_found_again_and_an_unfinished_or_damaged_one_is_not
     units = iter([unit_of(["one"], 0), unit_of(["two", "three"], 1)])
     heard: list[int] = []
     assert stored(tmp_path) is None
-    files = tokenize(
+    files = tokenize_slices(
         *(
             units,
             tmp_path,

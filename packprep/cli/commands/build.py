@@ -4,12 +4,12 @@ import dataclasses
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
@@ -27,6 +27,10 @@ from packprep.config.grammar.spellings import say, silent
 from packprep.config.yaml_file import DEFAULT_FILE, from_yaml
 from packprep.engines.third_party import share_machine, tell_libraries
 from packprep.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packprep.execute.work import Work
+    from packprep.schemas.manifest import Manifest
 
 _SHORT = {"output": "-o"}
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of BuildConfig
@@ -134,6 +138,12 @@ def build_options(*left_out: str) -> Callable[[click.Command], click.Command]:
     return add
 
 
+def verb_options(names: Collection[str]) -> Callable[[click.Command], click.Command]:
+    """Decorator that adds those of the options of a build that a part of it has."""
+    known = [spec.name for spec in dataclasses.fields(BuildConfig)]
+    return build_options("sources", *ALIASES, *(name for name in known if name not in names))
+
+
 @build_options("sources")
 @click.command(
     "build",
@@ -175,28 +185,50 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
     settings, run = resolve_options(sources, config, typed)
     tell_libraries()
     share_machine(settings.num_proc, settings.tokenizing)
-    from packprep.support.progress import open_progress
+
+    def work() -> "Work[Manifest]":
+        from packprep.execute.pipeline import of_build
+
+        return of_build(settings)
 
     if run["dry_run"]:
-        from packprep.packing.kernels.compiled import compiling
-        from packprep.preview.estimate import estimate
+        forecast(work, run)
+    elif perform(work, run):
+        print_report(output_at(settings.output), as_json=run["json"], quiet=run["quiet"])
 
-        with open_progress("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):
-            tables = estimate(settings)
-        _show(tables, run["json"])
-        return
+
+def forecast(work: "Callable[[], Work[Any]]", run: Mapping[str, bool]) -> None:
+    """Print all options of a command and an estimate of its output."""
+    from packprep.packing.kernels.compiled import compiling
+    from packprep.preview.estimate import estimate
+    from packprep.support.progress import open_progress
+
+    with open_progress("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):
+        made = work()
+        tables = estimate(made.config, made.origin)
+    show_tables(tables, run["json"])
+
+
+def perform(work: "Callable[[], Work[Any]]", run: Mapping[str, bool]) -> bool:
+    """Do a command, or the share of one task of it; False after a share, which prints its counts.
+
+    work: makes it. run: the options in `_RUN`.
+    """
+    from packprep.support.progress import open_progress
+
     with open_progress(quiet=run["quiet"]) as progress, _stop_at_once(progress.close):
         # Imported here because it takes a second, in which Ctrl-C must work too.
-        from packprep.execute.pipeline import build, build_share
+        from packprep.execute import pipeline
 
-        if settings.is_task:
-            share = build_share(settings, progress=progress)
-            progress.close()
-            if not run["quiet"] or run["json"]:
-                _show({"share": share}, run["json"])
-            return
-        build(settings, progress=progress)
-    print_report(output_at(settings.output), as_json=run["json"], quiet=run["quiet"])
+        made = work()
+        if not made.config.is_task:
+            pipeline.run(made, progress)
+            return True
+        share = pipeline.run_share(made, progress)
+        progress.close()
+    if not run["quiet"] or run["json"]:
+        show_tables({"share": share}, run["json"])
+    return False
 
 
 def resolve_options(
@@ -223,7 +255,7 @@ def merged_options(
     if config is None and not sources:
         if not Path(DEFAULT_FILE).exists():
             raise ConfigError(
-                f"no source is given and there is no {DEFAULT_FILE} here; see packprep build --help"
+                f"no source is given and there is no {DEFAULT_FILE} here; see {_here()} --help"
             )
         config = Path(DEFAULT_FILE)
     typed = {key: value for key, value in typed.items() if value not in (None, ())}
@@ -244,6 +276,12 @@ def merged_options(
         options, line, lambda name: flag_of(name) if name in typed else name, several
     )
     return options, run
+
+
+def _here() -> str:
+    """The command that runs."""
+    context = click.get_current_context(silent=True)
+    return context.command_path if context else "packprep build"
 
 
 def _spell_as_keys(options: set[str]) -> None:
@@ -275,7 +313,8 @@ def _stop_at_once(close: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _show(result: Mapping[str, Mapping[str, object]], as_json: bool) -> None:
+def show_tables(result: Mapping[str, Mapping[str, object]], as_json: bool) -> None:
+    """Print tables by title, or all of them as JSON."""
     if as_json:
         print_json(result)
         return

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from packprep.tokens.store_entries import StoreEntry
 
 _SHORT = 12  # characters of a name
+_AGAIN = "the next build from it makes it again"
 
 
 @click.command("store", short_help="List, verify or clean a store of tokens (--keep-tokens).")
@@ -95,7 +96,9 @@ def _shown(entry: "StoreEntry") -> dict[str, object]:
 
 def _verify(entries: "list[StoreEntry]", as_json: bool) -> int:
     """Print the faults of all entries; 1 if there are any."""
-    faults = {entry.path.name: list(entry.faults()) for entry in entries}
+    faults = {
+        entry.path.name: [f"{fault}; {_AGAIN}" for fault in entry.faults()] for entry in entries
+    }
     count = sum(map(len, faults.values()))
     if as_json:
         print_json({"sound": not count, "faults": faults})

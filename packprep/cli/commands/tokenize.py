@@ -1,0 +1,84 @@
+"""`packprep tokenize`: rows to tokens in a store, for `packprep pack`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from packprep.cli.commands.build import (
+    Grouped,
+    perform,
+    resolve_options,
+    verb_options,
+)
+from packprep.cli.completion import of_paths
+from packprep.cli.options import value_option
+from packprep.cli.printing import print_json, print_table
+from packprep.config.verbs import TOKENIZE
+from packprep.config.yaml_file import DEFAULT_FILE
+from packprep.engines.third_party import share_machine, tell_libraries
+
+if TYPE_CHECKING:
+    from packprep.execute.work import Work
+
+
+class _Tokenize(Grouped):
+    words: ClassVar[Mapping[str, str]] = {
+        "output": "Token store, a folder; what it does not have is added."
+    }
+
+
+@verb_options(TOKENIZE)
+@click.command(
+    "tokenize",
+    cls=_Tokenize,
+    short_help="Tokenize text into a store, to pack it in many ways.",
+    epilog="Exit codes: 0 done; 2 wrong usage or bad input; 3 stopped or disk full, run the same "
+    "command to resume; 130 after Ctrl-C.",
+)
+@click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=of_paths())
+@value_option(
+    "FILE",
+    "-c",
+    "--config",
+    help="YAML file with these options and `sources` as keys; options typed here win.  "
+    f"[default: {DEFAULT_FILE}, if no SOURCE is given]",
+)
+@click.option("--json", is_flag=True, default=None, help="Print the entries of the store as JSON.")
+@click.option("-q", "--quiet", is_flag=True, default=None, help="Print no progress and no table.")
+def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None:
+    """Tokenize SOURCE... into a store of tokens, which packprep pack packs.
+
+    -o is the store, a folder. Sources that it has already are not tokenized again: the others
+    become a new entry of it. All entries of a store have one tokenizer. packprep store lists and
+    checks them.
+
+    \b
+    Example:
+      packprep tokenize docs/*.jsonl -o tokens --tokenizer gpt2
+      packprep pack tokens -o packed --max-length 8192
+    """
+    settings, run = resolve_options(sources, config, typed)
+    tell_libraries()
+    share_machine(settings.num_proc, settings.tokenizing)
+
+    def work() -> "Work[Any]":
+        from packprep.execute.stored import of_tokenize
+
+        return of_tokenize(settings)
+
+    if not perform(work, run):
+        return
+    from packprep.tokens.store_entries import entries_in
+
+    entries = [entry.as_dict() for entry in entries_in(Path(settings.output))]
+    if run["json"]:
+        print_json(entries)
+    elif not run["quiet"]:
+        totals = {name: sum(entry[name] for entry in entries) for name in _TOTALS}  # type: ignore[misc]
+        rows = [("entries", f"{len(entries):,}"), *((k, f"{v:,}") for k, v in totals.items())]
+        print_table(settings.output, rows)
+
+
+_TOTALS = ("documents", "tokens", "bytes")
