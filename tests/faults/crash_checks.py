@@ -18,6 +18,8 @@ from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.schemas import read_manifest
 from packprep.schemas.storage.export_manifest import EXPORT, read_export
+from packprep.tokens.store import STORED
+from packprep.tokens.store_entries import entries_in
 
 from . import harness
 from .crash_states import CrashState, crash_states
@@ -32,10 +34,14 @@ _CUT_TWICE = 5  # first power cuts of these
 
 @dataclass(frozen=True)
 class Command:
-    """A command to record. before: commands that make what it starts from."""
+    """A command to record. before: commands that make what it starts from.
+
+    makes_store: its output is a token store, which is whole entry by entry.
+    """
 
     arguments: Sequence[str]
     before: Sequence[Sequence[str]] = ()
+    makes_store: bool = False
 
 
 def commands(folder: Path, disk: Path) -> dict[str, Command]:
@@ -50,7 +56,21 @@ def commands(folder: Path, disk: Path) -> dict[str, Command]:
     from_index = ["merge", first[1], *out, "--materialize", "shards", "-q"]
     both_made = [[*one, *first], [*two, *second]]
     renamed = ["--names", "hf", "--overwrite", "-q"]
+
+    sources, tokenizer = both[1:3], both[3:7]  # with the engine
+
+    def tokenize(sources: Sequence[str], store: str) -> list[str]:
+        return ["tokenize", *sources, "-o", str(disk / store), *tokenizer, "-q"]
+
+    stores = [tokenize([source], STORE) for source in sources]
+    pack = ["pack", str(disk / STORE), *out, "--max-length", "64", "--holdout", "0.2", "-q"]
     return {
+        "tokenize": Command(tokenize(sources, OUT), makes_store=True),
+        "tokenize more": Command(
+            tokenize(sources, OUT), [tokenize(sources[:1], OUT)], makes_store=True
+        ),
+        "pack": Command(pack, stores[:1]),
+        "pack two entries as an index": Command([*pack, *as_index], stores),
         "build": Command([*both, *out]),
         "overwrite": Command([*both, *out, "--overwrite"], [[*both, *out, "--max-length", "32"]]),
         "append": Command([*both, *out, "--append"], [[*one, *out]]),
@@ -83,7 +103,9 @@ class Recorded:
     beside: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.old, self.new = part(self.recording.before), part(self.recording.after)
+        self.old, self.new = (
+            self._part(each) for each in (self.recording.before, self.recording.after)
+        )
         self.data = _data(self.disk / OUT)
         self.beside = {name.split("/")[0] for name in self.recording.after}
         read(self.disk / OUT)  # here too, so that forks have what it imports and compiles
@@ -110,8 +132,11 @@ class Recorded:
             found += [f"{self.name}, {state}: {ended.err.strip()[-600:]}"] * (ended.code != 0)
         return found
 
+    def _part(self, files: Tree) -> Tree | None:
+        return finished_entries(files) if self.command.makes_store else part(files)
+
     def _seen_in(self, state: CrashState) -> list[str]:
-        there = part(state.files)
+        there = self._part(state.files)
         if there is None:
             return ["there is no output"] * (self.old is not None or state.over)
         if there == self.new:
@@ -144,7 +169,11 @@ class Recorded:
 
 
 def read(output: Path) -> None:
-    """Read an output or an export with all that reads it. AssertionError for any damage."""
+    """Read an output, export or store with all that reads it. AssertionError for any damage."""
+    if entries := entries_in(output):
+        faults = [fault for entry in entries if entry.state == "whole" for fault in entry.faults()]
+        assert not faults, faults
+        return
     verdict = verify(output)
     assert verdict.sound, f"verify: {[*map(str, verdict.findings)]}"
     if (output / EXPORT).exists():
@@ -167,6 +196,12 @@ def part(files: Tree) -> Tree | None:
     return {name: files[name] for name in below} if OUT in files else None
 
 
+def finished_entries(files: Tree) -> Tree | None:
+    """The finished entries of a store in a tree; None if there is none."""
+    whole = {name.rpartition("/")[0] for name in files if name.endswith(f"/{STORED}")}
+    return {name: files[name] for name in files if name.rpartition("/")[0] in whole} or None
+
+
 def _difference(there: Tree, *wholes: Tree | None) -> str:
     """Names whose content differs, from the whole output with the fewest of them."""
     differing = [
@@ -182,6 +217,8 @@ def _data(output: Path) -> object:
     if (output / EXPORT).exists():
         export = read_export(output)
         return export and export.data
+    if entries := entries_in(output):
+        return [entry.as_dict() | {"last_used": None} for entry in entries]
     return read_manifest(output).data
 
 
