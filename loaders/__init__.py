@@ -48,6 +48,7 @@ from .loss import (
     selective_log_probs,
     tree_loss,
 )
+from .loss_log import LossLog
 from .pack import Pack, Segment
 from .rows import batch_from_rows
 from .samples.packing import pack_sequences
@@ -59,6 +60,7 @@ __all__ = [
     "BatchShape",
     "Cost",
     "Isolation",
+    "LossLog",
     "MaxTextSource",
     "Pack",
     "PackMetrics",

@@ -71,6 +71,9 @@ class PackedBatch:
     """columns of the rows of the trees, [rows]; row_segments count over the batch"""
     pack_boundaries: Array = None
     """int32 [P + 1]: 0, then the end of each pack, without padding of the batch; None: one pack"""
+    pack_numbers: Array = field(default=None, repr=False)
+    """int64 [P]: number of each pack in its split, over the packings of all epochs, -1 for filler;
+    None unless a PackedLoader made the batch"""
     _block: Block | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:

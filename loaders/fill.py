@@ -126,7 +126,7 @@ class BatchMaker:
             )
             longest = max(longest, min(total - tokens_end, self._longest))
         batch = self._finish(memory, block, _joined(ends), real_segments, longest, locations)
-        batch.pack_boundaries = pack_ends
+        batch.pack_boundaries, batch.pack_numbers = pack_ends, np.array(packs, np.int64)
         return batch
 
     def _padded(self, tokens: int) -> int:

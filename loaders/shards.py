@@ -404,12 +404,8 @@ class PackedShards:
         From the shards' digests, or, without a manifest, from their names, sizes and packs.
         """
         if self._manifest is not None:
-            entries = self._manifest.shards(str(self.split), self._epoch)
-            content: list[Any] = [entry.sha256 for entry in entries]
-        else:
-            content = [
-                [shard.where, shard.file.stat().st_size, len(shard)] for shard in self._shards
-            ]
+            return self._manifest.fingerprint(str(self.split), self._epoch)
+        content = [[shard.where, shard.file.stat().st_size, len(shard)] for shard in self._shards]
         return int(digest_of(content)[:15], 16)
 
     @property

@@ -214,6 +214,13 @@ class Manifest:
         """
         return str(self.data["identity"])
 
+    def fingerprint(self, split: str, epoch: int | None = None) -> int:
+        """Number below 2^60, equal for the same packs of a split in the same order.
+
+        epoch: only those of this one.
+        """
+        return int(digest_of([entry.sha256 for entry in self.shards(split, epoch)])[:15], 16)
+
     @property
     def num_documents(self) -> int:
         """Documents of all sources."""

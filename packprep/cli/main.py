@@ -28,6 +28,7 @@ COMMANDS = {
     "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check every file, invariant and document of an output.",
     "show": "Print a pack as text, or the rows in it; find a row.",
+    "spike": "Name the documents of losses that are out of line.",
     "merge": "Merge outputs, or rewrite one: shard size, names, tokens.",
     "export": "Write an output in the format of another trainer.",
     "push": "Push an output to the Hugging Face hub.",

@@ -214,6 +214,14 @@ batches included, median of five, and their share of a step of 20 ms. The batche
 of the CPU. On a GPU some ten small kernels count a batch, which is not measured here.""",
     ),
     Benchmark(
+        name="loss_log",
+        title="Log of losses",
+        quick=("--packs", "2", "--repeats", "1"),
+        prose="""\
+`LossLog.add` in a training loop: CPU microseconds of a call, median of five runs of 500, and their
+share of a step of 20 ms. Losses and batches are in the memory of the CPU.""",
+    ),
+    Benchmark(
         name="rl",
         title="Rollouts in memory",
         quick=("--samples", "32", "--million", "2000", "--repeats", "1"),

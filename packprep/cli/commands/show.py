@@ -1,10 +1,6 @@
 """`packprep show`: a pack as readable text, its rows, and the packs that hold a row."""
 
-import hashlib
-import shutil
-import sys
 from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +8,7 @@ import click
 from packprep.cli.options import STORE_OPTION, json_option, value_option
 from packprep.cli.output_type import output_argument, with_store
 from packprep.cli.printing import print_columns, print_json
+from packprep.cli.segment_text import decoder_of, print_segment, segment_title, special_ids
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
     from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import Manifest, Output
 
-# Digest of the tokenizer in a build of token ids.
-_NO_TOKENIZER = hashlib.sha256(b"").hexdigest()
 # In turn, so that neighbouring segments have different colours.
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
@@ -116,21 +111,21 @@ def command(
         )
         for each in segments
     ]
-    decoder = None if raw else _decoder(manifest, tokenizer)
+    decoder = None if raw else decoder_of(manifest, tokenizer)
     if as_json:
         found = [_as_dict(each, segment, sources, decoder) for each, segment in shown]
         print_json(found)
         return
     if first is not None:
         click.secho(_heading(first, len(shown), manifest), bold=True)
-    special = _special(manifest, decoder)
+    special = special_ids(manifest, decoder)
     for place, (found_pack, each) in enumerate(shown):
         colour = _COLOURS[place % len(_COLOURS)]
         click.echo()
         side, above = _side(found_pack, each, manifest), _path_above(found_pack, each)
-        title = _title(each, sources, side, with_pack=first is None, above=above)
+        title = segment_title(each, sources, side, with_pack=first is None, above=above)
         click.secho(title, fg=colour, bold=True)
-        _print_segment(found_pack, each, decoder, special, colour, head)
+        print_segment(found_pack, each, decoder, special, colour, head)
 
 
 def _chosen(found_pack: "FoundPack", pack: int, segment: int | None) -> "Sequence[LocatedSegment]":
@@ -173,24 +168,6 @@ def _heading(found_pack: "FoundPack", segments: int, manifest: "Manifest") -> st
     )
 
 
-def _decoder(manifest: "Manifest", moved: str | None) -> Any:
-    """Tokenizer that turns ids into text.
-
-    None if rows were token ids and no tokenizer is given; then ids are shown.
-    """
-    from tokenizers import Tokenizer
-
-    from packprep.engines.tokenizer import load_tokenizer, recorded_tokenizer
-
-    if manifest.data["inputs"]["tokenizer"].get("sha256") != _NO_TOKENIZER:
-        loaded = recorded_tokenizer(manifest, moved, bos="none", eos="none")
-    elif moved is not None:
-        loaded = load_tokenizer(moved, bos="none", eos="none")
-    else:
-        return None
-    return Tokenizer.from_buffer(loaded.json)
-
-
 def _side(found_pack: "FoundPack", segment: "LocatedSegment", manifest: "Manifest") -> str:
     """Column of a pair that a segment is from, such as "rejected"; "" where rows are not pairs."""
     sides = found_pack.columns.get("pair_sides")
@@ -210,85 +187,6 @@ def _path_above(found_pack: "FoundPack", segment: "LocatedSegment") -> list[int]
         above.append(at)
         at = int(parents[at])
     return above
-
-
-def _title(
-    segment: "LocatedSegment",
-    sources: "Sources",
-    side: str,
-    *,
-    with_pack: bool,
-    above: Sequence[int] = (),
-) -> str:
-    """Title of a segment; one that continues others is indented, so trees are an outline."""
-    place = "  " * len(above) + (f"pack {segment.place.pack} " if with_pack else "")
-    follows = f" after segment {above[0]}" if above else ""
-    title = (
-        f"{place}segment {segment.place.segment}{follows}, tokens {segment.begin:,} to "
-        f"{segment.end - 1:,} of the pack"
-    )
-    if segment.document is None:
-        return title
-    if segment.document < 0:
-        return f"{title}: filler"
-    start = f" from its token {segment.start:,}" if segment.start else ""
-    if side:  # tokens of the second side count from the first one's
-        start = f", {side}"
-    padding = segment.end - segment.begin - segment.real
-    turn = f" {sources.part_name} {segment.turn}" if segment.turn is not None else ""
-    return f"{title}: {sources.row(segment.document)}{turn}{start}" + (
-        f", {padding} of padding" if padding else ""
-    )
-
-
-def _special(manifest: "Manifest", decoder: Any) -> frozenset[int]:
-    """Ids of the special tokens that are known."""
-    tokenizer = manifest.data["inputs"]["tokenizer"]
-    ids = {token["id"] for end in ("bos", "eos") if (token := tokenizer.get(end))}
-    if decoder is not None:
-        ids |= {id_ for id_, token in decoder.get_added_tokens_decoder().items() if token.special}
-    return frozenset(ids)
-
-
-def _print_segment(
-    found_pack: "FoundPack",
-    segment: "LocatedSegment",
-    decoder: Any,
-    special: frozenset[int],
-    colour: str,
-    head: int | None,
-) -> None:
-    from packprep.inspect.show import lines, pieces_as_ids, pieces_as_text
-
-    count = segment.real or segment.end - segment.begin  # filler has no real tokens
-    count = min(count, head or count)
-    part = slice(segment.begin, segment.begin + count)
-    ids, labels = found_pack.columns["tokens"][part], found_pack.columns.get("labels")
-    labels = None if labels is None else labels[part]
-    pieces = (
-        pieces_as_ids(ids, special, labels)
-        if decoder is None
-        else pieces_as_text(ids, decoder, special, labels)
-    )
-    margin = max(len(str(count)), 4)
-    for line in lines(pieces, max(shutil.get_terminal_size().columns - margin - 2, 20)):
-        text = "".join(
-            _styled(list(same), trained, is_special, colour)
-            for (trained, is_special), same in groupby(
-                line, key=lambda piece: (piece.trained, piece.special)
-            )
-        )
-        click.echo(f"{click.style(str(line[0].position).rjust(margin), dim=True)}  {text}")
-    if count < segment.real:
-        click.secho(f"{'':{margin}}  and {segment.real - count:,} more tokens", dim=True)
-
-
-def _styled(pieces: list[Any], trained: bool, special: bool, colour: str) -> str:
-    text = "".join(piece.text for piece in pieces)
-    if not trained:
-        # The brackets are for readers without colour; with it they would be in the way.
-        return click.style(text, dim=True) if sys.stdout.isatty() else f"‹{text}›"
-    return click.style(text, fg=colour, reverse=special)
 
 
 def _as_dict(
