@@ -59,12 +59,12 @@ def train(output: Path, log: Path, epochs: int) -> None:
                 each[trained] = cross_entropy(
                     model.lm_head(hidden[trained]), labels[trained], reduction="none"
                 )
-                each[trained].mean().backward()
+                torch.autograd.backward(each[trained].mean())
                 optimizer.step()
                 optimizer.zero_grad()
                 losses.add(step, batch, segment_means(each, trained, batch.torch().cu_seqlens))
                 step += 1
-            click.echo(f"epoch {epoch}: loss {float(each[trained].mean()):.2f}")
+            click.echo(f"epoch {epoch}: loss {float(each[trained].detach().mean()):.2f}")
 
 
 @click.command(help=__doc__)
