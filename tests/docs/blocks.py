@@ -146,7 +146,11 @@ def check_page(blocks: list[Block]) -> None:
                     'not-run="..."'
                 )
             continue
-        if not any(block.file in _words(later) for later in blocks[place + 1 :]):
+        imported = f"from {block.file.removesuffix('.py')} import "
+        if not any(
+            block.file in _words(later) or (later.is_code and imported in later.text)
+            for later in blocks[place + 1 :]
+        ):
             raise PageError(f"{block.where}: no later console block runs {block.file}")
 
 
