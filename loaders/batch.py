@@ -195,7 +195,9 @@ class PackedBatch:
             name: array[segments if self.kinds.get(name) == "segment" else tokens]
             for name, array in self.extra.items()
         }
-        packs = self.pack_boundaries
+        packs, numbers = self.pack_boundaries, self.pack_numbers
+        if numbers is not None:
+            numbers = numbers[(packs[:-1] >= start) & (packs[:-1] < end)]
         if packs is not None:
             packs = packs[(packs >= start) & (packs <= end)] - start
         return replace(
@@ -205,6 +207,7 @@ class PackedBatch:
             max_seqlen=max(after - before for before, after in pairwise(bounds[first : last + 1])),
             extra=extra,
             pack_boundaries=packs,
+            pack_numbers=numbers,
         )
 
     def unshared(self) -> "PackedBatch":

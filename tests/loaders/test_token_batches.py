@@ -161,6 +161,7 @@ def test_a_step_is_cut_into_micro_batches_that_keep_its_weights(shards: PackedSh
     parts = batch.micro_batches(2)
     assert {len(part.pack_boundaries) for part in parts[:-1]} == {3}
     end = int(batch.pack_boundaries[-1])
+    assert [*itertools.chain(*(part.pack_numbers for part in parts))] == [*batch.pack_numbers]
     for name in ("tokens", "position_ids", "labels", "loss_weights"):
         joined = [value for part in parts for value in getattr(part, name)]
         assert joined == list(getattr(batch, name)[:end])
