@@ -22,7 +22,7 @@ def canonical_json(value: Any) -> bytes:
     value: dict with string keys, list, tuple, str, int, float, bool or None. Raises ValueError for
     anything else.
     """
-    _check_keys(value)
+    _check_keys([value])
     try:
         text = json.dumps(
             value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
@@ -104,12 +104,13 @@ def file_size(path: Path) -> int | None:
 
 
 def _check_keys(value: Any) -> None:
+    """Raise ValueError for a key that is no string, in a dict, list or tuple."""
     # json.dumps would turn the key 1 into "1", so two values would have one form.
     if isinstance(value, dict):
-        for key, item in value.items():
+        for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"value has no canonical JSON form: key {key!r} is not a string")
-            _check_keys(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
+        value = value.values()
+    for item in value:
+        if isinstance(item, dict | list | tuple):
             _check_keys(item)
