@@ -31,11 +31,12 @@ def path_starts(parents: _Int64, lengths: _Int64) -> _Int64:
 
     parents: [segments], smaller than the segment's own number, or -1. lengths: their tokens.
     """
-    before, at = np.zeros(len(parents), np.int64), parents
-    while len(inside := np.flatnonzero(at >= 0)):
-        before[inside] += lengths[at[inside]]
-        at = np.where(at >= 0, parents[at], -1)
-    return before
+    # The last entry is the parent of roots, and its own. Each step doubles the segments counted.
+    at = np.append(parents, -1)
+    before: _Int64 = np.append(lengths, 0)[at]
+    while (at >= 0).any():
+        before, at = before + before[at], at[at]
+    return before[:-1]
 
 
 def row_paths(parent: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
@@ -43,16 +44,18 @@ def row_paths(parent: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
 
     parent: [segments], -1 at a root. last: [rows], the segment at which each row ends.
     """
-    rows, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    levels, sizes = list[tuple[_Int64, _Int64]](), np.zeros(len(last), np.int64)
     row, at = np.arange(len(last)), last
     while len(row):
-        rows.append(row)
-        segments.append(at)
+        levels.append((row, at))
+        sizes[row] += 1
         inside = parent[at] >= 0
         row, at = row[inside], parent[at[inside]]
-    joined = np.concatenate(rows[::-1])
-    order = np.argsort(joined, kind="stable")
-    return joined[order], np.concatenate(segments[::-1])[order]
+    ends = np.cumsum(sizes)
+    segments = np.empty(int(sizes.sum()), np.int64)
+    for level, (row, at) in enumerate(levels, 1):
+        segments[ends[row] - level] = at
+    return np.repeat(np.arange(len(last)), sizes), segments
 
 
 def ranges_at(starts: _Int64, lengths: _Int64) -> _Int64:
