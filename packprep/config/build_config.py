@@ -155,8 +155,6 @@ class BuildConfig(Options):
             cutting=self.cutting,
             packing=self.packing,
             ordering=self.ordering,
-            pairs=bool(self.pair_columns),
-            groups_share=self.group_prefix is not None,
             repack=self.epochs > 1,
         )
 

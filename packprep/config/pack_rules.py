@@ -12,16 +12,12 @@ class PackRules:
     """How the documents of a window are cut, packed and ordered.
 
     cutting, packing, ordering: options of a build.
-    pairs: True if each document has two sides, which share a pack.
-    groups_share: True if rows with one value of `group_prefix` share prefixes.
     repack: True if another epoch packs the same documents, so that neighbours must change.
     """
 
     cutting: Cutting
     packing: Packing
     ordering: Ordering
-    pairs: bool = False
-    groups_share: bool = False
     repack: bool = False
 
     def in_phase(self, phase: Phase) -> "PackRules":

@@ -41,7 +41,6 @@ from packprep.support.hashing import Purpose, stream
 from packprep.support.progress import Progress
 from packprep.windows.cut import cut_segments
 from packprep.windows.labels import Labels
-from packprep.windows.pairs import cut_pairs
 from packprep.windows.segments import Segments
 
 # Both sides of a pair fit a pack with their padding, or it is cut.
@@ -236,19 +235,19 @@ def _compare(
 
 def _cut(document: Document, rules: PackRules, policy: Policy) -> Segments:
     """The segments of a document as a build cuts it, before packs are planned."""
-    lengths = np.array([len(document.ids)], np.int32)
-    ends = (policy.bos is not None) + (policy.eos is not None)
     first, labels = np.zeros(1, np.int64), None
-    tokens = Pointers.into(document.ids, first)
     if not document.trains_all:
         labels = Labels(values=Pointers.into(document.labels, first))
-    if document.split is not None:
-        split = np.array([document.split], np.int32)
-        multiple = rules.packing.pad_segment_to_multiple
-        return cut_pairs(lengths, split, ends, rules.cutting, multiple, labels, tokens)[0]
-    has_bos = policy.bos is not None
+    length, split = len(document.ids), document.split
+    parts = [length] if split is None else [split, length - split]
     return cut_segments(
-        lengths, ends, rules.cutting, has_bos=has_bos, labels=labels, tokens=tokens
+        np.array(parts, np.int32)[:, None],
+        (policy.bos is not None) + (policy.eos is not None),
+        rules.cutting,
+        has_bos=policy.bos is not None,
+        multiple=rules.packing.pad_segment_to_multiple,
+        labels=labels,
+        tokens=Pointers.into(document.ids, first),
     )[0]
 
 

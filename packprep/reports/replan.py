@@ -25,7 +25,7 @@ from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress, Silent
 from packprep.windows.cut import cut_segments
-from packprep.windows.planner import CutWindow, plan_cut
+from packprep.windows.planner import plan_cut
 
 _MOST_EVENED = 250_000  # segments
 # Options that another plan repeats. Filters, and cuts of text, were applied by the build, and
@@ -81,8 +81,7 @@ def replan(
             if (config := in_phase[key]) is None:
                 continue
             # 0 ends: they matter only for min_document_tokens, and too short documents are gone.
-            segments, account = cut_segments(lengths, 0, config.cutting, has_bos=True)
-            cut = CutWindow(segments=segments, account=account)
+            cut = cut_segments(lengths[None], 0, config.cutting, has_bos=True)
             plan = plan_cut(window.documents, cut, config.pack_rules(), window.seed(config.seed))
             shorter = len(plan.packs) * (manifest.max_length - packs.longest)
             planned = window_sums(plan, plan.packs, manifest.max_length)

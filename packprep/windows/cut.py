@@ -28,61 +28,90 @@ from packprep.windows.segments import DocumentAccount, Segments, TooLongError
 
 
 def cut_segments(
-    lengths: Int32,
+    parts: Int32,
     ends: int,
     cutting: Cutting,
     *,
     has_bos: bool,
+    multiple: int = 1,
     labels: Labels | None = None,
     tokens: Pointers | None = None,
 ) -> tuple[Segments, DocumentAccount]:
-    """Segments of documents of these lengths, and the account of dropped and repeated tokens.
+    """Segments of documents with these parts, and the account of dropped and repeated tokens.
 
-    lengths: [documents], tokens with BOS and EOS, 0 for an empty document. ends: number of tokens
-    added to each document, BOS and EOS. labels: the trained tokens, or None if every token is
-    trained. tokens: see `Uncut`. With strategy wrapped, long documents are not cut here:
-    `wrap_documents` cuts them where packs end. Raises TooLongError for a document longer than
-    max_length with overflow error.
+    A part is a segment, and the parts of a document are an atom: cut, dropped or refused together.
+    Only a document of one part is split.
+
+    parts: [parts, documents], tokens with BOS and EOS, 0 for an empty document. ends: number of
+    tokens added to each part, BOS and EOS. multiple: of tokens, to which segments are padded.
+    labels: the trained tokens, or None if every token is trained. tokens: see `Uncut`. With
+    strategy wrapped, long documents are not cut here: `wrap_documents` cuts them where packs end.
+    Raises TooLongError for a document longer than max_length with overflow error.
     """
-    nothing = np.zeros(len(lengths), np.int32)
-    uncut = Uncut(parts=lengths[:, None].astype(np.int64), ends=ends, tokens=tokens)
-    passed, rows_dropped = filtered(uncut, cutting)
-    over = passed & (lengths > cutting.max_length)
-    kept = np.where(passed, lengths, 0)
-    truncated = start = nothing
+    lengths = parts.sum(axis=0, dtype=np.int32)
+    kept, rows_dropped = filtered(Uncut(parts=parts, ends=ends, tokens=tokens), cutting)
+    places = lengths if multiple == 1 else _padded(parts, multiple).sum(axis=0)
+    over = kept & (places > cutting.max_length)
+    fitting, truncated = parts, np.zeros(len(lengths), np.int32)
     if cutting.too_long.name == "error" and over.any():
         raise TooLongError(int(np.flatnonzero(over)[0]), int(lengths[over][0]))
     if cutting.too_long.name == "drop":
         rows_dropped[Dropped.OVERFLOW] = over
-        kept = np.where(over, 0, kept)
-    elif cutting.too_long.name == "truncate":
-        truncated = np.where(over, lengths - cutting.max_length, 0)
-        kept = kept - truncated
-        start = truncated if cutting.too_long.side == "left" else nothing
-    dropped = tokens_of(rows_dropped, lengths)
+        kept = kept & ~over
+    elif cutting.too_long.name == "truncate" and over.any():
+        fitting = parts.copy()
+        fitting[:, over] = _truncated(parts[:, over], cutting.max_length, multiple)
+        truncated = lengths - fitting.sum(axis=0, dtype=np.int32)
+    account = DocumentAccount(
+        truncated=truncated,
+        overlap=np.zeros(len(lengths), np.int64),
+        continuation_bos=np.zeros(len(lengths), np.int32),
+        dropped=tokens_of(rows_dropped, lengths),
+    )
     if cutting.too_long.name == "split" and cutting.packer.name != "wrapped" and over.any():
-        segments, account = _split(kept, dropped, cutting, has_bos=has_bos)
+        segments, account = _split(np.where(kept, lengths, 0), account, cutting, has_bos=has_bos)
     else:
+        start = np.zeros_like(parts)
+        for number in range(1, len(parts)):
+            start[number] = start[number - 1] + parts[number - 1]
+        if cutting.too_long.side == "left":
+            start += parts - fitting
         rows = np.flatnonzero(kept).astype(np.int32)
+        document, atom = rows, None
+        if len(parts) > 1:
+            document = atom = np.repeat(rows, len(parts))
         segments = Segments(
-            document=rows,
-            start=start[rows].astype(np.int32),
-            count=kept[rows].astype(np.int32),
-            bos=np.zeros(len(rows), np.bool_),
+            document=document,
+            start=start[:, rows].T.ravel(),
+            count=fitting[:, rows].T.ravel(),
+            bos=np.zeros(len(document), np.bool_),
+            atom=atom,
         )
         if cutting.too_long.side == "balanced" and labels is not None and over.any():
-            segments = _balanced(segments, lengths, truncated, labels, cutting.max_length)
-        account = DocumentAccount(
-            truncated=truncated,
-            overlap=nothing.astype(np.int64),
-            continuation_bos=nothing,
-            dropped=dropped,
-        )
+            segments = _balanced(segments, lengths, account.truncated, labels, cutting.max_length)
     return (
         (segments, account)
         if labels is None
         else _trainable(segments, account, lengths, labels, cutting)
     )
+
+
+def _padded(tokens: Int32, multiple: int) -> Int64:
+    return -(-tokens.astype(np.int64) // multiple) * multiple
+
+
+def _truncated(parts: Int32, most: int, multiple: int) -> Int32:
+    """Tokens kept of each part, [parts, documents]: the end of a whole document is cut off.
+
+    Sides of pairs are cut in proportion; a side of less than half a pack is not cut.
+    Example: sides of 6 and 2 tokens, most=6 -> 4 and 2.
+    """
+    if len(parts) == 1:
+        return np.minimum(parts, most)
+    first = _padded(proportional(parts[0], parts[1], most), multiple)
+    # A pack is a number of whole multiples; each multiple is for one side.
+    taken = np.clip(first, multiple, most - multiple)
+    return np.minimum(parts, [taken, most - taken]).astype(np.int32)
 
 
 def _balanced(
@@ -108,23 +137,19 @@ def _trainable(
     labels: Labels,
     cutting: Cutting,
 ) -> tuple[Segments, DocumentAccount]:
-    """Drop segments with too few trained tokens, and the tokens that only they have."""
+    """Count the trained tokens of segments, and drop atoms in which a segment has too few."""
+    least, train_overlap = cutting.min_loss_tokens, cutting.train_overlap
     if segments.repeated is None:
-        return _kept(
-            segments,
-            segments.trained(labels, cutting.train_overlap) >= cutting.min_loss_tokens,
-            account,
-            lengths,
+        trained = segments.count_trained(labels, train_overlap)
+    else:
+        trained, repeated = labels.trainable(
+            segments.document, segments.start, segments.count, segments.bos, least, train_overlap
         )
-    kept, repeated = labels.trainable(
-        segments.document,
-        segments.start,
-        segments.count,
-        segments.bos,
-        cutting.min_loss_tokens,
-        cutting.train_overlap,
-    )
-    return _kept(replace(segments, repeated=repeated), kept, account, lengths)
+        segments = replace(segments, repeated=repeated)
+    enough = trained >= least
+    if segments.atom is not None:
+        enough = ~np.isin(segments.atom, segments.atom[~enough])
+    return _kept(replace(segments, trained=trained), enough, account, lengths)
 
 
 def _kept(
@@ -161,7 +186,7 @@ def _kept(
 
 
 def _split(
-    lengths: Int32, dropped: dict[Dropped, Int32], cutting: Cutting, *, has_bos: bool
+    lengths: Int32, account: DocumentAccount, cutting: Cutting, *, has_bos: bool
 ) -> tuple[Segments, DocumentAccount]:
     """Pieces of max_length that start `max_length - stride` apart, up to the end of the document.
 
@@ -180,12 +205,13 @@ def _split(
     count = np.minimum(lengths[document] - start, np.where(number > 0, later, cutting.max_length))
     new = np.where(number > 0, count - cutting.stride, count)
     tail = (number > 0) & (number == pieces[document] - 1) & (new < cutting.min_document_tokens)
+    dropped = account.dropped
     if tail.any():
         dropped = dropped | {Dropped.SHORT_TAIL: _sum(document[tail], new[tail], len(lengths))}
     more = (number > 0) & ~tail
     pieces_more = np.bincount(document[more], minlength=len(lengths)).astype(np.int32)
-    account = DocumentAccount(
-        truncated=np.zeros(len(lengths), np.int32),
+    account = replace(
+        account,
         overlap=pieces_more.astype(np.int64)
         * cutting.stride,  # a large stride repeats more than a document has
         continuation_bos=pieces_more * np.int32(extra),
@@ -258,7 +284,9 @@ def wrap_documents(
     if labels is None:
         return pieces, edges, account
     sizes = np.diff(edges)
-    trained = np.append(0, np.cumsum(pieces.trained(labels, cutting.train_overlap), dtype=np.int64))
-    packs = np.diff(trained[edges]) >= cutting.min_loss_tokens
+    trained = pieces.count_trained(labels, cutting.train_overlap)
+    pieces = replace(pieces, trained=trained)
+    trained_before = np.append(0, np.cumsum(trained, dtype=np.int64))
+    packs = np.diff(trained_before[edges]) >= cutting.min_loss_tokens
     pieces, account = _kept(pieces, np.repeat(packs, sizes), account, lengths)
     return pieces, np.append(0, np.cumsum(sizes[packs])), account

@@ -20,6 +20,8 @@ from packprep.support.memory import MappedFiles
 from packprep.tokens.store import TokenFile
 from packprep.windows.labels import Labels
 
+SPLIT = "pair_split"
+"""Column of token files of pairs, and name of values of documents: tokens of the first side."""
 TURN_ROWS = "turn_rows"
 """Column of token files that have documents for turns: row of each document in its file."""
 PREFIX_GROUP = "prefix_group"
@@ -65,6 +67,16 @@ class Documents:
             mapped=self.mapped,
             row=None if self.row is None else self.row[kept],
         )
+
+    @property
+    def parts(self) -> NDArray[np.int32]:
+        """Tokens of the parts of each document, which share a pack, [parts, documents].
+
+        A document is one part. A pair is two: its sides, one after the other.
+        """
+        if (split := self.values.get(SPLIT)) is None:
+            return self.length[None]
+        return np.stack([split, self.length - split])
 
     def at(self, rows: NDArray[Any]) -> "DocumentRows":
         """Some of the documents, by their indices."""
@@ -258,7 +270,7 @@ def carried_columns(schema: pa.Schema) -> tuple[Column, ...]:
     for spec in schema:
         if spec.name == "labels":
             columns.append(STANDARD_COLUMNS["labels"])
-        elif spec.name == "pair_split":
+        elif spec.name == SPLIT:
             columns += [STANDARD_COLUMNS["pair_ids"], STANDARD_COLUMNS["pair_sides"]]
         elif spec.name == "turn_ids":
             columns.append(STANDARD_COLUMNS["turn_ids"])

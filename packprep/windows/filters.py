@@ -1,4 +1,4 @@
-"""Filters of whole documents: a row for each reason, for documents and for both sides of pairs."""
+"""Filters of whole documents: a row for each reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,19 +8,18 @@ import numpy as np
 from packprep.config.stages import Cutting
 from packprep.packing.account import Dropped
 from packprep.schemas.index.runs import Pointers
-from packprep.support.arrays import Bools, Int32, Int64
+from packprep.support.arrays import Bools, Int32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uncut:
     """Documents before they are cut.
 
-    parts: [documents, parts], tokens of the whole document or of both sides. ends: number of tokens
-    added to a part, BOS and EOS. tokens: [documents], the first token of each; None if lengths
-    alone are known.
+    parts: [parts, documents], see `Documents.parts`. ends: number of tokens added to a part, BOS
+    and EOS. tokens: [documents], the first token of each; None if lengths alone are known.
     """
 
-    parts: Int64
+    parts: Int32
     ends: int
     tokens: Pointers | None
 
@@ -38,15 +37,15 @@ FILTERS: Mapping[Dropped, Callable[[Uncut, Cutting], Bools]] = {
     Dropped.TOO_SHORT: _too_short,
     Dropped.TOO_LONG: _too_long,
 }
-"""Functions that say which parts, [documents, parts], drop their document. The first one counts."""
+"""Functions that say which parts, [parts, documents], drop their document. The first one counts."""
 
 
 def filtered(uncut: Uncut, cutting: Cutting) -> tuple[Bools, dict[Dropped, Bools]]:
     """Documents with tokens that no filter drops, [documents], and those that each drops."""
-    kept: Bools = np.any(uncut.parts, axis=1)
+    kept: Bools = np.any(uncut.parts, axis=0)
     dropped: dict[Dropped, Bools] = {}
     for reason, drops in FILTERS.items():
-        dropped[reason] = kept & np.any(drops(uncut, cutting), axis=1)
+        dropped[reason] = kept & np.any(drops(uncut, cutting), axis=0)
         kept = kept & ~dropped[reason]
     return kept, dropped
 

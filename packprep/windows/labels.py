@@ -54,14 +54,14 @@ class Labels:
         bos: NDArray[np.bool_],
         least: int,
         train_overlap: bool,
-    ) -> tuple[NDArray[np.bool_], Int32]:
-        """Mask of pieces with at least `least` trained tokens; tokens repeated from an earlier one.
+    ) -> tuple[Int32, Int32]:
+        """Trained tokens of pieces, and tokens repeated from an earlier one.
 
         document, start, count, bos: [pieces], see `Segments`; pieces of a document are in order.
         Both results are [pieces]. Tokens that pieces share are trained in the first of these pieces
-        that is kept, unless train_overlap.
+        that is kept, unless train_overlap: the first with at least `least` trained tokens.
         """
-        kept, repeated = np.zeros(len(document), np.bool_), np.zeros(len(document), np.int32)
+        trained, repeated = np.zeros((2, len(document)), np.int32)
         _trainable(
             self.values.address,
             document,
@@ -72,10 +72,10 @@ class Labels:
             train_overlap,
             self.untrained,
             self._like,
-            kept,
+            trained,
             repeated,
         )
-        return kept, repeated
+        return trained, repeated
 
     def turns_at(self, lengths: Int32, most: int) -> tuple[Int32, Int32, Int32]:
         """First token, first trained token and end of the turn that holds token `most`.
@@ -117,22 +117,20 @@ def _trainable(
     train_overlap: bool,
     untrained: int,
     like: NDArray[Any],
-    kept: Out[Bools],
+    trained: Out[Int32],
     repeated: Out[Int32],
 ) -> None:
-    """Fill kept and repeated; see `Labels.trainable`."""
+    """Fill trained and repeated; see `Labels.trainable`."""
     reached, last = 0, -1  # end of the last kept piece, and its document
     for piece in range(len(document)):
         if document[piece] == last:
             repeated[piece] = larger(reached - start[piece], 0)
         head = larger(0 if bos[piece] else 1, 0 if train_overlap else repeated[piece])
-        trained = 0
         if count[piece] > head:
             first = address[document[piece]] + like.itemsize * (start[piece] + head)
             for value in carray(pointer(first), count[piece] - head, like.dtype):
-                trained += value != untrained
-        kept[piece] = trained >= least
-        if kept[piece]:
+                trained[piece] += value != untrained
+        if trained[piece] >= least:
             reached, last = start[piece] + count[piece], document[piece]
 
 

@@ -18,7 +18,6 @@ from packprep.schemas.trees import ranges_at
 from packprep.support.arrays import Int64
 from packprep.windows.documents import Documents
 from packprep.windows.segments import Segments
-from packprep.windows.trees import Trees
 
 # bytes; the measured peak of planning 10 million documents of a few tokens
 MEMORY_PER_DOCUMENT = 120
@@ -31,7 +30,7 @@ class Packs:
     A segment with number FILLER is one pad token.
 
     padded: int32 [segments], tokens of each in the shard. order: int64 [segments in packs].
-    offsets: int64 [packs + 1]. trees: if segments are their nodes.
+    offsets: int64 [packs + 1].
     """
 
     documents: Documents
@@ -39,7 +38,6 @@ class Packs:
     padded: NDArray[np.int32]
     order: Int64
     offsets: Int64
-    trees: Trees | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -66,21 +64,11 @@ class Packs:
 
     @cached_property
     def rows_per_pack(self) -> Int64:
-        """Rows of the trees of each pack, [packs]; 0 without trees."""
-        if self.trees is None:
-            return np.zeros(len(self), np.int64)
-        roots = np.append(0, np.cumsum(self._roots))[self.offsets]
-        counts = np.diff(self.trees.tree_rows)[
-            np.searchsorted(self.trees.roots, self.order[self._roots])
-        ]
-        rows: Int64 = np.diff(np.append(0, np.cumsum(counts))[roots])
-        return rows
-
-    @property
-    def _roots(self) -> NDArray[np.bool_]:
-        """Mask of the segments in packs at which a tree begins."""
-        assert self.trees is not None
-        return (self.order >= 0) & (self.trees.parent[self.order] < 0)
+        """Rows that end in each pack, [packs]; without a table of rows, each segment is one."""
+        if self.segments.rows is None:
+            return np.diff(self.offsets)
+        counts = self.segments.rows.ending_at(self.order)
+        return np.diff(np.append(0, np.cumsum(counts))[self.offsets])
 
     def take(self, packs: Int64) -> "Packs":
         """Select these packs, in this order."""
@@ -102,53 +90,39 @@ class Packs:
         `store_rows` are indices into `documents`.
         """
         order = self.order[self.offsets[first] : self.offsets[last]]
-        filler, chosen = order < 0, self.segments.take(order)
+        segments, filler = self.segments, order < 0
 
         def or_filler(values: NDArray[Any], of_filler: int) -> NDArray[Any]:
             return np.where(filler, of_filler, values) if has_filler else values
 
         has_filler = bool(filler.any())
-        count, bos = or_filler(chosen.count, 0), or_filler(chosen.bos, 0).astype(np.bool_)
+        count = or_filler(segments.count[order], 0)
+        bos = or_filler(segments.bos[order], 0).astype(np.bool_)
         columns: dict[str, NDArray[Any]] = {
-            "store_rows": or_filler(chosen.document, FILLER),
-            "document_starts": or_filler(chosen.start, 0),
+            "store_rows": or_filler(segments.document[order], FILLER),
+            "document_starts": or_filler(segments.start[order], 0),
             "lengths": or_filler(self.padded[order], 1).astype(np.int64),
             "bos": bos,
             "segment_lengths": count + bos,
         }
-        if chosen.repeated is not None:
-            columns["repeated"] = chosen.repeated
-        if chosen.front is not None and chosen.hole is not None:
-            columns["front"] = np.minimum(chosen.front, count)
-            columns["hole"] = or_filler(chosen.hole, 0)
+        if segments.repeated is not None:
+            columns["repeated"] = segments.repeated[order]
+        if segments.front is not None and segments.hole is not None:
+            columns["front"] = np.minimum(segments.front[order], count)
+            columns["hole"] = or_filler(segments.hole[order], 0)
         offsets = self.offsets[first : last + 1] - self.offsets[first]
-        if self.trees is None:
+        if (rows := segments.rows) is None or segments.parent is None:
             return PacksPlan(columns=columns, offsets=offsets)
-        of_trees, row_offsets = _tree_columns(self.trees, order, offsets)
-        return PacksPlan(columns=columns | of_trees, offsets=offsets, row_offsets=row_offsets)
-
-
-def _tree_columns(
-    trees: Trees, order: Int64, offsets: Int64
-) -> tuple[dict[str, NDArray[Any]], Int64]:
-    """Columns of a plan with trees, and the first row of each pack, [packs + 1].
-
-    order: [segments], the node of each in `trees`, or FILLER. offsets: [packs + 1].
-    """
-    first = np.repeat(offsets[:-1], np.diff(offsets))
-    parent = np.where(order >= 0, trees.parent[order], -1)
-    # Nodes of a tree are consecutive, in the pack as in the window.
-    shift = np.arange(len(order)) - order
-    roots = np.flatnonzero((order >= 0) & (parent < 0))
-    tree = np.searchsorted(trees.roots, order[roots])
-    firsts, counts = trees.tree_rows[tree], np.diff(trees.tree_rows)[tree]
-    row, of_root = ranges_at(firsts, counts), np.repeat(roots, counts)
-    columns = {
-        "segment_parents": np.where(parent >= 0, parent + shift - first, -1),
-        "row_store_rows": trees.rows.document[row],
-        "row_starts": trees.rows.start[row],
-        "row_segments": trees.last[row] + shift[of_root] - first[of_root],
-        "row_trained": trees.weights.trained[row],
-        "row_label_starts": trees.weights.begin[row],
-    }
-    return columns, np.append(0, np.cumsum(counts))[np.searchsorted(roots, offsets)]
+        place = np.arange(len(order)) - np.repeat(offsets[:-1], np.diff(offsets))  # in its pack
+        back, counts = or_filler(segments.parent[order], 0), rows.ending_at(order)
+        row = ranges_at(rows.first[order], counts)
+        columns |= {
+            "segment_parents": np.where(back > 0, place - back, -1),
+            "row_store_rows": rows.document[row],
+            "row_starts": rows.start[row],
+            "row_segments": np.repeat(place, counts),
+            "row_trained": rows.trained[row],
+            "row_label_starts": rows.begin[row],
+        }
+        row_offsets = np.append(0, np.cumsum(counts))[offsets]
+        return PacksPlan(columns=columns, offsets=offsets, row_offsets=row_offsets)

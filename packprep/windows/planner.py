@@ -28,12 +28,14 @@ from packprep.support.hashing import Purpose, stream
 from packprep.support.memory import MappedFiles
 from packprep.windows.cut import cut_segments, wrap_documents
 from packprep.windows.documents import Documents
-from packprep.windows.pairs import SPLIT, cut_pairs
 from packprep.windows.placement import Packs
 from packprep.windows.segments import DocumentAccount, Segments
-from packprep.windows.trees import Trees, grow_trees
+from packprep.windows.trees import share_prefixes
 
 _PIECE = 1 << 20  # documents
+
+CutWindow = tuple[Segments, DocumentAccount]
+"""The segments of a window before they are packed, and the account of what is not in them."""
 
 Planner = Callable[[NDArray[np.int32], int], PackPlan]
 """A packer of the user: f(lengths int32 [segments], max_length) -> PackPlan. It is checked."""
@@ -43,15 +45,13 @@ Planner = Callable[[NDArray[np.int32], int], PackPlan]
 class WindowPlan:
     """Packs of one window and split, their account and their figures.
 
-    packs: without those that min_pack_tokens drops. planned: packs with them. trained: tokens of
-    each segment with a label, [segments]; None if all tokens are trained. measured: figures of the
-    window, by name.
+    packs: without those that min_pack_tokens drops. planned: packs with them. measured: figures of
+    the window, by name.
     """
 
     packs: Packs
     planned: int
     account: DocumentAccount
-    trained: NDArray[np.int32] | None
     bound: int
     measured: Mapping[str, float]
 
@@ -74,17 +74,12 @@ def plan_window(
         shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
         documents, stored = documents.take(visit.astype(np.int64)), np.argsort(visit)
     cut = cut_window(documents, tokenizer, rules)
-    plan = plan_cut(documents, cut, rules, seed, planner, mixed, stored)
-    if cut.trees is None and (labels := documents.labels) is not None:
-        return replace(
-            plan, trained=plan.packs.segments.trained(labels, rules.cutting.train_overlap)
-        )
-    return plan
+    return plan_cut(documents, cut, rules, seed, planner, mixed, stored)
 
 
 def plan_cut(
     documents: Documents,
-    cut: "CutWindow",
+    cut: CutWindow,
     rules: PackRules,
     seed: int,
     planner: Planner | None = None,
@@ -93,8 +88,7 @@ def plan_cut(
 ) -> WindowPlan:
     """Plan the segments of one window, which several strategies may share.
 
-    mixed: see `plan_window`. stored: the stored order of shuffled documents. Labels are counted
-    for trees only.
+    mixed: see `plan_window`. stored: the stored order of shuffled documents.
     """
     segments, account, plan = plan_segments(documents, cut, rules, seed, planner)
     if mixed is not None and rules.ordering.pack_order.name == "shuffle" and mixed.any():
@@ -107,44 +101,21 @@ def plan_cut(
         plan, kept, rules.ordering.pack_order.ranks, rules.ordering.pack_order.cost
     )
     return WindowPlan(
-        packs=packs_of(documents, segments, plan, cut.trees, rules, seed),
+        packs=packs_of(documents, segments, plan, rules, seed),
         planned=plan.num_packs,
         account=account,
-        trained=cut.trained,
         bound=plan.bound,
         measured=window_figures(window),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CutWindow:
-    """Segments of a window before they are packed.
-
-    trees: if segments are their nodes. trained: int32 [segments], as in WindowPlan, for trees only.
-    """
-
-    segments: Segments
-    account: DocumentAccount
-    trees: Trees | None = None
-    trained: NDArray[np.int32] | None = None
-
-
 def cut_window(documents: Documents, tokenizer: Tokenizer, rules: PackRules) -> CutWindow:
-    """The segments of one window, with `share_prefixes` those of its trees.
+    """The segments of one window before they are packed; prefixes are shared if the rules say so.
 
-    May raise TooLongError with overflow error. Raises ConfigError for trees of documents whose
-    lengths alone are known.
+    May raise TooLongError with overflow error, or ConfigError; see `share_prefixes`.
     """
-    segments, account = cut_documents(documents, tokenizer, rules)
-    if not rules.cutting.share_prefixes:
-        return CutWindow(segments=segments, account=account)
-    if len(segments) and not documents.tokens.memory:
-        raise ConfigError(
-            "--share-prefixes needs the tokens of rows, and only their lengths are known; build "
-            "with --keep-tokens DIR, or plan a token store that has them"
-        )
-    trees, trained, account = grow_trees(documents, segments, account, rules)
-    return CutWindow(segments=trees.nodes, account=account, trees=trees, trained=trained)
+    cut = cut_documents(documents, tokenizer, rules)
+    return share_prefixes(documents, *cut, rules) if rules.cutting.share_prefixes else cut
 
 
 def packed_tokens(
@@ -161,33 +132,22 @@ def packed_tokens(
     ).astype(np.int64)
 
 
-def cut_documents(
-    documents: Documents, tokenizer: Tokenizer, rules: PackRules
-) -> tuple[Segments, DocumentAccount]:
+def cut_documents(documents: Documents, tokenizer: Tokenizer, rules: PackRules) -> CutWindow:
     """The segments of one window, the same for every strategy except wrapped.
 
     May raise TooLongError with overflow error.
     """
-    ends = sum(token is not None for token in (tokenizer.bos, tokenizer.eos))
-    tokens = documents.tokens if documents.tokens.memory else None
-    if SPLIT in documents.values:
-        return cut_pairs(
-            documents.length,
-            documents.values[SPLIT],
-            ends,
-            rules.cutting,
-            rules.packing.pad_segment_to_multiple,
-            documents.labels,
-            tokens,
-        )
-    return cut_segments(
-        documents.length,
-        ends,
+    segments, account = cut_segments(
+        documents.parts,
+        sum(token is not None for token in (tokenizer.bos, tokenizer.eos)),
         rules.cutting,
         has_bos=tokenizer.bos is not None,
+        multiple=rules.packing.pad_segment_to_multiple,
         labels=documents.labels,
-        tokens=tokens,
+        tokens=documents.tokens if documents.tokens.memory else None,
     )
+    group = None if documents.group is None else documents.group[segments.document]
+    return replace(segments, group=group), account
 
 
 def plan_segments(
@@ -202,7 +162,7 @@ def plan_segments(
     The lengths of the plan include padding. Returns also the segments and their account, because
     strategy wrapped cuts segments where packs end and drops packs with too few trained tokens.
     """
-    segments, account, cutting = cut.segments, cut.account, rules.cutting
+    (segments, account), cutting = cut, rules.cutting
     if cutting.packer.name == "wrapped" and planner is None:
         segments, edges, account = wrap_documents(
             segments, account, documents.length, cutting, documents.labels
@@ -212,18 +172,9 @@ def plan_segments(
     multiple, order = rules.packing.pad_segment_to_multiple, rules.ordering.pack_order
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
-        if cut.trees is not None:
-            raise ConfigError("--share-prefixes needs a strategy of packprep, not a planner")
         plan = _planned(planner, padded, cutting.max_length)
-        if rules.pairs:
-            _check_pairs(plan, segments)
+        _check_atoms(plan, segments)
         return segments, account, _ordered(plan, rules.ordering, seed)
-    atoms: NDArray[np.integer[Any]] | None = segments.document if rules.pairs else None
-    if cut.trees is not None:
-        atoms = cut.trees.tree_of
-        if rules.pairs and not rules.groups_share:
-            # Sides that begin differently are trees of their own, one after the other.
-            atoms = cut.trees.rows.document[cut.trees.tree_rows[:-1]][atoms]
     plan = pack_lengths(
         padded,
         cutting.max_length,
@@ -232,15 +183,13 @@ def plan_segments(
         order=order.name,
         shuffle_documents=rules.packing.shuffle_documents,
         max_segments_per_pack=rules.packing.max_segments_per_pack,
-        groups=None if documents.group is None else documents.group[segments.document],
-        atoms=atoms,
+        groups=segments.group,
+        atoms=segments.atom,
         num_packs=cutting.packer.packs,
         balance_ranks=order.ranks,
         cost=order.cost,
         repack=rules.repack,
     )
-    if cut.trees is not None and rules.pairs and rules.groups_share:
-        _check_sides(plan, cut.trees, documents)
     return segments, account, plan
 
 
@@ -248,7 +197,6 @@ def packs_of(
     documents: Documents,
     segments: Segments,
     plan: PackPlan,
-    trees: Trees | None,
     rules: PackRules,
     seed: int,
 ) -> Packs:
@@ -263,7 +211,6 @@ def packs_of(
         padded=plan.lengths,
         order=plan.order,
         offsets=plan.offsets,
-        trees=trees,
     )
     if not (rules.packing.min_pack_tokens and len(packs)):
         return packs
@@ -312,35 +259,18 @@ def _interleaved(plan: PackPlan, entries: Int64, count: int) -> PackPlan:
     return PackPlan(plan.lengths, plan.max_length, *moved)
 
 
-def _check_pairs(plan: PackPlan, segments: Segments) -> None:
-    """Raise ConfigError if the user's packer puts the sides of a pair into different packs."""
-    pack = _pack_of(plan)
-    apart = np.flatnonzero(pack[::2] != pack[1::2])
-    if len(apart):
-        raise ConfigError(
-            f"the planner puts segments {2 * apart[0]} and {2 * apart[0] + 1} of a pair into two "
-            "packs; expected the same pack"
-        )
-
-
-def _check_sides(plan: PackPlan, trees: Trees, documents: Documents) -> None:
-    """Raise ConfigError if the sides of a pair are in trees of a group that are in two packs."""
-    order = np.argsort(trees.rows.document, kind="stable")
-    pack, document = _pack_of(plan)[trees.last][order], trees.rows.document[order]
-    apart = np.flatnonzero((document[1:] == document[:-1]) & (pack[1:] != pack[:-1]))
-    if len(apart):
-        row = int(documents.id[document[apart[0]]])
-        raise ConfigError(
-            f"the sides of the pair in row {row:,} share too little with each other, or with too "
-            "many rows of their group, to stay in one pack; leave out --group-prefix"
-        )
-
-
-def _pack_of(plan: PackPlan) -> Int64:
-    """Pack of each segment, [segments]."""
+def _check_atoms(plan: PackPlan, segments: Segments) -> None:
+    """Raise ConfigError if the user's packer puts segments of an atom into different packs."""
+    if segments.atom is None:
+        return
     pack = np.full(len(plan.lengths), -1)
     pack[plan.order] = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
-    return pack
+    apart = np.flatnonzero((np.diff(segments.atom) == 0) & (np.diff(pack) != 0))
+    if len(apart):
+        raise ConfigError(
+            f"the planner puts segments {apart[0]} and {apart[0] + 1} into two packs; they are one "
+            "atom, such as the sides of a pair: expected the same pack"
+        )
 
 
 def _ordered(plan: PackPlan, ordering: Ordering, seed: int) -> PackPlan:
@@ -378,8 +308,6 @@ def account_by_source(
         return by_source(source_of_segment, np.where(kept, counts, 0))
 
     has_ids = documents.length > 0
-    split = documents.values.get(SPLIT)
-    sides = has_ids if split is None else (split > 0).astype(np.int8) + (documents.length > split)
     in_shards = written.placed
     counts: dict[str, list[Any]] = {
         "documents": of_documents(np.ones(len(documents), np.int8)),
@@ -395,7 +323,7 @@ def account_by_source(
     }
     for end, token in tokenizer.ends().items() if tokenizer else ():
         if token is not None:
-            counts[f"{end}_added"] = of_documents(sides)
+            counts[f"{end}_added"] = of_documents((documents.parts > 0).sum(axis=0, dtype=np.int8))
             last = documents.length[has_ids].astype(np.int64) - 1
             outermost = documents.tokens.shifted(
                 has_ids, last if end == "eos" else np.zeros_like(last)
@@ -403,8 +331,8 @@ def account_by_source(
             # Count the tokens, do not rely on the policy: a CI gate must check the real tokens.
             matches = _matches(token.id, outermost, documents.mapped)
             counts[f"{end}_found"] = by_source(documents.source[has_ids], matches)
-    if plan.trained is not None:
-        counts["loss_tokens"] = of_segments(in_shards, plan.trained)
+    if written.segments.trained is not None:
+        counts["loss_tokens"] = of_segments(in_shards, written.segments.trained)
     lost = {Dropped(reason): tokens for reason, tokens in account.dropped.items()}
     dropped = {reason: of_documents(tokens) for reason, tokens in lost.items()}
     dropped_documents = {reason: of_documents(tokens > 0) for reason, tokens in lost.items()}

@@ -1,6 +1,11 @@
-"""Segments: documents, or pieces of documents, each of which is in one pack."""
+"""The table of a window: segments, which are documents or pieces of them, each in one pack.
+
+Planning reads nothing else. What ties segments together is a column: sides of a pair have an atom,
+documents of --group-column a group, and a segment that continues another has a parent.
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,20 +19,34 @@ from packprep.windows.labels import Labels
 class Segments:
     """Pieces of documents in input order, each of which is in one pack.
 
-    Every array is [segments]. document: index into the arrays of documents. start: offset of the
-    first token in the document. count: tokens of the document, without an extra BOS. bos: True if
-    an extra BOS goes before. repeated: tokens at the beginning that an earlier piece has too; None
-    without stride. front, hole: tokens before a hole in the middle of the segment, and tokens of
-    the document missing there; None without holes.
+    Every array is [segments]; a column that would say nothing is None.
+
+    document: index into the arrays of documents.
+    start: offset of the first token in the document.
+    count: tokens of the document, without an extra BOS.
+    bos: True if an extra BOS goes before.
+    atom: consecutive segments with one number share a pack.
+    group: segments of different groups never share a pack.
+    parent: how many segments before this one is the one that it continues; 0 if none.
+    trained: tokens that have a label in the shard; None if every token is trained.
+    repeated: tokens at the beginning that an earlier piece has too.
+    front, hole: tokens before a hole in the middle of the segment, and tokens of the document
+        missing there.
+    rows: paths of segments; None if each segment is all of one.
     """
 
     document: Int32
     start: Int32
     count: Int32
     bos: Bools
+    atom: Int32 | Int64 | None = None
+    group: Int32 | None = None
+    parent: Int64 | None = None
+    trained: Int32 | None = None
     repeated: Int32 | None = None
     front: Int32 | None = None
     hole: Int32 | None = None
+    rows: "RowTable | None" = None
 
     def __len__(self) -> int:
         return len(self.count)
@@ -38,26 +57,19 @@ class Segments:
         return self.count + self.bos
 
     def take(self, kept: Int64 | Bools) -> "Segments":
-        repeated, front, hole = (
-            None if array is None else array[kept]
-            for array in (self.repeated, self.front, self.hole)
-        )
-        return Segments(
-            document=self.document[kept],
-            start=self.start[kept],
-            count=self.count[kept],
-            bos=self.bos[kept],
-            repeated=repeated,
-            front=front,
-            hole=hole,
-        )
+        """Select segments of which none continues another."""
+        assert self.rows is None
+        columns: dict[str, Any] = {
+            name: None if column is None else column[kept] for name, column in vars(self).items()
+        }
+        return Segments(**columns)
 
     def untrained_head(self, train_overlap: bool) -> Int32:
         """Document tokens at the beginning of each segment that never have a label, [segments]."""
         first = 1 - self.bos.astype(np.int32)  # after an extra BOS, the first token has one
         return first if self.repeated is None or train_overlap else np.maximum(first, self.repeated)
 
-    def trained(self, labels: Labels, train_overlap: bool) -> Int32:
+    def count_trained(self, labels: Labels, train_overlap: bool) -> Int32:
         """Tokens of each segment that have a label in the shard, [segments]."""
         head = self.untrained_head(train_overlap)
         if self.front is None or self.hole is None:
@@ -69,10 +81,31 @@ class Segments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowTable:
+    """Documents, or pieces of them, whose tokens are a path of segments; [rows] but for `first`.
+
+    first: int64 [segments + 1], the first row that ends at each segment, or later.
+    document, start: as in Segments.
+    trained: tokens that the row trains.
+    begin: tokens before the first of them; all tokens if there is none.
+    """
+
+    first: Int64
+    document: Int32
+    start: Int32
+    trained: Int32
+    begin: Int32
+
+    def ending_at(self, segments: Int64) -> Int64:
+        """Number of rows that end at each of these segments; 0 for filler."""
+        return np.where(segments < 0, 0, self.first[segments + 1] - self.first[segments])
+
+
+@dataclass(frozen=True, kw_only=True)
 class DocumentAccount:
     """Account of the tokens of each document, [documents] each; dropped: by reason.
 
-    shared: tokens that are not written again because another row has them; None without trees.
+    shared: tokens that are not written again because another row has them; None if none can be.
     """
 
     truncated: Int32

@@ -1,9 +1,9 @@
-"""Trees of a window: rows that share a prefix, as segments with parents.
+"""Prefixes that rows share, each written once: a step from one table of segments to another.
 
-Rows are segments as the filters, `overflow` and `stride` leave them. The rows of one document id,
-or of one value of `group_prefix`, are merged, so each tree is a few nodes; a node is a segment that
-stands once in a pack, and a row is the path from a root to the node at which it ends. A tree stays
-in one pack.
+The rows are segments as the filters, `overflow` and `stride` leave them. Rows of one document id,
+or of one value of `group_prefix`, are merged into trees of a few nodes. The nodes are the new
+segments, and a row is the path from a root to the node at which it ends. A tree is in one pack, and
+so are trees with rows of one atom.
 
 Rows that begin with an extra BOS share nothing.
 """
@@ -19,27 +19,29 @@ from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.index.runs import Pointers
 from packprep.schemas.names import array
 from packprep.support.arrays import Bools, Int32, Int64
+from packprep.support.errors import ConfigError
 from packprep.trees.cut_trees import cut_oversized
 from packprep.trees.merge import merge_prefixes
 from packprep.trees.nodes import tree_nodes
 from packprep.trees.weights import are_tokens, count_from, fill_weights
 from packprep.windows.documents import PREFIX_GROUP, Documents
-from packprep.windows.segments import DocumentAccount, Segments
+from packprep.windows.segments import DocumentAccount, RowTable, Segments
 
 _COUNTED = 1 << 22  # tokens whose weights are counted at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trees:
+class _Trees:
     """Trees in the order of their first rows; a tree's nodes and rows are consecutive.
 
     rows: in depth-first order.
     last: int64 [rows], the node at which each ends.
     head: int64 [rows], first tokens without a label.
-    nodes: the segments, in depth-first order.
+    nodes: in depth-first order.
+    atom: int64 [nodes], one number for the nodes of trees that share a pack.
     parent: int64 [nodes], the node before, -1 at a root.
     start: int64 [nodes], tokens before the node on its path.
-    tree_rows: int64 [trees + 1], the first row of each tree.
+    begins: [rows], True if a tree begins with the row.
     labels: of each row's first token, or None if all tokens are trained.
     untrained: label of a token without loss.
     """
@@ -48,47 +50,47 @@ class Trees:
     last: Int64
     head: Int64
     nodes: Segments
+    atom: Int64
     parent: Int64
     start: Int64
-    tree_rows: Int64
+    begins: Bools
     labels: Pointers | None
     untrained: int
 
-    @cached_property
-    def roots(self) -> Int64:
-        """The first node of each tree, [trees]."""
-        return np.flatnonzero(self.parent < 0)
-
     @property
-    def begins_tree(self) -> Bools:
-        """Mask of the rows at which a tree begins, [rows]."""
-        begins = np.zeros(len(self.last), np.bool_)
-        begins[self.tree_rows[:-1]] = True
-        return begins
-
-    @property
-    def tree_of(self) -> Int64:
-        """Tree of each node, [nodes]."""
-        trees: Int64 = np.cumsum(self.parent < 0) - 1
-        return trees
+    def segments(self) -> Segments:
+        """The nodes, with all columns."""
+        number = np.arange(len(self.nodes))
+        rows = RowTable(
+            first=np.searchsorted(self.last, np.append(number, len(number))),
+            document=self.rows.document,
+            start=self.rows.start,
+            trained=self.weights.trained,
+            begin=self.weights.begin,
+        )
+        parent = np.where(self.parent < 0, 0, number - self.parent)
+        return replace(
+            self.nodes, atom=self.atom, parent=parent, trained=self.weights.of_nodes, rows=rows
+        )
 
     @cached_property
-    def weights(self) -> "Weights":
+    def weights(self) -> "_Weights":
         """Trained tokens of all nodes and rows, counted for some trees at a time."""
         lengths = self.nodes.lengths.astype(np.int64)
-        roots = np.append(self.roots, len(lengths))
+        roots = np.append(np.flatnonzero(self.parent < 0), len(lengths))
+        tree_rows = np.append(np.flatnonzero(self.begins), len(self.last))
         before = np.append(0, np.cumsum(lengths))
-        weights, tree = Weights.zeros(len(lengths), len(self.last)), 0
+        weights, tree = _Weights.zeros(len(lengths), len(self.last)), 0
         while tree < len(roots) - 1:
             goal = before[roots[tree]] + _COUNTED
             end = max(int(np.searchsorted(before[roots], goal, side="right")) - 1, tree + 1)
             nodes = slice(int(roots[tree]), int(roots[end]))
-            rows = slice(int(self.tree_rows[tree]), int(self.tree_rows[end]))
+            rows = slice(int(tree_rows[tree]), int(tree_rows[end]))
             self._weigh(rows, nodes, before[nodes] - before[nodes.start], weights)
             tree = end
         return weights
 
-    def _weigh(self, rows: slice, nodes: slice, place: Int64, weights: "Weights") -> None:
+    def _weigh(self, rows: slice, nodes: slice, place: Int64, weights: "_Weights") -> None:
         """Fill in the weights of consecutive trees.
 
         place: [nodes], tokens of the nodes before each.
@@ -120,7 +122,7 @@ class Trees:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class _Weights:
     """Trained tokens of nodes and rows.
 
     of_nodes: [nodes], tokens that at least one row trains.
@@ -136,31 +138,39 @@ class Weights:
     fits: Bools
 
     @staticmethod
-    def zeros(nodes: int, rows: int) -> "Weights":
+    def zeros(nodes: int, rows: int) -> "_Weights":
         of_nodes, trained, begin = (np.zeros(count, np.int32) for count in (nodes, rows, rows))
-        return Weights(
+        return _Weights(
             of_nodes=of_nodes, trained=trained, begin=begin, fits=np.zeros(rows, np.bool_)
         )
 
 
-def grow_trees(
+def share_prefixes(
     documents: Documents, segments: Segments, account: DocumentAccount, rules: PackRules
-) -> tuple[Trees, Int32, DocumentAccount]:
-    """Merge the rows of each group: the trees, trained tokens of each node, and the account.
+) -> tuple[Segments, DocumentAccount]:
+    """Merge the rows of each group; the new segments, and the account.
 
-    segments: the rows; those that do not fit (see `Weights`) are left alone. Prefixes of fewer
-    than `share_prefixes` tokens are not shared. A tree that is larger than a pack, or has more
-    segments than one may have, is cut, and the tokens that this repeats count as overlap.
+    segments: the rows; those that do not fit (see `_Weights`) are left alone, and so are rows that
+    would tie more trees together than a pack holds. Prefixes of fewer than `share_prefixes` tokens
+    are not shared. A tree that is larger than a pack, or has more segments than one may have, is
+    cut, and the tokens that this repeats count as overlap. Raises ConfigError for documents whose
+    lengths alone are known.
     """
+    if len(segments) and not documents.tokens.memory:
+        raise ConfigError(
+            "--share-prefixes needs the tokens of rows, and only their lengths are known; build "
+            "with --keep-tokens DIR, or plan a token store that has them"
+        )
     alone = segments.bos.copy()
     of_row = sharing_groups(documents)[segments.document]
     while True:
         order, groups = _grouped(of_row, alone)
         trees, of_trees, shared = _grow(documents, segments.take(order), groups, rules)
-        if (fits := trees.weights.fits).all():
+        left = ~trees.weights.fits | _rows_apart(trees, rules)
+        if not left.any():
             break
-        alone[order[of_trees[~fits]]] = True
-    written = np.where(trees.begins_tree, 0, shared)
+        alone[order[of_trees[left]]] = True
+    written = np.where(trees.begins, 0, shared)
 
     def by_document(values: Int64) -> Int64:
         sums = np.bincount(trees.rows.document, weights=values, minlength=len(documents))
@@ -171,7 +181,24 @@ def grow_trees(
         shared=by_document(shared),
         overlap=account.overlap + by_document(shared - written),
     )
-    return trees, trees.weights.of_nodes, account
+    return trees.segments, account
+
+
+def _rows_apart(trees: _Trees, rules: PackRules) -> Bools:
+    """Mask of the rows of a document that is in several trees, too large for one pack together."""
+    apart = np.zeros(len(trees.rows), np.bool_)
+    most = rules.packing.max_segments_per_pack
+    large = np.bincount(trees.atom, weights=trees.nodes.lengths) > rules.cutting.max_length
+    if most is not None:
+        large |= np.bincount(trees.atom) > most
+    if large.any():
+        order = np.argsort(trees.rows.document, kind="stable")
+        document, tree = trees.rows.document[order], np.cumsum(trees.begins)[order]
+        differ = (document[1:] == document[:-1]) & (tree[1:] != tree[:-1])
+        apart[order[1:]] |= differ
+        apart[order[:-1]] |= differ
+        apart &= large[trees.atom[trees.last]]
+    return apart
 
 
 def sharing_groups(documents: Documents) -> Int64:
@@ -223,7 +250,7 @@ def _codes(values: Int64) -> Int64:
 
 def _grow(
     documents: Documents, rows: Segments, groups: Int64, rules: PackRules
-) -> tuple[Trees, Int64, Int64]:
+) -> tuple[_Trees, Int64, Int64]:
     """Trees of rows in groups, the number of each of their rows, and its shared tokens."""
     tokens, labels, columns = _columns(documents, rows)
     order, shared = merge_prefixes(tokens, rows.count, groups, columns)
@@ -233,19 +260,44 @@ def _grow(
     kept = cut_oversized(
         counts, shared, rules.cutting.max_length, rules.packing.max_segments_per_pack
     )
+    atom = np.cumsum(kept == 0) - 1
+    if rows.atom is not None:
+        atom = _joined(atom, rows.atom)
+        by_atom = np.argsort(atom, kind="stable")
+        rows, atom = rows.take(by_atom), atom[by_atom]
+        order, counts, shared, kept = (each[by_atom] for each in (order, counts, shared, kept))
     nodes = tree_nodes(counts, kept)
-    trees = Trees(
+    trees = _Trees(
         rows=rows,
         last=nodes.last,
         head=rows.untrained_head(rules.cutting.train_overlap).astype(np.int64),
         nodes=_node_segments(rows, nodes.row, nodes.start, nodes.end),
+        atom=atom[nodes.row],
         parent=nodes.parent,
         start=nodes.start,
-        tree_rows=np.append(np.flatnonzero(kept == 0), len(kept)),
+        begins=kept == 0,
         labels=None if labels is None else labels.take(order),
         untrained=NO_LOSS if documents.labels is None else documents.labels.untrained,
     )
     return trees, order, shared
+
+
+def _joined(tree: Int64, atom: Int32 | Int64) -> Int64:
+    """A number for each row, the same for rows of one tree and for rows of one atom, [rows].
+
+    tree, atom: of each row, from 0. The number is the first tree that is tied to that of the row.
+    Example: tree=[0, 0, 1, 2, 3], atom=[5, 6, 7, 6, 7] -> [0, 0, 1, 0, 1]
+    """
+    of_tree = np.arange(int(tree.max(initial=-1)) + 1)
+    while True:
+        of_atom = np.full(int(atom.max(initial=-1)) + 1, len(of_tree))
+        np.minimum.at(of_atom, atom, of_tree[tree])
+        joined = of_tree.copy()
+        np.minimum.at(joined, tree, of_atom[atom])
+        joined = joined[joined]  # a tree's first tree may know an earlier one
+        if (joined == of_tree).all():
+            return of_tree[tree]
+        of_tree = joined
 
 
 def _columns(
@@ -272,9 +324,10 @@ def _columns(
 def _node_segments(rows: Segments, row: Int64, start: Int64, end: Int64) -> Segments:
     """Nodes as segments of their rows' documents; only a root may have an extra BOS."""
     of_row = rows.take(row)
-    return Segments(
-        document=of_row.document,
+    return replace(
+        of_row,
         start=(of_row.start + start).astype(np.int32),
         count=(end - start).astype(np.int32),
         bos=of_row.bos & (start == 0),
+        repeated=None,
     )

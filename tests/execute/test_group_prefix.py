@@ -14,7 +14,7 @@ from packprep.inspect.report_file import read_report
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.schemas.ledger import LEDGER_KEYS, check_ledger
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import InputError
 from packprep.tokens.store import stored
 from packprep.windows.documents import held_out, read_documents
 from packprep.windows.specs import form_windows
@@ -155,26 +155,21 @@ def test_all_rows_of_a_group_are_held_out_or_none(tmp_path: Path, mix: dict[str,
     assert len(splits["train"] | splits["validation"]) == 40
 
 
-def pairs(prompt: list[int], apart: list[int]) -> list[dict[str, Any]]:
-    """Pairs of a group whose sides begin with the prompt, and one whose sides have nothing."""
-    return [
-        {"chosen": [*prompt, n, n], "rejected": [*prompt, n, 90 + n], "prompt": "p"}
-        for n in range(5)
-    ] + [{"chosen": apart, "rejected": [99, *apart], "prompt": "p"}]
-
-
-def test_sides_of_pairs_of_a_group_are_in_one_pack_or_a_sentence(tmp_path: Path) -> None:
+def test_sides_of_pairs_of_a_group_are_in_one_pack(tmp_path: Path) -> None:
+    """Sides that share nothing tie their trees together; if a pack is too small, they are alone."""
     options: dict[str, Any] = {"pair_columns": ("chosen", "rejected"), "overflow": "drop"}
     options["input_ids_column"] = "auto"
-    prompt = list(range(20))
-    output = build_ids(tmp_path, [pairs(prompt, prompt)[:5]], **options)
-    assert read_report(output)["tokens"]["shared"] == 9 * 20 + 5  # the sides share one more
-    pattern = "the sides of the pair in row 5 share too little .* leave out group_prefix"
-    rows = pairs(prompt, [5] * 24)
-    with pytest.raises(ConfigError, match=pattern):
-        build_ids(tmp_path, [rows], **options, overwrite=True)
-    output = build_ids(tmp_path, [rows], **options, overwrite=True, group_prefix=None)
-    assert verify(output).sound
+    prompt, apart = list(range(20)), [5] * 24
+    rows = [{"chosen": [*prompt, n, n], "rejected": [*prompt, n, 90 + n]} for n in range(5)]
+    for more in (
+        [],
+        [{"chosen": apart, "rejected": [99, *apart]}],
+        [{"chosen": prompt, "rejected": [5] * 40}],
+    ):
+        tied = [row | {"prompt": "p"} for row in [*rows, *more]]
+        output = build_ids(tmp_path, [tied], **options, overwrite=True)
+        assert read_report(output)["tokens"]["shared"] == 9 * 20 + 5  # the sides share one more
+        assert verify(output, level="full").sound
 
 
 def test_a_token_store_without_the_column_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import InputError, PackprepError
-from packprep.windows.pairs import cut_pairs
+from packprep.windows.cut import cut_segments
 from tests.helpers.command import run
 from tests.helpers.corpus import (
     build_options,
@@ -34,9 +34,10 @@ PAIRS: dict[str, Any] = {"pair_columns": ("chosen", "rejected"), "overflow": "dr
 
 def cut(sides: list[tuple[int, int]], **options: Any) -> tuple[list[tuple[int, int, int]], Any]:
     config = BuildConfig(**{**PAIRS, "max_length": 8, **options})
-    lengths = np.array([a + b for a, b in sides], np.int32)
-    multiple, first = config.pad_segment_to_multiple, np.array([a for a, _ in sides], np.int32)
-    segments, account = cut_pairs(lengths, first, 0, config.cutting, multiple)
+    parts = np.array(sides, np.int32).reshape(-1, 2).T
+    multiple = config.pad_segment_to_multiple
+    segments, account = cut_segments(parts, 0, config.cutting, has_bos=False, multiple=multiple)
+    assert segments.atom is segments.document
     pieces = zip(
         segments.document.tolist(), segments.start.tolist(), segments.count.tolist(), strict=True
     )

@@ -1,17 +1,22 @@
 """Trees of a window: every row is there once, its labels follow, and the account closes."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.output.shard_writer import iterate_batches
-from packprep.schemas.columns import NO_LOSS
+from packprep import BuildConfig
+from packprep.output.shard_writer import ShardLayout, iterate_batches
+from packprep.schemas.columns import NO_LOSS, STANDARD_COLUMNS
 from packprep.schemas.errors import FormatError
 from packprep.schemas.validate import check_batch
-from packprep.windows.planner import account_by_source
+from packprep.windows.documents import PREFIX_GROUP, SPLIT
+from packprep.windows.planner import account_by_source, cut_documents, plan_window
 from tests.helpers import documents
 from tests.helpers.trees import Window, plan_and_layout, tree_documents, windows
 
@@ -104,14 +109,14 @@ def test_every_row_is_in_one_pack_with_its_labels(
             weights += sum(pack["label_weights"])
             trained += sum(label != NO_LOSS for label in pack["labels"])
     expected = []
-    trees = packs.trees
-    assert trees is not None
-    for number in range(len(trees.rows)):
-        document = int(trees.rows.document[number])
-        start, count = int(trees.rows.start[number]), int(trees.rows.count[number])
+    whole = documents.tokenizer(bos=False, eos=False)
+    segments, _ = cut_documents(tokenized, whole, config.pack_rules())
+    heads = segments.untrained_head(config.train_overlap).tolist()
+    for number, head in enumerate(heads):
+        document = int(segments.document[number])
+        start, count = int(segments.start[number]), int(segments.count[number])
         tokens = rows[document][start : start + count]
         mask = [True] * count if masks is None else masks[document][start : start + count]
-        head = int(trees.head[number])
         labels = [
             token if keep and place >= head else NO_LOSS
             for place, (token, keep) in enumerate(zip(tokens, mask, strict=True))
@@ -121,11 +126,48 @@ def test_every_row_is_in_one_pack_with_its_labels(
         )
     assert sorted(found) == sorted(expected)
     assert weights == sum(row[-1] for row in found)
-    [counts, filler] = account_by_source(plan, documents.tokenizer(bos=False, eos=False), 1, packs)
+    [counts, filler] = account_by_source(plan, whole, 1, packs)
     assert counts.loss_tokens in (None, trained)
     total = counts + filler
     assert total.tokens_put_in == total.tokens_packed + total.shared + total.tokens_lost
     assert total.tokens_packed == int(packs.lengths.sum())
+
+
+@given(
+    window=windows(),
+    most=st.integers(0, 3),
+    copies=st.integers(1, 3),
+    as_mask=st.booleans(),
+    options=st.sampled_from([{}, {"max_segments_per_pack": 3}, {"strategy": "greedy"}]),
+)
+def test_sides_of_a_pair_share_a_pack_in_any_trees(
+    window: Window, most: int, copies: int, as_mask: bool, options: dict[str, Any]
+) -> None:
+    """Sides are drawn from rows that begin alike; a mix may have a pair several times."""
+    rows, groups, masks = window
+    sides = [*zip(range(len(rows)), reversed(range(len(rows))), strict=True)] * copies
+    tokens = [rows[one] + rows[other] for one, other in sides]
+    of_sides = None if masks is None else [masks[one] + masks[other] for one, other in sides]
+    ids = [*range(len(rows))] * copies
+    tokenized = tree_documents(tokens, ids, of_sides, as_mask=as_mask)
+    values = {SPLIT: np.array([len(rows[one]) for one, _ in sides], np.int32)}
+    if most:
+        values[PREFIX_GROUP] = np.array([groups[one] % most for one, _ in sides])
+    settings: dict[str, Any] = {"share_prefixes": 1, "overflow": "truncate", "min_loss_tokens": 0}
+    config = BuildConfig(max_length=16, **settings, **options)
+    policy = documents.tokenizer(bos=False, eos=False)
+    pairs = replace(tokenized, values=values)
+    plan = plan_window(pairs, policy, config.pack_rules(), seed=0)
+    carried = [STANDARD_COLUMNS[name] for name in ("pair_ids", "pair_sides", *tokenized.aligned)]
+    layout = ShardLayout.of(config.pack_rules(), config.writing, policy, carried)
+    found = Counter[int]()
+    for batch in iterate_batches(plan.packs, layout):
+        check_batch(
+            batch, layout.columns, max_length=16, vocab_size=layout.vocab_size, where="a.arrow"
+        )
+        for pack in batch.to_pylist():
+            found += Counter(pack["row_ids"])
+    assert found == dict.fromkeys(ids, 2 * copies)
 
 
 def test_a_prefix_shorter_than_min_shared_is_written_twice() -> None:
