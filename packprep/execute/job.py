@@ -125,6 +125,7 @@ class Job:
                 [asdict(each) | {"path": None}, each.path and str(each.path), each.is_remote]
                 for each in self.sources
             ],
+            "has_text": self.has_text,
             "engine": engine,
         }
         write_file(self.staging / JOB, canonical_json(facts))
@@ -138,6 +139,7 @@ def load_job(staging: Path) -> tuple[Job, Any]:
         staging=staging,
         tokenizer=tokenizer_of(facts),
         sources=[_source(*saved) for saved in facts["sources"]],
+        has_text=facts["has_text"],
     )
     return job, facts["engine"]
 

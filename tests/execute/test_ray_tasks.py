@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.config.verbs import PACK, TOKENIZE
 from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError
@@ -66,13 +67,18 @@ def cluster() -> Iterator[Any]:
 
 
 def building(corpus: dict[str, Any], output: Path, address: str | None) -> "subprocess.Popen[str]":
-    options = [
-        f"--{key.replace('_', '-')}={value}" for key, value in corpus.items() if key != "sources"
-    ]
+    return started("build", corpus["sources"], corpus, output, address)
+
+
+def started(
+    verb: str, inputs: Sequence[str], options: dict[str, Any], output: Path, address: str | None
+) -> "subprocess.Popen[str]":
+    """A command on a cluster; options but those of sources."""
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+    words = [word for word in words if not word.startswith("--sources")]
     executor = [f"--executor=ray:{address}" if address else "--executor=ray", "--num-proc=2"]
-    line = ["build", *corpus["sources"], *options, "-o", str(output), *executor]
     return subprocess.Popen(
-        warm.command("packprep", *line),
+        warm.command("packprep", verb, *inputs, *words, "-o", str(output), *executor),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -156,6 +162,19 @@ def test_two_nodes_and_a_worker_killed_in_its_unit_make_the_bytes_of_one_process
     os.kill(until(at_work, process)[0], signal.SIGKILL)
     said = ended(process)
     assert len(set(re.findall("tasks run on .*, node ([0-9a-f]+)", said))) == 2
+    assert data_of(output) == expected
+
+
+@quiet
+@pytest.mark.long
+def test_tokenize_and_pack_on_a_cluster_make_the_bytes_of_one_process(
+    corpus: dict[str, Any], expected: dict[str, Any], cluster: Any, tmp_path: Path
+) -> None:
+    store, output = tmp_path / "store", tmp_path / "out"
+    text, packs = ({k: v for k, v in corpus.items() if k in of} for of in (TOKENIZE, PACK))
+    ended(started("tokenize", corpus["sources"], text, store, cluster.address))
+    assert not staging_path(store).exists()
+    ended(started("pack", [str(store)], packs, output, cluster.address))
     assert data_of(output) == expected
 
 

@@ -7,7 +7,7 @@ output. Where there was an old output, or once the command was over, an output i
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -108,7 +108,7 @@ class Recorded:
         )
         self.data = _data(self.disk / OUT)
         self.beside = {name.split("/")[0] for name in self.recording.after}
-        read(self.disk / OUT)  # here too, so that forks have what it imports and compiles
+        self._read(self.disk / OUT)  # here too, so that forks have what it imports and compiles
 
     @classmethod
     def of(cls, name: str, command: Command, folder: Path, start: Tree | None = None) -> "Recorded":
@@ -135,6 +135,10 @@ class Recorded:
     def _part(self, files: Tree) -> Tree | None:
         return finished_entries(files) if self.command.makes_store else part(files)
 
+    @property
+    def _read(self) -> Callable[[Path], None]:
+        return read_store if self.command.makes_store else read
+
     def _seen_in(self, state: CrashState) -> list[str]:
         there = self._part(state.files)
         if there is None:
@@ -158,10 +162,10 @@ class Recorded:
         """Read the output, run the command again, and read it again; 0 if nothing is wrong."""
         output = self.disk / OUT
         if output.exists():
-            read(output)
+            self._read(output)
         code = harness.command(self.command.arguments)
         assert code == 0, f"the same command ends with {code}"
-        read(output)
+        self._read(output)
         assert _data(output) == self.data, "the same command makes another output"
         names = {path.name for path in self.disk.iterdir()}
         assert names == self.beside, f"{sorted(names ^ self.beside)} are left or gone"
@@ -169,11 +173,7 @@ class Recorded:
 
 
 def read(output: Path) -> None:
-    """Read an output, export or store with all that reads it. AssertionError for any damage."""
-    if entries := entries_in(output):
-        faults = [fault for entry in entries if entry.state == "whole" for fault in entry.faults()]
-        assert not faults, faults
-        return
+    """Read an output or an export with all that reads it. AssertionError for any damage."""
     verdict = verify(output)
     assert verdict.sound, f"verify: {[*map(str, verdict.findings)]}"
     if (output / EXPORT).exists():
@@ -188,6 +188,13 @@ def read(output: Path) -> None:
         assert sum(len(pack.tokens) for pack in packs) == tokens
         if rows is not None:
             assert len(rows[split]) == len(packs)
+
+
+def read_store(store: Path) -> None:
+    """Read the finished entries of a store. AssertionError for any damage."""
+    whole = [entry for entry in entries_in(store) if entry.state == "whole"]
+    faults = [fault for entry in whole for fault in entry.faults()]
+    assert not faults, faults
 
 
 def part(files: Tree) -> Tree | None:
