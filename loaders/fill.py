@@ -35,7 +35,7 @@ Location = tuple[BatchRows, int]
 class BatchMaker:
     """Makes batches from pack numbers; -1 is a filler pack, a segment of document -1 with no loss.
 
-    labels, weights, columns: those of PackedLoader.
+    labels, weights, columns: those of PackedLoader. skipped: documents whose tokens have no label.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class BatchMaker:
         weights: Mode | None,
         columns: dict[str, Literal["token", "segment"]],
         pool: BlockPool,
+        skipped: NDArray[np.int64] | None = None,
     ) -> None:
         self._shards, self._shape, self._labels, self._weights, self._columns = (
             shards,
@@ -54,7 +55,7 @@ class BatchMaker:
             weights,
             columns,
         )
-        self._pool = pool
+        self._pool, self._skipped = pool, skipped
         self._count = np.arange(shape.tokens)
         self._most = shape.max_length
         self._longest = self._most - self._most % shape.multiple or self._most
@@ -165,6 +166,8 @@ class BatchMaker:
         documents = (
             self._column(locations, "document_ids", segments, FILLER) if self._documents else None
         )
+        if self._skipped is not None and documents is not None and labels is not None:
+            labels[np.isin(documents, self._skipped).repeat(lengths)] = NO_LOSS
         real = self._column(locations, "segment_lengths", segments, 0) if self._real else None
         if documents is None and real is None and (None in locations or real_segments < segments):
             real = lengths.astype(np.int32)  # so that padding can be told from documents

@@ -14,7 +14,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, Unpack, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packprep.schemas.errors import FormatError
+from packprep.schemas.sources import Sources
 
 from .ahead import Readahead, prefetched
 from .batch import PackedBatch
@@ -34,6 +38,7 @@ from .shape import (
     phase_batches,
 )
 from .shards import PackedShards, StoredPlan
+from .trees import refuse_trees
 
 STATE_VERSION = 1
 # Looking up the packs of one step costs as much as looking up those of many.
@@ -73,6 +78,9 @@ class PackedLoader:
     Padding is added as extra segments at the end, without loss. cp_size: number of context-parallel
     ranks that slice each batch with `context_slice`; cp_layout: its layout there.
 
+    skip_rows: file of rows to leave out, a SOURCE:ROW a line, as `packprep spike --rows` writes it:
+    their segments have no labels, and weights of 0, so batches stay the same otherwise.
+
     remainder: "drop" the last packs if they fill no batch on all ranks, or "fill" the batch with
     packs without loss. prefetch: batches that a thread makes ahead; 0 for none. The memory of a
     batch is reused once no array of it is referenced, so it is safe to keep batches. pin_memory:
@@ -104,6 +112,7 @@ class PackedLoader:
         pin_memory: bool = False,
         trees: bool = False,
         sides: Sides | None = None,
+        skip_rows: str | Path | None = None,
         **settings: Unpack[ShapeSettings],
     ) -> None:
         if isinstance(shards, str | Path):
@@ -122,6 +131,7 @@ class PackedLoader:
         if sides == "both" and not trees:
             columns = [*dict.fromkeys((*columns, *PAIR_COLUMNS))]
         self._columns = {name: column_kind(shards, name) for name in columns}
+        self._skipped = None if skip_rows is None else _skipped_documents(shards, Path(skip_rows))
         self._check()
         check_tree_settings(shards, trees, labels, shape.cp_size)
         phases = max(len(shards.phases), 1)
@@ -168,6 +178,8 @@ class PackedLoader:
         if self._weights is not None:
             check_mode(self._weights, "loss_weights")
         self.shards.check_window(self._window)
+        if self._skipped is not None and self._labels == "none":
+            raise ValueError("skip_rows needs labels to leave out; choose labels='hf' or 'shifted'")
         if self._weights is not None and self._labels == "none":
             raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
 
@@ -205,6 +217,7 @@ class PackedLoader:
             "loss_weights": self._weights,
             "columns": list(self._columns) or None,
             "sides": self._sides,
+            "skip_rows": None if self._skipped is None else len(self._skipped),
             "max_segments": shape.max_segments,
             "pad_multiple": shape.multiple if shape.multiple > 1 else None,
             "remainder": self.remainder,
@@ -401,7 +414,9 @@ class PackedLoader:
             shards = ChosenSides(self.shards) if self._sides == "chosen" else self.shards
             self._maker = (
                 (phase, shape.tokens),
-                BatchMaker(shards, shape, self._labels, self._weights, self._columns, pool),
+                BatchMaker(
+                    shards, shape, self._labels, self._weights, self._columns, pool, self._skipped
+                ),
             )
         return self._maker[1].make([max(pack, -1) for pack in packs])
 
@@ -459,6 +474,16 @@ class PackedLoader:
                 return
             self._count(schedule, step)
             yield box.pop()  # keep no reference: the reader decides how long the batch lives
+
+
+def _skipped_documents(shards: PackedShards, rows: Path) -> NDArray[np.int64]:
+    """Ids of the documents of a list of rows; ValueError where they cannot be found."""
+    refuse_trees(shards.has_trees, "skip_rows")
+    if "document_ids" not in shards.column_kinds:
+        raise ValueError(
+            f"{shards.path} has no document_ids, which skip_rows needs; build with that column"
+        )
+    return Sources(shards.manifest).listed_documents(rows)
 
 
 class _Steps:

@@ -11,8 +11,8 @@ import click
 
 if TYPE_CHECKING:
     from packprep.inspect.lookup import FoundPack, LocatedSegment
-    from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import Manifest
+    from packprep.schemas.sources import Sources
 
 # Digest of the tokenizer in a build of token ids.
 _NO_TOKENIZER = hashlib.sha256(b"").hexdigest()

@@ -19,7 +19,6 @@ from packprep.derive.parts import OutputPart
 from packprep.derive.shards import link_file
 from packprep.derive.summing import summed_report
 from packprep.inspect.histograms import measure_output
-from packprep.inspect.policy import Sources
 from packprep.output.build_facts import BuildInputs
 from packprep.output.report import percentiles, summed
 from packprep.output.shard_writer import ShardFile
@@ -28,6 +27,7 @@ from packprep.schemas.canonical import canonical_json, digest_of
 from packprep.schemas.index_table import TOKENS, joined_tables
 from packprep.schemas.manifest import FileEntry, Manifest
 from packprep.schemas.report import CountTable
+from packprep.schemas.sources import Sources
 from packprep.schemas.storage.writing import write_file, write_manifest
 
 _REPORT = "report.json"

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.inspect.policy import WHOLE_DOCUMENTS, Policy, Sources
+from packprep.inspect.policy import WHOLE_DOCUMENTS, Policy
 from packprep.inspect.trained import TrainedTokens, check_padding
 from packprep.packing.account import Dropped
 from packprep.schemas.batch_view import BatchView
@@ -31,6 +31,7 @@ from packprep.schemas.columns import FILLER, NO_LOSS, WHOLE_ROW
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.report import Report
+from packprep.schemas.sources import Sources
 from packprep.schemas.trees import segment_documents
 from packprep.support.arrays import Int64
 

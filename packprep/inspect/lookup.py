@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.inspect.policy import Sources
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.manifest import FileEntry, Manifest, Output
+from packprep.schemas.sources import Sources
 from packprep.schemas.trees import rows_view
 from packprep.schemas.views import list_view
 from packprep.support.errors import ConfigError, nearest
@@ -232,40 +232,8 @@ def located_rows(
 
 
 def document_number(sources: Sources, name: str) -> int:
-    """Document id of "SOURCE:ROW" or of a bare number. SOURCE: path of a source, or the end of one.
-
-    Raises ConfigError if no source or several match, or if the source has no such row.
-    """
-    source, _, row = name.rpartition(":")
-    if not row.isdecimal():
-        raise ConfigError(f"{name!r} is not SOURCE:ROW, for instance {sources.names[0]}:17")
-    if not source:
-        if int(row) >= sources.total:
-            raise ConfigError(
-                f"there is no document {row}; the sources have {sources.total:,} rows, numbered "
-                "from 0"
-            )
-        return int(row)
-    numbers = [number for number, known in enumerate(sources.names) if known == source]
-    if not numbers:
-        parts = Path(source).parts
-        numbers = [
-            number
-            for number, known in enumerate(sources.names)
-            if Path(known).parts[-len(parts) :] == parts
-        ]
-    if len(numbers) != 1:
-        listed = ", ".join(sources.names[number] for number in numbers[:4])
-        if numbers:
-            raise ConfigError(
-                f"{source} matches {len(numbers)} sources ({listed}); give more of the path"
-            )
-        raise ConfigError(
-            f"this output has no source {source}{nearest(source, sources.names[:100])}"
-        )
-    if int(row) >= sources.rows[numbers[0]]:
-        raise ConfigError(
-            f"{source} has {sources.rows[numbers[0]]:,} rows, numbered from 0; there is no row "
-            f"{row}"
-        )
-    return int(sources.firsts[numbers[0]]) + int(row)
+    """See `Sources.document`. Raises ConfigError if no source or several match."""
+    try:
+        return sources.document(name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

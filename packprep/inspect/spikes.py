@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packprep.inspect.policy import Sources
 from packprep.schemas.columns import FILLER, WHOLE_ROW
 from packprep.schemas.errors import FormatError
 from packprep.schemas.loss_log import LOSSES, LoggedLosses, read_fingerprint, read_losses
 from packprep.schemas.manifest import Manifest, Output
 from packprep.schemas.names import column_view
+from packprep.schemas.sources import Sources
 from packprep.support.arrays import Bools, Float64, Int64
 from packprep.support.errors import ConfigError
 from packprep.tokens.reading import reader

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from packprep.inspect.lookup import document_number, find_pack
-from packprep.inspect.policy import Sources
 from packprep.schemas import FormatError, Manifest, read_manifest
+from packprep.schemas.sources import Sources
 from packprep.support.errors import ConfigError
 from tests.helpers.command import done, run
 from tests.helpers.corpus import texts

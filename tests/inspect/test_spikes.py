@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
 from packprep.inspect import spikes as spikes_module
-from packprep.loaders import LossLog, PackedLoader
+from packprep.loaders import LossLog, PackedLoader, PackedShards
 from packprep.schemas.errors import FormatError
 from packprep.schemas.loss_log import read_losses
 from tests.helpers.command import run
@@ -187,3 +187,31 @@ def test_what_is_no_log_of_this_output_is_refused(zoo: Zoo, tmp_path: Path) -> N
     file.write_bytes(b"step,loss")
     with refused(FormatError, "is not a log of losses"):
         read_losses([file])
+
+
+@pytest.mark.parametrize("labels", ["hf", "shifted"])
+def test_listed_rows_have_no_loss_and_batches_stay_the_same(
+    labels: Any, zoo: Zoo, tmp_path: Path
+) -> None:
+    output, listed = zoo["split"], [3, 40, 41, 130]
+    first, second = zoo.sources("split")
+    rows = tmp_path / "rows.txt"
+    rows.write_text(f"{first}:3\n{first.name}:40\n\n{first}:41\n{second}:10\n", "utf-8")
+    shards, made = (
+        PackedShards(output, split="train"),
+        {"labels": labels, "loss_weights": "segment"},
+    )
+    whole = PackedLoader(shards, 3, **made)
+    for step, batch in enumerate(PackedLoader(shards, 3, **made, skip_rows=rows)):
+        left_out = np.isin(batch.document_ids, listed).repeat(np.diff(batch.cu_seqlens))
+        expected = np.where(left_out, -100, whole[step].labels)
+        assert np.array_equal(batch.labels, expected)
+        assert np.array_equal(batch.tokens, whole[step].tokens)
+        assert not batch.loss_weights[left_out].any()
+        assert np.array_equal(batch.loss_weights[~left_out], whole[step].loss_weights[~left_out])
+    rows.write_text(f"{first}:3\n{first}:120\n", "utf-8")
+    with refused(ValueError, "rows.txt line 2", 120, "rows, numbered from 0"):
+        PackedLoader(shards, 3, skip_rows=rows)
+    with refused(ValueError, "skip_rows needs labels"):
+        rows.write_text(f"{first}:3\n", "utf-8")
+        PackedLoader(shards, 3, skip_rows=rows, labels="none")

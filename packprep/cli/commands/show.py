@@ -13,8 +13,8 @@ from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from packprep.inspect.lookup import FoundPack, LocatedSegment
-    from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import Manifest, Output
+    from packprep.schemas.sources import Sources
 
 # In turn, so that neighbouring segments have different colours.
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
@@ -78,8 +78,8 @@ def command(
       packprep show packed --find docs/a.jsonl:1042
     """
     from packprep.inspect.lookup import document_number, find_documents, find_pack
-    from packprep.inspect.policy import Sources
     from packprep.schemas.manifest import read_manifest
+    from packprep.schemas.sources import Sources
 
     if sum(each is not None for each in (pack if segment is None else segment, doc, find)) > 1:
         raise ConfigError("--pack, --doc and --find exclude each other; give only one of them")

@@ -12,9 +12,9 @@ from packprep.cli.segment_text import decoder_of, print_segment, special_ids
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from packprep.inspect.policy import Sources
     from packprep.inspect.spikes import Spike
     from packprep.schemas.manifest import Output
+    from packprep.schemas.sources import Sources
 
 
 @click.command("spike", short_help="Name the documents of losses that are out of line.")
@@ -44,16 +44,16 @@ def command(
     sound documents reach it in one log of a hundred. before is the last time that the segment was
     trained before, in an earlier epoch, and whether it was a spike then.
 
-    --rows writes the rows for `packprep build --skip-rows`.
+    --rows writes the rows for PackedLoader(skip_rows=FILE), which leaves them out of the loss.
 
     \b
     Example:
       packprep spike losses packed --steps 41000:41200 --rows broken.txt
     """
     from packprep.inspect.lookup import find_pack
-    from packprep.inspect.policy import Sources
     from packprep.inspect.spikes import find_spikes
     from packprep.schemas.manifest import read_manifest
+    from packprep.schemas.sources import Sources
 
     first, last = _range(steps)
     output = with_store(output, store)
