@@ -11,6 +11,7 @@ from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from packprep.support.errors import ConfigError
 
 if TYPE_CHECKING:
+    from packprep.chat.rendering.renderer import Renderer
     from packprep.chat.template import ChatTemplate
 
 
@@ -22,15 +23,15 @@ NO_END_OF_TURN = (
 
 @dataclass(frozen=True, kw_only=True)
 class ChatTokenizer(Tokenizer):
-    """A tokenizer with a chat template."""
+    """A tokenizer with a chat template, or with a renderer of the user in its place."""
 
-    template: "ChatTemplate"
+    template: "ChatTemplate | Renderer"
 
     def as_dict(self) -> dict[str, object]:
-        return super().as_dict() | {"chat_template": self.template.as_dict()}
+        return super().as_dict() | {self.template.FACT: self.template.as_dict()}
 
 
-def with_template(tokenizer: Tokenizer, template: "ChatTemplate") -> ChatTokenizer:
+def with_template(tokenizer: Tokenizer, template: "ChatTemplate | Renderer") -> ChatTokenizer:
     """The same tokenizer with this template."""
     return ChatTokenizer(
         **{spec.name: getattr(tokenizer, spec.name) for spec in fields(Tokenizer)},
@@ -116,10 +117,20 @@ def _of_chats(tokenizing: Tokenizing, parsing: Parsing) -> Tokenizer:
     Where it has none and rows are prompts and responses: the tokenizer with BOS and EOS.
     """
     from packprep.chat.masks import exact_encoder
+    from packprep.chat.rendering.renderer import load_renderer
     from packprep.chat.template import load_chat_template, template_file
     from packprep.chat.turns import TurnFinder
 
     file, date = tokenizing.chat_template, tokenizing.template_date
+    if tokenizing.renderer is not None:
+        if not {tokenizing.bos, tokenizing.eos} <= {"auto", "none"}:
+            raise ConfigError(ENDS_OF_TEMPLATE)
+        renderer = load_renderer(tokenizing.renderer, tokenizing.variables())
+        return with_template(_loaded(tokenizing, "none", "none"), renderer)
+    if parsing.join_pieces:
+        raise ConfigError(
+            "--join-pieces is for pieces, and a chat template makes one text; leave it out"
+        )
     if file is not None:  # checked first, because fetching a tokenizer from the hub may take long
         template_file(Path(file))
     tokenizer = _loaded(tokenizing, "none", "none")

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from jinja2 import Template, meta
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
@@ -54,6 +54,8 @@ class ChatTemplate:
     variables: what it sees beside the messages, special tokens included.
     notes: sentences for the user.
     """
+
+    FACT: ClassVar = "chat_template"
 
     sources: Mapping[str, str] = field(repr=False)  # "default" and perhaps "tool_use"
     variables: Mapping[str, object]
@@ -110,7 +112,7 @@ class ChatTemplate:
         calls = any("tool_calls" in message for message in conversation.messages)
         if not calls or not self._quotes_arguments[self._which(conversation)]:
             return conversation
-        return replace(conversation, messages=[*map(_with_objects, conversation.messages)])
+        return replace(conversation, messages=[*map(with_objects, conversation.messages)])
 
     def has_generation_blocks(self, conversation: Conversation) -> bool:
         """True if the template itself marks what the assistant writes."""
@@ -172,7 +174,7 @@ class ChatTemplate:
         return compiled
 
 
-def _with_objects(message: Message) -> Message:
+def with_objects(message: Message) -> Message:
     """The message, with arguments that are JSON text of an object as that object."""
     if "tool_calls" not in message:
         return message

@@ -15,7 +15,7 @@ from packprep.config.options import Options
 
 _Rules = tuple[Rule[Options], ...]
 
-ENDS_OF_TEMPLATE = "the chat template writes BOS and EOS; leave out --bos and --eos"
+ENDS_OF_TEMPLATE = "the chat template or renderer writes BOS and EOS; leave out --bos and --eos"
 
 EXCLUDED: Mapping[str, Mapping[str, str]] = {
     "--text-template": {"--text-column": "both say what the text is; give one of them"},
@@ -29,6 +29,14 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
             "both say what a row is; give one of them",
         ),
         "--train-on last-turn": "train of each piece says what is trained; leave it out",
+    },
+    "--renderer": {
+        "--chat-template": "both render conversations; give one of them",
+        "--template-date": "a renderer has its own; leave it out",
+        **dict.fromkeys(
+            ("--train-on last-turn", "--train-fields", "--turns each", "--turns auto"),
+            "train of its pieces says what is trained; leave it out",
+        ),
     },
     "--pair-columns": {
         **dict.fromkeys(
@@ -88,7 +96,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "--boundaries",
     ),
     "--train-on assistant": ("--train-fields", "--turns"),
-    "--segments-column": ("--join-pieces",),
     "--overflow split": ("--stride", "--continuation-bos"),
     "--stride": ("--train-overlap",),
 }
@@ -212,6 +219,7 @@ ROW_RULES: tuple[Rule[Options], ...] = (
     *_of_kind(
         (
             "--chat-template",
+            "--renderer",
             "--template-date",
             "--template-variables",
             "--train-fields",
@@ -219,6 +227,11 @@ ROW_RULES: tuple[Rule[Options], ...] = (
         ),
         "is for conversations; give --messages-column too (auto finds it)",
         lambda build: not build.chats,
+    ),
+    *_of_kind(
+        ("--join-pieces",),
+        "is for pieces; give --segments-column or --renderer too, or leave it out",
+        lambda build: build.segments_column is None and build.renderer is None,
     ),
     *_of_kind(
         ("--text-template", "--truncate-at", "--parse-special-tokens"),

@@ -311,6 +311,13 @@ class Tokenizing:
         identity=False,
         common=True,
     )
+    renderer: str | None = option(
+        None,
+        "Function of your own from messages and tools to pieces, in place of a chat template: "
+        "FILE.py:FUNCTION or MODULE:FUNCTION.",
+        "FILE:NAME",
+        identity=False,
+    )
     template_date: str | None = option(
         None, "Today's date, for templates that ask for it.", "YYYY-MM-DD"
     )

@@ -426,7 +426,7 @@ class Stages:
     ) -> str:
         """The sentence of `nothing_left` for this build."""
         config = self.job.config
-        labels = labelled_by(config.parsing, config.train_on)
+        labels = labelled_by(config.parsing, config.tokenizing)
         multiple = config.multiple.packs
         return nothing_left(what, sums, empty, skipped or {}, rules, multiple, labels)
 

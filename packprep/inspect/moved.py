@@ -14,11 +14,13 @@ class Moved:
     """Places of inputs that have moved since the build; None for those of the manifest.
 
     root: folder that relative paths of sources and tokenizer start from.
+    renderer: of the build, FILE.py:FUNCTION; code that an output names is not run.
     tokenizer: its path or name; without a manifest its vocabulary bounds the ids.
     store: folders of the token stores of an index output.
     """
 
     root: str | Path | None = None
+    renderer: str | None = None
     tokenizer: str | None = None
     store: Stores = None
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.chat.build_tokenizer import with_template
+from packprep.chat.rendering.renderer import Renderer, load_renderer
 from packprep.config.aliases import from_recorded, recorded_in
 from packprep.config.build_config import BuildConfig
 from packprep.config.grammar.source_names import HubPart
@@ -52,9 +53,15 @@ def recorded_config(
             f"{MANIFEST} has the option {unknown[0]!r}, which this packprep does not know; use a "
             "newer one"
         )
-    own = {"group_column": None, "group_prefix": None}
+    own = {"group_column": None, "group_prefix": None, "renderer": recorded_renderer(manifest)}
     options = {**options, "sources": sources}
     return BuildConfig(**first_defaults() | from_recorded(options) | own)
+
+
+def recorded_renderer(manifest: Manifest) -> str | None:
+    """Name of the renderer that the build had, for people: it is code, which no manifest names."""
+    facts = manifest.data["inputs"]["tokenizer"].get(Renderer.FACT)
+    return facts and str(manifest.run.get("given", {}).get("renderer", facts["function"]))
 
 
 def find_encoder(
@@ -64,6 +71,8 @@ def find_encoder(
     manifest = coverage.manifest
     if parsing.input_ids_column is not None:
         tokenizer = _of_ids(coverage, parsing)
+    elif parsing.chats and moved.renderer is not None:
+        tokenizer = _with_renderer(manifest, tokenizing, moved)
     elif parsing.chats and "chat_template" in manifest.data["inputs"]["tokenizer"]:
         tokenizer = _with_template(manifest, tokenizing, moved)
     else:
@@ -122,6 +131,18 @@ def _with_template(manifest: Manifest, tokenizing: Tokenizing, moved: Moved) -> 
             f"{where} is not the chat template of this output; restore it to compare documents"
         )
     return with_template(tokenizer, template)
+
+
+def _with_renderer(manifest: Manifest, tokenizing: Tokenizing, moved: Moved) -> Tokenizer:
+    """The tokenizer with the renderer of the build. Raises ConfigError if it had another."""
+    ends = {"bos": "none", "eos": "none"}
+    tokenizer = recorded_tokenizer(manifest, moved.tokenizer, root=moved.root or "", **ends)
+    renderer = load_renderer(str(moved.renderer), tokenizing.variables())
+    if renderer.as_dict() != manifest.data["inputs"]["tokenizer"].get(Renderer.FACT):
+        raise ConfigError(
+            f"{renderer.name} is not the renderer of this output; restore it to compare documents"
+        )
+    return with_template(tokenizer, renderer)
 
 
 def find_source(

@@ -29,6 +29,7 @@ from packprep.inspect.reencode import (
     find_encoder,
     find_source,
     recorded_config,
+    recorded_renderer,
 )
 from packprep.inspect.verdict import Verdict
 from packprep.packing.account import Dropped
@@ -152,6 +153,12 @@ def compare(sample: Sample, verdict: Verdict, moved: Moved, progress: Progress) 
     if missing := shaping - set(coverage.manifest.data["inputs"]["options"]):
         what = f"the manifest has no {', '.join(sorted(missing))}: the merged outputs differ in it"
         verdict.not_checked.append(f"documents against their sources: {what}")
+        return
+    if moved.renderer is None and (renderer := recorded_renderer(coverage.manifest)):
+        verdict.not_checked.append(
+            f"documents against their sources: {renderer} rendered them, which is code; give it "
+            "with --renderer to run it"
+        )
         return
     try:
         config = recorded_config(coverage.manifest)

@@ -23,6 +23,8 @@ _FACTS = {
     "eos": ("eos", "pad_id"),
     "vocab_size": ("vocab_size",),
 }
+_RENDERING = {"chat_template": "chat template", "renderer": "renderer"}
+"""Facts of the tokenizer that are of what renders conversations, in words."""
 
 
 class BuildInputs(TypedDict):
@@ -128,6 +130,7 @@ class Change:
         """Differences in words; "" if there is none. ignored: options that may differ."""
         was, now = self.old["tokenizer"], self.new["tokenizer"]
         facts = {*was, *now}.difference(*(_FACTS.get(name, ()) for name in ignored))
+        others = {_RENDERING.get(key, "tokenizer") for key in facts if was.get(key) != now.get(key)}
         changed = [
             *(
                 f"{name} was {before!r}, now {after!r}"
@@ -135,11 +138,11 @@ class Change:
                 if name not in ignored
             ),
             self._changed_sources(),
-            "another tokenizer" if any(was.get(key) != now.get(key) for key in facts) else "",
+            *(f"another {name}" for name in sorted(others)),
         ]
-        others = sorted({*self.old, *self.new} - {"options", "sources", "tokenizer"})
+        parts = sorted({*self.old, *self.new} - {"options", "sources", "tokenizer"})
         if not any(changed):
-            changed = [f"other {key}" for key in others if self.old.get(key) != self.new.get(key)]
+            changed = [f"other {key}" for key in parts if self.old.get(key) != self.new.get(key)]
         return "; ".join(filter(None, changed))
 
     def _changed_sources(self) -> str:

@@ -256,7 +256,7 @@ def described(columns: Sequence[Column]) -> list[dict[str, str]]:
 def named_inputs(reading: Reading, tokenizing: Tokenizing) -> dict[str, str]:
     """Names and paths of inputs of which `data` has only a digest, for commands that read them."""
     given = reading.entries()[0].given._asdict()
-    names = {**given, "chat_template": tokenizing.chat_template}
+    names = {**given, "chat_template": tokenizing.chat_template, "renderer": tokenizing.renderer}
     if isinstance(tokenizer := tokenizing.tokenizer, str):
         name, revision = hub_tokenizer(tokenizer)
         names["tokenizer_path" if Path(tokenizer).exists() else "tokenizer_name"] = name

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from packprep.config.pack_rules import PackRules
-from packprep.config.stages import Cutting, Parsing
+from packprep.config.stages import Cutting, Parsing, Tokenizing
 from packprep.packing.account import Dropped, Sums
 
 
@@ -54,16 +54,18 @@ def _cure(reason: Dropped, cutting: Cutting, labelled_by: str) -> str:
     return reason.cure
 
 
-def labelled_by(parsing: Parsing, train_on: str) -> str:
+def labelled_by(parsing: Parsing, tokenizing: Tokenizing) -> str:
     """Options and columns that decide which tokens of a row are trained."""
     if parsing.segments_column is not None:
         columns = parsing.pair_columns or (parsing.segments_column,)
         return f"train in the pieces of the column {' and '.join(columns)}"
+    if tokenizing.renderer is not None:
+        return f"train in the pieces of {tokenizing.renderer}"
     if not parsing.chats:
         return f"the column {' and '.join(parsing.label_columns.names)}"
     if parsing.messages_column is None:
         return f"the column {parsing.response_column or ' and '.join(parsing.pair_columns)}"
-    return f"the roles of the messages and train_on {train_on}"
+    return f"the roles of the messages and train_on {tokenizing.train_on}"
 
 
 def _rows(skipped: Mapping[str, int]) -> str:

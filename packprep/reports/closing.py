@@ -178,20 +178,21 @@ def _turn_rows(report: Report) -> list[tuple[str, str]]:
 
 
 def left_out_sentence(report: Report) -> str | None:
-    """Warning for text that the chat template does not write; None if it writes all."""
+    """Warning for text that the template or renderer does not write; None if it writes all."""
     left_out = report.get("left_out")
     if left_out is None or not left_out["documents"]:
         return None
     fields = " and ".join(field.replace("_", " ") for field in left_out["fields"])
     return (
-        f"the chat template leaves out {left_out['characters']:,} characters of {fields} in "
-        f"{left_out['documents']:,} documents, first at {report['left_out_example']}: a model is "
-        f"not trained on it; to train it, {_left_out_advice(report)}"
+        f"the chat template or renderer leaves out {left_out['characters']:,} characters of "
+        f"{fields} in {left_out['documents']:,} documents, first at "
+        f"{report['left_out_example']}: a model is not trained on it; to train it, "
+        f"{_left_out_advice(report)}"
     )
 
 
 def _left_out_advice(report: Report) -> str:
-    another = "choose a template that writes it (--chat-template)"
+    another = "choose a template or renderer that writes it"
     if "turns" not in report:
         return f"build with --turns auto, or {another}"
     return f"raise N of --turns each:N, or {another}" if report["turns"]["earlier"] else another

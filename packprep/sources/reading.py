@@ -138,13 +138,18 @@ def make_finder(tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing) 
     if not parsing.chats:
         return None
     from packprep.chat.masks import exact_encoder
+    from packprep.chat.pieces.finder import PieceFinder
     from packprep.chat.prompt_response import PlainFinder
+    from packprep.chat.rendering.renderer import Renderer
     from packprep.chat.turn_documents import TurnSplitter
     from packprep.chat.turns import TurnFinder
 
     specials = exact_encoder(tokenizer.json).specials
     if not isinstance(tokenizer, ChatTokenizer):
         return PlainFinder(specials)
+    if isinstance(tokenizer.template, Renderer):
+        size = tokenizer.vocab_size
+        return PieceFinder(tokenizer.template, specials, size, joined=parsing.join_pieces)
     finder = TurnFinder(tokenizer.template, specials, tokenizing.train_on, tokenizing.train_fields)
     if (turns := parsing.split_turns).name == "row":
         return finder

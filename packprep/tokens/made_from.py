@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from packprep.chat.build_tokenizer import with_template
+from packprep.chat.build_tokenizer import ChatTokenizer, with_template
+from packprep.chat.rendering.renderer import Renderer
 from packprep.config.verbs import OF_TEXT
 from packprep.engines.tokenizer import Tokenizer
 from packprep.schemas.canonical import canonical_json, digest_of, parse_json
@@ -93,12 +94,16 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, object]:
     """A tokenizer as JSON has it, for `tokenizer_of`."""
     facts = asdict(tokenizer) | {"json": tokenizer.json.decode()}
     template = facts.pop("template", None)
+    if isinstance(tokenizer, ChatTokenizer) and isinstance(tokenizer.template, Renderer):
+        return {"tokenizer": facts, "template": None, "renderer": template}
     return {"tokenizer": facts, "template": template}
 
 
 def tokenizer_of(facts: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer that `tokenizer_facts` wrote."""
+    """The tokenizer that `tokenizer_facts` wrote. A renderer is not loaded before it is called."""
     tokenizer = from_json(Tokenizer, facts["tokenizer"])
+    if "renderer" in facts:
+        return with_template(tokenizer, from_json(Renderer, facts["renderer"]))
     if facts["template"] is None:
         return tokenizer
     from packprep.chat.template import ChatTemplate

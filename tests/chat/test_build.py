@@ -208,8 +208,8 @@ def test_text_that_the_template_leaves_out_is_counted_by_source_and_named(
     tokens = sum(len(tiny_tokenizer().encode(thought).ids) for thought in thoughts)
     assert f"left out            {characters:,} characters ({tokens:,} tokens) by the" in result.out
     assert (
-        f"the chat template leaves out {characters:,} characters of reasoning in 20 documents, "
-        f"first at {first} row 1 message 1 (reasoning): a model is not trained on it"
+        f"the chat template or renderer leaves out {characters:,} characters of reasoning in 20 "
+        f"documents, first at {first} row 1 message 1 (reasoning): a model is not trained on it"
     ) in result.err
     report = report_of(tmp_path / "out")
     sizes = {"characters": characters, "tokens": tokens}
@@ -218,7 +218,7 @@ def test_text_that_the_template_leaves_out_is_counted_by_source_and_named(
     nothing = {"documents": 0, "characters": 0, "tokens": 0, "fields": {}}
     assert report["sources"][1]["left_out"] == nothing
     assert run("report", tmp_path / "out", "-o", tmp_path / "page.html").code == 0
-    assert "The chat template leaves out" in (tmp_path / "page.html").read_text()
+    assert "The chat template or renderer leaves out" in (tmp_path / "page.html").read_text()
 
 
 def test_tokens_are_reused_with_the_same_template_only(tmp_path: Path, tokenizer: str) -> None:

@@ -125,7 +125,9 @@ def test_the_account_sums_documents_and_counts_rows(tmp_path: Path, tokenizer: s
     lines = " ".join(result.out.split())
     assert "rows 6 (4 with a document per turn, 1 whole)" in lines
     assert "4 earlier turns left out by --turns each:N" in lines
-    assert "raise N of --turns each:N, or choose a template that writes it" in result.err
+    assert (
+        "raise N of --turns each:N, or choose a template or renderer that writes it" in result.err
+    )
     whole = run(*command[:7], "messages", "-o", tmp_path / "whole", "--on-error", "skip")
     assert "to train it, build with --turns auto, or choose a template" in whole.err
 

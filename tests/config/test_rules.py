@@ -31,6 +31,8 @@ CASES: tuple[dict[str, Any], ...] = (
     {"prompt_column": "p"},
     {"prompt_column": "p", "response_column": "r", "input_ids_column": "i"},
     {"chat_template": "t"},
+    {"renderer": "r.py:f"},
+    {"join_pieces": True},
     {"template_date": "2026-01-31"},
     {"template_variables": "{}"},
     {"train_fields": "content"},

@@ -155,13 +155,14 @@ def check_page(blocks: list[Block]) -> None:
 
 
 def _words(block: Block) -> set[str]:
-    """Words of the commands that run."""
+    """Words of the commands that run; of FILE.py:FUNCTION the file."""
     if block.language != "console" or block.why_not:
         return set()
     words: set[str] = set()
     for command in block.commands():
         try:
-            words.update(shlex.split(command.text, comments=True))
+            parts = shlex.split(command.text, comments=True)
+            words |= {part.partition(".py:")[0] + ".py" * (".py:" in part) for part in parts}
         except ValueError:
             words.update(command.text.split())
     return words

@@ -170,7 +170,7 @@ ELSEWHERE = """
 sources output tokenizer materialize engine part
 text_column text_template response_column sample_by bos eos parse_special_tokens truncate_at
 train_on train_fields chat_template template_date template_variables verify_engine max_row_size
-num_proc max_memory phases work_dir unproven_store check_against
+num_proc max_memory phases work_dir unproven_store check_against renderer
 """
 # Options that have no case: every case has one; or they decide at most ids and labels, before the
 # token files, which both kinds share; or they are of the hub, Ray or a store; phases are refused.

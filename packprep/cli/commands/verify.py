@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     help="full: the tokenizer, if it has moved since the build. For OUT without a manifest: ids "
     "must be in its vocabulary.",
 )
+@click.option(
+    "--renderer",
+    metavar="FILE:NAME",
+    help="full: the renderer of the build. It is code, so only you name it.",
+)
 @value_option("N", "--vocab-size", help="Token ids must be below this; for OUT without a manifest.")
 @STORE_OPTION
 @click.option(
@@ -75,6 +80,7 @@ def command(
     output: str,
     root: str | None,
     tokenizer: str | None,
+    renderer: str | None,
     store: tuple[str, ...],
     against: str | None,
     as_json: bool,
@@ -98,7 +104,7 @@ def command(
     from packprep.inspect.verify import verify
     from packprep.support.progress import open_progress
 
-    moved = Moved(root=root, tokenizer=tokenizer, store=store)
+    moved = Moved(root=root, tokenizer=tokenizer, renderer=renderer, store=store)
     with open_progress("the files", quiet=quiet) as progress:
         verdict = verify(output, moved=moved, progress=progress, **options)
         if against is not None:
