@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .batch_view import BatchView
 from .columns import FILLER, NO_LOSS, Column
 from .findings import Findings
+from .views import ranges_at
 
 _Int64 = NDArray[np.int64]
 
@@ -56,14 +57,6 @@ def row_paths(parent: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:
     for level, (row, at) in enumerate(levels, 1):
         segments[ends[row] - level] = at
     return np.repeat(np.arange(len(last)), sizes), segments
-
-
-def ranges_at(starts: _Int64, lengths: _Int64) -> _Int64:
-    """The numbers starts[i]..starts[i] + lengths[i] - 1 of all i, concatenated."""
-    before = np.cumsum(lengths) - lengths
-    numbers = np.arange(lengths.sum())
-    numbers += np.repeat(starts - before, lengths)
-    return numbers
 
 
 def path_tokens(parent: _Int64, boundaries: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:

@@ -78,3 +78,11 @@ def _numpy(array: "pa.Array[Any]") -> NDArray[Any]:
     # The stubs of numpy 2.2 do not know the buffer protocol.
     values: NDArray[Any] = np.frombuffer(buffer, dtype, len(array), start)  # type: ignore[call-overload]
     return values
+
+
+def ranges_at(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers starts[i]..starts[i] + lengths[i] - 1 of all i, concatenated."""
+    before = np.cumsum(lengths) - lengths
+    numbers = np.arange(lengths.sum())
+    numbers += np.repeat(starts - before, lengths)
+    return numbers

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packprep.schemas.trees import ranges_at
+from packprep.schemas.views import ranges_at
 
 from ..compiling import MANY, compiled
 

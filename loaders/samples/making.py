@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packprep.schemas.columns import FILLER, NO_LOSS
-from packprep.schemas.trees import ranges_at
+from packprep.schemas.views import ranges_at
 
 from ..batch import PackedBatch
 from ..context_parallel import ContextLayout

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from packprep.schemas.columns import NO_LOSS
 from packprep.schemas.plans.nodes import nodes_of_rows
-from packprep.schemas.trees import path_tokens, ranges_at, row_labels, row_paths
+from packprep.schemas.trees import path_tokens, row_labels, row_paths
+from packprep.schemas.views import ranges_at
 
 from ..batch import PackedBatch
 from ..loss import Mode

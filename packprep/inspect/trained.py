@@ -12,7 +12,7 @@ from packprep.schemas.columns import STANDARD_COLUMNS
 from packprep.schemas.findings import Finding, Findings
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.report import Report
-from packprep.schemas.trees import ranges_at
+from packprep.schemas.views import ranges_at
 
 _LATER = "segments_column"  # manifests have it only if rows are pieces
 _SAY_LABELS = ("messages_column", "prompt_column", "labels_column", "loss_mask_column")

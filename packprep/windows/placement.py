@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packprep.packing.order import permuted
 from packprep.schemas.columns import FILLER
 from packprep.schemas.index.packs import PacksPlan
-from packprep.schemas.trees import ranges_at
+from packprep.schemas.views import ranges_at
 from packprep.support.arrays import Int64
 from packprep.windows.documents import Documents
 from packprep.windows.segments import Segments

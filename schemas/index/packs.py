@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ..columns import FILLER, NO_LOSS, Column, shard_schema
 from ..names import Names, list_array, stored_batch
-from ..trees import ranges_at
-from ..views import ListView
+from ..views import ListView, ranges_at
 from .runs import Copy, Pointers, Runs, copy_runs
 from .trees import TreeIndex
 
