@@ -4,6 +4,7 @@ STORE/KEY/
   unit-*.arrow, unit-*.json   token files and their receipts, see store.py
   files.json                  the token files of a finished entry
   entry.json                  tokenizer, sources and text options; older entries have none
+  made_from.json              all that packing needs of these, see made_from.py
   used                        touched by every build, which locks it as long as it runs
 
 A build shares the lock of `used` with other builds; deletion needs it alone. So an entry that a
@@ -28,6 +29,7 @@ from packprep.sources.source import SourceFacts, documents_key
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import Held, locked
 from packprep.support.from_json import from_json
+from packprep.tokens.made_from import MADE_FROM, read_made_from
 from packprep.tokens.store import (
     STORED,
     TokenFile,
@@ -124,6 +126,11 @@ class StoreEntry:
         except ValueError as error:
             yield str(error)
             listed = None
+        try:
+            if (self.path / MADE_FROM).exists():
+                read_made_from(self.path)
+        except InputError:
+            yield f"{self.path / MADE_FROM} has changed since it was written"
         if listed is None:
             listed = sorted(path.with_suffix(".arrow").name for path in self.path.glob("*.json"))
             listed = [name for name in listed if name.startswith("unit-")]

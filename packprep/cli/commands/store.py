@@ -65,7 +65,7 @@ def command(
     if action == "ls":
         _list(store, entries, as_json)
     elif action == "verify":
-        context.exit(_verify(entries, as_json))
+        context.exit(verify_entries(entries, as_json=as_json))
     else:
         _clean(store, entries, keep, yes, as_json)
 
@@ -94,7 +94,7 @@ def _shown(entry: "StoreEntry") -> dict[str, object]:
     }
 
 
-def _verify(entries: "list[StoreEntry]", as_json: bool) -> int:
+def verify_entries(entries: "list[StoreEntry]", *, as_json: bool, quiet: bool = False) -> int:
     """Print the faults of all entries; 1 if there are any."""
     faults = {
         entry.path.name: [f"{fault}; {_AGAIN}" for fault in entry.faults()] for entry in entries
@@ -108,7 +108,8 @@ def _verify(entries: "list[StoreEntry]", as_json: bool) -> int:
             click.echo(sentence)
     size = sum(entry.bytes for entry in entries)
     found = f"{count:,} damaged files" if count != 1 else "1 damaged file"
-    click.echo(f"{_entries(len(entries))}, {_size(size)}: {found if count else 'sound'}")
+    if not quiet or count:
+        click.echo(f"{_entries(len(entries))}, {_size(size)}: {found if count else 'sound'}")
     return int(count > 0)
 
 

@@ -1,11 +1,13 @@
 """`packprep verify`: check an output against its manifest."""
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packprep.cli.amount_types import CountType
+from packprep.cli.commands.store import verify_entries
 from packprep.cli.completion import of_paths
 from packprep.cli.options import STORE_OPTION, json_option, value_option
 from packprep.cli.printing import print_json, print_table
@@ -93,8 +95,9 @@ def command(
     ledger against the data, and that no document is lost, repeated or cut in the wrong place. Every
     finding names file, pack and segment.
 
-    OUT may also be an export, whose files are compared with the digests of export.json, or packs
-    that TRL or another packer saved with save_to_disk, of which the invariants are checked.
+    OUT may also be a token store, each file of which is compared with its digest; an export, whose
+    files are compared with the digests of export.json; or packs that TRL or another packer saved
+    with save_to_disk, of which the invariants are checked.
 
     \b
     Example:
@@ -103,7 +106,10 @@ def command(
     from packprep.inspect.moved import Moved
     from packprep.inspect.verify import verify
     from packprep.support.progress import open_progress
+    from packprep.tokens.store_entries import entries_in
 
+    if Path(output).is_dir() and (entries := entries_in(Path(output))):
+        context.exit(verify_entries(entries, as_json=as_json, quiet=quiet))
     moved = Moved(root=root, tokenizer=tokenizer, renderer=renderer, store=store)
     with open_progress("the files", quiet=quiet) as progress:
         verdict = verify(output, moved=moved, progress=progress, **options)

@@ -77,15 +77,23 @@ def test_verify_prints_a_sentence_for_each_damaged_file_and_exits_1(here: Path) 
     sound = store("verify store")
     assert (sound.code, sound.out[:11], sound.out[-11:]) == (0, "2 entries, ", " kB: sound\n")
     assert (store("verify store --json").code, as_json("verify store")["sound"]) == (0, True)
+    assert run("verify", "store").out == sound.out
     for path in Path("store").glob("*/unit-000000-000.arrow"):
         path.unlink()
     damaged = store("verify store")
+    assert run("verify", "store").code == 1
     *lines, last = damaged.out.splitlines()
     assert (damaged.code, len(lines)) == (1, 2)
     assert all("is missing; the next build from it makes it again" in line for line in lines)
     assert last.endswith(": 2 damaged files")
     facts = as_json("verify store")
     assert (facts["sound"], sum(map(len, facts["faults"].values()))) == (False, 2)
+
+
+def test_verify_sees_a_change_of_what_an_entry_was_made_from(here: Path, two: Path) -> None:
+    path = two / "made_from.json"
+    path.write_bytes(path.read_bytes().replace(b"two.jsonl", b"six.jsonl"))
+    assert f"{path} has changed since it was written" in store("verify store").out
 
 
 def test_gc_keeps_what_the_outputs_use(here: Path) -> None:
