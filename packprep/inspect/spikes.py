@@ -10,8 +10,9 @@ makes a document hard multiplies its loss. Scores have tails that are longer tha
 the limit is not a fixed number: above the highest 2% of the scores, a generalized Pareto
 distribution continues them (Pickands 1975; Siffer et al., "Anomaly Detection in Streams with
 Extreme Value Theory", KDD 2017). It is fitted by the median and the ninth decile of what exceeds
-that place, so a hundred broken documents do not move it, and its shape is at least 0. A spike is a
-score that the sound documents of a hundred such logs would reach once.
+that place, so a hundred broken documents do not move it, and its shape is at least -0.1: close to
+the tail of a normal distribution, which is the least that is assumed. A spike is a score that sound
+documents of such a tail reach in about one log of a hundred.
 
 A loss that is no number, or infinite, is a spike at the first step that has one: after it nothing
 can be said, because the weights are broken.
@@ -20,6 +21,7 @@ can be said, because the weights are broken.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +43,7 @@ _PEERS = 32  # losses, at least
 _TAIL = 0.02  # share of the scores that the limit is fitted to
 _TAIL_LEAST = 250
 _CHANCE = 0.01  # of one sound document above the limit, in a log
-_SHAPES = np.linspace(0, 2, 2001)[1:]
+_SHAPES = np.linspace(-0.1, 2, 2101) + 1e-7  # never 0, which is the exponential
 
 
 class Trained(NamedTuple):
@@ -169,7 +171,8 @@ def limit(scores: Float64) -> float:
     ratios = (10**_SHAPES - 1) / (2**_SHAPES - 1)
     shape = float(np.interp(most / max(half, 1e-9), ratios, _SHAPES))
     scale = half * shape / (2**shape - 1)
-    return float(begin + scale / shape * ((count / _CHANCE) ** shape - 1))
+    fitted = float(begin + scale / shape * ((count / _CHANCE) ** shape - 1))
+    return max(fitted, NormalDist().inv_cdf(1 - _CHANCE / len(finite)))
 
 
 def _curve(logs: Float64, known: Bools) -> Float64:

@@ -1,8 +1,8 @@
 """Train a tiny Llama on chats with planted noise, and compare the spikes with what was planted.
 
-    python scripts/checks/spikes.py [--epochs 4] [--planted 5]
+    python scripts/checks/spikes.py [--epochs 3] [--planted 5]
 
-Answers of `--planted` of the 518 conversations of `packprep sample` become random characters. The
+Answers of `--planted` of the 518 conversations of `packprep sample` become random tokens. The
 model trains on packs of 1,024 tokens, logs its losses, and `packprep spike` names documents. Exits
 1 if they are others than the planted ones. Some minutes on two cores.
 """
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import click
+from tokenizers import Tokenizer
 
 from packprep import BuildConfig, build
 from packprep.cli.sample_data import sample_files
@@ -22,14 +23,15 @@ from packprep.loaders import LossLog, PackedLoader, segment_means, to_hf
 from packprep.schemas.manifest import read_manifest
 
 
-def planted_chats(source: Path, path: Path, planted: int) -> list[int]:
+def planted_chats(data: Path, path: Path, planted: int) -> list[int]:
     """Write the chats with noise in place of some answers. Returns their rows."""
-    rows = [json.loads(line) for line in source.read_text().splitlines()]
+    rows = [json.loads(line) for line in (data / "chats.jsonl").read_text().splitlines()]
+    tokenizer = Tokenizer.from_file(str(data / "tokenizer" / "tokenizer.json"))
     draw = random.Random(0)
     chosen = sorted(draw.sample(range(len(rows)), planted))
     for row in chosen:
-        noise = "".join(map(chr, draw.choices(range(0x4E00, 0x9000), k=100)))
-        rows[row]["messages"][-1]["content"] = noise
+        noise = draw.choices(range(300, tokenizer.get_vocab_size()), k=200)
+        rows[row]["messages"][-1]["content"] = tokenizer.decode(noise)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return chosen
 
@@ -40,6 +42,7 @@ def train(output: Path, log: Path, epochs: int) -> None:
     from torch.nn.functional import cross_entropy
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "attn_implementation": "sdpa"}
@@ -68,7 +71,7 @@ def train(output: Path, log: Path, epochs: int) -> None:
 
 
 @click.command(help=__doc__)
-@click.option("--epochs", default=4, show_default=True)
+@click.option("--epochs", default=3, show_default=True)
 @click.option("--planted", default=5, show_default=True)
 def main(epochs: int, planted: int) -> None:
     with tempfile.TemporaryDirectory(prefix="packprep-") as place:
@@ -76,7 +79,7 @@ def main(epochs: int, planted: int) -> None:
         for name, content in sample_files().items():
             (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "data" / name).write_bytes(content)
-        rows = planted_chats(folder / "data" / "chats.jsonl", folder / "chats.jsonl", planted)
+        rows = planted_chats(folder / "data", folder / "chats.jsonl", planted)
         config = BuildConfig(
             sources=(str(folder / "chats.jsonl"),),
             output=str(folder / "packed"),

@@ -41,8 +41,8 @@ def command(
     A loss is compared with its peers: segments of the same source and about the same length,
     trained at about the same time. usual is their median. score is the distance from it in log
     loss, in robust standard deviations; the limit follows from the tail of all scores, so that
-    sound documents reach it in one log of a hundred. before is the last time that the segment was
-    trained before, in an earlier epoch, and whether it was a spike then.
+    sound documents reach it in about one log of a hundred. before is the last time that the
+    segment was trained before, in an earlier epoch, and whether it was a spike then.
 
     --rows writes the rows for PackedLoader(skip_rows=FILE), which leaves them out of the loss.
 
