@@ -223,10 +223,10 @@ EXAMPLES: dict[str, Any] = (
 """A value of each option that is neither its default, nor a word, nor the number 7."""
 _IDS, _CHAT = {"input_ids_column": "ids"}, {"messages_column": "auto"}
 NEEDS: dict[str, dict[str, Any]] = {
-    "group_prefix": {"share_prefixes": 7},
+    "join_pieces": {"segments_column": "pieces"},
     **dict.fromkeys(("labels_column", "vocab_size", "boundaries"), _IDS),
     **dict.fromkeys(("train_on", "train_fields", "turns", "chat_template"), _CHAT),
-    **dict.fromkeys(("template_date", "template_variables"), _CHAT),
+    **dict.fromkeys(("template_date", "template_variables", "renderer"), _CHAT),
     "train_overlap": {"stride": 5},
     "max_epochs": {"weights": "1"},
     "prompt_column": {"response_column": "r"},
