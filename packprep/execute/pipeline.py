@@ -93,7 +93,7 @@ def build_share(
 def of_build(config: BuildConfig, planner: Planner | None = None) -> Work[Manifest]:
     """The work of `build`."""
     output = open_output(config.running, config.command, config.given)
-    return Work(config=config, origin=SourceRows(), output=output, planner=planner)
+    return Work(config=config, origin=SourceRows(config), output=output, planner=planner)
 
 
 def run(work: Work[Made], progress: Progress | None = None) -> Made:

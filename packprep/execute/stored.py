@@ -232,7 +232,7 @@ def of_tokenize(config: BuildConfig) -> Work[list[StoreEntry]]:
     store = Path(config.output)
     check_store_place(config.output, None)
     config = replace(config, keep_tokens=config.output)
-    return Work(config=config, origin=SourceRows(), output=TokenOutput(store), packs=False)
+    return Work(config=config, origin=SourceRows(config), output=TokenOutput(store), packs=False)
 
 
 def pack(
@@ -261,7 +261,7 @@ def of_pack(
     if of_others:
         config = BuildConfig(sources=tuple(stores), **options)
         output = open_output(config.running, config.command, config.given)
-        return Work(config=config, origin=SourceRows(), output=output, planner=planner)
+        return Work(config=config, origin=SourceRows(config), output=output, planner=planner)
     entries = find_entries(stores)
     tokens = Tokens(entries, made_of(entries))
     if "max_tokens" in options:
@@ -304,14 +304,11 @@ class Tokens:
             options["keep_tokens"] = str(self.entries[0].path.parent)
         return options
 
-    def tokenizer(self, config: BuildConfig, progress: Progress) -> Tokenizer:
-        self.made_from.tokenizer.shard_type(config.token_type)
+    def tokenizer(self, progress: Progress) -> Tokenizer:
         return self.made_from.tokenizer
 
-    def sources(
-        self, config: BuildConfig, staging: Staging, progress: Progress
-    ) -> tuple[BuildConfig, list[Source]]:
-        return config, [*self.made_from.sources]
+    def sources(self, staging: Staging, progress: Progress) -> list[Source]:
+        return [*self.made_from.sources]
 
     @contextmanager
     def used(self, job: Job) -> Iterator[None]:

@@ -42,13 +42,11 @@ class Origin(Protocol):
     @property
     def has_text(self) -> bool: ...
 
-    def tokenizer(self, config: BuildConfig, progress: Progress) -> Tokenizer:
+    def tokenizer(self, progress: Progress) -> Tokenizer:
         """Their tokenizer."""
 
-    def sources(
-        self, config: BuildConfig, staging: Staging, progress: Progress
-    ) -> tuple[BuildConfig, list[Source]]:
-        """Their sources, and the config with what the first rows decide."""
+    def sources(self, staging: Staging, progress: Progress) -> list[Source]:
+        """Their sources."""
 
     def used(self, job: Job) -> AbstractContextManager[None]:
         """Keep the token files of a job from deletion while it runs."""
@@ -76,12 +74,15 @@ class Destination(Protocol[Made]):
     def publish(self, staging: Path, progress: Progress) -> Made: ...
 
 
+@dataclass(frozen=True)
 class SourceRows:
-    """Rows of sources, which are read and tokenized; see `Origin`."""
+    """Rows of the sources of a config, which are read and tokenized; see `Origin`."""
 
+    config: BuildConfig
     has_text = True
 
-    def tokenizer(self, config: BuildConfig, progress: Progress) -> Tokenizer:
+    def tokenizer(self, progress: Progress) -> Tokenizer:
+        config = self.config
         check_local(config.reading, config.output)  # first, because the hub may answer slowly
         progress.wait("loading tokenizer")
         tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
@@ -90,16 +91,12 @@ class SourceRows:
             progress.say(note)
         return tokenizer
 
-    def sources(
-        self, config: BuildConfig, staging: Staging, progress: Progress
-    ) -> tuple[BuildConfig, list[Source]]:
+    def sources(self, staging: Staging, progress: Progress) -> list[Source]:
+        config = self.config
         # Digests are kept if reading sources again is slow, or if other processes need them.
         many = EXECUTORS[config.runner].many_commands
         with remembered(staging.path / DIGESTS, local=many):
-            found = resolve(
-                config.reading, config.parsing, config.output, staging.scratch, progress
-            )
-        return config.with_label_kind(found[0].labels), found
+            return resolve(config.reading, config.parsing, config.output, staging.scratch, progress)
 
     @contextmanager
     def used(self, job: Job) -> Iterator[None]:
@@ -153,8 +150,9 @@ class Work(Generic[Made]):
     planner: Planner | None = None
 
     def tokenizer(self, progress: Progress) -> Tokenizer:
-        """Its tokenizer. ConfigError if that lacks a token that cuts need."""
-        tokenizer = self.origin.tokenizer(self.config, progress)
+        """Its tokenizer. ConfigError if that lacks a token that cuts need, or has too many ids."""
+        tokenizer = self.origin.tokenizer(progress)
+        tokenizer.shard_type(self.config.token_type)
         if self.config.continuation_bos and tokenizer.bos is None:
             raise ConfigError(
                 "--continuation-bos needs a BOS, and this tokenizer has none; choose one with "
@@ -166,9 +164,9 @@ class Work(Generic[Made]):
         self, tokenizer: Tokenizer, staging: Staging, progress: Progress, process: str = ""
     ) -> Job:
         """The job of its sources. process: see `Job`."""
-        config, found = self.origin.sources(self.config, staging, progress)
+        found = self.origin.sources(staging, progress)
         return Job(
-            config=config,
+            config=self.config.with_label_kind(found[0].labels),
             staging=staging.path,
             tokenizer=tokenizer,
             sources=self.output.wanted(found, progress),

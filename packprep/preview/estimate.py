@@ -77,15 +77,16 @@ def estimate(config: BuildConfig, origin: Origin | None = None) -> dict[str, dic
     With append the prediction is for the sources that the output does not hold yet. origin: of
     documents; None for the rows of `config.sources`. All tokens of a store are planned.
     """
-    origin = origin or SourceRows()
+    origin = origin or SourceRows(config)
     place = target_of(config.output, config.command).path if config.output else None
     if origin.has_text:
         check_store_place(config.keep_tokens, place)
-    tokenizer = origin.tokenizer(config, Silent())
+    tokenizer = origin.tokenizer(Silent())
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         staging = Staging(Path(folder))
         staging.scratch.mkdir()
-        config, sources = origin.sources(config, staging, Silent())
+        sources = origin.sources(staging, Silent())
+        config = config.with_label_kind(sources[0].labels)
         if config.append:
             sources = open_output(config.running, config.command, config.given).wanted(
                 sources, Silent()
