@@ -1,10 +1,13 @@
+import itertools
 import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from packprep.cli.main import COMMANDS
+from packprep.loaders import LossLog, PackedLoader, PackedShards
 from tests.helpers import warm
 from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
@@ -20,6 +23,7 @@ _ARGUMENTS = {
     "verify": "out",
     "equate": "out --micro-batch 2 --learning-rate 1e-5",
     "show": "out --pack 0",
+    "spike": "losses out",
     "merge": "out index -o merged --materialize shards --names hf",
     "export": "out -o exported --to trl",
     "push": "out someone/name --dry-run",
@@ -43,6 +47,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, options in (("out", ""), ("index", " --materialize index")):
             assert run("build", *(_BUILD.format(name) + options).split(), "-q").code == 0
         assert run("check", "out", "--baseline", "baseline.json", "--update-baseline").code == 0
+        loader = PackedLoader(PackedShards("out"), packs_per_batch=1)
+        with LossLog("losses", loader) as log:
+            for step, batch in enumerate(itertools.chain.from_iterable([loader] * 8)):
+                log.add(step, batch, np.ones(batch.num_segments))
         damaged = folder / "damaged"
         assert run("merge", "out", "-o", damaged, "--shard-size", "1MB").code == 0
     shard = next(damaged.glob("*.arrow"))

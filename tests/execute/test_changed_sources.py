@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from packprep import build
 from packprep.chat.build_tokenizer import load_build_tokenizer
-from packprep.execute import pipeline, places, stages
+from packprep.execute import places, stages, work
 from packprep.execute.job import Job, load_job
 from packprep.execute.pipeline import build_share
 from packprep.execute.ray_tasks import do
@@ -130,7 +130,7 @@ def _after(place: Any, name: str, change: Callable[[], object]) -> Any:
 
 
 MOMENTS: dict[str, tuple[Any, str]] = {
-    "hashed": (pipeline, "resolve"),
+    "hashed": (work, "resolve"),
     "read": (stages, "read_slices"),
     "written": (stages, "write_report"),
 }

@@ -18,7 +18,7 @@ import pytest
 import zstandard
 
 from packprep import build
-from packprep.execute import pipeline
+from packprep.execute import work
 from packprep.execute.pipeline import build_share
 from packprep.preview.estimate import estimate
 from packprep.schemas import Manifest
@@ -181,7 +181,7 @@ def test_a_source_that_is_replaced_under_a_build_is_named(
             Store(url).write(f"data/{name}", Store(url).read(f"data/{name}") + b"\n")
         return found
 
-    monkeypatch.setattr(pipeline, "resolve", changed)
+    monkeypatch.setattr(work, "resolve", changed)
     with refused(InputError, f"{name} has changed since the build began", change):
         built(f"{url}/data/{name}", "out", **options)
     assert not Path("out").exists()

@@ -191,7 +191,9 @@ REFUSE_TREES: dict[str, Callable[[PackedShards, PackedBatch], Any]] = {
 KNOW_TREES = "to_block_sparse to_flex_block_mask to_hf_4d tree_loss tree_mask unpack seen_until"
 KNOW_TREES += " verify_isolation log_probs_and_entropy to_data_module to_node pack_sequences"
 # They take arrays, models or trainers, or hold what others read.
-NO_PACKS = "BatchShape Isolation PackMetrics PackedBatch PackedShards PairLogProbs Segment"
+NO_PACKS = (
+    "BatchShape Cost Isolation LossLog PackMetrics PackedBatch PackedShards PairLogProbs Segment"
+)
 NO_PACKS += " attention_backend check_trl context_gather context_indices guard log_pack_metrics"
 NO_PACKS += " loss_weights segment_means selective_log_probs varlen_attention"
 
