@@ -118,7 +118,8 @@ class StoreTarget(Target[Signed]):
         check_proven(self.url, accepted=self._unproven)
         owner = secrets.token_hex(8) if staging is None else _token(staging, self.url)
         activity = f"{self} {self.kind.activity}"
-        with store_locked(self.work, activity, owner, shared=shared) as self._lock:
+        locked = store_locked(self.work, activity, owner, shared=shared, staging=staging)
+        with locked as self._lock:
             yield
 
     def finished(self) -> Signed | None:

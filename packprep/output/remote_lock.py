@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from os import getpid
+from pathlib import Path
 
 from packprep.schemas.canonical import canonical_json, parse_json
 from packprep.schemas.storage.store_errors import StoreError
@@ -92,12 +93,14 @@ class StoreLock:
 
 
 @contextmanager
-def store_locked(store: Store, activity: str, owner: str, *, shared: bool) -> Iterator[StoreLock]:
+def store_locked(
+    store: Store, activity: str, owner: str, *, shared: bool, staging: Path | None = None
+) -> Iterator[StoreLock]:
     """Hold the lock in a store; raise Held if another build holds it.
 
     activity: beginning of that error, e.g. "s3://bucket/packed is being built". owner: token of the
     staging directory. shared: other processes with the same owner may be working, so the lock is
-    left to expire.
+    left to expire as long as `staging`, the directory of all of them, is there.
     """
     with asked():
         lock = StoreLock(store, activity, owner, shared=shared)
@@ -119,7 +122,7 @@ def store_locked(store: Store, activity: str, owner: str, *, shared: bool) -> It
     finally:
         done.set()
         thread.join()
-        if not shared:
+        if not shared or (staging is not None and not staging.exists()):
             with contextlib.suppress(StoreError):
                 lock.release()
 

@@ -148,7 +148,10 @@ def test_tasks_of_an_array_and_one_of_them_twice_make_the_same_bytes_in_s3(
         build_share(work.config(part=f"{index}/2"))
         assert list(work.unfinished.list("")) != []
         assert Store(work.url).list() == {}
-    build_share(work.config(part="0/2"))
+    build_share(work.config(part="0/2"))  # the last one signs off
+    assert build_share(work.config(part="1/2")) == {"task": 1, "tasks": 2}
+    assert list(work.unfinished.list("")) == [], "a part that is late leaves no lock"
+    work.build(part="merge")
     work.check()
 
 
