@@ -35,7 +35,7 @@ from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import STDIN, Source, documents_key
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Progress
-from packprep.tokens.made_from import MadeFrom, read_made_from
+from packprep.tokens.made_from import MadeFrom
 from packprep.tokens.store import TokenFile, receipt_json, stored, text_options
 from packprep.tokens.store_entries import EntryFacts, StoreEntry, entries_in, is_entry, using
 from packprep.tokens.store_place import check_store_place
@@ -84,7 +84,7 @@ def _checked(entry: StoreEntry) -> StoreEntry:
 
 
 def _names(entry: StoreEntry) -> tuple[list[str], str]:
-    return [source.name for source in read_made_from(entry.path).sources], entry.path.name
+    return [source.name for source in entry.made_from.sources], entry.path.name
 
 
 def _damage(entry: StoreEntry) -> InputError | None:
@@ -101,9 +101,9 @@ def made_of(entries: Sequence[StoreEntry]) -> MadeFrom:
     Entries may differ in options that a source may have of its own. Raises ConfigError for entries
     that differ in another option or in their tokenizer, and for a source that is in two of them.
     """
-    first, *later = made = [read_made_from(entry.path) for entry in entries]
-    for entry, after in zip(entries[1:], later, strict=True):
-        if changed := _difference(first, after):
+    first = entries[0].made_from
+    for entry in entries[1:]:
+        if changed := _difference(first, entry.made_from):
             raise ConfigError(
                 f"{entry.path} and {entries[0].path} differ ({changed}); pack each by itself, or "
                 "tokenize both alike"
@@ -111,7 +111,8 @@ def made_of(entries: Sequence[StoreEntry]) -> MadeFrom:
     named: list[Any] = []
     sources: list[Source] = []
     have: dict[object, Path] = {}
-    for entry, each in zip(entries, made, strict=True):
+    for entry in entries:
+        each = entry.made_from
         for source in each.sources:
             if (
                 other := have.setdefault(documents_key(source.as_dict()), entry.path)
@@ -179,7 +180,7 @@ def join_entries(
             link((entry.path / file.name).absolute(), made / moved.name)
             write_file((made / moved.name).with_suffix(".json"), receipt_json(moved))
             files.append(moved)
-        sources += len(read_made_from(entry.path).sources)
+        sources += len(entry.made_from.sources)
     seal(made, files)
     directory.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -262,8 +263,7 @@ def of_pack(
         config = BuildConfig(sources=tuple(stores), **options)
         output = open_output(config.running, config.command, config.given)
         return Work(config=config, origin=SourceRows(config), output=output, planner=planner)
-    entries = find_entries(stores)
-    tokens = Tokens(entries, made_of(entries))
+    tokens = Tokens(find_entries(stores))
     if "max_tokens" in options:
         if not {"weights", "phases"} & {*options}:
             raise ConfigError(
@@ -272,8 +272,8 @@ def of_pack(
             )
         if tokens.made_from.options["max_tokens"] is not None:
             raise ConfigError(
-                f"{entries[0].path} was tokenized with --max-tokens, so a mix of it would draw "
-                "from a part of its sources; tokenize them without"
+                f"{tokens.entries[0].path} was tokenized with --max-tokens, so a mix of it would "
+                "draw from a part of its sources; tokenize them without"
             )
     config = BuildConfig(**{**tokens.options, **options})
     output = open_output(config.running, config.command, config.given)
@@ -282,14 +282,15 @@ def of_pack(
 
 @dataclass(frozen=True)
 class Tokens:
-    """Entries of token stores, as the origin of documents; see `work.Origin`.
-
-    made_from: of all of them.
-    """
+    """Entries of token stores, as the origin of documents; see `work.Origin`."""
 
     entries: Sequence[StoreEntry]
-    made_from: MadeFrom
     has_text = False
+
+    @cached_property
+    def made_from(self) -> MadeFrom:
+        """See `made_of`."""
+        return made_of(self.entries)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -343,7 +344,7 @@ class Tokens:
         left = iter(self.made_from.sources)
         found = []
         for entry in self.entries:
-            of_entry = itertools.islice(left, len(read_made_from(entry.path).sources))
+            of_entry = itertools.islice(left, len(entry.made_from.sources))
             wanted = [documents_key(source.as_dict()) in keys for source in of_entry]
             if any(wanted) and not all(wanted):
                 raise ConfigError(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakValueDictionary
 
 from packprep.chat.build_tokenizer import ChatTokenizer, with_template
 from packprep.chat.rendering.renderer import Renderer
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 MADE_FROM = "made_from.json"
 _OF_ITSELF = "sha256"  # digest of everything else in the file
+# By digest, while one is in use: the entries of a store share a tokenizer of megabytes.
+_tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,9 @@ def read_made_from(entry: Path) -> MadeFrom:
             raise ValueError("it has changed since it was written")
         return MadeFrom(
             options=facts["options"],
-            tokenizer=tokenizer_of(facts["tokenizer"]),
+            tokenizer=_tokenizers.setdefault(
+                digest_of(facts["tokenizer"]), tokenizer_of(facts["tokenizer"])
+            ),
             sources=[from_json(Source, source) for source in facts["sources"]],
         )
     except FileNotFoundError:

@@ -29,7 +29,7 @@ from packprep.sources.source import SourceFacts, documents_key
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.file_lock import Held, locked
 from packprep.support.from_json import from_json
-from packprep.tokens.made_from import MADE_FROM, read_made_from
+from packprep.tokens.made_from import MADE_FROM, MadeFrom, read_made_from
 from packprep.tokens.store import (
     STORED,
     TokenFile,
@@ -65,6 +65,11 @@ class StoreEntry:
             return from_json(EntryFacts, parse_json((self.path / ENTRY).read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
+
+    @cached_property
+    def made_from(self) -> MadeFrom:
+        """See `read_made_from`."""
+        return read_made_from(self.path)
 
     @cached_property
     def _listed(self) -> list[str] | None:

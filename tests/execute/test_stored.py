@@ -10,11 +10,13 @@ import pytest
 
 from packprep import BuildConfig, build, pack, tokenize
 from packprep.config.verbs import PACK, TOKENIZE
-from packprep.execute.pipeline import build_share, run_share
+from packprep.execute.pipeline import build_share, run, run_share
 from packprep.execute.stored import of_pack, of_tokenize
 from packprep.loaders import PackedShards
 from packprep.output.staging import staging_path
 from packprep.support.errors import ConfigError, InputError
+from packprep.tokens import store_entries
+from packprep.tokens.made_from import MadeFrom, read_made_from
 from packprep.tokens.store_entries import StoreEntry
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.errors import refused
@@ -114,6 +116,24 @@ def test_a_store_takes_new_sources_only_and_refuses_changed_ones(files: Path) ->
     write_jsonl(files / "a.jsonl", [{"text": "other"}])
     with refused(ConfigError, "a.jsonl", "other content"):
         tokens("a.jsonl")
+
+
+def test_made_from_is_read_once_for_each_entry_and_a_tokenizer_is_in_memory_once(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens("a.jsonl")
+    tokens("b.jsonl")
+    read: list[Path] = []
+
+    def reading(entry: Path) -> MadeFrom:
+        read.append(entry)
+        return read_made_from(entry)
+
+    monkeypatch.setattr(store_entries, "read_made_from", reading)
+    run(of_pack(["store"], {"output": "out", **PACKS}))
+    assert sorted(read) == [entry.path for entry in store_entries.entries_in(Path("store"))]
+    one, other = store_entries.entries_in(Path("store"))
+    assert one.made_from.tokenizer is other.made_from.tokenizer
 
 
 def test_sources_may_have_columns_of_their_own_and_weights(files: Path) -> None:
