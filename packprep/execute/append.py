@@ -30,7 +30,7 @@ from packprep.output.staging import (
 )
 from packprep.schemas.columns import token_type
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.sources.source import STDIN, Source, documents_key
+from packprep.sources.source import Source, split_new
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
@@ -126,19 +126,9 @@ class GrowingOutput(BuildOutput):
                 f"{self} is a mix: its shares are drawn from all of its sources together, so it "
                 "cannot grow; build it again with --overwrite"
             )
-        built = [documents_key(source) for source in inputs["sources"]]
-        known = [source for source in sources if documents_key(source.as_dict()) in built]
-        new = [source for source in sources if documents_key(source.as_dict()) not in built]
-        paths = map(_absolute, manifest.run["source_paths"])
-        by_path = dict(zip(paths, inputs["sources"], strict=True))
-        for source in new:
-            before = by_path.get(_absolute(source.name))
-            if before is not None and before["sha256"] != source.sha256 and source.name != STDIN:
-                raise ConfigError(
-                    f"{source.name} is in {self} already, with other content (sha256 was "
-                    f"{before['sha256'][:8]}, now {source.sha256[:8]}); put its new rows into a "
-                    "file of another name, or build all of it again with --overwrite"
-                )
+        named = zip(inputs["sources"], manifest.run["source_paths"], strict=True)
+        built = [facts | {"name": name} for facts, name in named]
+        known, new = split_new(sources, built, self, "build all of it again with --overwrite")
         if known:
             progress.say(f"{_listed(known)} in {self} already")
         if new:
@@ -196,10 +186,6 @@ class GrowingOutput(BuildOutput):
         manifest = merge_locked([self.old, self._new.path], self.old, progress)
         self._remove()
         return manifest
-
-
-def _absolute(name: str) -> Path:
-    return Path(name).absolute()
 
 
 def _comparable(old: Manifest, new: BuildInputs) -> BuildInputs:

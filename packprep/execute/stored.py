@@ -32,7 +32,7 @@ from packprep.output.staging import OUTPUT, Staging
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
 from packprep.schemas.storage.writing import write_file
-from packprep.sources.source import STDIN, Source, documents_key
+from packprep.sources.source import Source, documents_key, split_new
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Progress
 from packprep.tokens.made_from import MadeFrom
@@ -386,18 +386,9 @@ class TokenOutput:
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
         """Sources that the store does not have. ConfigError for one that has changed since."""
         stored = [source for _, facts in self._entries for source in facts.sources]
-        have = {documents_key(source) for source in stored}
-        names = {source.get("name"): source["sha256"] for source in stored}
-        new = [source for source in sources if documents_key(source.as_dict()) not in have]
-        for source in new:
-            if source.name != STDIN and names.get(source.name, source.sha256) != source.sha256:
-                raise ConfigError(
-                    f"{source.name} is in {self} already, with other content (sha256 was "
-                    f"{names[source.name][:8]}, now {source.sha256[:8]}); put its new rows into a "
-                    "file of another name, or tokenize into another -o"
-                )
-        if len(new) < len(sources):
-            progress.say(f"{len(sources) - len(new):,} of {len(sources):,} sources are in {self}")
+        known, new = split_new(sources, stored, self, "tokenize into another -o")
+        if known:
+            progress.say(f"{len(known):,} of {len(sources):,} sources are in {self}")
         return new
 
     def already_built(

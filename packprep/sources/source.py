@@ -7,7 +7,7 @@ same.
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NotRequired, TypedDict, cast
@@ -18,7 +18,7 @@ from packprep.sources.formats.format import Format
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
 from packprep.sources.formats.registry import FORMATS
 from packprep.sources.token_files.names import is_file
-from packprep.support.errors import InputError
+from packprep.support.errors import ConfigError, InputError
 from packprep.support.redact import redacted
 
 STDIN = "standard input"  # its name as a source
@@ -70,6 +70,36 @@ class SourceFacts(TypedDict):
 def documents_key(source: SourceFacts) -> tuple[str, str, str]:
     """Key that two sources share if they have the same documents."""
     return source["sha256"], source["kind"], json.dumps(source.get("reading", {}), sort_keys=True)
+
+
+def split_new(
+    sources: "Sequence[Source]", stored: Sequence[SourceFacts], place: object, advice: str
+) -> "tuple[list[Source], list[Source]]":
+    """Split sources into those that a place has and new ones.
+
+    stored: sources of the place, with their names if they are known. Raises ConfigError, which
+    ends with the advice, for a file that has changed since the place has it.
+    """
+    keys = {documents_key(facts) for facts in stored}
+    by_path = {_absolute(facts["name"]): facts for facts in stored if "name" in facts}
+    known, new = [], []
+    for source in sources:
+        if documents_key(source.as_dict()) in keys:
+            known.append(source)
+            continue
+        new.append(source)
+        before = by_path.get(_absolute(source.name), source.as_dict())["sha256"]
+        if before != source.sha256 and source.name != STDIN:
+            raise ConfigError(
+                f"{source.name} is in {place} already, with other content (sha256 was "
+                f"{before[:8]}, now {source.sha256[:8]}); put its new rows into a file of another "
+                f"name, or {advice}"
+            )
+    return known, new
+
+
+def _absolute(name: str) -> Path:
+    return Path(name).absolute()
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,9 @@ def test_a_store_takes_new_sources_only_and_refuses_changed_ones(files: Path) ->
     with refused(ConfigError, "unit_size was 2000, now 4000"):
         tokens("b.jsonl", unit_size=4000)
     write_jsonl(files / "a.jsonl", [{"text": "other"}])
-    with refused(ConfigError, "a.jsonl", "other content"):
-        tokens("a.jsonl")
+    for name in ("a.jsonl", str(files / "a.jsonl")):
+        with refused(ConfigError, f"{name} is in store already", "other content", "another output"):
+            tokens(name)
 
 
 def test_made_from_is_read_once_for_each_entry_and_a_tokenizer_is_in_memory_once(
