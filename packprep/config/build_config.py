@@ -150,7 +150,7 @@ class BuildConfig(Options):
         )
 
     def pack_rules(self) -> PackRules:
-        """What decides the packs of a window, without phases."""
+        """Rules of the packs of a window, without phases."""
         return PackRules(
             cutting=self.cutting,
             packing=self.packing,
@@ -159,7 +159,7 @@ class BuildConfig(Options):
         )
 
     def mix_rules(self) -> MixRules:
-        """What decides the draw of a mix."""
+        """Rules of the draw of a mix."""
         rules, phases = self.pack_rules(), self.phase_list()
         return MixRules(
             entries=self.entries(),

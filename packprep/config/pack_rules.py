@@ -1,4 +1,4 @@
-"""What decides the packs of a window, and the draw of a mix, as values."""
+"""Rules of the packs of a window, and of the draw of a mix, as values."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from packprep.config.stages import Cutting, Ordering, Packing
 
 @dataclass(frozen=True, kw_only=True)
 class PackRules:
-    """How the documents of a window are cut, packed and ordered.
+    """Rules of cutting, packing and ordering the documents of a window.
 
     cutting, packing, ordering: options of a build.
     repack: True if another epoch packs the same documents, so that neighbours must change.
@@ -35,7 +35,7 @@ class PackRules:
 
 @dataclass(frozen=True, kw_only=True)
 class MixRules:
-    """How the documents of a mix are drawn from its sources.
+    """Rules of drawing the documents of a mix from its sources.
 
     entries: the sources. phases: empty without phases. packs: rules of each phase; of the build, if
     it has no phases.

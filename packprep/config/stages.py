@@ -264,7 +264,7 @@ class Parsing:
 
 
 def replaced_by(options: Mapping[str, Any], labels_column: str | None) -> dict[str, Any]:
-    """What options of a source replace in a build with this `labels_column`.
+    """Options that a source replaces in a build with this `labels_column`.
 
     A column or a template of text replaces both of the build.
     """

@@ -54,7 +54,7 @@ def _check_bounds(spec: "Field[Any]", number: int) -> None:
 
 
 def _kind(spec: "Field[Any]") -> tuple[str, Callable[[Any], Any]]:
-    """What an option takes, and the function that returns the value, None for a wrong one."""
+    """Words for what an option takes, and the function of its value, None for a wrong one."""
     if spec.metadata["metavar"] == "SIZE":
         return "a size such as 500MB or 64MiB", _size
     if spec.metadata["metavar"] == "SHARE":
@@ -152,4 +152,4 @@ _NAMED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "template_variables": ('JSON such as {"enable_thinking": false}', _json),
     "weights": ("a list of numbers", lambda value: _names(value, (str, int, float))),
 }
-"""What options that are not of a plain type take, with a function that returns the value."""
+"""Words and function of each option that is not of a plain type, see `_kind`."""

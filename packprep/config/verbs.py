@@ -1,4 +1,4 @@
-"""Which options belong to `packprep tokenize` and which to `packprep pack`; `build` has all."""
+"""Options of `packprep tokenize` and of `packprep pack`; `build` has all."""
 
 from collections.abc import Iterable
 

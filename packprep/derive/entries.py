@@ -73,7 +73,7 @@ def damage_of(entry: StoreEntry) -> InputError | None:
 
 
 def made_of(entries: Sequence[StoreEntry]) -> MadeFrom:
-    """What the tokens of these entries were made from, all sources together.
+    """Inputs that the tokens of these entries were made from, all sources together.
 
     Entries may differ in options that a source may have of its own. Raises ConfigError for entries
     that differ in another option or in their tokenizer, and for a source that is in two of them.

@@ -142,7 +142,7 @@ class Stages:
         sign(named, inputs, windows.layout, packed, report, run, index, job.tokens)
 
     def _plans(self) -> list[RowPlan]:
-        """How the rows of each source are read; none if all are token files."""
+        """Row plans of the sources; none if all are token files."""
         if not self.job.has_text:
             return []
         plans, note = self.job.plans()

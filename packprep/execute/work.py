@@ -1,4 +1,4 @@
-"""What one command does: where its documents come from, where it writes, and the stages between."""
+"""Work of one command: origin of its documents, place of its output, the stages between."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 
 class Origin(Protocol):
-    """Where the documents of a command come from: `SourceRows`, or tokens that `stored.Tokens` has.
+    """Origin of the documents of a command: `SourceRows`, or tokens that `stored.Tokens` has.
 
     has_text: False if their tokens are all that there is.
     """
@@ -53,7 +53,7 @@ class Origin(Protocol):
 
 
 class Destination(Protocol[Made]):
-    """Where a command writes; see `packprep.output.build_output.BuildOutput`."""
+    """Output of a command while it is made; see `packprep.output.build_output.BuildOutput`."""
 
     @property
     def one_split_does(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""Where the inputs of an output are now."""
+"""Present places of the inputs of an output."""
 
 from dataclasses import dataclass
 from pathlib import Path

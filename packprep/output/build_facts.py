@@ -122,7 +122,7 @@ class Change:
 
     @property
     def advice(self) -> str:
-        """What the later build has to do to be like the earlier one."""
+        """Advice to make the later build like the earlier one."""
         settings = as_typed({name: was for name, (was, _) in self.options.items()})
         return f"give {settings}" if settings else "repeat its settings"
 

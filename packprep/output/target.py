@@ -41,14 +41,14 @@ class Publishable(Generic[Signed]):
     replaceable: bool = False
 
     def read(self, files: Files) -> Signed | None:
-        """What is published there; None if it is absent or incomplete."""
+        """Output that is published there; None if it is absent or incomplete."""
         try:
             return self.parse(files.read(self.last), files.where(self.last))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def signed_in(self, staging: Path) -> tuple[Signed, bytes]:
-        """What is signed in a staging directory, and the content of its last file."""
+        """Output that is signed in a staging directory, and the content of its last file."""
         content = (staging / self.last).read_bytes()
         return self.parse(content, str(staging / self.last)), content
 
@@ -88,7 +88,7 @@ class Target(ABC, Generic[Signed]):
         return self.files.where("")
 
     def finished(self) -> Signed | None:
-        """What is published there; None if it is absent or incomplete."""
+        """Output that is published there; None if it is absent or incomplete."""
         return self.kind.read(self.files)
 
     @abstractmethod
@@ -105,9 +105,10 @@ class Target(ABC, Generic[Signed]):
 
     @abstractmethod
     def existing(self, same: Callable[[Signed], None], progress: Progress) -> Signed | None:
-        """What is published there; None if the place is free. ConfigError if it has other files.
+        """Output that is published there; None if the place is free.
 
-        A publication that was begun is finished. same: raises if it is of something else.
+        ConfigError if it has other files. A publication that was begun is finished. same: raises
+        if it is of something else.
         """
 
     @abstractmethod

@@ -11,7 +11,7 @@ SettingValue = int | float | str
 
 
 class Spelling(NamedTuple):
-    """How a trainer spells a setting.
+    """Spelling of a setting by a trainer.
 
     line: of the file or call that has it, with places for name and value.
     names: its name of each setting.

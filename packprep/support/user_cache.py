@@ -1,4 +1,4 @@
-"""What is slow to make and may be lost: files in the user's cache folder."""
+"""Files in the user's cache folder: slow to make, and no loss if they go."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the tokens of an entry were made from, so that they can be packed without their text.
+"""Inputs that the tokens of an entry were made from, to pack them without their text.
 
 made_from.json of an entry has the options of the text, the tokenizer and the sources. A build that
 is given these would make the same token files, so packing them writes the bytes of that build.

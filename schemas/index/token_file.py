@@ -25,7 +25,7 @@ UNREADABLE = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError
 
 @dataclass(frozen=True, eq=False)
 class StoredColumn:
-    """Where a column of token files is in memory, [record batches] each.
+    """Addresses of a column of token files in memory, [record batches] each.
 
     dtype: of the values.
     offsets: address of int32 list offsets; None for a column of numbers.

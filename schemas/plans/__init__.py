@@ -1,1 +1,1 @@
-"""What writer and reader compute alike: loops that plan packs and trees, and costs of segments."""
+"""Loops that writer and reader share: they plan packs and trees, and cost segments."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class _Family(NamedTuple):
-    """What a config.json does not say of the models of its model_type.
+    """Facts of the models of a model_type that its config.json does not say.
 
     matrices: of an MLP or expert: 3 if one of them is a gate.
     every: without layer_types, each layer of this multiple sees all, and the others a window; 0: no

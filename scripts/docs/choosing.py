@@ -123,7 +123,7 @@ def cuts(found: list[dict[str, Any]]) -> Any:
 
 
 def bias(found: list[dict[str, Any]]) -> Any:
-    """How much packs sort documents by length, for each strategy at one length."""
+    """Bias of packs towards equal lengths, for each strategy at one length."""
     figure, axis = axes("Conversations at 1,024: bias (0: lengths meet at random)")
     names = [plan["strategy"] for plan in found]
     axis.bar(names, [plan["bias"] for plan in found], color="#1f6feb", width=0.6)

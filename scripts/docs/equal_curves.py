@@ -175,7 +175,7 @@ def at_goals(found: dict[str, list[Curve]], points: int) -> tuple[Any, dict[str,
 
 
 def distances(losses: dict[str, Any]) -> dict[str, Any]:
-    """How far the mean of each packed run is from the unpacked one, in ranges of its seeds."""
+    """Distance of each packed run's mean from the unpacked one, in ranges of its seeds."""
     unpacked, *packed = losses
     spread = np.ptp(losses[unpacked], 0)
     middle = losses[unpacked].mean(0)

@@ -117,7 +117,7 @@ def test_rows_are_the_documents_of_the_packs(options: dict[str, Any], tmp_path: 
 
 
 def _places(segments: Iterable[tuple[int, int, Any]]) -> Counter[tuple[int, int]]:
-    """How often each token of each document is in these segments."""
+    """Number of times that each token of each document is in these segments."""
     return Counter(
         (document, start + place)
         for document, start, tokens in segments

@@ -159,7 +159,7 @@ class StrategySetting(Setting):
 
 @dataclass(frozen=True)
 class OverflowSetting(Setting):
-    """What is done with long documents. side: the end that truncate cuts off."""
+    """Treatment of long documents. side: the end that truncate cuts off."""
 
     expected = "truncate:right, truncate:left or truncate:balanced"
 
@@ -224,7 +224,7 @@ class MultipleSetting(Setting):
 
 @dataclass(frozen=True)
 class ExecutorSetting(Setting):
-    """How tasks run. cluster: address of a Ray cluster; None for a local one, and without Ray."""
+    """Executor of the tasks. cluster: address of a Ray cluster; None for a local one or no Ray."""
 
     expected = "ray:ADDRESS"
 
