@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -116,7 +116,7 @@ def run(work: Work[Made], progress: Progress | None = None) -> Made:
     ):
         if dead_holder is not None:
             progress.say(f"the last build of {output}, {dead_holder}, was interrupted")
-        if not config.keep_tokens and not output.target.replaces:
+        if work.origin.has_text and not config.keep_tokens and not output.target.replaces:
             # Text will probably be read; meanwhile sources are hashed and the engine loads.
             load = threading.Thread(target=importlib.import_module, args=("datasets",), daemon=True)
             load.start()
@@ -191,8 +191,10 @@ def run_share(work: Work[Made], progress: Progress | None = None) -> dict[str, i
         return nothing
     if is_complete and not at_work(path):
         progress.say(f"all tasks of {output} are done: signing off")
-        with suppress(Held):  # another task signs off
+        try:
             run(replace(work, config=replace(config, part=MERGE)), progress)
+        except Held as error:  # another task signs off
+            progress.say(f"{error}; this task has nothing left to do")
     return counts
 
 
