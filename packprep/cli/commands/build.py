@@ -15,7 +15,7 @@ import click
 
 from packprep.cli.completion import of_names, of_paths
 from packprep.cli.help_page import StagedHelp
-from packprep.cli.options import value_option
+from packprep.cli.options import Decorated, value_option
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_json, print_report, print_table, stopped
 from packprep.config.aliases import ALIASES, Alias, over, respelled
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from packprep.execute.work import Work
     from packprep.schemas.manifest import Manifest
 
+EXIT_CODES = (
+    "Exit codes: 0 done; 2 wrong usage or bad input; 3 stopped or disk full, run the same command "
+    "to resume; 130 after Ctrl-C."
+)
 _SHORT = {"output": "-o"}
 _RUN = ("dry_run", "json", "quiet")  # options of the command, not of BuildConfig
 
@@ -144,30 +148,51 @@ def verb_options(names: Collection[str]) -> Callable[[click.Command], click.Comm
     return build_options("sources", *ALIASES, *(name for name in known if name not in names))
 
 
+def run_options(
+    source: str, report: str, estimate: str | None = None
+) -> Callable[[Decorated], Decorated]:
+    """Decorator that adds sources, -c, and the options in `_RUN` to a command.
+
+    source: name of one of them. report: what --json prints. estimate: what --dry-run shows; None
+    for a command without it.
+    """
+    decorators: list[Callable[[Any], Any]] = [
+        click.argument("sources", nargs=-1, metavar=f"{source}...", shell_complete=of_paths()),
+        value_option(
+            "FILE",
+            "-c",
+            "--config",
+            help="YAML file with these options and `sources` as keys; options typed here win.  "
+            f"[default: {DEFAULT_FILE}, if no {source} is given]",
+        ),
+        _switch("--json", help=f"Print {report} as JSON."),
+        _switch("-q", "--quiet", help="Print no progress and no table."),
+    ]
+    if estimate:
+        text = f"Show all options and {estimate}; write nothing."
+        decorators.insert(2, _switch("--dry-run", help=text))
+
+    def add(function: Decorated) -> Decorated:
+        for decorate in reversed(decorators):  # a help page begins with the last one
+            function = decorate(function)
+        return function
+
+    return add
+
+
+def _switch(*names: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 - named as click's
+    """A switch whose default is None, which means that it was not typed."""
+    return click.option(*names, is_flag=True, default=None, help=help)
+
+
 @build_options("sources")
 @click.command(
     "build",
     cls=Grouped,
     short_help="Tokenize and pack text into shards.",
-    epilog="Exit codes: 0 done; 2 wrong usage or bad input; 3 stopped or disk full, run the same "
-    "command to resume; 130 after Ctrl-C.",
+    epilog=EXIT_CODES,
 )
-@click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=of_paths())
-@value_option(
-    "FILE",
-    "-c",
-    "--config",
-    help="YAML file with these options and `sources` as keys; options typed here win.  "
-    f"[default: {DEFAULT_FILE}, if no SOURCE is given]",
-)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    default=None,
-    help="Show all options and an estimate of the output; write nothing.",
-)
-@click.option("--json", is_flag=True, default=None, help="Print the report as JSON.")
-@click.option("-q", "--quiet", is_flag=True, default=None, help="Print no progress and no table.")
+@run_options("SOURCE", "the report", estimate="an estimate of the output")
 def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None:
     """Tokenize and pack SOURCE... into shards that datasets.load_from_disk opens.
 

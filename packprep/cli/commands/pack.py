@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from packprep.cli.commands.build import (
+    EXIT_CODES,
     Grouped,
     forecast,
     merged_options,
     perform,
+    run_options,
     verb_options,
 )
-from packprep.cli.completion import of_paths
-from packprep.cli.options import value_option
 from packprep.cli.output_type import output_at
 from packprep.cli.printing import print_report
 from packprep.config.verbs import PACK, TOKEN_FILES
-from packprep.config.yaml_file import DEFAULT_FILE
 from packprep.engines.third_party import tell_libraries
 
 if TYPE_CHECKING:
@@ -38,25 +37,9 @@ class _Pack(Grouped):
     "pack",
     cls=_Pack,
     short_help="Pack the tokens of a store into shards.",
-    epilog="Exit codes: 0 done; 2 wrong usage or bad input; 3 stopped or disk full, run the same "
-    "command to resume; 130 after Ctrl-C.",
+    epilog=EXIT_CODES,
 )
-@click.argument("sources", nargs=-1, metavar="STORE...", shell_complete=of_paths())
-@value_option(
-    "FILE",
-    "-c",
-    "--config",
-    help="YAML file with these options, and the stores as `sources`, as keys; options typed here "
-    f"win.  [default: {DEFAULT_FILE}, if no STORE is given]",
-)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    default=None,
-    help="Show all options and the figures of the output; write nothing.",
-)
-@click.option("--json", is_flag=True, default=None, help="Print the report as JSON.")
-@click.option("-q", "--quiet", is_flag=True, default=None, help="Print no progress and no table.")
+@run_options("STORE", "the report", estimate="the figures of the output")
 def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None:
     """Pack the tokens of STORE... into shards that datasets.load_from_disk opens.
 

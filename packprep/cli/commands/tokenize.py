@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from packprep.cli.commands.build import (
+    EXIT_CODES,
     Grouped,
     perform,
     resolve_options,
+    run_options,
     verb_options,
 )
-from packprep.cli.completion import of_paths
-from packprep.cli.options import value_option
 from packprep.cli.printing import print_json, print_table
 from packprep.config.verbs import TOKENIZE
-from packprep.config.yaml_file import DEFAULT_FILE
 from packprep.engines.third_party import share_machine, tell_libraries
 
 if TYPE_CHECKING:
@@ -34,19 +33,9 @@ class _Tokenize(Grouped):
     "tokenize",
     cls=_Tokenize,
     short_help="Tokenize text into a store, to pack it in many ways.",
-    epilog="Exit codes: 0 done; 2 wrong usage or bad input; 3 stopped or disk full, run the same "
-    "command to resume; 130 after Ctrl-C.",
+    epilog=EXIT_CODES,
 )
-@click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=of_paths())
-@value_option(
-    "FILE",
-    "-c",
-    "--config",
-    help="YAML file with these options and `sources` as keys; options typed here win.  "
-    f"[default: {DEFAULT_FILE}, if no SOURCE is given]",
-)
-@click.option("--json", is_flag=True, default=None, help="Print the entries of the store as JSON.")
-@click.option("-q", "--quiet", is_flag=True, default=None, help="Print no progress and no table.")
+@run_options("SOURCE", "the entries of the store")
 def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None:
     """Tokenize SOURCE... into a store of tokens, which packprep pack packs.
 
