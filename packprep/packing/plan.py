@@ -130,7 +130,10 @@ class PackPlan:
         return float((steps.max(axis=1) / steps.mean(axis=1)).mean())
 
     def check(self) -> None:
-        """Raise ConfigError unless every document is in one pack and no pack is over max_length."""
+        """Raise ConfigError unless every document is in one pack, and packs keep the constraints.
+
+        These are max_length, max_segments_per_pack, groups and atoms.
+        """
         from packprep.packing.kernels.measure import first_fault
 
         documents = self.lengths.size
@@ -173,6 +176,35 @@ class PackPlan:
             raise ConfigError(
                 f"pack {pack} of the plan has {value:,} tokens but a pack holds {self.max_length:,}"
             )
+        self._check_constraints()
+
+    def _check_constraints(self) -> None:
+        sizes = np.diff(self.offsets)
+        limit = self.max_segments_per_pack
+        if limit is not None and (over := np.flatnonzero(sizes > limit)).size:
+            raise ConfigError(
+                f"pack {over[0]} of the plan has {sizes[over[0]]:,} documents but a pack holds "
+                f"{limit:,}"
+            )
+        pack = np.repeat(np.arange(self.num_packs), sizes)  # of each place in the order
+        if self.groups is not None:
+            group = self.groups[self.order]
+            mixed = np.flatnonzero((pack[1:] == pack[:-1]) & (group[1:] != group[:-1]))
+            if mixed.size:
+                first, second = self.order[mixed[0] : mixed[0] + 2]
+                raise ConfigError(
+                    f"pack {pack[mixed[0]]} of the plan has documents {first} and {second}; they "
+                    "are of two groups: expected packs of one group"
+                )
+        if self.atoms is not None:
+            pack[self.order] = pack.copy()  # of each document
+            parted = (self.atoms[1:] == self.atoms[:-1]) & (pack[1:] != pack[:-1])
+            if parted.any():
+                first = int(np.argmax(parted))
+                raise ConfigError(
+                    f"the plan puts documents {first} and {first + 1} into two packs; they are one "
+                    "atom, such as the sides of a pair: expected the same pack"
+                )
 
 
 def _describe(values: object) -> str:

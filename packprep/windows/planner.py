@@ -172,8 +172,12 @@ def plan_segments(
     multiple, order = rules.packing.pad_segment_to_multiple, rules.ordering.pack_order
     padded = segments.lengths if multiple == 1 else -(-segments.lengths // multiple) * multiple
     if planner is not None:
-        plan = _planned(planner, padded, cutting.max_length)
-        _check_atoms(plan, segments)
+        constraints = {
+            "groups": segments.group,
+            "atoms": segments.atom,
+            "max_segments_per_pack": rules.packing.max_segments_per_pack,
+        }
+        plan = _planned(planner, padded, cutting.max_length, **constraints)
         return segments, account, _ordered(plan, rules.ordering, seed)
     plan = pack_lengths(
         padded,
@@ -233,17 +237,22 @@ def packs_of(
     return replace(packs, order=order, offsets=offsets)
 
 
-def _planned(planner: Planner, lengths: NDArray[np.int32], max_length: int) -> PackPlan:
-    """The checked plan of the user's packer, with segments in input order inside each pack."""
+def _planned(
+    planner: Planner, lengths: NDArray[np.int32], max_length: int, **constraints: Any
+) -> PackPlan:
+    """The checked plan of the user's packer, with segments in input order inside each pack.
+
+    constraints: fields of `PackPlan`.
+    """
     plan = planner(lengths, max_length)
     if not isinstance(plan, PackPlan):
         raise ConfigError(f"the planner returned a {type(plan).__name__}, expected a PackPlan")
-    plan = PackPlan(lengths, max_length, plan.order, plan.offsets)
+    plan = PackPlan(lengths, max_length, plan.order, plan.offsets, **constraints)
     plan.check()
     order = plan.order.astype(np.int64)
     offsets = plan.offsets.astype(np.int64)
     pack = np.repeat(np.arange(plan.num_packs), np.diff(offsets))
-    return PackPlan(lengths, max_length, order[np.lexsort((order, pack))], offsets)
+    return replace(plan, order=order[np.lexsort((order, pack))], offsets=offsets)
 
 
 def _interleaved(plan: PackPlan, entries: Int64, count: int) -> PackPlan:
@@ -255,31 +264,17 @@ def _interleaved(plan: PackPlan, entries: Int64, count: int) -> PackPlan:
         minlength=plan.num_packs * count,
     ).astype(np.int64)
     order = orders.interleaved(tokens.reshape(plan.num_packs, count))
-    moved = orders.permuted(plan.order, plan.offsets, order)
-    return PackPlan(plan.lengths, plan.max_length, *moved)
-
-
-def _check_atoms(plan: PackPlan, segments: Segments) -> None:
-    """Raise ConfigError if the user's packer puts segments of an atom into different packs."""
-    if segments.atom is None:
-        return
-    pack = np.full(len(plan.lengths), -1)
-    pack[plan.order] = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
-    apart = np.flatnonzero((np.diff(segments.atom) == 0) & (np.diff(pack) != 0))
-    if len(apart):
-        raise ConfigError(
-            f"the planner puts segments {apart[0]} and {apart[0] + 1} into two packs; they are one "
-            "atom, such as the sides of a pair: expected the same pack"
-        )
+    order, offsets = orders.permuted(plan.order, plan.offsets, order)
+    return replace(plan, order=order, offsets=offsets)
 
 
 def _ordered(plan: PackPlan, ordering: Ordering, seed: int) -> PackPlan:
     """The plan with its packs in the order of `ordering`."""
     order = ordering.pack_order
-    ordered = orders.arranged(
+    ordered, offsets = orders.arranged(
         plan.order, plan.offsets, plan.lengths, order.name, seed, order.ranks, order.cost
     )
-    return PackPlan(plan.lengths, plan.max_length, *ordered)
+    return replace(plan, order=ordered, offsets=offsets)
 
 
 def account_by_source(

@@ -120,6 +120,9 @@ def test_a_planner_of_ones_own_packs_and_is_checked(corpus: dict[str, Any], tmp_
         build(BuildConfig(**corpus), planner=greedy)
     with refused(ConfigError, "the plan orders"):
         build(BuildConfig(**corpus | {"output": str(tmp_path / "bad")}), planner=forgetful)
+    with refused(ConfigError, "expected packs of one group"):
+        bad = {"output": str(tmp_path / "bad"), "group_column": "text"}
+        build(BuildConfig(**corpus | bad), planner=greedy)
     assert not (tmp_path / "bad").exists()
 
 

@@ -1,5 +1,6 @@
 """Plans: figures, bounds and orders against plain ones, new strategies, other neighbours."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,41 @@ def test_an_invalid_plan_is_refused_with_its_first_fault(
     plan = PackPlan(np.array([5, 6, 2], np.int32), 8, np.array(order), offsets)
     with pytest.raises(ConfigError, match=words):
         plan.check()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=6),
+    st.data(),
+)
+def test_a_plan_that_breaks_a_constraint_is_refused(atoms: list[list[int]], data: Any) -> None:
+    """atoms: a group for each document of each atom."""
+    group = [number for atom in atoms for number in atom]
+    atom = [number for number, each in enumerate(atoms) for _ in each]
+    pack_of = data.draw(st.lists(st.integers(0, 2), min_size=len(group), max_size=len(group)))
+    packs = [[at for at, pack in enumerate(pack_of) if pack == wanted] for wanted in range(3)]
+    packs = [pack for pack in packs if pack]
+    limit = data.draw(st.none() | st.integers(1, 6))
+    faults = [
+        ("but a pack holds", limit is not None and max(map(len, packs)) > limit),
+        ("of two groups", any(len({group[at] for at in pack}) > 1 for pack in packs)),
+        (
+            "into two packs",
+            any(
+                {atom[at] for at in a} & {atom[at] for at in b}
+                for a in packs
+                for b in packs
+                if a is not b
+            ),
+        ),
+    ]
+    constraints: Any = {"groups": np.array(group), "atoms": np.array(atom)}
+    plan = plan_of(packs, [1] * len(group), 99)
+    plan = replace(plan, max_segments_per_pack=limit, **constraints)
+    for words in [words for words, is_broken in faults if is_broken][:1]:
+        with pytest.raises(ConfigError, match=words):
+            plan.check()
+        return
+    plan.check()
 
 
 def test_straggler_needs_a_rank() -> None:
