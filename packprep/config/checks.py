@@ -324,6 +324,15 @@ CUTTING_RULES: tuple[Rule[Options], ...] = (
         lambda build: build.max_length % build.pad_segment_to_multiple,
     ),
     Rule(
+        "--max-length {shortest:,} has no room for a pair, whose sides take at least "
+        "{pad_segment_to_multiple:,} each; choose a larger one",
+        lambda build: (
+            build.pair_columns
+            and (shortest := _shortest(build)) < 2 * build.pad_segment_to_multiple
+            and {"shortest": shortest}
+        ),
+    ),
+    Rule(
         "--min-pack-tokens {min_pack_tokens:,} is more than --max-length {shortest:,}; every pack "
         "would be dropped",
         lambda build: (

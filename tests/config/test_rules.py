@@ -58,6 +58,7 @@ CASES: tuple[dict[str, Any], ...] = (
     {"stride": 8, "max_length": 8},
     {"max_document_tokens": 0},
     {"pad_segment_to_multiple": 2, "max_length": 9},
+    PAIR | {"pad_segment_to_multiple": 8, "max_length": 8},
     {"min_pack_tokens": 9, "max_length": 8},
 )
 
