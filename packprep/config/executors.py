@@ -1,4 +1,4 @@
-"""Properties of each executor; `packprep.execute.executors` maps the names to functions."""
+"""Properties of each executor; `packprep.execute.pipeline` maps the names to functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

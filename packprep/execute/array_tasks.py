@@ -1,26 +1,26 @@
-"""Tasks of a job array: each does a share of the build in OUT.incomplete; the last one signs off.
+"""Parts of a job array: each does a share of the build in OUT.incomplete; the last one signs off.
 
-The share of a task is every N-th run of slices, and every window that has all its token files when
-the task checks. Tasks may start at any time, in any order, twice or together. A task locks its
-current work (file_lock.py), and the lock counts only while its process lives; finished work has a
-receipt and is not done again. The task that finds all work done signs off. `--part merge` waits for
-running tasks, finishes the work that they left, and signs off.
+The share of a part is every N-th run of slices, and every window that has all its token files when
+the part checks. Parts may start at any time, in any order, twice or together. A part locks its
+current task (file_lock.py), and the lock counts only while its process lives. The part that finds
+all tasks done signs off. `--part merge` waits for running parts, does the tasks that they left, and
+signs off.
 """
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from packprep.config.grammar.settings import MERGE, PartSetting
-from packprep.execute.shares import Shares
+from packprep.execute.tasks import Task, Tasks
 from packprep.output.staging import CLAIMS, at_work, join_path, staging_path
 from packprep.schemas.storage.writing import temporary_name
 from packprep.support.errors import ConfigError, StoppedError
-from packprep.support.file_lock import Held, holder, locked, taken_by
+from packprep.support.file_lock import holder, if_free, locked, taken_by
 from packprep.support.progress import Progress
-from packprep.tokens.store import TokenFile
 
 _POLL_EVERY = 0.5  # seconds between checks of the work of other tasks
 _SCHEDULERS = "Slurm, Kubernetes (with --part auto/N) or AWS Batch"
@@ -85,6 +85,19 @@ def _signing_path(output: Path) -> Path:
     return staging_path(output) / CLAIMS / "sign"
 
 
+class _Waiting:
+    """Waits for other processes; says so once for each reason."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._reason = progress, ""
+
+    def __call__(self, words: str, reason: str = "work") -> None:
+        if reason != self._reason:
+            self._progress.say(f"waiting for {words}")
+        self._reason = reason
+        time.sleep(_POLL_EVERY)
+
+
 @contextmanager
 def joining(output: Path, progress: Progress) -> Iterator[None]:
     """Hold the lock under which tasks join; StoppedError if a whole build is running.
@@ -92,17 +105,10 @@ def joining(output: Path, progress: Progress) -> Iterator[None]:
     A build takes its lock and then checks for tasks. A task joins first and then checks for a
     build. So at least one of them sees the other.
     """
-    waiting = False
+    wait = _Waiting(progress)
     with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(locked(join_path(staging_path(output)), "a task is joining"))
-                break
-            except Held:
-                if not waiting:
-                    progress.say("waiting for another task, which reads the sources first")
-                waiting = True
-                time.sleep(_POLL_EVERY)
+        while not stack.enter_context(if_free(join_path(staging_path(output)))):
+            wait("another task, which reads the sources first")
         if (by := holder(output)) is not None and by.alive:
             if taken_by(_signing_path(output)):
                 raise SigningError(f"{output} is being signed off by {by}")
@@ -125,105 +131,47 @@ def without_tasks(output: Path, progress: Progress, *, is_merge: bool) -> Iterat
     ConfigError.
     """
     joins = join_path(staging_path(output))
-    reported = ""
+    wait = _Waiting(progress)
     while by := taken_by(joins) or ", ".join(at_work(output).values()):
         if not is_merge:
             raise ConfigError(
                 f"{output} is being built by tasks of an array ({by}); wait until they are done"
             )
-        if by != reported:
-            progress.say(f"waiting for running tasks: {by}")
-        reported = by
-        time.sleep(_POLL_EVERY)
+        wait(f"running tasks: {by}", by)
     with locked(_signing_path(output), f"{output} is signed off") if is_merge else nullcontext():
         yield
 
 
-def work_off(shares: Shares, index: int, progress: Progress) -> tuple[dict[str, int], bool]:
-    """Do one share of a build; return counts of the work done here and of all finished work.
+def work_off(tasks: Tasks, progress: Progress) -> tuple[dict[str, int], bool]:
+    """Do one part of a build; return counts of the work done here and of all finished work.
 
     Also True if no work is left but that of the task that signs off.
     """
-    _measure(shares, index, progress)
-    done = {"slices": 0, "windows": 0}
-    total = sum(shares.text_bytes(run) for run in shares.runs[index :: shares.parts]) / 1e6
-    made = 0.0
-
-    def report(file: TokenFile) -> None:
-        nonlocal made
-        made += file.text_bytes / 1e6
-        progress.advance("tokenize", made, total, "MB")
-
-    for run in shares.runs[index :: shares.parts]:
-        if run[0] >= shares.end():
+    done: Counter[str] = Counter()
+    begun: set[Task] = set()  # here, or by another process
+    wait = _Waiting(progress)
+    while opened := tasks.open():
+        task = next((each for each in opened if each not in begun), None)
+        if task is not None:
+            begun.add(task)
+            with if_free(tasks.job.staging / CLAIMS / task.name) as is_free:
+                done[task.kind] += tasks.do(task) if is_free else 0
+        elif opened[0].kind == "measure":
+            wait(f"{len(opened):,} sources that other tasks read first")
+            begun.clear()
+        else:
             break
-        if not (missing := shares.missing(run)):
-            made += shares.text_bytes(run) / 1e6
-            continue
-        with _claimed(shares, f"slices-{run[0]:07d}") as is_claimed:
-            if is_claimed:
-                shares.tokenize(run, report)
-                done["slices"] += len(missing)
-        done["windows"] += _write_ready(shares, index)
-    done["windows"] += _write_ready(shares, index)
-    shares.seal()
-    slices, windows = shares.places.slices, len(shares.windows)
-    left = sum(len(shares.missing(run)) for run in shares.runs)
+    tasks.seal_if_all()
+    slices, windows, is_complete = tasks.left()
     counts = {
-        "task": index,
-        "tasks": shares.parts,
-        "slices tokenized here": done["slices"],
-        "windows written here": done["windows"],
-        "units": shares.places.units,
-        "slices": len(slices),
-        "slices tokenized": len(slices) - left,
-        "windows": windows,
-        "windows written": windows - shares.unwritten(),
+        "task": tasks.part or 0,
+        "tasks": tasks.parts,
+        "slices tokenized here": done["tokenize"],
+        "windows written here": done["write"],
+        "units": tasks.places.units,
+        "slices": len(tasks.places.slices),
+        "slices tokenized": len(tasks.places.slices) - slices,
+        "windows": len(tasks.windows),
+        "windows written": len(tasks.windows) - windows,
     }
-    return counts, shares.is_complete()
-
-
-def _measure(shares: Shares, index: int, progress: Progress) -> None:
-    """Measure sources, beginning with this task's share, until all are measured, by any task."""
-    waiting = False
-    while left := shares.unmeasured():
-        done = False
-        for source in sorted(left, key=lambda source: (source % shares.parts != index, source)):
-            with _claimed(shares, f"source-{source:06d}") as is_claimed:
-                if is_claimed:
-                    shares.measure(source)
-                    done = True
-        if not done:
-            if not waiting:
-                progress.say(f"waiting for {len(left):,} sources that other tasks read first")
-            waiting = True
-            time.sleep(_POLL_EVERY)
-
-
-def _write_ready(shares: Shares, index: int) -> int:
-    """Write the windows that are ready and not claimed, beginning with this task's share.
-
-    Returns their number.
-    """
-    written = 0
-    for spec in sorted(shares.ready(), key=lambda spec: spec.number % shares.parts != index):
-        with _claimed(shares, f"window-{spec.name}") as is_claimed:
-            # Another task may have written it after the check.
-            if is_claimed and not shares.is_written(spec.name):
-                written += shares.write(spec.name)
-    return written
-
-
-@contextmanager
-def _claimed(shares: Shares, name: str) -> Iterator[bool]:
-    """Claim a piece of work until the end of the block; False if another process has it."""
-    try:
-        lock = locked(shares.job.staging / CLAIMS / name, name)
-        lock.__enter__()
-    except Held:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.__exit__(None, None, None)
+    return counts, is_complete

@@ -1,9 +1,6 @@
 """A build in a form that any process can work on: options, tokenizer, sources, and file paths.
 
-The two tasks of a build are pure functions from files to files. `token_files.tokenize_slice` makes
-the token file of a slice; `window_files.Windows.write` makes the shards of a window that has all
-its token files. Each task writes its receipt last. So tasks may be done in any order, by any
-process, twice, or by two processes at once, and a task with a receipt is not done again.
+Its tasks are in tasks.py.
 """
 
 import json
@@ -92,8 +89,10 @@ class Job:
     def receipts(self) -> Path:
         return self.staging / "receipts"
 
-    def engine(self, chosen: dict[str, str]) -> "EngineChoice":
-        """Load the engine that another process of this build has chosen."""
+    def engine(self, chosen: dict[str, str]) -> "EngineChoice | None":
+        """Load the engine that another process of this build has chosen; None if it has none."""
+        if not chosen:
+            return None
         from packprep.engines.parity import trusted_engine
 
         return trusted_engine(
@@ -106,6 +105,7 @@ class Job:
         stages = config.parsing, config.tokenizing
         return Encoder(engine, self.tokenizer, *stages, config.seed, config.num_proc)
 
+    @cached_property
     def plans(self) -> tuple[list[RowPlan], str | None]:
         """See `plan_rows`."""
         stages = self.config.parsing, self.config.tokenizing
@@ -131,12 +131,16 @@ class Job:
         write_file(self.staging / JOB, canonical_json(facts))
 
 
-def load_job(staging: Path) -> tuple[Job, Any]:
-    """Job that `Job.save` wrote, and its engine, for `Job.engine`."""
+def load_job(staging: Path, process: str = "") -> tuple[Job, Any]:
+    """Job that `Job.save` wrote, for one core, and its engine, for `Job.engine`.
+
+    process: see `Job`.
+    """
     facts = json.loads((staging / JOB).read_bytes())
     job = Job(
-        config=BuildConfig(**facts["config"]),
+        config=BuildConfig(**facts["config"] | {"num_proc": 1}),
         staging=staging,
+        process=process,
         tokenizer=tokenizer_of(facts),
         sources=[_source(*saved) for saved in facts["sources"]],
         has_text=facts["has_text"],

@@ -1,4 +1,4 @@
-"""Executor ray: the tasks of shares.py on a Ray cluster, each on a free core with enough memory.
+"""Executor ray: the tasks of tasks.py on a Ray cluster, each on a free core with enough memory.
 
 Ray carries task names and receipts only. Text, tokens and shards move through files in the staging
 directory, which all nodes see at the same path. If the process or node of a task dies, the task is
@@ -12,19 +12,19 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from packprep.engines.third_party import tell_libraries
-from packprep.execute.job import Job
-from packprep.execute.worker_pool import raise_error
+from packprep.execute.job import Job, load_job
+from packprep.execute.tasks import Task, Tasks
+from packprep.execute.worker import answer_to, result_of
 from packprep.output.staging import JOB
 from packprep.schemas.canonical import digest_of
-from packprep.schemas.storage.store_errors import StoreError
 from packprep.schemas.storage.writing import temporary_name
-from packprep.support.errors import ConfigError, InputError, StoppedError
+from packprep.support.errors import ConfigError, StoppedError
 from packprep.support.progress import Progress
 
 RETRIES = 3
@@ -32,9 +32,6 @@ _OBJECTS = 100_000_000  # bytes of Ray's object store on a local cluster: names 
 _POLL_EVERY = 1.0  # seconds between polls of the cluster's head
 _MISSED_POLLS = 5  # in a row, after which the head counts as lost
 _KEPT = "finished work is kept, so run the same command to resume"
-
-Task = tuple[str, list[Any]]
-"""("measure", [source]), ("tokenize", [first, last]) or ("write", [window])."""
 
 
 def run_on_ray(job: Job, progress: Progress) -> None:
@@ -135,73 +132,38 @@ class _Build:
     """Tasks of one build on a cluster."""
 
     def __init__(self, ray: Any, job: Job, progress: Progress) -> None:
-        from packprep.execute.shares import Shares
-
-        self.ray, self.job, self.progress = ray, job, progress
+        self.ray, self.progress = ray, progress
         self.cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self.shares = Shares(job, self.cores, lambda: None)
+        self.tasks = Tasks(job, lambda: None, progress=progress, parts=self.cores)
         key = digest_of((job.staging / JOB).read_text())
         self._options = functools.partial(ray.remote(do).options, num_cpus=1, max_retries=RETRIES)
         self._place = (str(Path.cwd()), str(job.staging.resolve()), key)
-        self.running: dict[Any, tuple[Task, Callable[[], None]]] = {}
+        self.running: dict[Any, Task] = {}
         self.hosts: set[str] = set()
 
     def run(self) -> None:
         """Do all tasks. If this raises, Ray ends the running tasks with the connection."""
-        from packprep.tokens.token_files import BASE_MEMORY, slice_memory
+        begun: set[Task] = set()
+        while (left := [task for task in self.tasks.open() if task not in begun]) or self.running:
+            for task in left[: 2 * self.cores - len(self.running)]:
+                begun.add(task)
+                self._submit(task)
+            for ended in self.ray.wait(list(self.running), num_returns=1)[0]:
+                self._take(self.running.pop(ended), ended)
+        self.tasks.seal_if_all()
 
-        shares = self.shares
-        for source in shares.unmeasured():
-            self._submit(("measure", [source]), BASE_MEMORY)
-        self._wait(0)
-        total = sum(place.text_bytes for place in shares.places.slices) / 1e6
-        tokenized = shares.tokenized_bytes() / 1e6
-        submitted = set()
-
-        def count(text: float) -> None:
-            nonlocal tokenized
-            tokenized += text
-            self.progress.advance("tokenize", tokenized, total, "MB")
-            write_ready()
-
-        def write_ready() -> None:
-            for spec in shares.ready():
-                if spec.name not in submitted:
-                    submitted.add(spec.name)
-                    self._submit(("write", [spec.name]), BASE_MEMORY + spec.memory)
-
-        write_ready()
-        for run in shares.runs:
-            if run[0] >= shares.end():
-                break
-            if missing := shares.missing(run):
-                text = sum(shares.places.slices[number].text_bytes for number in missing) / 1e6
-                memory = BASE_MEMORY + 2 * slice_memory(self.job.config.unit_size)
-                self._submit(("tokenize", list(run)), memory, functools.partial(count, text))
-                self._wait(2 * self.cores)
-        self._wait(0)
-        shares.seal()
-
-    def _submit(self, task: Task, memory: int, then: Callable[[], None] = lambda: None) -> None:
+    def _submit(self, task: Task) -> None:
         largest = max(
             (node["Resources"].get("memory", 0) for node in self.ray.nodes() if node["Alive"]),
             default=0,
         )
-        if memory > largest:
+        if task.memory > largest:
             raise StoppedError(
-                f"a task needs {memory / 1e6:,.0f} MB of memory, and the largest node of the "
+                f"a task needs {task.memory / 1e6:,.0f} MB of memory, and the largest node of the "
                 f"cluster has {largest / 1e6:,.0f} MB; add a larger node, or start over with a "
                 "smaller --window"
             )
-        self.running[self._options(memory=memory).remote(*self._place, task)] = task, then
-
-    def _wait(self, most: int) -> None:
-        """Wait until at most `most` tasks are running."""
-        while len(self.running) > most:
-            for ended in self.ray.wait(list(self.running), num_returns=1)[0]:
-                task, then = self.running.pop(ended)
-                self._take(task, ended)
-                then()
+        self.running[self._options(memory=task.memory).remote(*self._place, task)] = task
 
     def _take(self, task: Task, ended: Any) -> None:
         try:
@@ -211,10 +173,9 @@ class _Build:
         except self.ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())[:300]
             raise StoppedError(
-                f"task {task[0]} {task[1]} failed {1 + RETRIES} times: {reason}"
+                f"task {task.kind} {[*task.of]} failed {1 + RETRIES} times: {reason}"
             ) from None
-        raise_error(answer)
-        if (host := str(answer["host"])) not in self.hosts:
+        if (host := result_of(answer)) not in self.hosts:
             self.hosts.add(host)
             self.progress.say(f"tasks run on {host}")
 
@@ -229,30 +190,19 @@ def _answers(address: str) -> bool:
 
 
 def do(folder: str, staging: str, key: str, task: Task) -> dict[str, object]:
-    """Do one task, in a worker process of Ray.
+    """Do one task, in a worker process of Ray; answers host and node, see `answer_to`.
 
     folder: working directory of the build. key: digest of its job.json.
     """
     tell_libraries(RAYON_NUM_THREADS="1")
     os.chdir(folder)
-    shares = _shares(staging, key)
-    kind, arguments = task
-    try:
-        if kind == "measure":
-            shares.measure(*arguments)
-        elif kind == "tokenize":
-            shares.tokenize(tuple(arguments))
-        elif not shares.is_written(*arguments):
-            shares.write(*arguments)
-    except InputError as error:
-        return {"input_error": str(error)}
-    except StoreError as error:
-        return {"store_error": [error.errno, error.strerror, error.filename]}
-    except OSError as error:
-        if error.errno is None:
-            raise
-        return {"os_error": [error.errno, error.strerror, error.filename and str(error.filename)]}
-    return {"host": f"{socket.gethostname()}, {_node()}"}
+    tasks = _tasks(staging, key)
+
+    def done() -> str:
+        tasks.do(task)
+        return f"{socket.gethostname()}, {_node()}"
+
+    return answer_to(done)
 
 
 def _node() -> str:
@@ -263,24 +213,11 @@ def _node() -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _shares(staging: str, key: str) -> Any:
+def _tasks(staging: str, key: str) -> Tasks:
     """Tasks of a build, kept for the next call in this process.
 
     The engine is loaded once, when text is tokenized first.
     """
-    from dataclasses import replace
-
-    from packprep.execute.job import load_job
-    from packprep.execute.shares import Shares
-
-    job, name = load_job(Path(staging))
-    job = replace(
-        job, process=temporary_name(Path("ray")).stem, config=replace(job.config, num_proc=1)
-    )
+    job, chosen = load_job(Path(staging), temporary_name(Path("ray")).stem)
     job.scratch.mkdir(parents=True, exist_ok=True)
-
-    @functools.lru_cache(maxsize=1)
-    def engine() -> Any:
-        return job.engine(name) if job.config.input_ids_column is None else None
-
-    return Shares(job, 1, engine)
+    return Tasks(job, functools.cache(lambda: job.engine(chosen)))

@@ -1,6 +1,5 @@
 """Stages of a build: tokenize, plan, write, sign off. Each skips the work that is already done."""
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +14,10 @@ from packprep.config.pack_rules import PackRules
 from packprep.config.yaml_file import to_yaml
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.execute import disk_space
-from packprep.execute.array_tasks import (
-    work_off,
-)
+from packprep.execute.array_tasks import work_off
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.job import Job
-from packprep.execute.shares import Shares
+from packprep.execute.tasks import Tasks
 from packprep.execute.window_files import (
     WindowFile,
     Windows,
@@ -50,7 +47,7 @@ from packprep.schemas.storage.writing import write_file
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import read_rows
 from packprep.sources.source import check_unchanged
-from packprep.sources.units import Slice, bad_row, read_slices, text_bytes
+from packprep.sources.units import text_bytes
 from packprep.support.clock import START, StageClock
 from packprep.support.errors import (
     InputError,
@@ -59,13 +56,9 @@ from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
 from packprep.tokens.store import TokenFile, committed, start_after, stored
 from packprep.tokens.token_files import (
-    DocumentError,
     Make,
-    seal,
     slices_ahead,
     sync_tokens,
-    tokenize_slice,
-    tokenize_slices,
 )
 from packprep.windows.index_rows import index_table
 from packprep.windows.mix import Mix
@@ -145,7 +138,7 @@ class Stages:
         """Row plans of the sources; none if all are token files."""
         if not self.job.has_text:
             return []
-        plans, note = self.job.plans()
+        plans, note = self.job.plans
         if note is not None:
             self.progress.say(note)
         return plans
@@ -159,14 +152,18 @@ class Stages:
                 self.gate = choice.gate
             ahead(self.job, self.progress)
 
-    def share(self, index: int, total: int) -> tuple[dict[str, int], bool]:
-        """Do the share of one of `total` tasks; see `work_off`."""
-        with compiling(self.progress.say), ThreadPoolExecutor(2) as pool:
+    def share(self, part: int, parts: int) -> tuple[dict[str, int], bool]:
+        """Do one of `parts` parts; see `work_off`."""
+        with compiling(self.progress.say), self._tasks(parts, part) as tasks:
+            return work_off(tasks, self.progress)
+
+    @contextmanager
+    def _tasks(self, parts: int = 1, part: int | None = None) -> Iterator[Tasks]:
+        """The tasks of the build, for this process, which loads the engine meanwhile."""
+        with ThreadPoolExecutor(2) as pool:
             engine = self._loading(pool, self._plans())
             with self._workers(engine) as elsewhere:
-                return work_off(
-                    Shares(self.job, total, engine.result, elsewhere), index, self.progress
-                )
+                yield Tasks(self.job, engine.result, elsewhere, self.progress, parts, part)
 
     def tokenize(self) -> list[TokenFile]:
         """Token files of the whole input; only missing ones are read and tokenized."""
@@ -219,34 +216,12 @@ class Stages:
             self.early.add(file)
             self.progress.advance("tokenize", done, total, "MB")
 
-        plans = self._plans()
-        with ThreadPoolExecutor(2) as pool:
-            engine = self._loading(pool, plans)
-            start = start_after(finished, len(sources), config.unit_size)
-            slices = read_slices(sources, plans, config.reading, self.job.scratch, start)
-
-            def make(piece: Slice, stop: threading.Event) -> TokenFile:
-                encoder = self.job.encoder(engine.result())
-                return tokenize_slice(piece, directory, encoder, sources, stop)
-
-            try:
-                with self._workers(engine) as elsewhere:
-                    files = tokenize_slices(
-                        slices,
-                        directory,
-                        elsewhere or make,
-                        slices_ahead(config.running, config.unit_size, isolated=config.isolated),
-                        config.reading.tokens_to_read,
-                        report,
-                        finished,
-                    )
-            except DocumentError as error:
-                raise bad_row(sources[error.source], error.row, error.detail) from None
-        check_unchanged(sources)
-        if not self.job.packs:
-            sync_tokens(directory, files)
-        seal(directory, files)
-        if (choice := engine.result()) is not None:
+        start = start_after(finished, len(sources), config.unit_size)
+        most = config.reading.tokens_to_read
+        with self._tasks() as tasks:
+            files = tasks.make(start, report=report, before=finished, most_tokens=most)
+        tasks.seal(files)
+        if (choice := tasks.engine()) is not None:
             self.gate = choice.gate
             for note in choice.engine.notes:
                 self.progress.say(note)

@@ -1,6 +1,6 @@
 """A process that tokenizes slices of a build: `python -m packprep.execute.worker STAGING`.
 
-It reads one JSON task a line, and writes one JSON answer a line.
+It reads one JSON task a line, and writes one JSON answer a line, see `answer_to`.
 
     {"extent": {...}, "parts": [...], "first_rows": [...], "text": PATH}
         -> {"done": receipt}  a token file, see `tokenize_slice`
@@ -16,15 +16,52 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from packprep.execute.job import load_job
+from packprep.schemas.storage.store_errors import StoreError
+from packprep.sources.position import Extent
+from packprep.sources.units import Part, Slice
+from packprep.support.errors import InputError, system_error
 from packprep.support.from_json import from_json
 from packprep.support.linux import end_with_parent, offer_to_be_killed
+from packprep.tokens.token_files import DocumentError, quiet_datasets, tokenize_slice
 
 WORKING = b"."
+_ERRORS = {kind.__name__: kind for kind in (DocumentError, InputError, StoreError, OSError)}
+
+
+def answer_to(do: Callable[[], object]) -> dict[str, object]:
+    """What `do` returns or raises, as JSON for another process: see `result_of`.
+
+    Raises errors that are neither of the input nor of the system: defects of packprep.
+    """
+    try:
+        return {"done": do()}
+    except DocumentError as error:
+        return {"error": "DocumentError", "arguments": [error.source, error.row, error.detail]}
+    except InputError as error:
+        return {"error": "InputError", "arguments": [str(error)]}
+    except Exception as error:
+        cause = error if isinstance(error, OSError) and error.errno else system_error(error)
+        if cause is None:
+            raise
+        kind = "StoreError" if isinstance(cause, StoreError) else "OSError"
+        path = cause.filename and str(cause.filename)
+        return {"error": kind, "arguments": [cause.errno, cause.strerror, path]}
+
+
+def result_of(answer: Mapping[str, Any]) -> Any:
+    """Return or raise what the function of an answer did in another process."""
+    if "error" in answer:
+        raise _ERRORS[answer["error"]](*answer["arguments"])
+    return answer["done"]
 
 
 class Working(threading.Event):
@@ -46,10 +83,10 @@ def main(staging: Path) -> None:
     # Output that libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    do = _Tasks(staging, Working(answers))
+    tokenize = _tokenizing(staging, Working(answers))
     _answer(answers, {"ready": True})
     for line in sys.stdin:
-        _answer(answers, do(json.loads(line)))
+        _answer(answers, answer_to(partial(tokenize, json.loads(line))))
 
 
 def _answer(answers: Any, answer: Mapping[str, object]) -> None:
@@ -57,46 +94,16 @@ def _answer(answers: Any, answer: Mapping[str, object]) -> None:
     answers.flush()
 
 
-class _Tasks:
-    """Function that does tasks of one build; loads the engine once."""
+def _tokenizing(staging: Path, working: Working) -> Callable[[Mapping[str, object]], object]:
+    """Function from a task of a build to the receipt of its token file; loads the engine first."""
+    import datasets  # noqa: F401 - takes seconds, which must not count for a slice
 
-    def __init__(self, staging: Path, progress: Working) -> None:
-        import datasets  # noqa: F401 - takes seconds, which must not count for a slice
-        import pyarrow as pa
-
-        from packprep.execute.job import load_job
-
-        self.progress = progress
-        job, name = load_job(staging)
-        # The build starts one worker a core.
-        self.job = replace(job, config=replace(job.config, num_proc=1))
-        engine = self.job.engine(name)
-        self.encoder = self.job.encoder(engine)
+    job, chosen = load_job(staging)
+    if (engine := job.engine(chosen)) is not None:
         engine.engine.encode(pa.array(["warm"], pa.large_string()))
+    encoder = job.encoder(engine)
 
-    def __call__(self, task: Mapping[str, object]) -> dict[str, object]:
-        from packprep.support.errors import InputError, system_error
-        from packprep.tokens.token_files import DocumentError
-
-        try:
-            return {"done": self._tokenize(task)}
-        except DocumentError as error:
-            return {"document_error": [error.source, error.row, error.detail]}
-        except InputError as error:
-            return {"input_error": str(error)}
-        except Exception as error:
-            if (cause := system_error(error)) is None:
-                raise
-            path = cause.filename and str(cause.filename)
-            return {"os_error": [cause.errno, cause.strerror, path]}
-
-    def _tokenize(self, task: Mapping[str, object]) -> dict[str, object]:
-        import pyarrow as pa
-
-        from packprep.sources.position import Extent
-        from packprep.sources.units import Part, Slice
-        from packprep.tokens.token_files import quiet_datasets, tokenize_slice
-
+    def tokenize(task: Mapping[str, object]) -> dict[str, object]:
         with pa.memory_map(str(task["text"])) as file:
             table = pa.ipc.open_file(file).read_all()
         extent = from_json(Extent, task["extent"])
@@ -104,11 +111,9 @@ class _Tasks:
         rows = from_json(tuple[int, ...], task["first_rows"])
         piece = Slice(**vars(extent), table=table, parts=parts, first_rows=rows)
         with quiet_datasets():
-            return asdict(
-                tokenize_slice(
-                    piece, self.job.tokens, self.encoder, self.job.sources, self.progress
-                )
-            )
+            return asdict(tokenize_slice(piece, job.tokens, encoder, job.sources, working))
+
+    return tokenize
 
 
 def _belong_to_parent() -> None:

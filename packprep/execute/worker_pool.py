@@ -22,19 +22,19 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO, cast
 
 import pyarrow as pa
 
 from packprep.engines.third_party import arenas
 from packprep.execute.job import Job
-from packprep.execute.worker import WORKING
-from packprep.schemas.storage.store_errors import StoreError
+from packprep.execute.worker import WORKING, result_of
 from packprep.sources.units import Slice
-from packprep.support.errors import InputError, StoppedError
+from packprep.support.errors import StoppedError
 from packprep.support.from_json import from_json
 from packprep.support.linux import resident
 from packprep.tokens.store import TokenFile
-from packprep.tokens.token_files import BASE_MEMORY, DocumentError, slice_memory
+from packprep.tokens.token_files import BASE_MEMORY, slice_memory
 
 COMMAND = (sys.executable, "-m", "packprep.execute.worker")
 TRIES = 3
@@ -63,64 +63,46 @@ class Workers:
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         for _ in range(workers):
             self._idle.put(None)
-        self._living: set[_Worker] = set()
-        self._stop = threading.Event()
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in list(self._living):
-            worker.kill()
+        while not self._idle.empty():
+            if (worker := self._idle.get()) is not None:
+                worker.kill()
 
     def tokenize(self, piece: Slice, stop: threading.Event) -> TokenFile:
         """Token file of a slice. StoppedError, which names its rows, if every try failed.
 
         stop: another thread sets it to end this call with CancelledError.
         """
-        self._stop = stop
         with self._text(piece) as text:
             task = _task(piece, text)
-            for _ in range(TRIES - 1):
+            for left in reversed(range(TRIES)):
                 try:
-                    return self._call(task)
+                    return self._call(task, stop)
                 except WorkerDied as death:
-                    self.say(
-                        f"{self._place(piece)}: the process that tokenized them {death}; trying "
-                        "again"
-                    )
-            try:
-                return self._call(task)
-            except WorkerDied as death:
-                raise StoppedError(
-                    f"{self._place(piece)}: {TRIES} times the process that tokenized them "
-                    f"{death}; remove the row that causes it (a smaller --unit-size names fewer "
-                    "rows), or give more --max-memory"
-                ) from None
+                    reason = f"the process that tokenized them {death}"
+                if left:
+                    self.say(f"{self._place(piece)}: {reason}; trying again")
+        raise StoppedError(
+            f"{self._place(piece)}: {TRIES} times {reason}; remove the row that causes it (a "
+            "smaller --unit-size names fewer rows), or give more --max-memory"
+        )
 
-    def _call(self, task: Mapping[str, object]) -> TokenFile:
+    def _call(self, task: Mapping[str, object], stop: threading.Event) -> TokenFile:
         """Receipt that the next free worker makes of a task."""
-        worker = self._idle.get()
+        worker, kept = self._idle.get(), None
         try:
-            if worker is None:
-                worker = _Worker(self.job, self._stop)
-                self._living.add(worker)
-                worker.answer(_START, self.memory)
-            answer = worker.call(task, TIMEOUT, self.memory)
-        except BaseException:
-            if worker is not None:
-                worker.kill()
-                self._living.discard(worker)
-            worker = None
-            raise
+            worker = worker or _Worker(self.job, self.memory)
+            answer = worker.call(task, stop)
+            kept = worker if worker.calls < SLICES_PER_WORKER else None
         finally:
-            if worker is not None and worker.calls >= SLICES_PER_WORKER:
+            if worker is not None and kept is None:
                 worker.kill()
-                self._living.discard(worker)
-                worker = None
-            self._idle.put(worker)
-        raise_error(answer)
-        return from_json(TokenFile, answer["done"])
+            self._idle.put(kept)
+        return from_json(TokenFile, result_of(answer))
 
     @contextmanager
     def _text(self, piece: Slice) -> Iterator[Path]:
@@ -144,9 +126,12 @@ class Workers:
 
 
 class _Worker:
-    """One worker process and the pipes to it, used by one thread at a time."""
+    """One worker process and the pipes to it, used by one thread at a time.
 
-    def __init__(self, job: Job, stop: threading.Event) -> None:
+    memory: bytes that it may take.
+    """
+
+    def __init__(self, job: Job, memory: int) -> None:
         # A process group of its own: Ctrl-C in the terminal reaches the build only, which ends the
         # worker. One thread: the other cores have workers of their own.
         self._process = subprocess.Popen(
@@ -159,57 +144,56 @@ class _Worker:
             | {"RAYON_NUM_THREADS": "1"},
             process_group=0,
         )
-        self._stop = stop
+        pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        self._tasks, self._answers, self._words = (cast("IO[bytes]", pipe) for pipe in pipes)
+        self._memory = memory
         self._read = b""
         self._errors = b""
         self.calls = 0
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def call(self, task: Mapping[str, object], timeout: float, memory: int) -> dict[str, object]:
+    def call(self, task: Mapping[str, object], stop: threading.Event) -> dict[str, object]:
+        """Answer to a task; see `answer`."""
+        if not self.calls:
+            self.answer(_START, stop)  # that it is ready
         self.calls += 1
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(task).encode() + b"\n")
-            self._process.stdin.flush()
+            self._tasks.write(json.dumps(task).encode() + b"\n")
+            self._tasks.flush()
         except BrokenPipeError:
             raise WorkerDied(self._how_it_died()) from None
-        return self.answer(timeout, memory)
+        return self.answer(TIMEOUT, stop)
 
-    def answer(self, timeout: float, memory: int) -> dict[str, object]:
+    def answer(self, timeout: float, stop: threading.Event) -> dict[str, object]:
         """Next answer of the worker.
 
         WorkerDied if it dies, takes too much memory, or says nothing for `timeout` seconds.
         """
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        answers, errors = self._process.stdout.fileno(), self._process.stderr.fileno()
-        reading = [answers, errors]
+        reading = [self._answers, self._words]
         deadline = time.monotonic() + timeout
         while b"\n" not in self._read.lstrip(WORKING):
             ready, _, _ = select.select(reading, [], [], _POLL_EVERY)
-            if errors in ready:
-                block = os.read(errors, 1 << 16)
+            if self._words in ready:
+                block = os.read(self._words.fileno(), 1 << 16)
                 self._errors = (self._errors + block)[-4096:]
                 if not block:
-                    reading.remove(errors)
-            if answers in ready:
-                block = os.read(answers, 1 << 16)
+                    reading.remove(self._words)
+            if self._answers in ready:
+                block = os.read(self._answers.fileno(), 1 << 16)
                 if not block:
                     raise WorkerDied(self._how_it_died())
                 self._read += block
                 deadline = time.monotonic() + timeout
                 continue
-            if self._stop.is_set():
+            if stop.is_set():
                 raise CancelledError
             if time.monotonic() > deadline:
                 raise WorkerDied(f"made no progress for {timeout:,.0f} seconds")
-            if (taken := self._memory()) > memory:
+            # Without mapped files; unknown if the system does not tell.
+            sizes = resident(self._process.pid)
+            if sizes is not None and (taken := sizes[0] - sizes[1]) > self._memory:
                 raise WorkerDied(
                     f"took {taken / 1e6:,.0f} MB of memory, more than its share of "
-                    f"{memory / 1e6:,.0f} MB"
+                    f"{self._memory / 1e6:,.0f} MB"
                 )
         line, _, self._read = self._read.lstrip(WORKING).partition(b"\n")
         answer: dict[str, object] = json.loads(line)
@@ -219,42 +203,23 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-    def _memory(self) -> int:
-        """Bytes of the worker's memory without mapped files; 0 if the system does not tell."""
-        sizes = resident(self.pid)
-        return 0 if sizes is None else sizes[0] - sizes[1]
+        for pipe in (self._tasks, self._answers, self._words):
+            with contextlib.suppress(OSError):
+                pipe.close()
 
     def _how_it_died(self) -> str:
         try:
             code = self._process.wait(_END)
         except subprocess.TimeoutExpired:
             return "no longer answers"
-        assert self._process.stderr is not None
         with contextlib.suppress(OSError):
-            self._errors += self._process.stderr.read() or b""
+            self._errors += self._words.read() or b""
         if code == -signal.SIGKILL:
             return "was killed, perhaps by the system for its memory"
         lines = self._errors.decode(errors="replace").strip().splitlines()
         message = f": {lines[-1][:200]}" if lines else ""
         name = signal.Signals(-code).name if code < 0 else f"code {code}"
         return f"ended with {name}{message}"
-
-
-def raise_error(answer: Mapping[str, object]) -> None:
-    """Raise the error that an answer has, if it has one."""
-    if "document_error" in answer:
-        raise DocumentError(*from_json(tuple[int, int, str], answer["document_error"]))
-    if "input_error" in answer:
-        raise InputError(str(answer["input_error"]))
-    if "store_error" in answer:
-        raise StoreError(*from_json(tuple[int, str, str], answer["store_error"]))
-    if "os_error" in answer:
-        raise OSError(*from_json(tuple[int | None, str | None, str | None], answer["os_error"]))
 
 
 def _task(piece: Slice, text: Path) -> dict[str, object]:

@@ -82,6 +82,18 @@ def locked(path: Path, activity: str) -> Iterator[Holder | None]:
         os.close(handle)
 
 
+@contextmanager
+def if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock of a directory; False if a living process holds it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path, "it is locked"))
+        except Held:
+            yield False
+        else:
+            yield True
+
+
 def holder(path: Path) -> Holder | None:
     """Holder of the lock of a directory; None if there is none. Only reads the lock."""
     last = _read(lock_path(path))
@@ -101,11 +113,8 @@ def taken_by(path: Path) -> str:
     """
     if not lock_path(path).exists():
         return ""
-    try:
-        with locked(path, "it is locked"):
-            return ""
-    except Held:
-        return str(_read(lock_path(path)) or "another process")
+    with if_free(path) as is_free:
+        return "" if is_free else str(_read(lock_path(path)) or "another process")
 
 
 def runs(pid: int) -> bool:

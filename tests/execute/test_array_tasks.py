@@ -149,7 +149,7 @@ def test_a_bad_row_is_named_whichever_task_finds_it(
 def test_what_another_task_works_on_is_left_to_it(corpus: dict[str, Any]) -> None:
     share(corpus, 1)
     claims = staging_path(Path(corpus["output"])) / CLAIMS
-    with locked(claims / "slices-0000000", "claimed"):
+    with locked(claims / "tokenize-0-1", "claimed"):
         assert share(corpus, 0)["slices tokenized"] == 4
     assert share(corpus, 0)["slices tokenized"] == 5
 

@@ -14,11 +14,11 @@ from datasets import Dataset
 
 from packprep import build
 from packprep.chat.build_tokenizer import load_build_tokenizer
-from packprep.execute import places, stages, work
+from packprep.execute import places, stages, tasks, work
 from packprep.execute.job import Job, load_job
 from packprep.execute.pipeline import build_share
 from packprep.execute.ray_tasks import do
-from packprep.execute.shares import Shares
+from packprep.execute.tasks import Task, Tasks
 from packprep.inspect.verify import verify
 from packprep.output.staging import JOB, staging_path
 from packprep.sources.source import FileState
@@ -131,7 +131,7 @@ def _after(place: Any, name: str, change: Callable[[], object]) -> Any:
 
 MOMENTS: dict[str, tuple[Any, str]] = {
     "hashed": (work, "resolve"),
-    "read": (stages, "read_slices"),
+    "read": (tasks, "read_slices"),
     "written": (stages, "write_report"),
 }
 
@@ -256,16 +256,18 @@ def saved_job(tmp_path: Path, sources: Sources) -> Job:
     return job
 
 
-@pytest.mark.parametrize("task", [("measure", [0]), ("tokenize", [0, 2])])
-def test_tasks_of_ray_notice_it(tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("task", [Task("measure", (0,)), Task("tokenize", (0, 2))])
+def test_tasks_of_ray_notice_it(
+    tmp_path: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     sources = Sources(tmp_path, "jsonl")
     job = saved_job(tmp_path, sources)
-    if task[0] == "tokenize":
-        Shares(job, 1, lambda: None).measure(0)
+    if task.kind == "tokenize":
+        Tasks(job, lambda: None).do(Task("measure", (0,)))
     _edit(sources.path)
-    answer = do(str(tmp_path), str(job.staging), f"then {task}", task)
-    assert_says(str(answer["input_error"]), "has changed since the build began (it was written to)")
+    answer = do(str(tmp_path), str(job.staging), f"then {task.name}", task)
+    assert_says(str(answer["arguments"]), "has changed since the build began (it was written to)")
     assert [*job.staging.glob("tokens/*")] == []
     assert (job.staging / JOB).exists()
 

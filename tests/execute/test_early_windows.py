@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.execute import stages
+from packprep.execute import tasks
 from packprep.execute.early_windows import EarlyWindows
 from packprep.execute.window_files import Windows, windows_at_once
 from packprep.packing.api import pack_lengths
@@ -50,7 +50,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
         seal(*arguments)
 
     monkeypatch.setattr(Windows, "write", counted)
-    monkeypatch.setattr(stages, "seal", after)
+    monkeypatch.setattr(tasks, "seal", after)
 
 
 @pytest.mark.parametrize("more", [{}, {"holdout": 0.3}, {"max_tokens": 12_000}])
@@ -69,13 +69,13 @@ def test_a_build_that_was_stopped_keeps_the_windows_it_wrote_early(
     plain = in_one_thread(corpus)
     with monkeypatch.context() as patch:
         waiting(patch, 2)
-        sealing = vars(stages)["seal"]
+        sealing = vars(tasks)["seal"]
 
         def stopped(*arguments: Any) -> None:
             sealing(*arguments)
             raise OSError(5, "Input/output error")
 
-        patch.setattr(stages, "seal", stopped)
+        patch.setattr(tasks, "seal", stopped)
         with pytest.raises(OSError, match="Input/output"):
             build(BuildConfig(**corpus))
     planned: list[int] = []

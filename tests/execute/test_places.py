@@ -42,12 +42,12 @@ def job_of(tmp_path: Path, limit_of_first: int | None = None, **options: object)
 
 
 def read(job: Job, start: Start = FRONT) -> list[Slice]:
-    return list(read_slices(job.sources, job.plans()[0], job.config.reading, job.scratch, start))
+    return list(read_slices(job.sources, job.plans[0], job.config.reading, job.scratch, start))
 
 
 def find(job: Job) -> Places:
     for source in range(len(job.sources)):
-        measure_source(job, source, job.plans()[0][source])
+        measure_source(job, source, job.plans[0][source])
         assert is_measured(job, source)
     return find_places(job)
 

@@ -83,7 +83,7 @@ def test_a_slice_that_fails_three_times_stops_the_build_and_names_its_rows(
 def test_a_bad_row_in_a_worker_is_the_error_that_it_is_in_a_thread(
     corpus: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = """'{"document_error": [1, 12, "it is bad"]}'"""
+    answer = """'{"error": "DocumentError", "arguments": [1, 12, "it is bad"]}'"""
     monkeypatch.setattr(worker_pool, "COMMAND", ("sh", "-c", f"echo '{{}}'; read x; echo {answer}"))
     with refused(InputError, "b.jsonl row 12", "it is bad"):
         build(BuildConfig(**corpus))
@@ -109,12 +109,12 @@ def test_a_worker_has_time_as_long_as_it_makes_progress_and_little_memory(
 ) -> None:
     monkeypatch.setattr(worker_pool, "COMMAND", ("sh", "-c", does))
     job: Any = type("Job", (), {"config": BuildConfig(**corpus), "staging": Path()})
-    worker = worker_pool._Worker(job, threading.Event())
+    worker = worker_pool._Worker(job, memory)
     try:
         if says is None:
-            assert worker.answer(2.0, memory) == {}
+            assert worker.answer(2.0, threading.Event()) == {}
         else:
             with refused(worker_pool.WorkerDied, says):
-                worker.answer(2.0, memory)
+                worker.answer(2.0, threading.Event())
     finally:
         worker.kill()
