@@ -58,30 +58,23 @@ def merge(corpus: dict[str, Any], **options: Any) -> dict[str, Any]:
     return manifest.data
 
 
-PHASES = [{"tokens": 2000, "max_length": 32}, {"tokens": 2000, "max_length": 64}]
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        {"epochs": 2, "materialize": "shards"},
-        {"weights": "50,30,20"},
         {"max_tokens": 9_000},
         *(
             pytest.param(options, marks=pytest.mark.long)
             for options in (
-                {},
                 {"holdout": 0.2, "order": "input"},
                 {"limit": 100},
                 {"weights": "1,1,1", "epochs": 2},
-                {"phases": PHASES},
                 {"packs_multiple_of": 8},
             )
         ),
     ],
     ids=str,
 )
-def test_five_tasks_in_any_order_and_one_of_them_twice_make_the_bytes_of_one_process(
+def test_five_tasks_make_the_bytes_of_one_process_where_options_decide_what_they_do(
     corpus: dict[str, Any], options: dict[str, Any]
 ) -> None:
     done = [share(corpus, index, **options) for index in (3, 1, 4, 3, 0, 2)]

@@ -164,16 +164,24 @@ CASES: dict[str, list[Case]] = {
         for more in ({}, {"epochs": 3})
     ],
 }
+PHASES: list[dict[str, Any]] = [{"weights": [3, 1], "max_length": 32}, {"weights": [1, 2]}]
+ALONE: dict[str, list[Case]] = {
+    "phases": [
+        Case("text", {"phases": [phase | {"tokens": tokens} for phase in PHASES]})
+        for tokens in (150, "50%")
+    ]
+}
+"""Cases of options that an index refuses."""
 PLANNED = options_in(Cutting, Packing, Ordering)
 """Stages whose options decide the plan alone; tests/schemas/index/test_packs.py draws plans."""
 ELSEWHERE = """
 sources output tokenizer materialize engine part
 text_column text_template response_column sample_by bos eos parse_special_tokens truncate_at
 train_on train_fields chat_template template_date template_variables verify_engine max_row_size
-num_proc max_memory phases work_dir unproven_store check_against renderer
+num_proc max_memory work_dir unproven_store check_against renderer
 """
 # Options that have no case: every case has one; or they decide at most ids and labels, before the
-# token files, which both kinds share; or they are of the hub, Ray or a store; phases are refused.
+# token files, which both kinds share; or they are of the hub, Ray or a store.
 
 
 def options_of(case: Case, folder: Path, output: Path, **more: Any) -> dict[str, Any]:
@@ -252,7 +260,7 @@ def packed(case: Case, folder: Path, output: Path) -> dict[str, Any]:
         of_packs = {name: value for name, value in options.items() if name in PACK}
         of_text |= {"output": store, "sources": options["sources"], "part": part}
         of_packs |= {"materialize": "shards", "part": part}
-        of_one = of_packs if "weights" in options else of_text
+        of_one = of_packs if {"weights", "phases"} & {*options} else of_text
         for each in (of_text, of_packs):
             if each is not of_one:
                 each.pop("max_tokens", None)
@@ -277,14 +285,14 @@ def packed(case: Case, folder: Path, output: Path) -> dict[str, Any]:
     ("option", "number"),
     [
         pytest.param(option, number, marks=[pytest.mark.long] if number else [])
-        for option, cases in CASES.items()
+        for option, cases in (CASES | ALONE).items()
         for number in range(len(cases))
     ],
 )
 def test_tokenize_and_pack_write_what_build_writes(
     option: str, number: int, folder: Path, tmp_path: Path
 ) -> None:
-    case = CASES[option][number]
+    case = (CASES | ALONE)[option][number]
     built = made(case, folder, tmp_path / "built", materialize="shards").manifest
     assert packed(case, folder, tmp_path / "packed") == built.data
 
@@ -296,7 +304,7 @@ def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(fol
             continue
         configs = [
             BuildConfig(**options_of(case, folder, folder / "none"))
-            for case in CASES.get(field.name, [])
+            for case in (CASES | ALONE).get(field.name, [])
         ]
         values = [getattr(config, field.name) for config in configs]
         missing += [
@@ -308,4 +316,4 @@ def test_every_option_has_a_case_that_sets_it_and_one_for_each_of_its_values(fol
         if all(value == default for value in values):
             missing.append(field.name)
     assert missing == ["executor local", "executor isolated", "executor ray"]
-    assert {*CASES} <= {*FIELDS}
+    assert {*CASES, *ALONE} <= {*FIELDS}
