@@ -1,5 +1,6 @@
 """Entries of token stores taken together: found, compared, and joined as if of one build."""
 
+import functools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from packprep.sources.source import Source, documents_key
 from packprep.support.errors import ConfigError, InputError
 from packprep.tokens.made_from import MadeFrom
 from packprep.tokens.store import TokenFile, receipt_json, stored
-from packprep.tokens.store_entries import StoreEntry, entries_in, is_entry
+from packprep.tokens.store_entries import StoreEntry, entries_in, entry_order, is_entry
 from packprep.tokens.token_files import seal
 
 OF_ENTRY = (OF_TEXT & {*PER_SOURCE}) - {"limit"}
@@ -28,8 +29,8 @@ def find_entries(stores: Sequence[str]) -> list[StoreEntry]:
     """The finished entries at these paths, in order.
 
     A path is an entry or a store, whose entries are in the order of the names of their sources, so
-    that it does not matter which was tokenized first. Raises InputError for another folder, and
-    for an entry that is not finished.
+    that it does not matter which was tokenized first. Those that `merge` put there come before
+    them, in its order. Raises InputError for another folder, and for an entry that is not finished.
     """
     found: list[StoreEntry] = []
     for name in stores:
@@ -43,7 +44,8 @@ def find_entries(stores: Sequence[str]) -> list[StoreEntry]:
                 f"{name} has no tokens; expected a folder of packprep tokenize or --keep-tokens "
                 "(packprep build tokenizes and packs text)"
             )
-        found += sorted(map(_checked, entries), key=_names)
+        merged = entry_order(path)
+        found += sorted(map(_checked, entries), key=functools.partial(_place, merged))
     return found
 
 
@@ -60,8 +62,10 @@ def _checked(entry: StoreEntry) -> StoreEntry:
     return entry
 
 
-def _names(entry: StoreEntry) -> tuple[list[str], str]:
-    return [source.name for source in entry.made_from.sources], entry.path.name
+def _place(merged: Sequence[str], entry: StoreEntry) -> tuple[int, list[str], str]:
+    """Key by which entries of a store are sorted. merged: see `entry_order`."""
+    name, sources = entry.path.name, [source.name for source in entry.made_from.sources]
+    return merged.index(name) if name in merged else len(merged), sources, name
 
 
 def damage_of(entry: StoreEntry) -> InputError | None:

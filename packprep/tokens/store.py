@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packprep.chat.turn_counts import TurnCounts
 from packprep.config.aliases import recorded_in
@@ -179,7 +179,7 @@ def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> T
     """
     path = directory / name
     try:
-        receipt = parse_receipt(_undamaged(parse_json(path.with_suffix(".json").read_bytes())))
+        receipt = parse_receipt(undamaged(parse_json(path.with_suffix(".json").read_bytes())))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
     same = file_size(path) == receipt.bytes and (not digests or file_xxh3(path) == receipt.xxh3)
@@ -188,12 +188,16 @@ def read_token_receipt(directory: Path, name: str, *, digests: bool = True) -> T
 
 def receipt_json(receipt: TokenFile) -> bytes:
     """Content of a receipt's file."""
-    facts = asdict(receipt)
-    return canonical_json(facts | {_OF_ITSELF: digest_of(facts)})
+    return with_digest(asdict(receipt))
 
 
-def _undamaged(facts: Mapping[str, object]) -> dict[str, object]:
-    """The facts of a receipt's file. Raises ValueError if they differ from its digest."""
+def with_digest(facts: Mapping[str, object]) -> bytes:
+    """Content of a file of facts and their digest, see `undamaged`."""
+    return canonical_json({**facts, _OF_ITSELF: digest_of(facts)})
+
+
+def undamaged(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a file with a digest of itself. Raises ValueError if they differ from it."""
     rest = {key: value for key, value in facts.items() if key != _OF_ITSELF}
     if facts.get(_OF_ITSELF, digest := digest_of(rest)) != digest:
         raise ValueError("it has changed since it was written")

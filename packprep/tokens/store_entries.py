@@ -7,6 +7,8 @@ STORE/KEY/
   made_from.json              all that packing needs of these, see made_from.py
   used                        touched by every build, which locks it as long as it runs
 
+A store that was merged has order.json, the order in which its entries are packed.
+
 A build shares the lock of `used` with other builds; deletion needs it alone. So an entry that a
 build reads is never deleted, and a build that begins meanwhile waits and then writes it again.
 """
@@ -37,10 +39,12 @@ from packprep.tokens.store import (
     read_token_receipt,
     rows_of_sources,
     stored,
+    undamaged,
 )
 
 ENTRY = "entry.json"
 USED = "used"
+ORDER = "order.json"  # of a merged store
 
 
 @dataclass(frozen=True)
@@ -224,6 +228,24 @@ def store_entries(store: Path) -> list[StoreEntry]:
 def entries_in(store: Path) -> list[StoreEntry]:
     """The entries in a folder, by name."""
     return [StoreEntry(path) for path in sorted(store.iterdir()) if is_entry(path)]
+
+
+def entry_order(store: Path) -> list[str]:
+    """Names of the entries of a merged store, in order; none of another store.
+
+    Entries that came later are not in it, and it may name deleted ones. Raises InputError if it is
+    damaged.
+    """
+    path = store / ORDER
+    try:
+        return [str(name) for name in undamaged(parse_json(path.read_bytes()))["entries"]]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} cannot be read: {error}; delete it, and entries are packed in the order of "
+            "the names of their sources"
+        ) from None
 
 
 def is_entry(path: Path) -> bool:

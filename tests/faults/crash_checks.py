@@ -7,7 +7,7 @@ output. Where there was an old output, or once the command was over, an output i
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -36,12 +36,12 @@ _CUT_TWICE = 5  # first power cuts of these
 class Command:
     """A command to record. before: commands that make what it starts from.
 
-    makes_store: its output is a token store, which is whole entry by entry.
+    grows_store: its output is a token store, which is whole entry by entry.
     """
 
     arguments: Sequence[str]
     before: Sequence[Sequence[str]] = ()
-    makes_store: bool = False
+    grows_store: bool = False
 
 
 def commands(folder: Path, disk: Path) -> dict[str, Command]:
@@ -65,9 +65,13 @@ def commands(folder: Path, disk: Path) -> dict[str, Command]:
     stores = [tokenize([source], STORE) for source in sources]
     pack = ["pack", str(disk / STORE), *out, "--max-length", "64", "--holdout", "0.2", "-q"]
     return {
-        "tokenize": Command(tokenize(sources, OUT), makes_store=True),
+        "tokenize": Command(tokenize(sources, OUT), grows_store=True),
         "tokenize more": Command(
-            tokenize(sources, OUT), [tokenize(sources[:1], OUT)], makes_store=True
+            tokenize(sources, OUT), [tokenize(sources[:1], OUT)], grows_store=True
+        ),
+        "merge of stores": Command(
+            ["merge", str(disk / "b"), str(disk / "a"), *out, "-q"],
+            [tokenize(sources[:1], "a"), tokenize(sources[1:], "b")],
         ),
         "pack": Command(pack, stores[:1]),
         "pack two entries as an index": Command([*pack, *as_index], stores),
@@ -108,7 +112,7 @@ class Recorded:
         )
         self.data = _data(self.disk / OUT)
         self.beside = {name.split("/")[0] for name in self.recording.after}
-        self._read(self.disk / OUT)  # here too, so that forks have what it imports and compiles
+        read(self.disk / OUT)  # here too, so that forks have what it imports and compiles
 
     @classmethod
     def of(cls, name: str, command: Command, folder: Path, start: Tree | None = None) -> "Recorded":
@@ -133,11 +137,7 @@ class Recorded:
         return found
 
     def _part(self, files: Tree) -> Tree | None:
-        return finished_entries(files) if self.command.makes_store else part(files)
-
-    @property
-    def _read(self) -> Callable[[Path], None]:
-        return read_store if self.command.makes_store else read
+        return finished_entries(files) if self.command.grows_store else part(files)
 
     def _seen_in(self, state: CrashState) -> list[str]:
         there = self._part(state.files)
@@ -162,10 +162,10 @@ class Recorded:
         """Read the output, run the command again, and read it again; 0 if nothing is wrong."""
         output = self.disk / OUT
         if output.exists():
-            self._read(output)
+            read(output)
         code = harness.command(self.command.arguments)
         assert code == 0, f"the same command ends with {code}"
-        self._read(output)
+        read(output)
         assert _data(output) == self.data, "the same command makes another output"
         names = {path.name for path in self.disk.iterdir()}
         assert names == self.beside, f"{sorted(names ^ self.beside)} are left or gone"
@@ -173,7 +173,11 @@ class Recorded:
 
 
 def read(output: Path) -> None:
-    """Read an output or an export with all that reads it. AssertionError for any damage."""
+    """Read an output, export or store with all that reads it. AssertionError for any damage."""
+    if entries := entries_in(output):
+        faults = [fault for each in entries if each.state == "whole" for fault in each.faults()]
+        assert not faults, faults
+        return
     verdict = verify(output)
     assert verdict.sound, f"verify: {[*map(str, verdict.findings)]}"
     if (output / EXPORT).exists():
@@ -188,13 +192,6 @@ def read(output: Path) -> None:
         assert sum(len(pack.tokens) for pack in packs) == tokens
         if rows is not None:
             assert len(rows[split]) == len(packs)
-
-
-def read_store(store: Path) -> None:
-    """Read the finished entries of a store. AssertionError for any damage."""
-    whole = [entry for entry in entries_in(store) if entry.state == "whole"]
-    faults = [fault for entry in whole for fault in entry.faults()]
-    assert not faults, faults
 
 
 def part(files: Tree) -> Tree | None:

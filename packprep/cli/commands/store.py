@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from packprep.tokens.store_entries import StoreEntry
 
 _SHORT = 12  # characters of a name
+_TOTALS = ("documents", "tokens", "bytes")
 _AGAIN = "the next build from it makes it again"
 
 
@@ -65,7 +66,7 @@ def command(
     if action == "ls":
         _list(store, entries, as_json)
     elif action == "verify":
-        context.exit(verify_entries(entries, as_json=as_json))
+        context.exit(verify_entries(Path(store), entries, as_json=as_json))
     else:
         _clean(store, entries, keep, yes, as_json)
 
@@ -94,11 +95,20 @@ def _shown(entry: "StoreEntry") -> dict[str, object]:
     }
 
 
-def verify_entries(entries: "list[StoreEntry]", *, as_json: bool, quiet: bool = False) -> int:
-    """Print the faults of all entries; 1 if there are any."""
+def verify_entries(
+    store: Path, entries: "list[StoreEntry]", *, as_json: bool, quiet: bool = False
+) -> int:
+    """Print the faults of a store and of all its entries; 1 if there are any."""
+    from packprep.support.errors import InputError
+    from packprep.tokens.store_entries import ORDER, entry_order
+
     faults = {
         entry.path.name: [f"{fault}; {_AGAIN}" for fault in entry.faults()] for entry in entries
     }
+    try:
+        entry_order(store)
+    except InputError as error:
+        faults[ORDER] = [str(error)]
     count = sum(map(len, faults.values()))
     if as_json:
         print_json({"sound": not count, "faults": faults})
@@ -111,6 +121,20 @@ def verify_entries(entries: "list[StoreEntry]", *, as_json: bool, quiet: bool = 
     if not quiet or count:
         click.echo(f"{_entries(len(entries))}, {_size(size)}: {found if count else 'sound'}")
     return int(count > 0)
+
+
+def print_store(store: str, *, as_json: bool, quiet: bool) -> None:
+    """Print the entries of a store that a command has made as JSON, or their sums as a table."""
+    from packprep.cli.printing import print_table
+    from packprep.tokens.store_entries import entries_in
+
+    entries = [entry.as_dict() for entry in entries_in(Path(store))]
+    if as_json:
+        print_json(entries)
+    elif not quiet:
+        totals = {name: sum(entry[name] for entry in entries) for name in _TOTALS}  # type: ignore[misc]
+        rows = [("entries", f"{len(entries):,}"), *((k, f"{v:,}") for k, v in totals.items())]
+        print_table(store, rows)
 
 
 def _clean(

@@ -14,7 +14,7 @@ from packprep.cli.commands.build import (
     run_options,
     verb_options,
 )
-from packprep.cli.printing import print_json, print_table
+from packprep.cli.commands.store import print_store
 from packprep.config.verbs import TOKENIZE
 from packprep.engines.third_party import share_machine, tell_libraries
 
@@ -57,17 +57,5 @@ def command(sources: tuple[str, ...], config: Path | None, **typed: Any) -> None
 
         return of_tokenize(settings)
 
-    if not perform(work, run):
-        return
-    from packprep.tokens.store_entries import entries_in
-
-    entries = [entry.as_dict() for entry in entries_in(Path(settings.output))]
-    if run["json"]:
-        print_json(entries)
-    elif not run["quiet"]:
-        totals = {name: sum(entry[name] for entry in entries) for name in _TOTALS}  # type: ignore[misc]
-        rows = [("entries", f"{len(entries):,}"), *((k, f"{v:,}") for k, v in totals.items())]
-        print_table(settings.output, rows)
-
-
-_TOTALS = ("documents", "tokens", "bytes")
+    if perform(work, run):
+        print_store(settings.output, as_json=run["json"], quiet=run["quiet"])

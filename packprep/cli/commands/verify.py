@@ -109,7 +109,7 @@ def command(
     from packprep.tokens.store_entries import entries_in
 
     if Path(output).is_dir() and (entries := entries_in(Path(output))):
-        context.exit(verify_entries(entries, as_json=as_json, quiet=quiet))
+        context.exit(verify_entries(Path(output), entries, as_json=as_json, quiet=quiet))
     moved = Moved(root=root, tokenizer=tokenizer, renderer=renderer, store=store)
     with open_progress("the files", quiet=quiet) as progress:
         verdict = verify(output, moved=moved, progress=progress, **options)
