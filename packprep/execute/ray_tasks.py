@@ -81,7 +81,10 @@ def _connected(address: str | None, cores: int) -> Iterator[Any]:
 
 
 class _Interrupted(BaseException):
-    """Ctrl-C or SIGTERM, raised so that the connection is closed first."""
+    """Ctrl-C or SIGTERM, raised so that the connection is closed first.
+
+    Otherwise agents of a local cluster run for a minute after this process has ended.
+    """
 
 
 @contextmanager

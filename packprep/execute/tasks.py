@@ -216,23 +216,24 @@ class Tasks:
         report: called with each new file, in order. options: of `tokenize_slices`.
         """
         job, config = self.job, self.job.config
+
+        def make(piece: Slice, stop: threading.Event) -> TokenFile:
+            encoder = job.encoder(self.engine())
+            return tokenize_slice(piece, job.tokens, encoder, job.sources, stop)
+
         read = read_slices(job.sources, job.plans[0], config.reading, job.scratch, start)
         try:
             with closing(read):
                 return tokenize_slices(
                     itertools.islice(read, slices),
                     job.tokens,
-                    self.elsewhere or self._made,
+                    self.elsewhere or make,
                     slices_ahead(config.running, config.unit_size, isolated=config.isolated),
                     report=report,
                     **options,
                 )
         except DocumentError as error:
             raise bad_row(job.sources[error.source], error.row, error.detail) from None
-
-    def _made(self, piece: Slice, stop: threading.Event) -> TokenFile:
-        encoder = self.job.encoder(self.engine())
-        return tokenize_slice(piece, self.job.tokens, encoder, self.job.sources, stop)
 
     def _measure(self, source: int) -> int:
         if is_measured(self.job, source):
