@@ -151,7 +151,7 @@ def measure_output(
             "cost": np.round(work / full * COST_UNIT),
         }
         for name in names:
-            counts[name] = [_sum([*counts[name], _count(values[name])])]
+            counts[name] = [added_counts([*counts[name], _count(values[name])])]
         loss_tokens += window.loss_tokens
         progress.advance(
             "measure", sum(part.total for part in counts["fill"]), manifest.num_packs, "packs"
@@ -160,7 +160,7 @@ def measure_output(
     return Measured(
         max_length=manifest.max_length,
         loss_tokens=loss_tokens if has_labels else None,
-        **{name: _sum(parts) for name, parts in counts.items()},
+        **{name: added_counts(parts) for name, parts in counts.items()},
     )
 
 
@@ -169,7 +169,7 @@ def _count(values: NDArray[Any]) -> Counts:
     return Counts(distinct, counts.astype(np.int64))
 
 
-def _sum(parts: list[Counts]) -> Counts:
+def added_counts(parts: list[Counts]) -> Counts:
     """Add counts."""
     if not parts:
         return _count(np.empty(0))

@@ -74,6 +74,8 @@ class _Sample:
 def estimate(config: BuildConfig, origin: Origin | None = None) -> dict[str, dict[str, object]]:
     """Tables: the resolved `options`, the `prediction` for the whole input, and `mix` for a mix.
 
+    Also `contents`, by phase: those of the packs, see `PackContents`.
+
     With append the prediction is for the sources that the output does not hold yet. origin: of
     documents; None for the rows of `config.sources`. All tokens of a store are planned.
     """
@@ -295,9 +297,13 @@ def _prediction(
         "utilization": round(full / (sum(places) or 1), 4),
         "bytes": sum(row.bytes for row in rows),
     }
+    of_phases = enumerate(rows[: len(plans)], 1)  # of the first epoch
+    contents: dict[str, object] = {
+        str(number): row.contents.as_dict() for number, row in of_phases if row.contents is not None
+    }
+    tables = {"prediction": prediction, "contents": contents}
     if rules.phases:
-        return {
-            "prediction": prediction,
+        return tables | {
             "phases": {
                 f"phase {number}": {
                     "tokens": row.tokens_packed,
@@ -305,9 +311,9 @@ def _prediction(
                     "max_length": row.max_length,
                 }
                 for number, row in enumerate(rows, 1)
-            },
+            }
         }
-    return {"prediction": prediction} | ({"mix": mix} if mix else {})
+    return tables | ({"mix": mix} if mix else {})
 
 
 def _sample_size(sampled: int, read: float) -> str:

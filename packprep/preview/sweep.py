@@ -12,7 +12,7 @@ the sample.
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,13 @@ from packprep.config.aliases import respelled
 from packprep.config.build_config import BuildConfig
 from packprep.config.pack_rules import PackRules
 from packprep.config.stages import Cutting, Writing
+from packprep.inspect.contents import PackContents, joined_contents, training_split
 from packprep.output.shard_writer import ShardLayout
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES
 from packprep.preview.output_bytes import output_bytes
 from packprep.preview.stored_lengths import Lengths
-from packprep.preview.window_plan import documents_cut, window_sums
+from packprep.preview.window_plan import contents_of, documents_cut, window_sums
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
 from packprep.windows.planner import CutWindow, cut_window, plan_cut, remainders_of_runs, resized
@@ -44,6 +45,7 @@ class Row:
 
     figures: those of report.json that a plan knows.
     cut: documents that are split or lose tokens at an end.
+    contents: of the packs of the training split; None if there are none.
     bytes: size of the shards.
     seconds: time to plan.
     utilization_error, loss_error: half a 95% interval, 0 without sampling. Counts of a sample are
@@ -61,12 +63,14 @@ class Row:
     tokens_packed: int = 0
     tokens_shared: int = 0
     cut: int = 0
+    contents: PackContents | None = None
     bytes: int = 0
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, object]:
         """The row as plain JSON values."""
-        values = asdict(self)
+        contents = None if self.contents is None else self.contents.as_dict()
+        values = vars(self) | {"contents": contents}
         return {**values, **values.pop("figures")}
 
 
@@ -134,6 +138,7 @@ def _copies(lengths: Lengths) -> int:
 def _plan_group(lengths: Lengths, choices: Sequence[PackRules], writing: Writing) -> Iterator[Row]:
     """Rows of choices that share their segments, which are kept if there is one window."""
     windows, tokenizer = lengths.windows, lengths.tokenizer
+    training = training_split(window.split for window in windows)
     kept: CutWindow | None = None
     for rules in choices:
         cutting, ordering = rules.cutting, rules.ordering
@@ -146,6 +151,7 @@ def _plan_group(lengths: Lengths, choices: Sequence[PackRules], writing: Writing
             )
             continue
         sums, divided, size = Sums(), 0, 0
+        contents: list[PackContents] = []
         layout = ShardLayout.of(rules, writing, tokenizer, lengths.carried)
         started = time.perf_counter()
         try:
@@ -158,6 +164,9 @@ def _plan_group(lengths: Lengths, choices: Sequence[PackRules], writing: Writing
                 of_window = window_sums(plan, written, cutting.max_length)
                 sums += of_window
                 divided += documents_cut(plan)
+                if window.split == training:
+                    tokens = of_window.tokens_kept
+                    contents.append(contents_of(training, written, cutting.max_length, tokens))
                 size += output_bytes(
                     layout,
                     writing.shard_size,
@@ -172,7 +181,9 @@ def _plan_group(lengths: Lengths, choices: Sequence[PackRules], writing: Writing
         except ConfigError as error:
             yield Row(**_named(cutting), problem=error.args[0])
             continue
-        yield row_of(cutting, sums, divided, size, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        row = row_of(cutting, sums, divided, size, seconds)
+        yield replace(row, contents=joined_contents(contents))
 
 
 def _named(cutting: Cutting) -> dict[str, Any]:
@@ -240,6 +251,7 @@ def _scaled(row: Row, scale: float) -> Row:
     return replace(
         row,
         figures=figures,
+        contents=None if row.contents is None else row.contents.scaled(scale),
         **{name: round(getattr(row, name) * scale) for name in counts},
         seconds=row.seconds * scale,
     )

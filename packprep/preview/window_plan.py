@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from packprep.inspect.contents import PackContents, SequenceUnit, packs_by_sequences
 from packprep.packing.account import Sums
 from packprep.packing.figures import terms
 from packprep.schemas.index.runs import Pointers
@@ -63,6 +64,29 @@ def window_sums(plan: WindowPlan, written: Packs, max_length: int) -> Sums:
         bound=plan.bound,
     )
     return replace(sums, measured=terms(plan.measured, sums))
+
+
+def contents_of(split: str, written: Packs, max_length: int, tokens: int) -> PackContents:
+    """Contents of the packs of a window, as `read_contents` finds them in its shards.
+
+    tokens: of all packs, without padding.
+    """
+    rows, has_pairs = written.segments.rows, len(written.documents.parts) > 1
+    sequences, starts, placed = written.rows_per_pack, written.segments.start, written.placed
+    if rows is not None:
+        starts, placed = rows.start, np.repeat(placed, np.diff(rows.first))
+    elif (filler := written.order < 0).any():
+        before = np.append(0, np.cumsum(filler))
+        sequences = sequences - np.diff(before[written.offsets])
+    unit: SequenceUnit = "pair" if has_pairs else "segment" if rows is None else "row"
+    return PackContents(
+        split=split,
+        unit=unit,
+        max_length=max_length,
+        counts=packs_by_sequences(sequences // 2 if has_pairs else sequences),
+        later_pieces=0 if has_pairs else int(np.count_nonzero(starts[placed])),
+        tokens=tokens,
+    )
 
 
 def documents_cut(plan: WindowPlan) -> int:

@@ -4,23 +4,20 @@ A pack holds several sequences. With the settings of an unpacked run a step hold
 more of them, and an epoch has that many times fewer steps at the old learning rate.
 """
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
-from packprep.inspect.histograms import read_windows
-from packprep.reports.trainers import SettingValue
-from packprep.schemas.manifest import Output, read_manifest
-from packprep.support.arrays import Int64
+from packprep.inspect.contents import PackContents, read_contents
+from packprep.reports.trainers import TRAINERS, SettingValue, Spelling
+from packprep.schemas.manifest import Output
 from packprep.support.errors import ConfigError
-from packprep.support.hashing import mix
 
 LossMean = Literal["token", "sequence", "batch"]
 
-_STEPS = 1000  # that are drawn for the spread of a step, at least
+_PLURAL = {"segment": "sequences", "row": "rows", "pair": "pairs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,89 +52,6 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackContents:
-    """Sequences of the packs of a split. A sequence is a segment that is not filler.
-
-    sequences: int64 [packs], number in each pack. later_pieces: sequences that continue a document.
-    tokens: of all packs, without padding.
-    """
-
-    split: str
-    max_length: int
-    sequences: Int64
-    later_pieces: int
-    tokens: int
-
-    @property
-    def packs(self) -> int:
-        return len(self.sequences)
-
-    @property
-    def total(self) -> int:
-        """Sequences of all packs."""
-        return int(self.sequences.sum())
-
-    @property
-    def mean(self) -> float:
-        """Sequences of a pack, on average."""
-        return self.total / self.packs
-
-    def spread(self, packs_per_step: int) -> dict[str, float]:
-        """Sequences of a step of so many packs: mean, and the 5th and 95th percentile.
-
-        The mean is exact. Percentiles are those of 1,000 steps or more of shuffled epochs.
-        """
-        size = min(packs_per_step, self.packs)
-        steps = self.packs // size
-        drawn = [
-            self.sequences[np.argsort(mix(np.uint64(epoch), np.arange(self.packs)))][: steps * size]
-            .reshape(steps, size)
-            .sum(1)
-            for epoch in range(-(-_STEPS // steps))
-        ]
-        low, high = np.percentile(np.concatenate(drawn), (5, 95))
-        return {"mean": self.mean * size, "p5": float(low), "p95": float(high)}
-
-
-def read_contents(output: Output) -> PackContents:
-    """Contents of the packs of the split "train" if there is one, else of the first split.
-
-    Of the first epoch, if documents are packed for several. ConfigError for an output with trees,
-    pairs or phases, or without packs.
-    """
-    manifest = read_manifest(output)
-    columns = {column.name for column in manifest.columns}
-    for has, what in (
-        (manifest.has_trees, "trees, whose segments are not sequences"),
-        ("pair_sides" in columns, "preference pairs, which have a loss of their own"),
-        (bool(manifest.phases), "phases, whose steps hold different numbers of packs"),
-    ):
-        if has:
-            raise ConfigError(
-                f"{output} has {what}; packprep equate needs an output with one sequence in each "
-                "segment and one length of packs: build one without them"
-            )
-    split = "train" if "train" in manifest.splits else next(iter(manifest.splits))
-    counts, later, tokens = [np.empty(0, np.int64)], 0, 0
-    for window in read_windows(output, manifest):
-        if window.split == split:
-            real = window.real > 0
-            counts.append(np.bincount(window.pack[real], minlength=window.packs))
-            later += 0 if window.start is None else int(np.count_nonzero(window.start[real]))
-            tokens += int(window.real.sum())
-    sequences = np.concatenate(counts)
-    if not sequences.any():
-        raise ConfigError(f"{output} has no packs of {split}; build it again with documents")
-    return PackContents(
-        split=split,
-        max_length=manifest.max_length,
-        sequences=sequences,
-        later_pieces=later,
-        tokens=tokens,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class EqualRecipe:
     """A recipe for single sequences, and the one for packs that is nearest to it.
 
@@ -149,6 +63,11 @@ class EqualRecipe:
     unpacked: Recipe
     packed: Recipe
     loss: LossMean
+
+    @property
+    def sequences(self) -> str:
+        """The word for sequences of these packs."""
+        return _PLURAL[self.contents.unit]
 
     @property
     def ratio(self) -> float:
@@ -167,8 +86,13 @@ class EqualRecipe:
         return {"sqrt": rate * math.sqrt(self.ratio), "linear": rate * self.ratio}
 
     @property
-    def loss_weights(self) -> str | int:
-        """`loss_weights` of PackedLoader with which the packed gradient is the unpacked one."""
+    def loss_weights(self) -> str | int | None:
+        """`loss_weights` of PackedLoader with which the packed gradient is the unpacked one.
+
+        None for pairs, whose loss is not a sum over tokens.
+        """
+        if self.contents.unit == "pair":
+            return None
         if self.loss == "batch":
             return self.unpacked.micro_batch
         return "segment" if self.loss == "sequence" else "token"
@@ -184,6 +108,7 @@ class EqualRecipe:
         even = {"mean": steps, "p5": steps, "p95": steps}
         return {
             "split": contents.split,
+            "unit": contents.unit,
             "packs": contents.packs,
             "sequences": contents.total,
             "later_pieces": contents.later_pieces,
@@ -226,6 +151,79 @@ def equal_recipe(contents: PackContents, recipe: Recipe, loss: LossMean) -> Equa
     return replace(equal, packed=packed)
 
 
+def packs_of_output(output: Output) -> dict[str, PackContents]:
+    """Contents of the packs of an output, or of each of its phases, by words for them."""
+    return _named(
+        str(output), {str(1 + phase): each for phase, each in read_contents(output).items()}
+    )
+
+
+def packs_of_plan(text: str | bytes, name: str) -> dict[str, PackContents]:
+    """Contents of the packs of a plan, or of each of its phases, by words for them.
+
+    text: JSON of `packprep plan`, of one length, strategy and overflow, or of --dry-run. name: of
+    its file, for errors. ConfigError for other text, several plans, or one without packs.
+    """
+    try:
+        plan = json.loads(text)
+        if "plans" not in plan:
+            source, phases = f"{name}: {plan['prediction']['from']}", plan["contents"]
+        elif len(plan["plans"]) == 1:
+            sample = "" if plan["sample"] == 1 else f", a sample of {plan['sample']:g}"
+            source, phases = plan["from"] + sample, {"1": plan["plans"][0]["contents"]}
+        else:
+            raise ConfigError(
+                f"{name} has {len(plan['plans'])} plans, expected one; give packprep plan one "
+                "--max-length, --strategy and --overflow"
+            )
+        contents = {number: PackContents.of_json(phase) for number, phase in phases.items()}
+        contents = {number: phase for number, phase in contents.items() if phase.total}
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{name} is no plan ({error!r}); expected the folder of an output, or what packprep "
+            "plan --json or packprep pack --dry-run --json prints"
+        ) from None
+    if not contents:
+        raise ConfigError(f"{name} has no packs; plan documents that have tokens")
+    return _named(source, contents)
+
+
+def _named(source: str, phases: Mapping[str, PackContents]) -> dict[str, PackContents]:
+    return {
+        f"{source}, phase {number}" if len(phases) > 1 else source: contents
+        for number, contents in phases.items()
+    }
+
+
+def equal_recipes(
+    runs: Mapping[str, PackContents], recipe: Recipe, loss: LossMean
+) -> dict[str, EqualRecipe]:
+    """The equal recipe of each run of packs, trained in turn: only the first has a warm-up."""
+    later = replace(recipe, warmup_steps=0)
+    return {
+        name: equal_recipe(contents, later if number else recipe, loss)
+        for number, (name, contents) in enumerate(runs.items())
+    }
+
+
+def spelling_for(trainer: str, equal: EqualRecipe) -> Spelling:
+    """Spelling of a trainer. ConfigError if it does not read these packs."""
+    if trainer not in readers_of(equal):
+        what = {"row": "trees", "pair": "preference pairs"}[equal.contents.unit]
+        raise ConfigError(
+            f"--for is {trainer}, which does not train on {what}; choose --for packprep"
+        )
+    return TRAINERS[trainer]
+
+
+def readers_of(equal: EqualRecipe) -> Mapping[str, Spelling]:
+    """Trainers that read these packs: of trees and pairs only a loop with PackedLoader."""
+    plain = equal.contents.unit == "segment"
+    return TRAINERS if plain else {"packprep": TRAINERS["packprep"]}
+
+
 def recipe_table(equal: EqualRecipe) -> list[tuple[str, ...]]:
     """Rows of the table: name; unpacked; packs with the same settings; packs of an equal step."""
     facts = equal.as_dict()
@@ -233,7 +231,7 @@ def recipe_table(equal: EqualRecipe) -> list[tuple[str, ...]]:
     of_step = [column["sequences_per_step"] for column in columns]
     between = (f"{spread['p5']:,.0f} to {spread['p95']:,.0f}" for spread in of_step[1:])
     return [
-        ("sequences a step", *(f"{spread['mean']:,.1f}" for spread in of_step)),
+        (f"{equal.sequences} a step", *(f"{spread['mean']:,.1f}" for spread in of_step)),
         ("in 9 of 10 steps", "", *between),
         ("packs a step", "", *(f"{column['packs_per_step']:,}" for column in columns[1:])),
         ("tokens a step", *(f"{column['tokens_per_step']:,.0f}" for column in columns)),
@@ -252,38 +250,53 @@ def recipe_table(equal: EqualRecipe) -> list[tuple[str, ...]]:
 
 
 def recipe_notes(equal: EqualRecipe) -> Iterator[str]:
-    """Sentences on the table: what to set, by which rule, and what cannot be equal."""
+    """Sentences on a table: by which rule it is made, and what cannot be equal."""
     contents, recipe = equal.contents, equal.unpacked
     if equal.is_too_long:
         fits = contents.max_length * recipe.rows_per_step / (contents.mean * recipe.ranks)
         yield (
-            f"a step of one pack on each rank holds {contents.mean * recipe.ranks:,.1f} sequences, "
-            f"more than {recipe.rows_per_step:,}: for an equal step build with --max-length "
-            f"{int(fits):,} or less, or use fewer ranks"
+            f"a step of one pack on each rank holds {contents.mean * recipe.ranks:,.1f} "
+            f"{equal.sequences}, more than {recipe.rows_per_step:,}: for an equal step build with "
+            f"--max-length {int(fits):,} or less, or use fewer ranks"
         )
     linear = rate_text(equal.rates["linear"])
     yield (
-        f"learning rate: a step holds {equal.ratio:.3g} times the sequences; by the square root "
-        f"rule, for Adam and AdamW; for SGD {linear}, by the linear rule"
+        f"learning rate: a step holds {equal.ratio:.3g} times the {equal.sequences}; by the square "
+        f"root rule, for Adam and AdamW; for SGD {linear}, by the linear rule"
     )
-    if not equal.is_too_long:
+    if contents.unit == "row":
+        yield "tokens a step: a prefix that rows share counts once, as the packs hold it"
+    if contents.later_pieces:
+        yield (
+            f"{contents.later_pieces:,} {equal.sequences} continue a document that was cut; an "
+            "unpacked run that truncates does not have them"
+        )
+
+
+def loader_notes(equals: Iterable[EqualRecipe]) -> Iterator[str]:
+    """Sentences on all recipes of an output or a plan: how PackedLoader and the loss equal them."""
+    first, *others = equals
+    recipe = first.unpacked
+    if not any(equal.is_too_long for equal in (first, *others)):
         yield (
             f"PackedLoader(sequences_per_step={recipe.rows_per_step}) holds as many on average: "
             f"learning rate {rate_text(recipe.learning_rate)}, steps and warm-up stay"
         )
+    if first.contents.unit == "pair":
+        yield (
+            "loss: the sum over the pairs of a step, divided by their number on all ranks, is the "
+            "mean over pairs; --loss changes nothing"
+        )
+        return
     yield {
         "token": "loss: the mean over all trained tokens of a step, which trainers take by "
-        "themselves (num_items_in_batch of transformers); no weights",
+        "themselves (num_items_in_batch of transformers; Megatron with "
+        "--calculate-per-token-loss); no weights",
         "sequence": 'loss: loss_weights="segment", divided by the sequences of the step on all '
         "ranks, is the mean of sequence means",
         "batch": f"loss: loss_weights={recipe.micro_batch}, divided by the sum of the weights on "
         "all ranks, is the mean of the means of micro-batches",
-    }[equal.loss]
-    if contents.later_pieces:
-        yield (
-            f"{contents.later_pieces:,} sequences continue a document that was cut; an unpacked "
-            "run that truncates does not have them"
-        )
+    }[first.loss]
 
 
 def packed_settings(equal: EqualRecipe) -> dict[str, SettingValue]:
@@ -295,7 +308,9 @@ def packed_settings(equal: EqualRecipe) -> dict[str, SettingValue]:
         "packs_per_step": recipe.rows_per_step,
         "sequences_per_step": equal.unpacked.rows_per_step,
         "steps": recipe.steps(equal.contents.packs),
-        "loss_weights": equal.loss_weights,
+        "max_length": equal.contents.max_length,
+        "batch_rows": 1,  # a micro-batch is one row of packs, end to end
+        **({} if equal.loss_weights is None else {"loss_weights": equal.loss_weights}),
     }
 
 

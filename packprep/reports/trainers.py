@@ -22,7 +22,7 @@ class Spelling(NamedTuple):
 
     def named(self, settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
         """The settings that the trainer has, by its names."""
-        return {name: settings[key] for key, name in self.names.items()}
+        return {name: settings[key] for key, name in self.names.items() if key in settings}
 
     def lines(self, settings: Mapping[str, SettingValue]) -> list[str]:
         """The same as lines of text."""

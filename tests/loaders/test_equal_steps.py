@@ -16,8 +16,9 @@ skip_without("torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+from packprep.inspect.contents import read_contents  # noqa: E402
 from packprep.loaders import PackedLoader, loss_weights  # noqa: E402
-from packprep.reports.recipe import LossMean, equal_recipe, read_contents  # noqa: E402
+from packprep.reports.recipe import LossMean, equal_recipe  # noqa: E402
 from packprep.schemas import STANDARD_COLUMNS  # noqa: E402
 from tests.helpers.examples import share_of_examples  # noqa: E402
 from tests.helpers.tiny_shards import PLAIN, row_of, write_output  # noqa: E402
@@ -98,7 +99,7 @@ def test_the_packed_gradient_is_the_unpacked_one(
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "out"
         write_output(output, {"train": [rows]}, columns, max_length=64, vocab_size=VOCABULARY)
-        recipe = equal_recipe(read_contents(output), recipe_of(micro, accumulation, ranks), loss)
+        recipe = equal_recipe(read_contents(output)[0], recipe_of(micro, accumulation, ranks), loss)
         assert recipe.packed.accumulation == packs
         mode: Any = recipe.loss_weights
         options: Any = {"shuffle": False, "world_size": ranks, "loss_weights": mode, "prefetch": 0}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
 from packprep.config.grammar.option import STRATEGY_NAMES
+from packprep.inspect.contents import read_contents
 from packprep.inspect.report_file import read_report
 from packprep.preview.estimate import estimate
 from packprep.preview.lengths import read_lengths
@@ -80,24 +81,30 @@ def config_of(folder: Path, output: Path, kind: str, options: dict[str, Any]) ->
 
 def predicted_and_reported(config: BuildConfig, start: str) -> tuple[dict[str, Any], Any]:
     """Figures of the prediction, and of the report of the build."""
-    prediction = estimate(config)["prediction"]
+    tables = estimate(config)
+    prediction = tables["prediction"] | {"contents": tables["contents"]}
     assert prediction["from"] == start
     build(config)
     report: Any = read_report(Path(config.output))
-    names = ("tokens_in", "tokens_packed", "packs", "bytes")
+    names = ("tokens_in", "tokens_packed", "packs", "bytes", "contents")
     return {name: prediction[name] for name in names}, {**report["tokens"], **report}
 
 
 def check_previews(config: BuildConfig) -> None:
     """Both previews have exactly the figures of the build; but for the padding of buffers."""
     predicted, report = predicted_and_reported(config, "the whole input")
+    contents = predicted.pop("contents")
     assert predicted["bytes"] == pytest.approx(report["bytes"], rel=0.01, abs=300 * report["packs"])
     exact = [name for name in predicted if name != "bytes"]
     assert {name: predicted[name] for name in exact} == {name: report[name] for name in exact}
+    has_packs = any(number != "0" for each in contents.values() for number in each["counts"])
+    if has_packs and "document_ids" in config.columns:  # which tells filler from documents
+        found = read_contents(Path(config.output))
+        assert contents == {str(1 + phase): each.as_dict() for phase, each in found.items()}
     if config.epochs == 1:  # plan is of the first
         before = sorted(Path(config.output).parent.rglob("*"))
-        with read_lengths(config, 1.0, Silent()) as found:
-            [row] = sweep(found, [config.pack_rules()], config.writing)
+        with read_lengths(config, 1.0, Silent()) as lengths:
+            [row] = sweep(lengths, [config.pack_rules()], config.writing)
         assert sorted(Path(config.output).parent.rglob("*")) == before
         assert row.figures == {name: report[name] for name in row.figures}
         assert row.bytes == predicted["bytes"]

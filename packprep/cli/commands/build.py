@@ -231,6 +231,8 @@ def forecast(work: "Callable[[], Work[Any]]", run: Mapping[str, bool]) -> None:
     with open_progress("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):
         made = work()
         tables = estimate(made.config, made.origin)
+    if not run["json"]:
+        tables.pop("contents", None)  # for packprep equate
     show_tables(tables, run["json"])
 
 
