@@ -49,6 +49,15 @@ _MEGATRON = {
     "learning_rate": "lr",
     "warmup_steps": "lr-warmup-iters",
 }
+_TORCHTITAN = {
+    "micro_batch": "dataloader.packs",
+    "batch_rows": "training.local_batch_size",
+    "max_length": "training.seq_len",
+    "packs_per_step": "training.global_batch_size",
+    "steps": "training.steps",
+    "learning_rate": 'optimizer.param_groups[-1].optimizer_kwargs["lr"]',
+    "warmup_steps": "lr_scheduler.warmup_steps",
+}
 
 TRAINERS: Mapping[str, Spelling] = MappingProxyType(
     {
@@ -58,6 +67,7 @@ TRAINERS: Mapping[str, Spelling] = MappingProxyType(
         "axolotl": Spelling("{}: {}", _ARGUMENTS | _AXOLOTL),
         "llama-factory": Spelling("{}: {}", _ARGUMENTS),
         "megatron": Spelling("--{} {}", _MEGATRON),
+        "torchtitan": Spelling("config.{} = {}", _TORCHTITAN),
     }
 )
 """Spellings by the name that `--for` takes; packprep is PackedLoader."""

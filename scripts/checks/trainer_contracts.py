@@ -16,6 +16,7 @@ from importlib.metadata import version
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,9 @@ from packprep.loaders import (
     to_torchtune,
     verify_isolation,
 )
+from packprep.reports.recipe import Recipe, equal_recipes, packed_settings, packs_of_output
+from packprep.reports.trainers import TRAINERS as TRAINER_SETTINGS
+from tests.docs.blocks import load
 from tests.helpers.recipes import (
     COLLATORS,
     FILLER,
@@ -82,6 +86,36 @@ def torchtitan_boundaries(shards: Path) -> None:
     metadata = create_varlen_metadata_for_document(fields["positions"])
     assert metadata.cu_seq_q.tolist() == metadata.cu_seq_k.tolist() == batch.cu_seqlens.tolist()
     assert metadata.max_q == metadata.max_k == batch.max_seqlen
+
+
+def torchtitan_settings(shards: Path) -> None:
+    """The configuration of the page takes the lines of `packprep equate --for torchtitan`."""
+    recipe = Recipe(
+        micro_batch=2, accumulation=3, ranks=1, epochs=1, learning_rate=1e-3, warmup_steps=2
+    )
+    [equal] = equal_recipes(packs_of_output(shards), recipe, "token").values()
+    settings = packed_settings(equal)
+    page = Path(__file__).parents[2] / "docs/train/torchtitan.md"
+    [text] = [block.text for block in load(page) if block.file]
+    lines = "".join(f"    {line}\n" for line in TRAINER_SETTINGS["torchtitan"].lines(settings))
+    module = shards.with_name("packed_llama3.py")
+    module.write_text(text.replace("    return config", f"{lines}    return config"))
+    made = run_path(str(module))
+    config = made["llama3_packed"]()  # its classes have slots: a wrong name is an error
+    config.dataloader.dataset_path = str(shards)
+    loader = made["PackedDataLoader"](
+        config.dataloader,
+        dp_world_size=1,
+        dp_rank=0,
+        seq_len=config.training.seq_len,
+        local_batch_size=config.training.local_batch_size,
+    )
+    fields, _ = next(iter(loader))
+    assert fields["input"].shape == (1, equal.contents.max_length)
+    assert config.training.global_batch_size == equal.packed.rows_per_step
+    assert config.training.steps == settings["steps"]
+    assert config.lr_scheduler.warmup_steps == settings["warmup_steps"]
+    assert config.optimizer.param_groups[-1].optimizer_kwargs["lr"] == settings["learning_rate"]
 
 
 def olmo_boundaries(shards: Path) -> None:
@@ -296,6 +330,7 @@ CONTRACTS: dict[str, Callable[[Path], None]] = {
     "torchtune PackedDataset": torchtune_fields,
     "torchtitan boundaries": torchtitan_boundaries,
     "torchtitan flex mask": torchtitan_flex_mask,
+    "torchtitan settings of equate": torchtitan_settings,
     "ai2-olmo-core boundaries": olmo_boundaries,
     "ai2-olmo-core SDPA refuses": olmo_sdpa,
     "megatron-core PackedSeqParams": megatron_params,
