@@ -4,7 +4,7 @@ A row trains the labels on its path from `row_label_starts` on. So `row_trained`
 follow from the labels, and the documents of a segment from the first row that has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,12 +32,32 @@ def path_starts(parents: _Int64, lengths: _Int64) -> _Int64:
 
     parents: [segments], smaller than the segment's own number, or -1. lengths: their tokens.
     """
-    # The last entry is the parent of roots, and its own. Each step doubles the segments counted.
-    at = np.append(parents, -1)
-    before: _Int64 = np.append(lengths, 0)[at]
-    while (at >= 0).any():
-        before, at = before + before[at], at[at]
+    before: _Int64 = np.append(lengths, 0).take(np.append(parents, -1))
+    for above in leaps(parents):
+        before = before + before.take(above)
     return before[:-1]
+
+
+def path_ends(parents: _Int64) -> _Int64:
+    """The segment after the last whose path goes through each one, [segments].
+
+    parents: see `path_starts`; segments are in depth-first order.
+    """
+    ends = np.arange(1, len(parents) + 2)
+    for above in leaps(parents):
+        np.maximum.at(ends, above, ends.copy())
+    return ends[:-1]
+
+
+def leaps(parents: _Int64) -> Iterator[_Int64]:
+    """The segments 1, 2, 4, ... steps above each one, -1 for none, until there are no more.
+
+    [segments + 1]: the last entry is that of -1.
+    """
+    above = np.append(parents, -1)
+    while (above >= 0).any():
+        yield above
+        above = above.take(above)
 
 
 def row_paths(parent: _Int64, last: _Int64) -> tuple[_Int64, _Int64]:

@@ -80,9 +80,25 @@ def _numpy(array: "pa.Array[Any]") -> NDArray[Any]:
     return values
 
 
+def chosen(
+    values: NDArray[Any], kept: NDArray[np.bool_] | NDArray[np.integer[Any]] | slice
+) -> NDArray[Any]:
+    """values[kept], by a mask, indices or a slice; `take` is several times as fast for indices."""
+    if isinstance(kept, slice) or kept.dtype == np.bool_:
+        return values[kept]
+    return values.take(kept)
+
+
 def ranges_at(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """The numbers starts[i]..starts[i] + lengths[i] - 1 of all i, concatenated."""
     before = np.cumsum(lengths) - lengths
     numbers = np.arange(lengths.sum())
     numbers += np.repeat(starts - before, lengths)
     return numbers
+
+
+def in_turn(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Values of both in turn: [1, 2], [3, 4] -> [1, 3, 2, 4]."""
+    values = np.empty((len(one), 2), one.dtype)
+    values[:, 0], values[:, 1] = one, other
+    return values.ravel()

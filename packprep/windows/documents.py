@@ -14,7 +14,7 @@ from packprep.schemas.columns import STANDARD_COLUMNS, Column, DType, Kind
 from packprep.schemas.errors import FormatError
 from packprep.schemas.index.runs import Pointers
 from packprep.schemas.index.token_file import read_stream
-from packprep.schemas.views import list_view
+from packprep.schemas.views import chosen, list_view
 from packprep.support.hashing import Purpose, drawn, mix, stream
 from packprep.support.memory import MappedFiles
 from packprep.tokens.store import TokenFile
@@ -55,17 +55,17 @@ class Documents:
 
     def take(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> "Documents":
         """Select by a mask, or by indices in their order."""
-        group = None if self.group is None else self.group[kept]
+        group = None if self.group is None else chosen(self.group, kept)
         return Documents(
-            id=self.id[kept],
+            id=chosen(self.id, kept),
             tokens=self.tokens.take(kept),
-            length=self.length[kept],
-            source=self.source[kept],
+            length=chosen(self.length, kept),
+            source=chosen(self.source, kept),
             group=group,
             aligned={name: column.take(kept) for name, column in self.aligned.items()},
-            values={name: values[kept] for name, values in self.values.items()},
+            values={name: chosen(values, kept) for name, values in self.values.items()},
             mapped=self.mapped,
-            row=None if self.row is None else self.row[kept],
+            row=None if self.row is None else chosen(self.row, kept),
         )
 
     @property
@@ -108,14 +108,12 @@ class DocumentRows:
 
     def numbers(self, name: str) -> NDArray[Any]:
         """See `StoredRows.numbers`."""
-        values: NDArray[Any] = self.documents.values[name][self.rows]
-        return values
+        return self.documents.values[name].take(self.rows)
 
     @property
     def document_ids(self) -> NDArray[np.int64]:
         """See `StoredRows.document_ids`."""
-        ids: NDArray[np.int64] = self.documents.id[self.rows]
-        return ids
+        return self.documents.id.take(self.rows)
 
 
 def unit_order(units: NDArray[np.int64], ordering: Ordering, run: int = 0) -> NDArray[np.int64]:

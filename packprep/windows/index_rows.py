@@ -52,10 +52,11 @@ def index_batches(
     values: dict[str, NDArray[Any]] = dict.fromkeys(("repeated", "hole"), np.zeros(1, np.int32))
     values["front"] = plan.columns["segment_lengths"] - plan.columns["bos"]
     values.update(plan.columns)
-    rows = values["store_rows"]
-    values["store_rows"] = np.where(rows < 0, FILLER, of_documents[rows])
     starts = {"segment": plan.offsets}
-    if plan.row_offsets is not None:
+    if plan.row_offsets is None:
+        rows = values["store_rows"]
+        values["store_rows"] = np.where(rows < 0, FILLER, of_documents[rows])
+    else:
         starts["row"] = plan.row_offsets
         values["row_store_rows"] = of_documents[values["row_store_rows"]]
     stored: list[tuple[str, NDArray[Any]]] = []

@@ -67,7 +67,7 @@ class Packs:
         """Rows that end in each pack, [packs]; without a table of rows, each segment is one."""
         if self.segments.rows is None:
             return np.diff(self.offsets)
-        counts = self.segments.rows.ending_at(self.order)
+        _, counts = self.segments.rows.ending_at(self.order)
         return np.diff(np.append(0, np.cumsum(counts))[self.offsets])
 
     def take(self, packs: Int64) -> "Packs":
@@ -91,38 +91,40 @@ class Packs:
         """
         order = self.order[self.offsets[first] : self.offsets[last]]
         segments, filler = self.segments, order < 0
-
-        def or_filler(values: NDArray[Any], of_filler: int) -> NDArray[Any]:
-            return np.where(filler, of_filler, values) if has_filler else values
-
         has_filler = bool(filler.any())
-        count = or_filler(segments.count[order], 0)
-        bos = or_filler(segments.bos[order], 0).astype(np.bool_)
+
+        def taken(values: NDArray[Any], of_filler: int = 0) -> NDArray[Any]:
+            values = values.take(order)
+            if has_filler:
+                values[filler] = of_filler
+            return values
+
+        count, bos = taken(segments.count), taken(segments.bos)
         columns: dict[str, NDArray[Any]] = {
-            "store_rows": or_filler(segments.document[order], FILLER),
-            "document_starts": or_filler(segments.start[order], 0),
-            "lengths": or_filler(self.padded[order], 1).astype(np.int64),
+            "lengths": taken(self.padded, 1).astype(np.int64),
             "bos": bos,
             "segment_lengths": count + bos,
         }
         if segments.repeated is not None:
-            columns["repeated"] = segments.repeated[order]
+            columns["repeated"] = taken(segments.repeated)
         if segments.front is not None and segments.hole is not None:
-            columns["front"] = np.minimum(segments.front[order], count)
-            columns["hole"] = or_filler(segments.hole[order], 0)
+            columns["front"] = np.minimum(taken(segments.front), count)
+            columns["hole"] = taken(segments.hole)
         offsets = self.offsets[first : last + 1] - self.offsets[first]
         if (rows := segments.rows) is None or segments.parent is None:
+            columns["store_rows"] = taken(segments.document, FILLER)
+            columns["document_starts"] = taken(segments.start)
             return PacksPlan(columns=columns, offsets=offsets)
         place = np.arange(len(order)) - np.repeat(offsets[:-1], np.diff(offsets))  # in its pack
-        back, counts = or_filler(segments.parent[order], 0), rows.ending_at(order)
-        row = ranges_at(rows.first[order], counts)
+        back, (first_row, counts) = taken(segments.parent), rows.ending_at(order)
+        row = ranges_at(first_row, counts)
         columns |= {
             "segment_parents": np.where(back > 0, place - back, -1),
-            "row_store_rows": rows.document[row],
-            "row_starts": rows.start[row],
+            "row_store_rows": rows.document.take(row),
+            "row_starts": rows.start.take(row),
             "row_segments": np.repeat(place, counts),
-            "row_trained": rows.trained[row],
-            "row_label_starts": rows.begin[row],
+            "row_trained": rows.trained.take(row),
+            "row_label_starts": rows.begin.take(row),
         }
         row_offsets = np.append(0, np.cumsum(counts))[offsets]
         return PacksPlan(columns=columns, offsets=offsets, row_offsets=row_offsets)

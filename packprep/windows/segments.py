@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from packprep.packing.account import Dropped
+from packprep.schemas.views import chosen
 from packprep.support.arrays import Bools, Int32, Int64
 from packprep.support.errors import InputError
 from packprep.windows.labels import Labels
@@ -60,7 +61,8 @@ class Segments:
         """Select segments of which none continues another."""
         assert self.rows is None
         columns: dict[str, Any] = {
-            name: None if column is None else column[kept] for name, column in vars(self).items()
+            name: None if column is None else chosen(column, kept)
+            for name, column in vars(self).items()
         }
         return Segments(**columns)
 
@@ -96,9 +98,13 @@ class RowTable:
     trained: Int32
     begin: Int32
 
-    def ending_at(self, segments: Int64) -> Int64:
-        """Number of rows that end at each of these segments; 0 for filler."""
-        return np.where(segments < 0, 0, self.first[segments + 1] - self.first[segments])
+    def ending_at(self, segments: Int64) -> tuple[Int64, Int64]:
+        """The first of the rows that end at each of these segments, and their number.
+
+        Filler has none.
+        """
+        first = self.first.take(segments)
+        return first, np.where(segments < 0, 0, self.first.take(segments + 1) - first)
 
 
 @dataclass(frozen=True, kw_only=True)

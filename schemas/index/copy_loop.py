@@ -31,6 +31,8 @@ def copy_loop(
     count: NDArray[np.int64],
     bos: NDArray[np.bool_],
     padded: NDArray[np.int64],
+    mask: NDArray[np.int64],
+    head: NDArray[np.int64],
     like: NDArray[Any],
     first: int,
     last: int,
@@ -40,20 +42,29 @@ def copy_loop(
 ) -> None:
     """Copy runs first..last - 1 into `out`; see `packprep.schemas.index.runs.Copy`.
 
-    address, count, bos, padded: of `Runs`. like: empty, of the type of the values.
+    address, count, bos, padded: of `Runs`. mask: addresses, and head; both may be empty. like:
+    empty, of the type of the values.
     """
-    cursor = 0
+    cursor, skipped = 0, out.dtype.type(after)
     for run in range(first, last):
-        end = cursor + padded[run]
+        begin, end = cursor, cursor + padded[run]
         if bos[run]:
             out[cursor] = before
             cursor += 1
         if count[run] > 0:
             values = carray(pointer(address[run]), count[run], like.dtype)
             part = out[cursor : cursor + count[run]]
-            for place in range(len(part)):
-                part[place] = values[place]
+            if len(mask):
+                kept = carray(pointer(mask[run]), count[run], np.int8)
+                for place in range(len(part)):
+                    part[place] = values[place] if kept[place] else skipped
+            else:
+                for place in range(len(part)):
+                    part[place] = values[place]
             cursor += count[run]
         for rest in range(cursor, end):
-            out[rest] = after
+            out[rest] = skipped
+        if len(head):
+            for place in range(begin, begin + head[run]):
+                out[place] = skipped
         cursor = end

@@ -6,7 +6,7 @@ for, by numpy or by a compiled function of the caller.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import FILLER, NO_LOSS, Column, shard_schema
+from ..columns import FILLER, NO_LOSS, Column
 from ..names import Names, list_array, stored_batch
-from ..views import ListView, ranges_at
+from ..views import ListView, in_turn
 from .runs import Copy, Pointers, Runs, copy_runs
 from .trees import TreeIndex
 
 _Int64 = NDArray[np.int64]
+_NOTHING: Mapping[str, NDArray[Any]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,7 +85,7 @@ class PlannedPacks:
         self.starts = np.append(0, np.cumsum(self.lengths))
         self._trees: TreeIndex | None = None
         if plan.row_offsets is not None:
-            self._trees = TreeIndex(flat, self.offsets, plan.row_offsets, self.lengths)
+            self._trees = TreeIndex(flat, self.offsets, plan.row_offsets, self.starts)
         self._flat = flat
         self.filler = self._trees.filler if self._trees is not None else flat["store_rows"] < 0
         self._has_filler = bool(self.filler.any())
@@ -93,7 +94,6 @@ class PlannedPacks:
         self.real = self._or_filler(self.lengths, 0) if real is None else real
         self._count = self.real.astype(np.int64, copy=False) - self.bos
         self._runs: dict[str, Runs] = {}
-        self._made: dict[str, NDArray[Any]] = {}  # columns of all packs that others are made of
 
     def _or_filler(self, values: NDArray[Any], of_filler: int) -> NDArray[Any]:
         """The values, [segments], with another value at filler."""
@@ -122,32 +122,78 @@ class PlannedPacks:
 
     def _begins(self, rows: StoredRows, name: str, starts: _Int64) -> Pointers:
         """The value `starts` of each document, [segments]."""
-        return rows.pointers(name).shifted(slice(None), starts)
+        return rows.pointers(name).shifted(slice(None), starts.astype(np.int64, copy=False))
 
     def runs(self, name: str) -> Runs:
         """Runs of a column with a value per token."""
         if name not in self._runs:
-            self._runs[name] = self._positions if name == "position_ids" else self._stored(name)
+            match name:
+                case "position_ids":
+                    self._runs[name] = self._positions
+                case "labels":
+                    self._runs[name] = self._labels
+                case _:
+                    values = self._begins(self._rows, name, self._documents[1])
+                    self._runs[name] = self._stored(values)
         return self._runs[name]
 
-    def _stored(self, name: str) -> Runs:
-        """Runs of a column of the token files."""
-        rows, starts = self._rows, self._documents[1].astype(np.int64, copy=False)
-        if self._trees is not None and name == "labels":
-            documents, starts = self._trees.of_label_rows()
-            rows = self._at(np.maximum(documents, 0))
-        values = self._begins(rows, name, starts)
-        if "front" not in self._flat:
+    def _stored(self, values: Pointers) -> Runs:
+        """Runs of a column of the token files. values: the first of each segment."""
+        if self._holes is None:
             return Runs(values, self._count, self.bos, self.lengths)
         # Runs 2i and 2i + 1 are segment i: before the hole with its BOS, and the rest.
-        front, bos = np.minimum(self._flat["front"], self._count).astype(np.int64), self.bos
-        segment = np.repeat(np.arange(len(front)), 2)
+        (front, _), bos = self._holes, self.bos
         return Runs(
-            values.shifted(segment, _pairs(np.zeros_like(front), front + self._flat["hole"])),
-            _pairs(front, self._count - front),
-            _pairs(bos, np.zeros_like(bos)),
-            _pairs(front + bos, self.lengths - front - bos),
+            self._in_runs(values),
+            in_turn(front, self._count - front),
+            in_turn(bos, np.zeros_like(bos)),
+            in_turn(front + bos, self.lengths - front - bos),
         )
+
+    @cached_property
+    def _holes(self) -> tuple[_Int64, _Int64] | None:
+        """Tokens before the hole in each segment, and those missing there; None without holes."""
+        if "front" not in self._flat:
+            return None
+        front = np.minimum(self._flat["front"], self._count).astype(np.int64)
+        return front, self._flat["hole"].astype(np.int64)
+
+    def _in_runs(self, values: Pointers) -> Pointers:
+        """The first value of each run, from that of each segment."""
+        if self._holes is None:
+            return values
+        front, hole = self._holes
+        segment = np.repeat(np.arange(len(front)), 2)
+        return values.shifted(segment, in_turn(np.zeros_like(front), front + hole))
+
+    @property
+    def _labels(self) -> Runs:
+        """Runs of labels: of the token files, or the tokens, all or by a mask.
+
+        These tokens have none: the first of each segment, an extra BOS, those that an earlier piece
+        has too, and padding. In trees, those before the first label of any row.
+        """
+        runs, rows, starts, head = self.runs("tokens"), self._rows, self._documents[1], self._head
+        if self._trees is not None:
+            documents, starts, head = self._trees.of_label_rows()
+            rows = self._at(np.maximum(documents, 0))
+        if self._holes is not None:
+            first = np.minimum(head, runs.padded[::2])
+            head = in_turn(first, head - first)
+        if not rows.has("labels"):
+            return replace(runs, head=head)
+        labels = self._in_runs(self._begins(rows, "labels", starts))
+        if labels.dtype == np.int8:
+            return replace(runs, mask=labels, head=head)
+        return replace(runs, values=labels, head=head)
+
+    @property
+    def _head(self) -> _Int64:
+        """First tokens of each segment without a label, [segments]."""
+        head = np.ones(len(self.lengths), np.int64)
+        if "repeated" in self._flat:
+            head = np.maximum(head, self.bos + self._flat["repeated"].astype(np.int64))
+        return np.minimum(head, self.lengths)
 
     @property
     def _positions(self) -> Runs:
@@ -158,94 +204,39 @@ class PlannedPacks:
         values = Pointers.into(np.arange(most, dtype=dtype), before)
         return Runs(values, self.lengths, np.zeros_like(self.bos), self.lengths)
 
-    def fill(self, name: str, first: int, last: int, out: NDArray[Any]) -> None:
+    def fill(
+        self,
+        name: str,
+        first: int,
+        last: int,
+        out: NDArray[Any],
+        made: Mapping[str, NDArray[Any]] = _NOTHING,
+    ) -> None:
         """Write a column with a value per token, of segments first..last - 1.
 
-        out: [tokens], of any type that has its values.
+        out: [tokens], of any type that has its values. made: columns of all segments, to copy from.
         """
-        match name:
-            case "tokens":
-                self._fill_tokens(first, last, out)
-            case "labels":
-                self._fill_labels(first, last, out)
-            case "label_weights" if name in self._made:
-                out[:] = self._made[name]
-            case "label_weights":
-                assert self._trees is not None
-                labels = np.empty(len(out), np.int32)
-                out[:] = self._fill_tree_labels(self._trees, first, last, labels)
-            case _:
-                self._fill(name, first, last, 0, 0, out)
-
-    def _fill(
-        self, name: str, first: int, last: int, before: int, after: int, out: NDArray[Any]
-    ) -> None:
+        if name == "label_weights":
+            self._fill_weights(first, last, out, made.get("labels"))
+            return
+        before, after = {"tokens": self._ids, "labels": (NO_LOSS, NO_LOSS)}.get(name, (0, 0))
         runs = self.runs(name)
+        if name == "labels" and "tokens" in made and runs.values is self.runs("tokens").values:
+            # They are one after another there, and in the cache.
+            firsts = np.cumsum(runs.padded) - runs.padded + runs.bos
+            runs = replace(runs, values=Pointers.into(made["tokens"], firsts))
         each = 2 if len(runs.count) > len(self.lengths) else 1
         self._copy(runs, each * first, each * last, before, after, out)
 
-    def _fill_tokens(self, first: int, last: int, out: NDArray[Any]) -> None:
-        if "tokens" in self._made:
-            out[:] = self._made["tokens"]
-        else:
-            self._fill("tokens", first, last, *self._ids, out)
-
-    @cached_property
-    def _has_labels(self) -> bool:
-        return self._rows.has("labels")
-
-    @cached_property
-    def _heads(self) -> tuple[_Int64, NDArray[np.intp], NDArray[np.intp]]:
-        """First tokens of each segment without a label, and the segments with more than one.
-
-        Also the segments that end in padding.
-        """
-        head = np.ones(len(self.lengths), np.int64)
-        if "repeated" in self._flat:
-            head = np.maximum(head, self.bos + self._flat["repeated"].astype(np.int64))
-        head = np.minimum(head, self.lengths)
-        return head, np.flatnonzero(head > 1), np.flatnonzero(self.real < self.lengths)
-
-    def _fill_stored_labels(self, first: int, last: int, out: NDArray[Any]) -> None:
-        """Write the labels of the token files, or the tokens."""
-        if not self._has_labels:
-            self._fill_tokens(first, last, out)
-        elif self.runs("labels").values.dtype == np.int8:
-            self._fill_tokens(first, last, out)
-            mask = np.empty(len(out), np.int8)
-            self._fill("labels", first, last, 0, 0, mask)
-            _keep_labels(mask != 0, out)
-        else:
-            self._fill("labels", first, last, NO_LOSS, NO_LOSS, out)
-
-    def _fill_labels(self, first: int, last: int, out: NDArray[Any]) -> None:
-        """Write labels, and none where a pack has none.
-
-        These tokens have none: the first of each segment, an extra BOS, those that an earlier piece
-        has too, and padding.
-        """
-        if self._trees is not None:
-            self._fill_tree_labels(self._trees, first, last, out)
-            return
-        self._fill_stored_labels(first, last, out)
-        begin = self.starts[first]
-        out[self.starts[first:last] - begin] = NO_LOSS
-        head, longer, padded = self._heads
-        if len(some := _between(longer, first, last)):
-            out[ranges_at(self.starts[some] - begin, head[some])] = NO_LOSS
-        if len(some := _between(padded, first, last)):
-            real = self.real[some]
-            out[ranges_at(self.starts[some] - begin + real, self.lengths[some] - real)] = NO_LOSS
-
-    def _fill_tree_labels(
-        self, trees: TreeIndex, first: int, last: int, out: NDArray[Any]
-    ) -> NDArray[np.int32]:
-        """Write labels of trees, and return the number of rows that train each token, [tokens]."""
-        self._fill_stored_labels(first, last, out)
-        rows = trees.rows_begun(first, last)
-        _keep_labels(rows > 0, out)
-        rows *= out != NO_LOSS
-        return rows
+    def _fill_weights(
+        self, first: int, last: int, out: NDArray[Any], labels: NDArray[Any] | None
+    ) -> None:
+        """Write the number of rows that train each token."""
+        assert self._trees is not None
+        if labels is None:
+            labels = np.empty(len(out), np.int32)
+            self.fill("labels", first, last, labels)
+        np.multiply(self._trees.rows_begun(first, last), labels != NO_LOSS, out=out)
 
     @cached_property
     def views(self) -> dict[str, ListView]:
@@ -325,49 +316,23 @@ class PlannedPacks:
         values[places] = self.starts[1:] - np.repeat(self.starts[self.offsets[:-1]], sizes)
         return values
 
-    def _fill_all(self, name: str, out: NDArray[Any]) -> None:
-        """Fill a column of all packs, and keep what other columns are made of."""
-        if name == "labels" and self._trees is not None:
-            weights = self._fill_tree_labels(self._trees, 0, len(self.lengths), out)
-            self._made["label_weights"] = weights
-        else:
-            self.fill(name, 0, len(self.lengths), out)
-        if name == "tokens":
-            self._made[name] = out
-
     def record_batch(self, names: Names, needed: Collection[str] | None = None) -> pa.RecordBatch:
         """The packs in the columns of a file, in this spelling.
 
         needed: other columns with a value per token are left 0; None for all.
         """
-        arrays = []
+        arrays, made = list[Any](), dict[str, NDArray[Any]]()
         for column in self._columns:
             if column.kind == "token":
                 is_filled = needed is None or column.name in needed
                 make = np.empty if is_filled else np.zeros
                 values = make(int(self.starts[-1]), column.numpy_dtype)
                 if is_filled:
-                    self._fill_all(column.name, values)
+                    self.fill(column.name, 0, len(self.lengths), values, made)
+                    made[column.name] = values
                 view = ListView(self._list_offsets(column), values)
             else:
                 view = self.views[column.name]
             arrays.append(list_array(view))
-        self._made = {}
-        return stored_batch(pa.record_batch(arrays, schema=shard_schema(self._columns)), names)
-
-
-def _keep_labels(kept: NDArray[np.bool_], labels: NDArray[Any]) -> None:
-    """Write NO_LOSS over the other labels; an index by masks would take six times as long."""
-    labels -= NO_LOSS
-    labels *= kept
-    labels += NO_LOSS
-
-
-def _between(numbers: NDArray[np.intp], first: int, last: int) -> NDArray[np.intp]:
-    """Those of ascending numbers that are in first..last - 1."""
-    return numbers[slice(*np.searchsorted(numbers, (first, last)))]
-
-
-def _pairs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-    """Values of both in turn."""
-    return np.stack([one, other], axis=1).ravel()
+        batch = pa.record_batch(arrays, names=[column.name for column in self._columns])
+        return stored_batch(batch, names)

@@ -12,7 +12,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ..views import chosen
+
 _Int64 = NDArray[np.int64]
+_NONE, _NO_MASK = np.empty(0, np.int64), np.empty(0, np.int8)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,13 +61,14 @@ class Pointers:
 
     def take(self, kept: NDArray[np.bool_] | NDArray[np.integer[Any]] | slice) -> "Pointers":
         """Select by a mask, by indices in their order, or by a slice."""
-        return Pointers(self.address[kept], self.dtype, self.memory)
+        return Pointers(chosen(self.address, kept), self.dtype, self.memory)
 
     def shifted(
         self, kept: NDArray[np.bool_] | NDArray[np.integer[Any]] | slice, values: _Int64
     ) -> "Pointers":
         """Select like `take`, then move each pointer forward by that many values."""
-        return Pointers(self.address[kept] + self.dtype.itemsize * values, self.dtype, self.memory)
+        address = chosen(self.address, kept) + self.dtype.itemsize * values
+        return Pointers(address, self.dtype, self.memory)
 
     def spanned(self, room: int = 0) -> tuple[NDArray[Any], _Int64]:
         """An array from the lowest pointer on, and the index of each pointer in it.
@@ -82,7 +86,7 @@ class Pointers:
     def read(self, count: int) -> list[NDArray[Any]]:
         """The next `count` values of each pointer, [pointers] each."""
         values, index = self.spanned(count)
-        return [values[index + place] for place in range(count)]
+        return [values.take(index + place) for place in range(count)]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("addresses are not valid in another process; send the values")
@@ -108,12 +112,17 @@ class Runs:
     count: their number.
     bos: True if one more value goes before them.
     padded: all values in the pack; after those in memory comes padding.
+    mask: int8, as many as the values; padding takes the place of those where it is 0. None to keep
+        all.
+    head: first values in the pack, at most `padded`, whose place padding takes; None for none.
     """
 
     values: Pointers
     count: _Int64
     bos: NDArray[np.bool_]
     padded: _Int64
+    mask: Pointers | None = None
+    head: _Int64 | None = None
 
     @cached_property
     def like(self) -> NDArray[Any]:
@@ -121,20 +130,34 @@ class Runs:
         return np.empty(0, self.values.dtype)
 
     @cached_property
-    def listed(self) -> tuple[NDArray[Any], list[tuple[int, int, bool, int]]]:
-        """An array over the values; the index of each run, count, bos and padded, as numbers."""
+    def listed(self) -> tuple[NDArray[Any], NDArray[np.int8], list[tuple[int, ...]]]:
+        """Arrays over the values and over the mask; each run as numbers.
+
+        The numbers: index in the values, in the mask, count, bos, padded and head.
+        """
+        values, index = self._spanned(self.values)
+        mask, kept = _NO_MASK, np.zeros_like(self.count)
+        head = kept if self.head is None else self.head
+        if self.mask is not None:
+            mask, kept = self._spanned(self.mask)
+        columns = (index, kept, self.count, self.bos, self.padded, head)
+        return values, mask, list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def _spanned(self, values: Pointers) -> tuple[NDArray[Any], _Int64]:
+        """An array over the values, and the index of each run in it; 0 for one without values."""
         some = self.count > 0
-        values, index = self.values.take(some).spanned(int(self.count.max(initial=0)))
+        array, index = values.take(some).spanned(int(self.count.max(initial=0)))
         indices = np.zeros(len(some), np.int64)
         indices[some] = index
-        columns = (indices, self.count, self.bos, self.padded)
-        return values, list(zip(*(column.tolist() for column in columns), strict=True))
+        return array, indices
 
 
 Copy = Callable[[Runs, int, int, int, int, NDArray[Any]], None]
 """f(runs, first, last, before, after, out): copy runs first..last - 1 into `out`.
 
-before: value of an extra BOS. after: value of padding. out: [sum(padded)], of any type.
+before: value of an extra BOS.
+after: value of padding.
+out: [sum(padded)], of any type.
 """
 
 
@@ -142,16 +165,21 @@ def copy_runs(
     runs: Runs, first: int, last: int, before: int, after: int, out: NDArray[Any]
 ) -> None:
     """See `Copy`."""
-    values, listed = runs.listed
+    values, mask, listed = runs.listed
     cursor = 0
-    for index, count, bos, padded in listed[first:last]:
-        end = cursor + padded
+    for index, kept, count, bos, padded, head in listed[first:last]:
+        begin, end = cursor, cursor + padded
         if bos:
             out[cursor] = before
             cursor += 1
         if count:
-            out[cursor : cursor + count] = values[index : index + count]
+            part = out[cursor : cursor + count]
+            part[:] = values[index : index + count]
+            if runs.mask is not None:
+                np.copyto(part, after, where=mask[kept : kept + count] == 0)
         out[cursor + count : end] = after
+        if head:
+            out[begin : begin + head] = after
         cursor = end
 
 
@@ -164,6 +192,8 @@ def copy_by(compiled: Callable[..., None]) -> Copy:
             runs.count,
             runs.bos,
             runs.padded,
+            _NONE if runs.mask is None else runs.mask.address,
+            _NONE if runs.head is None else runs.head,
             runs.like,
             first,
             last,

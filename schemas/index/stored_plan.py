@@ -101,9 +101,9 @@ class IndexBatch(PlannedPacks):
             raise self._bad(pack, f"{kind} {place - int(firsts[pack])}: {what}")
 
     def _check_trees(self, trees: TreeIndex, documents: int) -> None:
-        self._check(trees.bad_segments, "it is no segment of a tree")
         bad = trees.bad_rows | (trees.columns["row_store_rows"] >= documents)
         self._check(bad, "it is no row of its trees", "row", trees.row_offsets)
+        self._check(trees.bad_segments, "it is no segment of a tree")
 
     def _begins(self, rows: StoredRows, name: str, starts: _Int64) -> Pointers:
         """See `PlannedPacks`; all values that are read are in their documents."""

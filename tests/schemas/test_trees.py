@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packprep.inspect.verify import verify
 from packprep.output.shard_writer import record_batch
 from packprep.schemas.batch_view import BatchView, batch_view
-from packprep.schemas.trees import rows_view, segment_documents
+from packprep.schemas.trees import path_ends, path_starts, rows_view, segment_documents
 from packprep.schemas.views import list_view
 from packprep.windows.planner import resized
 from tests.helpers.trees import Window, plan_and_layout, tree_documents, tree_output, windows
@@ -40,6 +40,12 @@ def test_documents_of_segments_and_filler_follow_from_the_rows(
     assert {*rows.columns} == {*expected.columns}
     for name, values in rows.columns.items():
         assert np.array_equal(values, expected.columns[name])
+
+
+def test_the_paths_through_a_segment_end_after_the_last_below_it() -> None:
+    parents, lengths = np.array([-1, 0, 1, 2, 1, 0, -1]), np.array([5, 4, 3, 2, 1, 7, 6])
+    assert path_ends(parents).tolist() == [6, 5, 4, 4, 5, 6, 7]
+    assert path_starts(parents, lengths).tolist() == [0, 5, 9, 12, 9, 5, 0]
 
 
 def test_a_pack_that_lost_its_rows_is_no_filler(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ import copy
 import gc
 import pickle
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from packprep.packing.kernels import gather
-from packprep.schemas.index.runs import Pointers, Runs
+from packprep.schemas.index.runs import Copy, Pointers, Runs, copy_runs
 
 
 def int64(*values: int) -> np.ndarray:
@@ -41,6 +42,24 @@ def test_pointers_alone_keep_the_memory_that_they_point_into() -> None:
     assert [values() for values in memory] == [None, None], (
         "the memory is freed with the last pointers"
     )
+
+
+@pytest.mark.parametrize("copied", [copy_runs, gather.copy_compiled])
+@pytest.mark.parametrize(("stored", "written"), [(np.int32, np.int32), (np.uint16, np.int64)])
+def test_a_mask_and_the_head_of_a_run_leave_padding_in_place_of_values(
+    copied: Copy, stored: Any, written: Any
+) -> None:
+    values = Pointers.into(np.arange(50_000, 50_010).astype(stored), int64(0, 4, 4))
+    mask = Pointers.into(np.array([1, 1, 0, 1, 0, 2, -1, 1], np.int8), int64(0, 4, 4))
+    bos = np.array([False, True, False])
+    out = np.zeros(10, written)
+    runs = Runs(values, int64(4, 3, 0), bos, int64(5, 4, 1), mask, int64(1, 1, 0))
+    copied(runs, 0, 3, 9, -100, out)
+    assert out.tolist() == [-100, 50_001, -100, 50_003, -100, -100, -100, 50_005, 50_006, -100]
+    copied(replace(runs, mask=None), 1, 3, 9, -100, out[:5])
+    assert out[:5].tolist() == [-100, 50_004, 50_005, 50_006, -100]
+    copied(replace(runs, head=None), 1, 3, 9, -100, out[:5])
+    assert out[:5].tolist() == [9, -100, 50_005, 50_006, -100]
 
 
 def test_pointers_of_two_types_are_never_joined() -> None:
