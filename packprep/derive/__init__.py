@@ -1,1 +1,1 @@
-"""Makes an output from finished outputs: merged, cut again, renamed, materialized, pushed."""
+"""Makes outputs and stores from finished ones: merged, cut again, renamed, materialized, pushed."""
