@@ -25,6 +25,7 @@ from packprep.support.limits import usable_cores
 from tests.faults import harness
 from tests.faults.crash_checks import Found, commands, explore
 from tests.faults.harness import ERRORS, STAGES, Ended, Fault, forked
+from tests.helpers.zoo import NAMES
 
 SECONDS = {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}  # share of a build until a kill by time
 KIND_NAMES = ("open", "open to read", "write", "fsync", "rename", "read")
@@ -45,10 +46,12 @@ class Failures:
 class Soak(Failures):
     """One folder of builds, and the output of an undisturbed one to compare with."""
 
-    def __init__(self, folder: Path, seed: int, shim: bool, *more: str) -> None:
+    def __init__(self, folder: Path, seed: int, shim: bool, kind: str | None) -> None:
         super().__init__(seed)
         self.folder, self.shim = folder, shim
-        self.arguments = [*harness.corpus(folder), *more]
+        self.arguments = (
+            harness.kind_of_build(folder, kind) if kind is not None else harness.corpus(folder)
+        )
         self.output, self.log = folder / "out", folder / "log"
         start = time.monotonic()
         self.expected = self.whole("--num-proc", "1", output=folder / "undisturbed")
@@ -188,7 +191,9 @@ def _parts(soak: Soak, given: SimpleNamespace) -> Iterator[str]:
 
 def _power_cuts(folder: Path, given: SimpleNamespace) -> int:
     """Check states of the disk after kills and power cuts. Returns the number of faults."""
-    names = [*commands(folder, folder)]
+    names = [name for name in commands(folder, folder) if given.only in name]
+    if not names:
+        raise click.UsageError(f"--only is {given.only}, which no command has in its name")
     each = given.crash_states // len(names)
     cases = [(name, folder / name, given.seed, each, given.every, given.forget) for name in names]
     failures, again, by_model, forgotten = 0, 0, Counter[str](), Counter[str]()
@@ -225,8 +230,7 @@ def _run(given: SimpleNamespace) -> int:
         if given.crash_states:
             failures = _power_cuts(Path(folder), given)
         else:
-            index = ["--materialize", "index"] if given.index else []
-            soak = Soak(Path(folder), given.seed, given.shim, *index)
+            soak = Soak(Path(folder), given.seed, given.shim, given.kind)
             for line in _parts(soak, given):
                 print(line, flush=True)
             failures = soak.failures
@@ -244,11 +248,12 @@ _option = partial(click.option, show_default=True)
 @_option("--kinds", default="oOwsri", help="o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n).")
 @_option("--disks", default=10, help="Sizes of a disk that fills up.")
 @_option("--workers", default=20, help="SIGKILLs of worker processes.")
-@_option("--index", is_flag=True, help="Build index outputs, with their tokens in OUT.")
+@_option("--kind", type=click.Choice(NAMES), help="Kind of build; default: text, with a holdout.")
 @_option(
     "--crash-states", default=0, help="Check so many states that kills and power cuts leave, only."
 )
 @_option("--every", default=1, help="Run the command again in one of so many crash states.")
+@_option("--only", default="", help="Crash states of commands whose name has this, only.")
 @_option("--forget", multiple=True, help="Crash states must show that PATTERN is not synced.")
 @_option("--inside", is_flag=True, hidden=True)
 @_option("--shim", is_flag=True, hidden=True)

@@ -30,6 +30,8 @@ STORE = "store"  # of tokens, where a command has one
 _TRIES = 50  # states that are made for one that is new
 _MANY = 100  # states of a command, of which a quarter are those of a second power cut
 _CUT_TWICE = 5  # first power cuts of these
+_KINDS = ("turns", "pairs", "trees", "mix", "phases", "epochs")
+_SIZES = {"unit_size": 20_000, "window": 40_000, "shard_size": 1_000_000}  # of few files
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Command:
 
 
 def commands(folder: Path, disk: Path) -> dict[str, Command]:
-    """Commands that write an output or an export to disk/out, from two small sources."""
+    """Commands that write an output or an export to disk/out, from small sources in a folder."""
     both = harness.few_files(harness.corpus(folder))
     both[both.index("--holdout") + 1] = "0.2"
     one, two = [*both[:2], *both[3:]], [both[0], *both[2:]]
@@ -85,6 +87,10 @@ def commands(folder: Path, disk: Path) -> dict[str, Command]:
         "append to an index": Command([*index, "--append"], [[*one, *out, *as_index]]),
         "index of a store": Command([*both, *out, *stored]),
         "materialize": Command(from_index, [[*both, *first, *as_index]]),
+        **{
+            f"build of {kind}": Command([*harness.kind_of_build(folder, kind, **_SIZES), *out])
+            for kind in _KINDS
+        },
     }
 
 
@@ -186,12 +192,14 @@ def read(output: Path) -> None:
     if not manifest.is_index:
         rows = datasets.load_from_disk(str(output))
     for split in manifest.splits:
-        shards = PackedShards(output, split=split)
-        packs = [shards[number] for number in range(len(shards))]
-        tokens = sum(entry.tokens or 0 for entry in manifest.shards(split))
-        assert sum(len(pack.tokens) for pack in packs) == tokens
+        lengths = []
+        for epoch in range(manifest.epochs):
+            shards = PackedShards(output, split=split, epoch=epoch)
+            lengths += [len(shards[number].tokens) for number in range(len(shards))]
+        assert sum(lengths) == manifest.splits[split].tokens
         if rows is not None:
-            assert len(rows[split]) == len(packs)
+            of_split = rows[split] if isinstance(rows, datasets.DatasetDict) else rows
+            assert len(of_split) == len(lengths)
 
 
 def part(files: Tree) -> Tree | None:

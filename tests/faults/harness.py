@@ -24,10 +24,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from packprep.config.build_config import BuildConfig
+from packprep.config.yaml_file import to_yaml
 from packprep.output.staging import staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.schemas.files import MANIFEST
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.zoo import Zoo
 
 ROOT = Path(__file__).parents[2]
 SOAK = ROOT / "scripts/checks/soak.py"
@@ -61,6 +64,14 @@ def corpus(folder: Path) -> list[str]:
     sizes = "--max-length 64 --unit-size 4KB --window 16KB --shard-size 30KB --holdout 0.2 -q"
     tokenizer = ["--tokenizer", str(save_tokenizer(folder / "tok")), "--engine", "hf"]
     return ["build", *map(str, files), *tokenizer, *sizes.split()]
+
+
+def kind_of_build(folder: Path, kind: str, **sizes: int) -> list[str]:
+    """Arguments of a build of a kind of the zoo, whose sources and settings are in the folder."""
+    made = BuildConfig(**Zoo(folder).options(kind, folder) | sizes)
+    settings = folder / f"{kind}.yaml"
+    settings.write_text(to_yaml(made))
+    return ["build", "-c", str(settings), "-q"]
 
 
 def few_files(arguments: list[str]) -> list[str]:

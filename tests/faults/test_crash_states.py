@@ -17,13 +17,13 @@ def test_every_state_has_a_whole_output_or_none_and_missing_syncs_show() -> None
 
     In each the same command ends with the same bytes.
     """
-    words = ["--crash-states", "150", "--seed", "5"]
+    words = ["--crash-states", "210", "--seed", "5"]
     words += [word for pattern in FORGOTTEN.split() for word in ("--forget", pattern)]
     done = harness.under_shim(harness.SOAK, words, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    [line] = [line for line in lines if line.startswith("150 crash states, ")]
-    assert line.startswith("150 crash states, 0 bad: ")
+    [line] = [line for line in lines if line.startswith("210 crash states, ")]
+    assert line.startswith("210 crash states, 0 bad: ")
     assert all(model in line for model in MODELS)
     bad = [line.rsplit(" ", 2)[1] for line in lines if line.startswith("without the syncs of ")]
     assert len(bad) == len(FORGOTTEN.split())

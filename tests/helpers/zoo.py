@@ -32,7 +32,7 @@ _HERE = {"engine": "hf", "num_proc": 1}
 _EPOCHS = {"epochs": 2}
 _ANSWERS: dict[str, Any] = {
     "input_ids_column": "ids",
-    "loss_mask_column": "mask",
+    "labels_column": "mask:mask",
     "carry": ("weights:float32", "quality"),
     "vocab_size": 400,
     "share_prefixes": 4,
@@ -147,6 +147,14 @@ class Zoo:
                 self._make(name, kept)
         return BuildConfig(**json.loads(kept.read_text())["options"])
 
+    def options(self, name: str, folder: Path) -> dict[str, Any]:
+        """Write the sources of a member into a folder. Returns options of a build of them there."""
+        options: dict[str, Any] = {"output": str(folder / "out"), **_SMALL, **_HERE}
+        options |= _MEMBERS[name](folder)
+        if "vocab_size" not in options:
+            options["tokenizer"] = str(self.tokenizer)
+        return options
+
     def sources(self, name: str) -> list[Path]:
         """Return the files that the output was made of."""
         return [
@@ -178,10 +186,7 @@ class Zoo:
         folder = self._folder / name
         shutil.rmtree(folder, ignore_errors=True)  # of a worker that was killed
         folder.mkdir()
-        options: dict[str, Any] = {"output": str(folder / "out"), **_SMALL, **_HERE}
-        options |= _MEMBERS[name](folder)
-        if "vocab_size" not in options:
-            options["tokenizer"] = str(self.tokenizer)
+        options = self.options(name, folder)
         build(BuildConfig(**options))
         kept.write_text(json.dumps({"options": options, "files": _digests(folder)}))
 
