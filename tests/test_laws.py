@@ -16,6 +16,7 @@ from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.packing.account import Sums
 from packprep.packing.strategies import ONE_BY_ONE, STRATEGIES
 from packprep.schemas import check_batch, check_ledger
+from packprep.windows.documents import Documents, group_codes
 from packprep.windows.placement import Packs
 from packprep.windows.planner import WindowPlan, account_by_source, plan_window, resized
 
@@ -210,6 +211,45 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     [counts, _] = account_by_source(plan, policy, 1, plan.packs)
     check_ledger(counts.ledger)
     assert counts.loss_tokens == labels_seen
+
+
+@given(
+    configs(),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2), st.booleans()), max_size=12),
+    st.booleans(),
+)
+@example(
+    BuildConfig(max_length=4, strategy="stream", order="input"),
+    [(3, 0, True), (2, 1, False), (2, 0, False)],
+    True,
+)
+def test_rows_of_skip_rows_leave_the_packs_of_all_other_rows(
+    config: BuildConfig, texts: list[tuple[int, int, bool]], grouped: bool
+) -> None:
+    """Others are packed as if these were not read; the account has them by their own reason."""
+    policy, grouped = tokenizer(), grouped and config.strategy not in ("wrapped", "balanced")
+    everything = make_documents([length for length, _, _ in texts], policy)
+    listed = np.array([is_listed for _, _, is_listed in texts], np.bool_)
+    groups = np.array([group for _, group, _ in texts], np.int32)
+
+    def planned(documents: Documents, groups: Any, skipped: Any) -> tuple[WindowPlan, Any]:
+        if grouped:
+            codes = group_codes(pa.chunked_array([groups]))
+            documents = replace(documents, group=codes)
+        plan = plan_window(documents, policy, config.pack_rules(skipped), seed=config.seed)
+        layout = ShardLayout.of(config.pack_rules(), config.writing, policy)
+        return plan, checked(plan.packs, layout).to_pylist()
+
+    plan, packs = planned(everything, groups, np.flatnonzero(listed))
+    without, expected = planned(everything.take(~listed), groups[~listed], None)
+    assert packs == expected
+    assert (plan.measured, plan.bound) == (without.measured, without.bound)
+    [counts, _] = account_by_source(plan, policy, 1, plan.packs)
+    [fewer, _] = account_by_source(without, policy, 1, without.packs)
+    gone = int(everything.length[listed].sum())
+    assert counts.dropped == fewer.dropped + Counter({"skip_rows": gone} if gone else {})
+    assert counts.tokens_in == fewer.tokens_in + gone
+    assert (counts.tokens_packed, counts.truncated) == (fewer.tokens_packed, fewer.truncated)
 
 
 @given(configs(), st.lists(st.integers(0, 40), max_size=12), st.integers(0, 16))

@@ -37,6 +37,9 @@ from packprep.config.stages import (
 from packprep.config.values import value_of
 from packprep.support.errors import ConfigError, nearest
 
+if TYPE_CHECKING:
+    from packprep.support.arrays import Int64
+
 
 # Not decorated: it inherits a frozen dataclass, and compiling the methods again costs 15 ms.
 class BuildConfig(Options):
@@ -149,18 +152,19 @@ class BuildConfig(Options):
             max_document_tokens=phase.max_document_tokens,
         )
 
-    def pack_rules(self) -> PackRules:
-        """Rules of the packs of a window, without phases."""
+    def pack_rules(self, skipped: "Int64 | None" = None) -> PackRules:
+        """Rules of the packs of a window, without phases. skipped: see `PackRules`."""
         return PackRules(
             cutting=self.cutting,
             packing=self.packing,
             ordering=self.ordering,
             repack=self.epochs > 1,
+            skipped=skipped,
         )
 
-    def mix_rules(self) -> MixRules:
-        """Rules of the draw of a mix."""
-        rules, phases = self.pack_rules(), self.phase_list()
+    def mix_rules(self, skipped: "Int64 | None" = None) -> MixRules:
+        """Rules of the draw of a mix. skipped: see `PackRules`."""
+        rules, phases = self.pack_rules(skipped), self.phase_list()
         return MixRules(
             entries=self.entries(),
             phases=phases,

@@ -1,10 +1,14 @@
 """Rules of the packs of a window, and of the draw of a mix, as values."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from packprep.config.grammar.mix import Entry
 from packprep.config.grammar.phases import Phase
 from packprep.config.stages import Cutting, Ordering, Packing
+
+if TYPE_CHECKING:
+    from packprep.support.arrays import Int64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,12 +17,14 @@ class PackRules:
 
     cutting, packing, ordering: options of a build.
     repack: True if another epoch packs the same documents, so that neighbours must change.
+    skipped: ids of the documents of `cutting.skip_rows`; None if it lists none.
     """
 
     cutting: Cutting
     packing: Packing
     ordering: Ordering
     repack: bool = False
+    skipped: "Int64 | None" = field(default=None, compare=False)
 
     def in_phase(self, phase: Phase) -> "PackRules":
         """The rules of a phase, which has lengths of its own."""

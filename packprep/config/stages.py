@@ -101,6 +101,11 @@ class Reading:
         """
         return None if self.is_mix else self.max_tokens
 
+    @property
+    def reads_all(self) -> bool:
+        """True if no limit of the build ends the reading before the last row."""
+        return self.limit is None and self.tokens_to_read is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parsing:
@@ -397,6 +402,14 @@ class Cutting:
     )
     min_document_tokens: int = option(1, "Drop documents with fewer text tokens.", least=0)
     max_document_tokens: int | None = option(None, "Drop documents with more text tokens.", least=0)
+    skip_rows: str | None = option(
+        None,
+        "Leave out the rows of a list, a SOURCE:ROW a line, as packprep spike --rows writes it. "
+        "All documents of a row go: its turns, pieces, and both sides of a pair; other rows of "
+        "its group stay. An output in place of the list: the rows that its build left out.",
+        "FILE",
+        identity=False,
+    )
     share_prefixes: int = option(
         0,
         "Write a prefix that segments of a row share once; turns of a conversation or sides of "

@@ -9,7 +9,7 @@ linked; they are not written again.
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,9 @@ from packprep.output.staging import (
 )
 from packprep.schemas.columns import token_type
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.sources.source import Source, split_new
+from packprep.schemas.sources import Sources
+from packprep.sources.skip_rows import check_left_out
+from packprep.sources.source import Source, documents_key, split_new
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
 from packprep.support.progress import Progress
@@ -117,6 +119,13 @@ class GrowingOutput(BuildOutput):
         self._new.set_aside(self._new.path)
         self._new.remove_replaced()
 
+    def left_out(self) -> Mapping[str, Collection[int]]:
+        """See `BuildOutput.left_out`."""
+        manifest = self.manifest
+        recorded = manifest.data["inputs"]["sources"]
+        rows = [source.get("skip_rows", ()) for source in recorded]
+        return dict(zip(Sources(manifest).names, rows, strict=True))
+
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
         """See `BuildOutput.wanted`: sources that the output does not have."""
         manifest = self.manifest
@@ -129,6 +138,9 @@ class GrowingOutput(BuildOutput):
         named = zip(inputs["sources"], manifest.run["source_paths"], strict=True)
         built = [facts | {"name": name} for facts, name in named]
         known, new = split_new(sources, built, self, "build all of it again with --overwrite")
+        rows = {documents_key(facts): facts.get("skip_rows", ()) for facts in built}
+        for source in known:
+            check_left_out(source.name, source.skip_rows, rows[documents_key(source.as_dict())])
         if known:
             progress.say(f"{_listed(known)} in {self} already")
         if new:

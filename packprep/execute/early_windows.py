@@ -2,7 +2,8 @@
 
 This is possible if the units of a window are known early. In input order a window is known with its
 last unit. With shuffled units it is known only with the last unit of the whole input, because the
-seed permutes all of them. A mix, and packs_multiple_of, need the lengths of all documents.
+seed permutes all of them. A mix, and packs_multiple_of, need the lengths of all documents, and
+skip_rows needs the number of rows of each source.
 """
 
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class EarlyWindows(Generic[_Made]):
             and config.packer.name != "balanced"
             and config.num_proc > 1
             and not job.windows_need_tokens
+            and not any(source.skip_rows for source in job.sources)
         )
         ahead = slices_ahead(config.running, config.unit_size, isolated=config.isolated)
         self._room = config.max_memory - BASE_MEMORY - (1 + ahead) * slice_memory(config.unit_size)

@@ -37,7 +37,7 @@ from packprep.windows.specs import window_seed
 _SMALL_BATCH = 10_000  # documents; a smaller batch causes a warning
 _NOT_IN_MAP = options_in(Reading, Writing, Running, Command) - {
     *("columns", "names", "token_type")
-} | {"sample_by"}
+} | {"sample_by", "skip_rows"}
 
 
 class TokenizeAndPack:

@@ -107,7 +107,7 @@ class Stages:
             windows = Windows(job, files, self.clock)
             mix = windows.draw()
             drawn = mix.windows if mix else ()
-            specs = list_windows(files, job.config.pack_rules(), job.config.writing, drawn)
+            specs = list_windows(files, windows.rules, job.config.writing, drawn)
             shards, account = self.pack(windows, specs, mix)
         with self.clock("sign off"):
             named = name_shards(job.staging, shards, job.shards, phased=bool(job.config.phases))

@@ -7,7 +7,7 @@ stores, several of them as one, and does what a build of their sources would do 
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -215,6 +215,9 @@ class TokenOutput:
 
     def held(self, staging: Path, *, shared: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def left_out(self) -> Mapping[str, Collection[int]]:
+        return {}
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
         """Sources that the store does not have. ConfigError for one that has changed since."""

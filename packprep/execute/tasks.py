@@ -110,7 +110,8 @@ class Tasks:
         config = self.job.config
         if self.job.windows_need_tokens or config.max_tokens is not None:
             return {}
-        specs = list_windows(self.places.slices, config.pack_rules(), config.writing)
+        rules = Windows(self.job, (), rows=self.places.rows).rules
+        specs = list_windows(self.places.slices, rules, config.writing)
         check_windows(specs, config.packer.name, config.max_memory)
         return {spec.name: spec for spec in specs}
 

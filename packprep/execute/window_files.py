@@ -30,6 +30,8 @@ from packprep.schemas.canonical import canonical_json, digest_of, parse_json
 from packprep.schemas.columns import WHOLE_ROW
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.position import Extent
+from packprep.sources.skip_rows import skipped_documents
+from packprep.support.arrays import Int64
 from packprep.support.errors import ConfigError, InputError, StoppedError
 from packprep.support.from_json import from_json
 from packprep.tokens.store import TokenFile, rows_of_sources
@@ -117,7 +119,7 @@ class Windows:
                 self.files,
                 self.job.tokens,
                 [source.entry for source in self.job.sources],
-                self.job.config.mix_rules(),
+                self.job.config.mix_rules(self._skipped),
                 self._packed_tokens,
                 self.job.config.max_memory,
             )
@@ -127,8 +129,32 @@ class Windows:
         epochs: dict[int, list[WindowSpec[TokenFile]]] = {}
         for spec in specs:
             epochs.setdefault(spec.run * spec.rules.repack, []).append(spec)
-        apart = [groups_apart(map(self._documents, epoch)) for epoch in epochs.values()]
+
+        def kept(spec: WindowSpec[TokenFile]) -> Documents:
+            documents = self._documents(spec)
+            return (
+                documents
+                if self._skipped is None
+                else documents.take(~np.isin(documents.id, self._skipped))
+            )
+
+        apart = [groups_apart(map(kept, epoch)) for epoch in epochs.values()]
         return sum(groups for groups, _ in apart), sum(rows for _, rows in apart)
+
+    @cached_property
+    def rules(self) -> PackRules:
+        """Rules of the packs of a window, without phases."""
+        return self.job.config.pack_rules(self._skipped)
+
+    @cached_property
+    def _skipped(self) -> Int64 | None:
+        """Ids of the documents that `skip_rows` leaves out."""
+        config, sources = self.job.config, self.job.sources
+        return skipped_documents(sources, self._rows, config.reading, config.skip_rows)
+
+    @property
+    def _rows(self) -> Sequence[int]:
+        return self.rows or rows_of_sources(self.files, len(self.job.sources))
 
     @cached_property
     def layout(self) -> ShardLayout:
@@ -230,7 +256,7 @@ class Windows:
     def _row(self, documents: Documents, document: int) -> str:
         """File and row of a document, and its message if it is one turn."""
         source = int(documents.source[document])
-        firsts = first_documents(self.rows or rows_of_sources(self.files, len(self.job.sources)))
+        firsts = first_documents(self._rows)
         row = int(documents.id[document]) - firsts[source]
         turns = documents.values.get("turn_ids")
         turn = WHOLE_ROW if turns is None else int(turns[document])

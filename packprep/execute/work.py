@@ -1,7 +1,7 @@
 """Work of one command: origin of its documents, place of its output, the stages between."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from packprep.output.target import Target
 from packprep.schemas.manifest import Manifest
 from packprep.sources.digests import remembered
 from packprep.sources.resolve import check_local, resolve
+from packprep.sources.skip_rows import with_skip_rows
 from packprep.sources.source import Source
 from packprep.support.errors import ConfigError
 from packprep.support.progress import Progress
@@ -62,6 +63,8 @@ class Destination(Protocol[Made]):
     def target(self) -> Target[Manifest]: ...
 
     def held(self, staging: Path, *, shared: bool = False) -> AbstractContextManager[None]: ...
+
+    def left_out(self) -> Mapping[str, Collection[int]]: ...
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]: ...
 
@@ -164,7 +167,9 @@ class Work(Generic[Made]):
         self, tokenizer: Tokenizer, staging: Staging, progress: Progress, process: str = ""
     ) -> Job:
         """The job of its sources. process: see `Job`."""
-        found = self.origin.sources(staging, progress)
+        found = with_skip_rows(
+            self.origin.sources(staging, progress), self.config.skip_rows, self.output.left_out()
+        )
         return Job(
             config=self.config.with_label_kind(found[0].labels),
             staging=staging.path,
@@ -186,7 +191,7 @@ def inputs_of(job: Job) -> BuildInputs:
     ids = job.tokenizer.shard_type(job.config.token_type)  # instead of auto
     inputs: BuildInputs = {
         "options": {**replace(job.config, token_type=ids).identity(), **own},
-        "sources": [source.as_dict() for source in job.sources],
+        "sources": [source.as_input() for source in job.sources],
         "tokenizer": job.tokenizer.as_dict(),
     }
     if not job.config.is_mix:

@@ -63,6 +63,10 @@ class Coverage:
         self.epochs = [entry.epoch or 0 for entry in shards]
         self.longest = np.array([manifest.longest(entry) for entry in shards], np.int64)
         self.manifest = manifest
+        firsts = self.sources.firsts.tolist()
+        listed = zip(firsts, self.policy.skip_rows, strict=False)
+        # Ids of the documents that the build left out.
+        self.skipped = np.concatenate([np.empty(0, np.int64), *(a + rows for a, rows in listed)])
         self.totals: Counter[str] = Counter()
         count = len(self.sources.names)
         self.by_source = {
@@ -186,6 +190,8 @@ class Coverage:
 
             findings.many(kind, np.flatnonzero(which), finding)
 
+        listed = np.isin(ids, self.skipped)
+        wrong("surplus document", listed, "{row} is here, but skip_rows of the build lists it")
         if bos is not None:
             due = begins | extra
             self._count("bos", source[begins & (first == bos)])

@@ -4,8 +4,10 @@ How documents were cut, what was dropped, and which BOS and EOS they have. `veri
 shards against them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from packprep.config.aliases import recorded_in
 from packprep.config.grammar.spellings import recorded_name
@@ -13,6 +15,7 @@ from packprep.config.stages import Cutting
 from packprep.packing.account import DROPPING, Dropped
 from packprep.schemas.errors import FormatError
 from packprep.schemas.manifest import Manifest
+from packprep.support.arrays import Int64
 
 WHOLE_DOCUMENTS = tuple(reason for reason in Dropped if reason.takes == "whole documents")
 _TAILS = tuple(
@@ -30,7 +33,7 @@ class Policy:
     bos, eos: id or None. says_ends: the manifest has BOS and EOS. says_cuts: it says how documents
     were cut; the manifest of a merge may not. repeated: copies beyond the first of documents in a
     mix. pairs: a document is two segments. trains_overlap: pieces train what stride repeats in
-    both.
+    both. skip_rows: of each source, the rows that the build left out.
     """
 
     bos: int | None
@@ -47,6 +50,7 @@ class Policy:
     repeated: int
     pairs: bool
     trains_overlap: bool
+    skip_rows: Sequence[Int64]
 
     @staticmethod
     def from_manifest(manifest: Manifest) -> "Policy":
@@ -71,9 +75,13 @@ class Policy:
                 dropped=manifest.ledger["dropped"],
                 truncated=manifest.ledger["truncated"],
                 pairs=any(column.name == "pair_ids" for column in manifest.columns),
+                skip_rows=[
+                    np.array(source.get("skip_rows", ()), np.int64).ravel()
+                    for source in manifest.data["inputs"].get("sources", ())
+                ],
                 repeated=int(manifest.data.get("repeated", {}).get("documents", 0)),
             )
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             raise FormatError(
                 "manifest.json has inputs that no build writes; restore the file"
             ) from None

@@ -187,7 +187,10 @@ def compare(sample: Sample, verdict: Verdict, moved: Moved, progress: Progress) 
                     for epoch in range(coverage.manifest.epochs):
                         pieces = sample.pieces.pop((row, turn, epoch), [])
                         name = coverage.name(int(coverage.keys(np.array(row), turn, epoch)))
-                        _compare(name, document, pieces, coverage, rules, verdict.findings)
+                        is_listed = bool(np.isin(row, coverage.skipped))
+                        _compare(
+                            name, document, pieces, coverage, rules, verdict.findings, is_listed
+                        )
                     compared += row != last
                     last = row
                     progress.advance("compare", compared, len(sample.rows), "rows")
@@ -216,10 +219,12 @@ def _compare(
     coverage: Coverage,
     rules: Mapping[int | None, PackRules],
     findings: Findings,
+    is_listed: bool,
 ) -> None:
     """Compare one document with its segments: where it is cut, and all their values.
 
-    row: its name. rules: of each phase, and of a build without phases.
+    row: its name. rules: of each phase, and of a build without phases. is_listed: True for a row of
+    skip_rows.
     """
     policy = coverage.policy
     if not pieces and Dropped.NOT_DRAWN in policy.dropped:
@@ -229,7 +234,7 @@ def _compare(
     for piece in pieces:
         by_phase.setdefault(phase_of[str(piece.place.file)], []).append(piece)
     for phase, of_phase in by_phase.items() or [(None, [])]:
-        segments = _cut(document, rules[phase], policy)
+        segments = _cut(document, rules[phase], policy, is_listed)
         if not len(segments):
             for piece in of_phase[:1]:
                 what = f"{row} is here, but the options exclude it"
@@ -240,7 +245,7 @@ def _compare(
             _compare_pieces(row, document, of_phase, segments, policy, findings)
 
 
-def _cut(document: Document, rules: PackRules, policy: Policy) -> Segments:
+def _cut(document: Document, rules: PackRules, policy: Policy, is_listed: bool) -> Segments:
     """The segments of a document as a build cuts it, before packs are planned."""
     first, labels = np.zeros(1, np.int64), None
     if not document.trains_all:
@@ -255,6 +260,7 @@ def _cut(document: Document, rules: PackRules, policy: Policy) -> Segments:
         multiple=rules.packing.pad_segment_to_multiple,
         labels=labels,
         tokens=Pointers.into(document.ids, first),
+        skipped=np.array([is_listed]),
     )[0]
 
 

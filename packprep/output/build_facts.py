@@ -150,12 +150,24 @@ class Change:
         before, after = self.old["sources"], self.new["sources"]
         if before == after:
             return ""
+        if _without_skip_rows(before) == _without_skip_rows(after):
+            was, now = (
+                sum(len(source.get("skip_rows", ())) for source in sources)
+                for sources in (before, after)
+            )
+            return f"skip_rows was {was:,} rows, now {now:,}{' others' * (was == now)}"
         if len(before) != len(after):
             return f"{_files(len(before))} before, {len(after)} now"
         if len(self.names) != len(after):
             return "other sources"
         named = zip(self.names, before, after, strict=True)
         return ", ".join(f"{name} changed" for name, was, now in named if was != now)
+
+
+def _without_skip_rows(sources: Sequence[SourceFacts]) -> list[dict[str, object]]:
+    return [
+        {name: fact for name, fact in source.items() if name != "skip_rows"} for source in sources
+    ]
 
 
 def _options(inputs: BuildInputs) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The output of a build, wherever it is. `execute.append.GrowingOutput` gets more documents."""
 
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -38,7 +38,8 @@ def target_of(output: str, command: Command) -> Target[Manifest]:
 class BuildOutput:
     """An output that a build makes.
 
-    The build calls `held`, then `wanted`, then `already_built`; then either `keep` or `publish`.
+    The build calls `held`, then `left_out` and `wanted`, then `already_built`; then either `keep`
+    or `publish`.
 
     given: names of the options that the user gave; the others have their default.
     one_split_does: True if a split may be empty when another one has documents.
@@ -55,6 +56,10 @@ class BuildOutput:
     def held(self, staging: Path, *, shared: bool = False) -> AbstractContextManager[None]:
         """See `Target.held`."""
         return self.target.held(staging, shared=shared)
+
+    def left_out(self) -> Mapping[str, Collection[int]]:
+        """Rows that the output lacks as `skip_rows` of its build asked, by name of the source."""
+        return {}
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
         """Sources that are to be built.

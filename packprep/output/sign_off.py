@@ -144,6 +144,11 @@ def write_settings(staging: Path, options: str, inputs: BuildInputs, tokenizer: 
             f"# The packer was {inputs['options']['planner']}: only packprep.build(..., planner=) "
             "runs it."
         )
+    if rows := sum(len(source.get("skip_rows", ())) for source in inputs["sources"]):
+        lines.append(
+            f"# skip_rows listed {rows:,} rows. If its file has moved or changed, give this output "
+            "in its place: --skip-rows DIR."
+        )
     write_file(staging / SETTINGS, "\n".join([*lines, options]).encode())
 
 

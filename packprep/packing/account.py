@@ -30,6 +30,13 @@ class Dropped(StrEnum):
     cure: what keeps them.
     """
 
+    SKIP_ROWS = (
+        "skip_rows",
+        "whole documents",
+        "rows of skip_rows",
+        "in rows that {skip_rows} lists",
+        "take lines out of the file of skip_rows",
+    )
     TOO_SHORT = (
         "too_short",
         "whole documents",

@@ -36,6 +36,7 @@ from packprep.preview.sweep import Row, sweep
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import plan_rows
+from packprep.sources.skip_rows import skipped_documents, with_skip_rows
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices
 from packprep.support.arrays import Bools
@@ -43,7 +44,7 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.encode import Encoder, load_encoder
-from packprep.tokens.store import TokenFile, stored
+from packprep.tokens.store import TokenFile, rows_of_sources, stored
 from packprep.tokens.store_place import check_store_place
 from packprep.tokens.token_files import quiet_datasets, tokenize_slice, tokenize_slices
 from packprep.windows.documents import Documents, held_out, read_documents
@@ -89,10 +90,13 @@ def estimate(config: BuildConfig, origin: Origin | None = None) -> dict[str, dic
         staging.scratch.mkdir()
         sources = origin.sources(staging, Silent())
         config = config.with_label_kind(sources[0].labels)
+        output = None
         if config.append:
-            sources = open_output(config.running, config.command, config.given).wanted(
-                sources, Silent()
-            )
+            output = open_output(config.running, config.command, config.given)
+        before = output.left_out() if output is not None else {}
+        sources = with_skip_rows(sources, config.skip_rows, before)
+        if output is not None:
+            sources = output.wanted(sources, Silent())
         tables: dict[str, dict[str, object]] = {"prediction": {"from": "no new sources"}}
         if sources and isinstance(origin, Tokens):
             directory = origin.joined(sources, staging)
@@ -124,8 +128,11 @@ def _tables(
     whole: bool,
 ) -> dict[str, dict[str, object]]:
     """The tables of a prediction. directory: of the token files of all samples."""
-    files = [file for sample in samples for file in sample.files]
-    grouping = config.parsing, config.writing, config.pack_rules()
+    files, skipped = [file for sample in samples for file in sample.files], None
+    if whole:
+        rows = rows_of_sources(files, len(sources))
+        skipped = skipped_documents(sources, rows, config.reading, config.skip_rows)
+    grouping = config.parsing, config.writing, config.pack_rules(skipped)
     epochs = [
         of_files("a sample", directory, files, tokenizer, *grouping, epoch)
         for epoch in range(config.epochs)
@@ -137,7 +144,7 @@ def _tables(
         epochs,
         config.reading,
         config.writing,
-        config.mix_rules(),
+        config.mix_rules(skipped),
         whole=whole,
     )
 
@@ -289,7 +296,9 @@ def _prediction(
     places = [count * row.max_length for count, row in zip(packs, rows, strict=True)]
     full = sum(row.figures["utilization"] * each for row, each in zip(rows, places, strict=True))
     prediction = {
-        "from": _WHOLE_INPUT[reading.is_mix] if whole else _sample_size(text, total["text_bytes"]),
+        "from": _WHOLE_INPUT[reading.is_mix]
+        if whole
+        else _sample_size(text, total["text_bytes"]) + _with_listed(sources),
         "text_bytes": round(total["text_bytes"]),
         "tokens_in": len(epochs) * round(total["tokens"] + repeated),
         "tokens_packed": sum(row.tokens_packed for row in rows),
@@ -321,6 +330,12 @@ def _sample_size(sampled: int, read: float) -> str:
     if sampled > read:  # max_tokens ends the build before the end of the sample
         return f"a sample of {sampled:,} bytes, more than the text_bytes that the build reads"
     return f"a sample of {sampled:,} bytes, {sampled / read:.2%} of text_bytes"
+
+
+def _with_listed(sources: Sequence[Source]) -> str:
+    """End of the words for a sample, whose rows have no numbers."""
+    rows = sum(len(source.skip_rows) for source in sources)
+    return f"; the {rows:,} rows of skip_rows are counted too" if rows else ""
 
 
 def _phases(

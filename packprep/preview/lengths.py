@@ -9,7 +9,7 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +36,15 @@ from packprep.schemas.index.runs import Pointers
 from packprep.schemas.storage.places import Directory, files_at, finished_output
 from packprep.sources.reading import plan_rows
 from packprep.sources.resolve import check_local, resolve
+from packprep.sources.skip_rows import skipped_documents, with_skip_rows
+from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices, row_bytes
+from packprep.support.arrays import Bools
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.progress import Progress
 from packprep.tokens.encode import load_encoder
-from packprep.tokens.store import TokenFile, stored, text_options, tokens_key
+from packprep.tokens.store import TokenFile, rows_of_sources, stored, text_options, tokens_key
 from packprep.tokens.token_files import seal, slices_ahead, tokenize_slice, tokenize_slices
 from packprep.windows.documents import Documents
 from packprep.windows.planner import plan_window
@@ -66,9 +69,15 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
     grouping = config.writing, config.pack_rules()
     files = files_at(names[0]) if len(names) == 1 else None
     path = files.directory if files is not None else None
+    is_output = files is not None and files.find(MANIFEST) is not None
+    if config.skip_rows is not None and (is_output or (path and path.suffix == ".npy")):
+        raise ConfigError(
+            f"--skip-rows needs the rows of sources, but {names[0]} holds lengths only; plan the "
+            "sources, or their token store, instead"
+        )
     if path is not None and path.suffix == ".npy":
         lengths = lengths_of_array(path, config.parsing, config.holdout, config.seed)
-    elif files is not None and files.find(MANIFEST) is not None:
+    elif is_output:
         lengths = lengths_of_output(finished_output(names[0]), config.parsing)
     elif path is not None and (store := find_store(path)) is not None:
         lengths = lengths_of_store(store, config.parsing, config.tokenizing, *grouping)
@@ -85,7 +94,8 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
     for note in tokenizer.notes:
         progress.say(note)
-    sources = resolve(config.reading, config.parsing, config.output, scratch, progress)
+    found = resolve(config.reading, config.parsing, config.output, scratch, progress)
+    sources = with_skip_rows(found, config.skip_rows, {})
     config = config.with_label_kind(sources[0].labels)
     store, grouping = None, (config.writing, config.pack_rules())
     if config.keep_tokens:
@@ -106,7 +116,8 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
     plain = all(source.is_plain for source in sources)
     total = sum(source.bytes for source in sources) / 1e6 if plain else None
     plans, _ = plan_rows(sources, *stages, tokenizer, scratch)
-    reader = _Reader(read_slices(sources, plans, config.reading, scratch), config.seed, share)
+    slices = read_slices(sources, plans, config.reading, scratch)
+    reader = _Reader(slices, sources, config.seed, share)
     folder, most = store or scratch / "tokens", config.max_tokens
 
     def make(piece: Slice, stop: threading.Event) -> TokenFile:
@@ -128,8 +139,12 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
         raise InputError("the sources hold no rows; expected at least one document")
     if not files:
         scale_of(reader.text_bytes, 0, share)
-    name = ", ".join(entry.label for entry in config.entries())
-    lengths = of_files(name, folder, files, tokenizer, config.parsing, *grouping)
+    name, skipped = ", ".join(entry.label for entry in config.entries()), None
+    if share == 1:  # a sample has no listed rows
+        rows = rows_of_sources(files, len(sources))
+        skipped = skipped_documents(sources, rows, config.reading, config.skip_rows)
+    rules = config.pack_rules(skipped)
+    lengths = of_files(name, folder, files, tokenizer, config.parsing, config.writing, rules)
     return replace(
         lengths,
         share=share,
@@ -141,13 +156,16 @@ def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) 
 
 
 class _Reader:
-    """Slices of a build with a share of their documents.
+    """Slices of a build with a share of their documents, of those that no list leaves out.
 
-    text_bytes: text of all documents. seconds: time to read it.
+    text_bytes: text of all documents, of a sample without those. seconds: time to read it.
     """
 
-    def __init__(self, slices: Iterator[Slice], seed: int, share: float) -> None:
-        self._all = slices
+    def __init__(
+        self, slices: Iterator[Slice], sources: Sequence[Source], seed: int, share: float
+    ) -> None:
+        self._all, self._sources = slices, sources
+        self._firsts: dict[int, int] = {}  # first document of each source
         self._key = stream(seed, Purpose.PLAN_TEXT)
         self._share = share
         self.text_bytes = 0
@@ -156,7 +174,9 @@ class _Reader:
     def slices(self) -> Iterator[Slice]:
         while (piece := self._next()) is not None:
             if self._share < 1:
-                piece = _thinned(piece, self._key, self._share)
+                ids, listed = np.arange(piece.first_document, piece.end), self._listed(piece)
+                self.text_bytes -= int(row_bytes(piece.table.filter(pa.array(listed))).sum())
+                piece = _thinned(piece, drawn(self._key, ids, self._share) & ~listed)
             if len(piece.table):
                 yield piece
 
@@ -167,10 +187,19 @@ class _Reader:
         self.text_bytes += piece.text_bytes if piece is not None else 0
         return piece
 
+    def _listed(self, piece: Slice) -> Bools:
+        """Mask of the documents of a slice that skip_rows lists."""
+        masks, document = [], piece.first_document
+        for part in piece.parts:
+            first = self._firsts.setdefault(part.source, document)
+            rows = np.arange(document, document + part.rows) - first
+            masks.append(np.isin(rows, self._sources[part.source].skip_rows))
+            document += part.rows
+        return np.concatenate(masks)
 
-def _thinned(piece: Slice, key: np.uint64, share: float) -> Slice:
-    """The documents of a slice that the key draws."""
-    kept = drawn(key, piece.first_document + np.arange(len(piece.table)), share)
+
+def _thinned(piece: Slice, kept: Bools) -> Slice:
+    """These documents of a slice. kept: mask, [documents]."""
     table = piece.table.filter(pa.array(kept))
     parts, first = [], 0
     for part in piece.parts:

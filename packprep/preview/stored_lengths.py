@@ -10,18 +10,20 @@ import numpy as np
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.grammar.option import COLUMN_CHOICE
 from packprep.config.pack_rules import PackRules
-from packprep.config.stages import Parsing, Tokenizing, Writing
+from packprep.config.stages import Parsing, Reading, Tokenizing, Writing
 from packprep.engines.tokenizer import Special, Tokenizer
 from packprep.inspect.histograms import read_windows
 from packprep.packing.account import Sums
 from packprep.preview.window_plan import WindowDocuments, of_lengths
 from packprep.schemas.columns import Column
 from packprep.schemas.manifest import Output, read_manifest
-from packprep.support.arrays import NPY_ERRORS
+from packprep.sources.skip_rows import skipped_documents, with_skip_rows
+from packprep.support.arrays import NPY_ERRORS, Int64
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.redact import redacted
-from packprep.tokens.store import STORED, TokenFile, stored
+from packprep.tokens.made_from import read_made_from
+from packprep.tokens.store import STORED, TokenFile, rows_of_sources, stored
 from packprep.windows.documents import (
     PREFIX_GROUP,
     carried_columns,
@@ -50,6 +52,7 @@ class Lengths:
     carried: columns of the documents beside their tokens.
     share: share of the documents that was drawn, 1 for all.
     scale: size of the whole relative to the sample.
+    skipped: see `PackRules`.
     tokenize_seconds: measured or estimated time to tokenize all of the text; None if there is
     nothing to tokenize.
     """
@@ -60,6 +63,7 @@ class Lengths:
     carried: Sequence[Column] = ()
     share: float = 1.0
     scale: float = 1.0
+    skipped: Int64 | None = None
     tokenize_seconds: float | None = None
 
     @property
@@ -158,6 +162,12 @@ def lengths_of_store(
         if tokenizing.tokenizer is None
         else load_build_tokenizer(tokenizing, parsing, writing.token_type)
     )
+    if (path := rules.cutting.skip_rows) is not None:
+        made_from = read_made_from(store)
+        sources, rows = made_from.sources, rows_of_sources(files, len(made_from.sources))
+        reading = Reading(**{name: made_from.options[name] for name in ("limit", "max_tokens")})
+        listed = with_skip_rows(sources, path, {})
+        rules = replace(rules, skipped=skipped_documents(listed, rows, reading, path))
     origin = f"tokens at {store}"
     return of_files(origin, store, files, tokenizer, parsing, writing, rules)
 
@@ -193,6 +203,7 @@ def of_files(
         windows=windows,
         tokenizer=tokenizer,
         carried=carried,
+        skipped=rules.skipped,
     )
 
 

@@ -57,7 +57,8 @@ def file_state(path: str | Path) -> FileState:
 class SourceFacts(TypedDict):
     """Facts that decide the documents of a source.
 
-    reading: see `Source`; missing if empty. name: in the entry of a token store only.
+    reading: see `Source`; missing if empty. name: in the entry of a token store only. skip_rows: in
+    the inputs of an output only, rows that it leaves out; missing if empty.
     """
 
     sha256: str
@@ -65,6 +66,7 @@ class SourceFacts(TypedDict):
     kind: str
     reading: NotRequired[Mapping[str, object]]
     name: NotRequired[str]
+    skip_rows: NotRequired[list[int]]
 
 
 def documents_key(source: SourceFacts) -> tuple[str, str, str]:
@@ -111,6 +113,7 @@ class Source:
     part: of a dataset on the hub.
     labels: kind of its columns that are labels or a mask, where rows decided it.
     files: states of its local files, noted before their digest was computed.
+    skip_rows: rows that are left out of packs, sorted. They decide no token.
     """
 
     name: str  # in messages, report and manifest: redacted
@@ -124,11 +127,20 @@ class Source:
     files: tuple[FileState, ...] = ()
     part: HubPart = HubPart()
     labels: LossKind | None = None
+    skip_rows: tuple[int, ...] = ()
 
     def as_dict(self) -> SourceFacts:
+        """Facts that decide its tokens."""
         facts: SourceFacts = {"sha256": self.sha256, "bytes": self.bytes, "kind": self.kind}
         if self.reading:
             facts["reading"] = recorded_labels(self.reading)
+        return facts
+
+    def as_input(self) -> SourceFacts:
+        """Facts that decide its documents in packs."""
+        facts = self.as_dict()
+        if self.skip_rows:
+            facts["skip_rows"] = [*self.skip_rows]
         return facts
 
     @property

@@ -64,9 +64,16 @@ class MadeFrom:
         content: dict[str, object] = {
             "options": self.options,
             "tokenizer": tokenizer_facts(self.tokenizer),
-            "sources": [asdict(source) | {"path": None, "files": []} for source in self.sources],
+            "sources": [_facts(source) for source in self.sources],
         }
         write_file(entry / MADE_FROM, canonical_json(content | {_OF_ITSELF: digest_of(content)}))
+
+
+def _facts(source: Source) -> dict[str, object]:
+    """A source as JSON has it, without its place and without what decides packs alone."""
+    facts = asdict(source) | {"path": None, "files": []}
+    del facts["skip_rows"]
+    return facts
 
 
 def read_made_from(entry: Path) -> MadeFrom:

@@ -36,6 +36,7 @@ def cut_segments(
     multiple: int = 1,
     labels: Labels | None = None,
     tokens: Pointers | None = None,
+    skipped: Bools | None = None,
 ) -> tuple[Segments, DocumentAccount]:
     """Segments of documents with these parts, and the account of dropped and repeated tokens.
 
@@ -44,12 +45,14 @@ def cut_segments(
 
     parts: [parts, documents], tokens with BOS and EOS, 0 for an empty document. ends: number of
     tokens added to each part, BOS and EOS. multiple: of tokens, to which segments are padded.
-    labels: the trained tokens, or None if every token is trained. tokens: see `Uncut`. With
-    strategy wrapped, long documents are not cut here: `wrap_documents` cuts them where packs end.
-    Raises TooLongError for a document longer than max_length with overflow error.
+    labels: the trained tokens, or None if every token is trained. tokens, skipped: see `Uncut`.
+    With strategy wrapped, long documents are not cut here: `wrap_documents` cuts them where packs
+    end. Raises TooLongError for a document longer than max_length with overflow error.
     """
     lengths = parts.sum(axis=0, dtype=np.int32)
-    kept, rows_dropped = filtered(Uncut(parts=parts, ends=ends, tokens=tokens), cutting)
+    kept, rows_dropped = filtered(
+        Uncut(parts=parts, ends=ends, tokens=tokens, skipped=skipped), cutting
+    )
     places = lengths if multiple == 1 else _padded(parts, multiple).sum(axis=0)
     over = kept & (places > cutting.max_length)
     fitting, truncated = parts, np.zeros(len(lengths), np.int32)

@@ -17,11 +17,17 @@ class Uncut:
 
     parts: [parts, documents], see `Documents.parts`. ends: number of tokens added to a part, BOS
     and EOS. tokens: [documents], the first token of each; None if lengths alone are known.
+    skipped: [documents], True for those of rows that skip_rows lists; None if it lists none.
     """
 
     parts: Int32
     ends: int
     tokens: Pointers | None
+    skipped: Bools | None = None
+
+
+def _in_skip_rows(uncut: Uncut, cutting: Cutting) -> Bools:
+    return np.zeros((1, 1), np.bool_) if uncut.skipped is None else uncut.skipped[None]
 
 
 def _too_short(uncut: Uncut, cutting: Cutting) -> Bools:
@@ -34,10 +40,14 @@ def _too_long(uncut: Uncut, cutting: Cutting) -> Bools:
 
 
 FILTERS: Mapping[Dropped, Callable[[Uncut, Cutting], Bools]] = {
+    Dropped.SKIP_ROWS: _in_skip_rows,
     Dropped.TOO_SHORT: _too_short,
     Dropped.TOO_LONG: _too_long,
 }
-"""Functions that say which parts, [parts, documents], drop their document. The first one counts."""
+"""Functions that say which parts, [parts, documents], drop their document. The first one counts.
+
+One row of a mask is for all parts, one column for all documents.
+"""
 
 
 def filtered(uncut: Uncut, cutting: Cutting) -> tuple[Bools, dict[Dropped, Bools]]:

@@ -139,7 +139,7 @@ def command(
             ]
             rows = sweep(
                 measured,
-                [each.pack_rules() for each in configs],
+                [each.pack_rules(measured.skipped) for each in configs],
                 base.writing,
                 lambda done, total: progress.advance("plan", done, total, "plans"),
             )

@@ -44,7 +44,8 @@ def command(
     sound documents reach it in about one log of a hundred. before is the last time that the
     segment was trained before, in an earlier epoch, and whether it was a spike then.
 
-    --rows writes the rows for PackedLoader(skip_rows=FILE), which leaves them out of the loss.
+    --rows writes the rows for PackedLoader(skip_rows=FILE), which leaves them out of the loss, and
+    for packprep build --skip-rows FILE, which leaves them out of the packs.
 
     \b
     Example:
