@@ -35,7 +35,7 @@ from packprep.sources.source import Source, documents_key, split_new
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Progress
 from packprep.tokens.made_from import MadeFrom
-from packprep.tokens.store import text_options
+from packprep.tokens.store import TokenFile, stored, text_options
 from packprep.tokens.store_entries import EntryFacts, StoreEntry, entries_in, using
 from packprep.tokens.store_place import check_store_place
 from packprep.windows.planner import Planner
@@ -163,13 +163,14 @@ class Tokens:
             except DamagedTokens as error:
                 raise next(filter(None, map(damage_of, entries)), error) from None
 
-    def joined(self, sources: Sequence[Source], staging: Staging) -> Path:
-        """Folder of the token files of these sources, to read only."""
+    def joined(self, sources: Sequence[Source], staging: Staging) -> tuple[Path, list[TokenFile]]:
+        """Folder of the token files of these sources, to read only, and their receipts."""
         entries = self._wanted(sources)
-        if len(entries) == 1:
-            return entries[0].path
-        join_entries(entries, staging.path / "tokens", staging.scratch, os.symlink)
-        return staging.path / "tokens"
+        folder = entries[0].path
+        if len(entries) > 1:
+            folder = staging.path / "tokens"
+            join_entries(entries, folder, staging.scratch, os.symlink)
+        return folder, stored(folder, digests=False) or []
 
     def _wanted(self, sources: Sequence[Source]) -> list[StoreEntry]:
         """The entries of these sources. ConfigError for an entry that has others too."""

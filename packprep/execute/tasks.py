@@ -196,7 +196,7 @@ class Tasks:
     def seal(self, files: Sequence[Extent]) -> None:
         """Seal the token files of the whole input."""
         check_unchanged(self.job.sources)
-        if not self.job.packs:
+        if self.job.config.keep_tokens and not self.job.packs:
             sync_tokens(self.job.tokens, files)
         seal(self.job.tokens, files)
 

@@ -44,7 +44,7 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.encode import Encoder, load_encoder
-from packprep.tokens.store import TokenFile, rows_of_sources, stored
+from packprep.tokens.store import TokenFile, rows_of_sources
 from packprep.tokens.store_place import check_store_place
 from packprep.tokens.token_files import quiet_datasets, tokenize_slice, tokenize_slices
 from packprep.windows.documents import Documents, held_out, read_documents
@@ -99,9 +99,9 @@ def estimate(config: BuildConfig, origin: Origin | None = None) -> dict[str, dic
             sources = output.wanted(sources, Silent())
         tables: dict[str, dict[str, object]] = {"prediction": {"from": "no new sources"}}
         if sources and isinstance(origin, Tokens):
-            directory = origin.joined(sources, staging)
-            sample = _Sample(stored(directory, digests=False) or [], 1.0)
-            tables = _tables(config, tokenizer, sources, directory, [sample], whole=True)
+            directory, stored = origin.joined(sources, staging)
+            samples = [_Sample(stored, 1.0)]
+            tables = _tables(config, tokenizer, sources, directory, samples, whole=True)
         elif sources:
             stages = config.parsing, config.tokenizing
             scratch = staging.scratch

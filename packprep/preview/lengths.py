@@ -1,4 +1,4 @@
-"""Lengths for `packprep plan`, from an array, a token store, a finished output, or text.
+"""Lengths for `packprep plan`, from an array, token stores, a finished output, or text.
 
 Text is tokenized as in a build: all of it, or a share of the documents that the seed draws. The
 tokens go to a temporary folder, or with --keep-tokens to a token store. A build with that store
@@ -17,35 +17,39 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
+from packprep.config.pack_rules import PackRules
 from packprep.config.stages import Writing
+from packprep.execute.job import Job
+from packprep.execute.stages import Stages
+from packprep.execute.stored import Tokens
+from packprep.execute.work import SourceRows
 from packprep.output.shard_writer import ShardLayout, write_shard
+from packprep.output.staging import Staging
 from packprep.preview.stored_lengths import (
     Lengths,
-    find_store,
     lengths_of_array,
     lengths_of_output,
-    lengths_of_store,
+    lengths_of_tokens,
     of_files,
+    rules_without_skipped,
     sampled,
     scale_of,
 )
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.index.runs import Pointers
 from packprep.schemas.storage.places import Directory, files_at, finished_output
-from packprep.sources.reading import plan_rows
-from packprep.sources.resolve import check_local, resolve
-from packprep.sources.skip_rows import skipped_documents, with_skip_rows
+from packprep.sources.skip_rows import with_skip_rows
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices, row_bytes
 from packprep.support.arrays import Bools
+from packprep.support.clock import StageClock
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.progress import Progress
 from packprep.tokens.encode import load_encoder
-from packprep.tokens.store import TokenFile, rows_of_sources, stored, text_options, tokens_key
-from packprep.tokens.token_files import seal, slices_ahead, tokenize_slice, tokenize_slices
+from packprep.tokens.store import TokenFile, stored
+from packprep.tokens.token_files import slices_ahead, tokenize_slice, tokenize_slices
 from packprep.windows.documents import Documents
 from packprep.windows.planner import plan_window
 
@@ -53,11 +57,15 @@ _WRITTEN = 4_000_000  # tokens of the shard that measures the write rate
 
 
 @contextmanager
-def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Iterator[Lengths]:
-    """Lengths of `config.sources`: one .npy file, token store or output, or any sources of text.
+def read_lengths(
+    config: BuildConfig, share: float, progress: Progress, tokens: Tokens | None = None
+) -> Iterator[Lengths]:
+    """Lengths of `config.sources`: one .npy file or output, or any sources of text.
 
-    share: share of the documents to draw, more than 0 and at most 1. Raises ConfigError, InputError
-    or FormatError. Documents may point into a temporary folder that is deleted at the end.
+    share: share of the documents to draw, more than 0 and at most 1. tokens: those to plan if the
+    sources are stores, see `store_tokens`; the config is of `options_to_plan` then. Raises
+    ConfigError, InputError or FormatError. Documents may point into a temporary folder that is
+    deleted at the end.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"sample is {share:g}, expected a share of more than 0 and at most 1")
@@ -66,8 +74,7 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
         raise ConfigError(
             "plan takes sources without weights or phases; packprep build --dry-run predicts those"
         )
-    grouping = config.writing, config.pack_rules()
-    files = files_at(names[0]) if len(names) == 1 else None
+    files = files_at(names[0]) if len(names) == 1 and tokens is None else None
     path = files.directory if files is not None else None
     is_output = files is not None and files.find(MANIFEST) is not None
     if config.skip_rows is not None and (is_output or (path and path.suffix == ".npy")):
@@ -75,90 +82,94 @@ def read_lengths(config: BuildConfig, share: float, progress: Progress) -> Itera
             f"--skip-rows needs the rows of sources, but {names[0]} holds lengths only; plan the "
             "sources, or their token store, instead"
         )
-    if path is not None and path.suffix == ".npy":
-        lengths = lengths_of_array(path, config.parsing, config.holdout, config.seed)
-    elif is_output:
-        lengths = lengths_of_output(finished_output(names[0]), config.parsing)
-    elif path is not None and (store := find_store(path)) is not None:
-        lengths = lengths_of_store(store, config.parsing, config.tokenizing, *grouping)
-    else:
-        with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
-            yield _text(config, share, Path(folder), progress)
-        return
-    yield sampled(lengths, share, config.seed, trees=config.share_prefixes > 0)
+    with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
+        staging = Staging(Path(folder))
+        staging.scratch.mkdir()
+        if tokens is not None:
+            lengths = lengths_of_tokens(tokens, config, staging)
+        elif path is not None and path.suffix == ".npy":
+            lengths = lengths_of_array(path, config.parsing, config.holdout, config.seed)
+        elif is_output:
+            lengths = lengths_of_output(finished_output(names[0]), config.parsing)
+        else:
+            lengths = _of_text(config, share, staging, progress)
+        if lengths.share == 1:
+            lengths = sampled(lengths, share, config.seed, trees=config.share_prefixes > 0)
+        yield lengths
 
 
-def _text(config: BuildConfig, share: float, scratch: Path, progress: Progress) -> Lengths:
-    """Lengths of text, tokenized now or read from the token store."""
-    check_local(config.reading, config.output)
-    tokenizer = load_build_tokenizer(config.tokenizing, config.parsing, config.token_type)
-    for note in tokenizer.notes:
-        progress.say(note)
-    found = resolve(config.reading, config.parsing, config.output, scratch, progress)
-    sources = with_skip_rows(found, config.skip_rows, {})
+def _of_text(config: BuildConfig, share: float, staging: Staging, progress: Progress) -> Lengths:
+    """Lengths of text, tokenized now as a build does, or read from the token store.
+
+    Of all of it, or, if nothing is stored, of a share of the documents.
+    """
+    origin = SourceRows(config)
+    tokenizer = origin.tokenizer(progress)
+    sources = with_skip_rows(origin.sources(staging, progress), config.skip_rows, {})
     config = config.with_label_kind(sources[0].labels)
-    store, grouping = None, (config.writing, config.pack_rules())
-    if config.keep_tokens:
-        options = text_options(config.identity(), config.reading.tokens_to_read)
-        store = Path(config.keep_tokens) / tokens_key(sources, tokenizer, options)
-    if store is not None and stored(store) is not None:
-        progress.say(f"tokens reused from {store}: no text was read")
-        lengths = lengths_of_store(store, config.parsing, config.tokenizing, *grouping)
-        return sampled(lengths, share, config.seed, trees=config.share_prefixes > 0)
-    if store is not None and share < 1:
+    job = Job(
+        config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, packs=False
+    )
+    is_stored = bool(config.keep_tokens) and stored(job.tokens, digests=False) is not None
+    if config.keep_tokens and share < 1 and not is_stored:
         raise ConfigError(
             "a token store holds the tokens of all documents; omit --sample or --keep-tokens"
         )
+    name = ", ".join(entry.label for entry in config.entries())
+    if share < 1 and not is_stored:
+        return _sample(name, job, share, progress)
+    clock = StageClock()
+    with origin.used(job):
+        files = Stages(job, progress, clock).tokenize()
+    rules = rules_without_skipped(config, sources, files)
+    if is_stored:
+        return _lengths(f"tokens at {job.tokens}", job, files, rules)
+    seconds = clock.seconds["tokenize"]
+    return replace(_lengths(name, job, files, rules), tokenize_seconds=seconds)
+
+
+def _lengths(origin: str, job: Job, files: Sequence[TokenFile], rules: PackRules) -> Lengths:
+    stages = job.config.parsing, job.config.writing
+    return of_files(origin, job.tokens, files, job.tokenizer, *stages, rules)
+
+
+def _sample(name: str, job: Job, share: float, progress: Progress) -> Lengths:
+    """Lengths of a share of the documents, tokenized now; all of the text is read."""
+    config, sources = job.config, job.sources
     stages = config.parsing, config.tokenizing
-    encoder = load_encoder(tokenizer, *stages, config.seed, config.num_proc)
+    encoder = load_encoder(job.tokenizer, *stages, config.seed, config.num_proc)
     for note in encoder.engine.notes if encoder.engine is not None else ():
         progress.say(note)
     plain = all(source.is_plain for source in sources)
     total = sum(source.bytes for source in sources) / 1e6 if plain else None
-    plans, _ = plan_rows(sources, *stages, tokenizer, scratch)
-    slices = read_slices(sources, plans, config.reading, scratch)
+    slices = read_slices(sources, job.plans[0], config.reading, job.scratch)
     reader = _Reader(slices, sources, config.seed, share)
-    folder, most = store or scratch / "tokens", config.max_tokens
 
     def make(piece: Slice, stop: threading.Event) -> TokenFile:
-        return tokenize_slice(piece, folder, encoder, stop=stop)
+        return tokenize_slice(piece, job.tokens, encoder, stop=stop)
 
     started = time.monotonic()
     files = tokenize_slices(
         reader.slices(),
-        folder,
+        job.tokens,
         make,
         slices_ahead(config.running, config.unit_size, isolated=config.isolated),
-        None if most is None else math.ceil(most * share),
+        None if config.max_tokens is None else math.ceil(config.max_tokens * share),
         lambda _: progress.advance("tokenize", reader.text_bytes / 1e6, total, "MB"),
     )
     seconds = time.monotonic() - started
-    if store is not None:
-        seal(store, files)
     if not reader.text_bytes and not files:
         raise InputError("the sources hold no rows; expected at least one document")
-    if not files:
-        scale_of(reader.text_bytes, 0, share)
-    name, skipped = ", ".join(entry.label for entry in config.entries()), None
-    if share == 1:  # a sample has no listed rows
-        rows = rows_of_sources(files, len(sources))
-        skipped = skipped_documents(sources, rows, config.reading, config.skip_rows)
-    rules = config.pack_rules(skipped)
-    lengths = of_files(name, folder, files, tokenizer, config.parsing, config.writing, rules)
-    return replace(
-        lengths,
-        share=share,
-        scale=1.0
-        if share == 1
-        else scale_of(reader.text_bytes, sum(file.text_bytes for file in files), share),
-        tokenize_seconds=reader.seconds + max(0.0, seconds - reader.seconds) / share,
-    )
+    scale = scale_of(reader.text_bytes, sum(file.text_bytes for file in files), share)
+    tokenize_seconds = reader.seconds + max(0.0, seconds - reader.seconds) / share
+    lengths = _lengths(name, job, files, config.pack_rules())  # without listed rows
+    return replace(lengths, share=share, scale=scale, tokenize_seconds=tokenize_seconds)
 
 
 class _Reader:
     """Slices of a build with a share of their documents, of those that no list leaves out.
 
-    text_bytes: text of all documents, of a sample without those. seconds: time to read it.
+    text_bytes: text of these documents, drawn or not. seconds: time to read it.
     """
 
     def __init__(
@@ -173,10 +184,9 @@ class _Reader:
 
     def slices(self) -> Iterator[Slice]:
         while (piece := self._next()) is not None:
-            if self._share < 1:
-                ids, listed = np.arange(piece.first_document, piece.end), self._listed(piece)
-                self.text_bytes -= int(row_bytes(piece.table.filter(pa.array(listed))).sum())
-                piece = _thinned(piece, drawn(self._key, ids, self._share) & ~listed)
+            ids, listed = np.arange(piece.first_document, piece.end), self._listed(piece)
+            self.text_bytes -= int(row_bytes(piece.table.filter(pa.array(listed))).sum())
+            piece = _thinned(piece, drawn(self._key, ids, self._share) & ~listed)
             if len(piece.table):
                 yield piece
 

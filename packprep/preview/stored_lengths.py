@@ -7,23 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from packprep.chat.build_tokenizer import load_build_tokenizer
+from packprep.config.build_config import BuildConfig
 from packprep.config.grammar.option import COLUMN_CHOICE
 from packprep.config.pack_rules import PackRules
-from packprep.config.stages import Parsing, Reading, Tokenizing, Writing
+from packprep.config.stages import Parsing, Writing
+from packprep.config.verbs import check_verb
+from packprep.derive.entries import find_entries
 from packprep.engines.tokenizer import Special, Tokenizer
+from packprep.execute.stored import Tokens
 from packprep.inspect.histograms import read_windows
+from packprep.output.staging import Staging
 from packprep.packing.account import Sums
 from packprep.preview.window_plan import WindowDocuments, of_lengths
 from packprep.schemas.columns import Column
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.sources.skip_rows import skipped_documents, with_skip_rows
+from packprep.sources.source import Source
 from packprep.support.arrays import NPY_ERRORS, Int64
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.redact import redacted
-from packprep.tokens.made_from import read_made_from
-from packprep.tokens.store import STORED, TokenFile, rows_of_sources, stored
+from packprep.tokens.store import TokenFile, rows_of_sources
+from packprep.tokens.store_entries import is_store
 from packprep.windows.documents import (
     PREFIX_GROUP,
     carried_columns,
@@ -138,38 +143,43 @@ def lengths_of_output(path: Output, parsing: Parsing) -> Lengths:
     )
 
 
-def find_store(path: Path) -> Path | None:
-    """The token store at a path, or the only one in a directory of --keep-tokens, or None."""
-    if (path / STORED).exists():
-        return path
-    stores = sorted(child.parent for child in path.glob(f"*/{STORED}")) if path.is_dir() else []
-    if len(stores) > 1:
-        raise InputError(
-            f"{path} has the tokens of {len(stores)} inputs; name one of "
-            f"{', '.join(map(str, stores))}"
-        )
-    return stores[0] if stores else None
+def store_tokens(sources: object) -> Tokens | None:
+    """The tokens of stores or of entries of one; None for other `sources` of a config."""
+    names = sources if isinstance(sources, list | tuple) else [sources]
+    stores = [str(each) for each in names if isinstance(each, str | Path) and is_store(Path(each))]
+    return Tokens(find_entries(stores)) if names and len(stores) == len(names) else None
 
 
-def lengths_of_store(
-    store: Path, parsing: Parsing, tokenizing: Tokenizing, writing: Writing, rules: PackRules
-) -> Lengths:
-    files = stored(store, digests=False)
-    if files is None:
-        raise InputError(f"{store} is not a complete token store; build with --keep-tokens again")
-    tokenizer = (
-        _policy({})
-        if tokenizing.tokenizer is None
-        else load_build_tokenizer(tokenizing, parsing, writing.token_type)
-    )
-    if (path := rules.cutting.skip_rows) is not None:
-        made_from = read_made_from(store)
-        sources, rows = made_from.sources, rows_of_sources(files, len(made_from.sources))
-        reading = Reading(**{name: made_from.options[name] for name in ("limit", "max_tokens")})
-        listed = with_skip_rows(sources, path, {})
-        rules = replace(rules, skipped=skipped_documents(listed, rows, reading, path))
-    origin = f"tokens at {store}"
-    return of_files(origin, store, files, tokenizer, parsing, writing, rules)
+def options_to_plan(tokens: Tokens, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a plan of tokens. options: those that are given.
+
+    Raises ConfigError for one of the text that is not that of the tokens.
+    """
+    of_text = tokens.options
+    every = {**of_text, **options, "sources": of_text["sources"]}
+    typed, stored = BuildConfig(**every), BuildConfig(**of_text)
+    changed = [name for name in of_text if getattr(typed, name) != getattr(stored, name)]
+    check_verb(changed, frozenset(), "plan of a store", "tokenize")
+    return every
+
+
+def lengths_of_tokens(tokens: Tokens, config: BuildConfig, staging: Staging) -> Lengths:
+    """Lengths of the tokens of stores. config: with `options_to_plan`."""
+    paths = [entry.path for entry in tokens.entries]
+    places = paths if len(paths) == 1 else dict.fromkeys(path.parent for path in paths)
+    origin = f"tokens at {', '.join(map(str, places))}"
+    sources, tokenizer = tokens.made_from.sources, tokens.made_from.tokenizer
+    folder, files = tokens.joined(sources, staging)
+    rules = rules_without_skipped(config, with_skip_rows(sources, config.skip_rows, {}), files)
+    return of_files(origin, folder, files, tokenizer, config.parsing, config.writing, rules)
+
+
+def rules_without_skipped(
+    config: BuildConfig, sources: Sequence[Source], files: Sequence[TokenFile]
+) -> PackRules:
+    """Rules of packs that leave out the rows of skip_rows. files: of all documents."""
+    rows = rows_of_sources(files, len(sources))
+    return config.pack_rules(skipped_documents(sources, rows, config.reading, config.skip_rows))
 
 
 def of_files(

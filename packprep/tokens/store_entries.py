@@ -248,6 +248,11 @@ def entry_order(store: Path) -> list[str]:
         ) from None
 
 
+def is_store(path: Path) -> bool:
+    """True if a folder is a token store with a finished entry, or such an entry."""
+    return (path / STORED).exists() or any(path.glob(f"*/{STORED}"))
+
+
 def is_entry(path: Path) -> bool:
     """True if a folder is an entry of a token store, finished or not."""
     names = (STORED, ENTRY)

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packprep import build
+from packprep import build, pack, tokenize
 from packprep.inspect.report_file import read_report
 from packprep.preview.lengths import read_lengths
-from packprep.preview.stored_lengths import Lengths
+from packprep.preview.stored_lengths import Lengths, options_to_plan, store_tokens
 from packprep.preview.sweep import sweep
-from packprep.support.errors import PackprepError
+from packprep.schemas import read_manifest
+from packprep.support.errors import ConfigError, InputError, PackprepError
 from packprep.support.progress import Silent
 from tests.helpers import files
 from tests.helpers.corpus import RecordedProgress, build_options, texts
+from tests.helpers.errors import refused
 from tests.helpers.zoo import Zoo
 
 FIGURES = "utilization packs bound gap gap_share bias straggler tokens_lost tokens_lost_share"
@@ -31,7 +33,11 @@ def corpus(tmp_path: Path) -> dict[str, Any]:
 
 @contextmanager
 def read(options: dict[str, Any], share: float = 1.0, **more: Any) -> Iterator[Lengths]:
-    with read_lengths(files.config(**options | more), share, Silent()) as found:
+    """Lengths for a plan with these options, as the command reads them."""
+    every = options | more
+    if (tokens := store_tokens(every["sources"])) is not None:
+        every = options_to_plan(tokens, every)
+    with read_lengths(files.config(**every), share, Silent(), tokens) as found:
         yield found
 
 
@@ -75,28 +81,54 @@ def test_a_token_store_is_filled_by_a_plan_used_by_a_build_and_planned_by_itself
     assert foreseen == built(corpus)
     assert figures(corpus, keep_tokens=store) == foreseen
     for place in (store, key):
-        assert figures(corpus, sources=place) == foreseen
-        with read(corpus, sources=place) as found:
+        assert figures(corpus, sources=str(place)) == foreseen
+        with read(corpus, sources=str(place)) as found:
             assert found.tokenize_seconds is None
+    packs: dict[str, Any] = {"max_length": 64, "window": 15_000}
+    packed = pack([store], output=str(tmp_path / "packed"), **packs)
+    assert packed.data == read_manifest(corpus["output"]).data
 
 
-def test_a_store_is_whole_one_of_several_and_for_all_documents(
+def test_stores_are_planned_as_pack_of_them_and_options_of_their_text_are_those_of_the_tokens(
+    tmp_path: Path,
+) -> None:
+    columns = {"group_column": "topic", "carry": ("score:float32",)}
+    stores = [str(tmp_path / name) for name in "ab"]
+    for seed, store in enumerate(stores):
+        rows = [{"text": t, "topic": f"{n % 3}", "score": n} for n, t in enumerate(texts(60, seed))]
+        options = build_options(tmp_path, {f"{seed}.jsonl": rows}, unit_size=3_000, **columns)
+        del options["max_length"]
+        tokenize(files.config(**options | {"output": store}))
+    packs: dict[str, Any] = {"max_length": 64, "window": 15_000, "output": str(tmp_path / "packed")}
+    pack(stores, **packs)
+    assert figures(packs, sources=stores) == built(packs)
+    for changed in ({"group_column": None}, {"bos": "none"}, {"unit_size": 4_000}):
+        [name] = changed
+        with (
+            refused(ConfigError, name, "packprep tokenize", "plan of a store"),
+            read(packs, sources=stores, **changed),
+        ):
+            pass
+
+
+def test_a_store_is_whole_of_one_tokenizer_and_for_all_documents(
     corpus: dict[str, Any], tmp_path: Path
 ) -> None:
-    store = tmp_path / "store"
-    refusals: list[tuple[str, float, dict[str, Any]]] = [
-        ("not a complete token store", 1.0, {"sources": store}),
-        ("has the tokens of 2 inputs; name one of", 1.0, {"sources": store}),
-        ("omit sample or keep_tokens", 0.5, {"keep_tokens": store, "bos": "</s>"}),
-    ]
-    for (words, share, more), bos in zip(refusals, ("none", "auto", None), strict=True):
-        if bos is not None:
-            with read(corpus, keep_tokens=store, bos=bos):
-                pass
-        file = next(store.rglob("*.arrow"))
-        file.write_bytes(file.read_bytes()[:-1])
-        with pytest.raises(PackprepError, match=words), read(corpus | more, share):
+    store = str(tmp_path / "store")
+    for bos in ("none", "auto"):
+        with read(corpus, keep_tokens=store, bos=bos):
             pass
+    with refused(ConfigError, "differ", "tokenize both alike"), read(corpus, sources=store):
+        pass
+    with (
+        refused(ConfigError, "omit sample or keep_tokens"),
+        read(corpus, 0.5, keep_tokens=store, bos="</s>"),
+    ):
+        pass
+    file = next(Path(store).rglob("*.arrow"))
+    file.write_bytes(file.read_bytes()[:-1])
+    with refused(InputError, file.name, "its receipt says"), read(corpus, sources=store):
+        pass
 
 
 def test_an_output_says_what_it_cannot_bring_back(corpus: dict[str, Any]) -> None:

@@ -120,9 +120,9 @@ def command(
 
 def _packs(name: str, store: Sequence[str]) -> "dict[str, PackContents]":
     """Contents of the packs of an output, or of a plan in a file or on standard input."""
-    from packprep.preview.stored_lengths import find_store
     from packprep.reports.recipe import packs_of_output, packs_of_plan
     from packprep.schemas.files import MANIFEST
+    from packprep.tokens.store_entries import is_store
 
     path = Path(name)
     if name == "-" or path.is_file():
@@ -131,7 +131,7 @@ def _packs(name: str, store: Sequence[str]) -> "dict[str, PackContents]":
         if name == "-":
             return packs_of_plan(sys.stdin.buffer.read(), "standard input")
         return packs_of_plan(path.read_bytes(), name)
-    if not (path / MANIFEST).exists() and find_store(path) is not None:
+    if not (path / MANIFEST).exists() and is_store(path):
         raise ConfigError(
             f"{name} is a token store, whose tokens are in no packs yet; plan them: packprep pack "
             f"{name} -o OUT --max-length N --dry-run --json | packprep equate - ..."

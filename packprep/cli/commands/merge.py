@@ -103,13 +103,9 @@ def _token_stores(
     ConfigError for some of both, and for options of outputs.
     """
     from packprep.support.errors import ConfigError
-    from packprep.tokens.store_entries import entries_in, is_entry
+    from packprep.tokens.store_entries import is_store
 
-    stores = [
-        each
-        for each in outputs
-        if isinstance(each, Path) and each.is_dir() and (is_entry(each) or entries_in(each))
-    ]
+    stores = [each for each in outputs if isinstance(each, Path) and is_store(each)]
     if not stores:
         return None
     if others := [str(each) for each in outputs if each not in stores]:

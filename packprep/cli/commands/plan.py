@@ -94,7 +94,7 @@ def command(
     """Plan every combination of length, strategy and overflow.
 
     Text is tokenized, all documents or a --sample, and the tokens are kept only if --keep-tokens
-    names a token store. A token store, an output of packprep and an array of lengths (numpy.save)
+    names a token store. Token stores, an output of packprep and an array of lengths (numpy.save)
     are read in seconds. Without --sample the figures are exactly those of a build with the same
     options.
 
@@ -114,18 +114,21 @@ def command(
     }
     lengths = [_integer(text) for text in choices["max_length"] or ["4096"]]
     strategies = _names("strategy", choices["strategy"] or ["best_fit"])
-    overflows = _names("overflow", choices["overflow"] or [default_overflow(options)])
     tell_libraries()
     from packprep.packing.kernels.compiled import compiling
     from packprep.preview.lengths import read_lengths, write_rate
+    from packprep.preview.stored_lengths import options_to_plan, store_tokens
     from packprep.preview.sweep import combinations, sweep
     from packprep.support.progress import open_progress
 
+    if (tokens := store_tokens(options.get("sources"))) is not None:
+        options = options_to_plan(tokens, options)
+    overflows = _names("overflow", choices["overflow"] or [default_overflow(options)])
     configs, refused = combinations(options, lengths, strategies, overflows)
     base = configs[0]
     share_machine(base.num_proc, base.tokenizing)
     with open_progress(quiet=run["quiet"]) as progress, compiling(progress.say):
-        with read_lengths(base, sample, progress) as measured:
+        with read_lengths(base, sample, progress, tokens) as measured:
             # Where no document is too long, every overflow is the same plan.
             fitting = {
                 length
