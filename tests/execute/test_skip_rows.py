@@ -14,6 +14,7 @@ from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.preview.estimate import estimate
 from packprep.preview.lengths import read_lengths
+from packprep.preview.stored_lengths import options_to_plan, store_tokens
 from packprep.preview.sweep import sweep
 from packprep.schemas.canonical import digest_of
 from packprep.schemas.manifest import read_manifest
@@ -240,8 +241,10 @@ def test_a_plan_of_text_or_of_a_store_leaves_out_the_rows(share: float) -> None:
     plain = {name: value for name, value in options.items() if name != "skip_rows"}
 
     def planned(options: dict[str, Any]) -> int:
+        if (tokens := store_tokens(options["sources"])) is not None:
+            options = options_to_plan(tokens, options)
         config = BuildConfig(**options)
-        with read_lengths(config, share, Silent()) as lengths:
+        with read_lengths(config, share, Silent(), tokens) as lengths:
             rules = config.pack_rules(lengths.skipped)
             return sweep(lengths, [rules], config.writing)[0].tokens_packed
 
