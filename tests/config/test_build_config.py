@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
 from packprep.config.grammar.settings import StrategySetting
 from packprep.config.grammar.source_names import IDS_COLUMN, TOKEN_ENDINGS, names_token_files
 from packprep.config.stages import STAGES, Command, Running, options_in
-from packprep.config.yaml_file import from_yaml, to_yaml
+from packprep.config.yaml_file import from_yaml, load_yaml, to_yaml
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused
@@ -86,6 +86,7 @@ def test_the_listed_strategies_are_those_that_exist() -> None:
 NAMES = st.text(min_size=1).filter(lambda name: not names_token_files([name]))  # rows of text
 
 
+@example([], "${", 0.0, 0)  # not a variable of the environment
 @given(st.lists(NAMES), st.text(), st.floats(0, 1), st.integers(0, 2**63 - 1))
 def test_options_written_as_yaml_are_read_back_as_they_were(
     sources: list[str], column: str, share: float, seed: int
@@ -93,7 +94,7 @@ def test_options_written_as_yaml_are_read_back_as_they_were(
     options = config(
         sources=sources, text_column=column, verify_engine=share, seed=seed, truncate_at="\\n+: #"
     )
-    assert BuildConfig(**yaml.safe_load(to_yaml(options))) == options
+    assert BuildConfig(**load_yaml(to_yaml(options), variables_of="build.yaml")) == options
 
 
 def test_a_file_name_that_is_not_unicode_survives_yaml(tmp_path: Path) -> None:

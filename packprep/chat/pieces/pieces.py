@@ -119,6 +119,6 @@ def _spans(run: Sequence[Piece]) -> list[Span]:
         start, end = end, end + len(piece.text if piece.ids is None else piece.ids)
         if piece.train and spans and spans[-1][1] == start:
             spans[-1] = spans[-1][0], end
-        elif piece.train:
+        elif piece.train and start < end:
             spans.append((start, end))
     return spans
