@@ -178,7 +178,7 @@ def test_a_token_store_without_the_column_is_refused(tmp_path: Path) -> None:
     arguments = ("--max-length", 64, "--share-prefixes")
     planned = run("plan", kept, *arguments, "--group-prefix", "prompt")
     assert planned.code != 0
-    assert "was built without --group-prefix" in planned.err
+    assert "--group-prefix is an option of packprep tokenize" in planned.err
     build_ids(tmp_path, [answers()], overwrite=True, keep_tokens=str(tmp_path / "more"))
     planned = done("plan", tmp_path / "more", *arguments, "--group-prefix", "prompt")
 
