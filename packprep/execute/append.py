@@ -30,8 +30,7 @@ from packprep.output.staging import (
 )
 from packprep.schemas.columns import token_type
 from packprep.schemas.manifest import Manifest, read_manifest
-from packprep.schemas.sources import Sources
-from packprep.sources.skip_rows import check_left_out
+from packprep.sources.skip_rows import check_left_out, left_out_of
 from packprep.sources.source import Source, documents_key, split_new
 from packprep.support.errors import ConfigError
 from packprep.support.file_lock import locked
@@ -121,10 +120,7 @@ class GrowingOutput(BuildOutput):
 
     def left_out(self) -> Mapping[str, Collection[int]]:
         """See `BuildOutput.left_out`."""
-        manifest = self.manifest
-        recorded = manifest.data["inputs"]["sources"]
-        rows = [source.get("skip_rows", ()) for source in recorded]
-        return dict(zip(Sources(manifest).names, rows, strict=True))
+        return dict(left_out_of(self.manifest))
 
     def wanted(self, sources: Sequence[Source], progress: Progress) -> list[Source]:
         """See `BuildOutput.wanted`: sources that the output does not have."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from packprep.config.stages import Reading
 from packprep.schemas.errors import FormatError
-from packprep.schemas.manifest import read_manifest
+from packprep.schemas.manifest import Manifest, read_manifest
 from packprep.schemas.sources import Sources, listed_rows, source_number, split_row
 from packprep.sources.source import Source
 from packprep.support.arrays import Int64
@@ -43,6 +43,13 @@ def with_skip_rows(
         replace(source, skip_rows=tuple(sorted(listed)))
         for source, listed in zip(sources, rows, strict=False)
     ]
+
+
+def left_out_of(manifest: Manifest) -> list[tuple[str, Sequence[int]]]:
+    """Name of each source of an output, and its rows that `skip_rows` of the build left out."""
+    recorded = manifest.data["inputs"]["sources"]
+    rows = [source.get("skip_rows", ()) for source in recorded]
+    return [*zip(Sources(manifest).names, rows, strict=True)]
 
 
 def check_left_out(name: str, rows: Collection[int], before: Collection[int]) -> None:
@@ -111,13 +118,8 @@ def _lines(path: str, names: Sequence[str]) -> Iterator[tuple[int, tuple[int, in
 
 def _of_output(path: Path) -> list[str]:
     """SOURCE:ROW of each row that an output lacks as `skip_rows` of its build asked."""
-    manifest = read_manifest(path)
-    recorded = manifest.data["inputs"]["sources"]
-    rows = [
-        f"{name}:{row}"
-        for name, source in zip(Sources(manifest).names, recorded, strict=True)
-        for row in source.get("skip_rows", ())
-    ]
+    listed = left_out_of(read_manifest(path))
+    rows = [f"{name}:{row}" for name, of_source in listed for row in of_source]
     if not rows:
         raise ValueError("the build of this output left out no rows; give a list of rows")
     return rows
