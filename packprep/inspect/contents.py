@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from packprep.inspect.histograms import Counts, added_counts
+from packprep.inspect.histograms import Counts, added_counts, counts_of
 from packprep.schemas.batch_view import BatchView
 from packprep.schemas.manifest import Output, read_manifest
 from packprep.support.arrays import Int64
@@ -80,7 +80,7 @@ class PackContents:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The contents as plain JSON values. packs: number of packs, by their sequences."""
+        """The contents as plain JSON values. counts: number of packs, by their sequences."""
         packs = zip(self.counts.values.tolist(), self.counts.counts.tolist(), strict=True)
         return vars(self) | {"counts": {str(sequences): count for sequences, count in packs}}
 
@@ -90,13 +90,6 @@ class PackContents:
         counts = [(int(sequences), int(packs)) for sequences, packs in values["counts"].items()]
         columns = np.array(counts, np.int64).reshape(-1, 2).T
         return PackContents(**{**values, "counts": Counts(*columns)})
-
-
-def packs_by_sequences(sequences: Int64) -> Counts:
-    """Counts of the sequences of packs. sequences: [packs], of each."""
-    packs = np.bincount(sequences)
-    values = np.flatnonzero(packs)
-    return Counts(values, packs[values])
 
 
 def joined_contents(parts: Iterable[PackContents]) -> PackContents | None:
@@ -136,7 +129,7 @@ def read_contents(output: Output) -> dict[int, PackContents]:
             split=split,
             unit=unit,
             max_length=manifest.longest(batch.entry),
-            counts=packs_by_sequences(sequences // 2 if pairs else sequences),
+            counts=counts_of(sequences // 2 if pairs else sequences),
             later_pieces=0 if pairs else later,
             tokens=int(batch.view.real.sum()),
         )

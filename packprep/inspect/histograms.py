@@ -151,7 +151,7 @@ def measure_output(
             "cost": np.round(work / full * COST_UNIT),
         }
         for name in names:
-            counts[name] = [added_counts([*counts[name], _count(values[name])])]
+            counts[name] = [added_counts([*counts[name], counts_of(values[name])])]
         loss_tokens += window.loss_tokens
         progress.advance(
             "measure", sum(part.total for part in counts["fill"]), manifest.num_packs, "packs"
@@ -164,7 +164,8 @@ def measure_output(
     )
 
 
-def _count(values: NDArray[Any]) -> Counts:
+def counts_of(values: NDArray[Any]) -> Counts:
+    """Counts of the distinct values, which are rounded down."""
     distinct, counts = np.unique(values.astype(np.int64), return_counts=True)
     return Counts(distinct, counts.astype(np.int64))
 
@@ -172,7 +173,7 @@ def _count(values: NDArray[Any]) -> Counts:
 def added_counts(parts: list[Counts]) -> Counts:
     """Add counts."""
     if not parts:
-        return _count(np.empty(0))
+        return counts_of(np.empty(0))
     values, places = np.unique(np.concatenate([part.values for part in parts]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([part.counts for part in parts]), len(values))
     return Counts(values, counts.astype(np.int64))

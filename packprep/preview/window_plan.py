@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from packprep.inspect.contents import PackContents, SequenceUnit, packs_by_sequences
+from packprep.inspect.contents import PackContents, SequenceUnit
+from packprep.inspect.histograms import counts_of
 from packprep.packing.account import Sums
 from packprep.packing.figures import terms
 from packprep.schemas.index.runs import Pointers
@@ -83,7 +84,7 @@ def contents_of(split: str, written: Packs, max_length: int, tokens: int) -> Pac
         split=split,
         unit=unit,
         max_length=max_length,
-        counts=packs_by_sequences(sequences // 2 if has_pairs else sequences),
+        counts=counts_of(sequences // 2 if has_pairs else sequences),
         later_pieces=0 if has_pairs else int(np.count_nonzero(starts[placed])),
         tokens=tokens,
     )

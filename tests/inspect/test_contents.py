@@ -8,10 +8,10 @@ import pytest
 from packprep.inspect.contents import (
     PackContents,
     joined_contents,
-    packs_by_sequences,
     read_contents,
     training_split,
 )
+from packprep.inspect.histograms import counts_of
 from packprep.loaders import PackedShards
 from tests.helpers.zoo import NAMES, Zoo
 
@@ -24,7 +24,7 @@ def test_packs_hold_the_sequences_that_packed_loader_counts(zoo: Zoo, member: st
     sizes = [phase.packs for phase in shards.phases] or [len(counts)]
     assert [*found] == [*range(len(sizes))]
     for contents, packs in zip(found.values(), sizes, strict=True):
-        expected = packs_by_sequences(counts[first : first + packs])
+        expected = counts_of(counts[first : first + packs])
         for name in ("values", "counts"):
             np.testing.assert_array_equal(
                 getattr(contents.counts, name), getattr(expected, name), name
@@ -35,7 +35,7 @@ def test_packs_hold_the_sequences_that_packed_loader_counts(zoo: Zoo, member: st
 
 def contents_of(*sequences: int, **fields: Any) -> PackContents:
     made: dict[str, Any] = {"split": "train", "unit": "segment", "max_length": 8, "tokens": 30}
-    counts = packs_by_sequences(np.array(sequences, np.int64))
+    counts = counts_of(np.array(sequences, np.int64))
     return PackContents(counts=counts, **made | {"later_pieces": 1} | fields)
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.inspect.contents import PackContents, packs_by_sequences
+from packprep.inspect.contents import PackContents
+from packprep.inspect.histograms import counts_of
 from packprep.loaders import PackedLoader, PackedShards
 from packprep.reports.recipe import (
     Recipe,
@@ -34,7 +35,7 @@ def contents_of(counts: list[int]) -> PackContents:
         split="train",
         unit="segment",
         max_length=64,
-        counts=packs_by_sequences(np.array(counts, np.int64)),
+        counts=counts_of(np.array(counts, np.int64)),
         later_pieces=0,
         tokens=40 * len(counts),
     )
