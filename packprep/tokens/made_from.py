@@ -14,18 +14,18 @@ from packprep.chat.build_tokenizer import ChatTokenizer, with_template
 from packprep.chat.rendering.renderer import Renderer
 from packprep.config.verbs import OF_TEXT
 from packprep.engines.tokenizer import Tokenizer
-from packprep.schemas.canonical import canonical_json, digest_of, parse_json
+from packprep.schemas.canonical import digest_of, parse_json
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
 from packprep.support.from_json import from_json
 from packprep.support.redact import redacted, redacted_source
+from packprep.tokens.store import OF_ITSELF, with_digest
 
 if TYPE_CHECKING:
     from packprep.config.build_config import BuildConfig
 
 MADE_FROM = "made_from.json"
-_OF_ITSELF = "sha256"  # digest of everything else in the file
 # By digest, while one is in use: the entries of a store share a tokenizer of megabytes.
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
 
@@ -66,7 +66,7 @@ class MadeFrom:
             "tokenizer": tokenizer_facts(self.tokenizer),
             "sources": [_facts(source) for source in self.sources],
         }
-        write_file(entry / MADE_FROM, canonical_json(content | {_OF_ITSELF: digest_of(content)}))
+        write_file(entry / MADE_FROM, with_digest(content))
 
 
 def _facts(source: Source) -> dict[str, object]:
@@ -81,13 +81,11 @@ def read_made_from(entry: Path) -> MadeFrom:
     path = entry / MADE_FROM
     try:
         facts = parse_json(path.read_bytes())
-        if facts.pop(_OF_ITSELF) != digest_of(facts):
+        if facts.pop(OF_ITSELF) != digest_of(facts):
             raise ValueError("it has changed since it was written")
         return MadeFrom(
             options=facts["options"],
-            tokenizer=_tokenizers.setdefault(
-                digest_of(facts["tokenizer"]), tokenizer_of(facts["tokenizer"])
-            ),
+            tokenizer=_tokenizer(facts["tokenizer"]),
             sources=[from_json(Source, source) for source in facts["sources"]],
         )
     except FileNotFoundError:
@@ -100,6 +98,14 @@ def read_made_from(entry: Path) -> MadeFrom:
             f"{path} cannot be read: {error}; delete it, and run the command that made {entry} "
             "again, which writes it"
         ) from None
+
+
+def _tokenizer(facts: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that `tokenizer_facts` wrote: the one in use, if it was read before."""
+    digest = digest_of(facts)
+    if (known := _tokenizers.get(digest)) is None:
+        known = _tokenizers[digest] = tokenizer_of(facts)
+    return known
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, object]:

@@ -33,7 +33,7 @@ from packprep.support.from_json import from_json
 
 STORED = "files.json"  # in a finished store
 
-_OF_ITSELF = "sha256"  # in a receipt: digest of everything else in it
+OF_ITSELF = "sha256"  # in a file: digest of everything else in it
 STORE_VERSION = 7  # increased when the same inputs would give other token files
 
 
@@ -193,13 +193,13 @@ def receipt_json(receipt: TokenFile) -> bytes:
 
 def with_digest(facts: Mapping[str, object]) -> bytes:
     """Content of a file of facts and their digest, see `undamaged`."""
-    return canonical_json({**facts, _OF_ITSELF: digest_of(facts)})
+    return canonical_json({**facts, OF_ITSELF: digest_of(facts)})
 
 
 def undamaged(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a file with a digest of itself. Raises ValueError if they differ from it."""
-    rest = {key: value for key, value in facts.items() if key != _OF_ITSELF}
-    if facts.get(_OF_ITSELF, digest := digest_of(rest)) != digest:
+    rest = {key: value for key, value in facts.items() if key != OF_ITSELF}
+    if facts.get(OF_ITSELF, digest := digest_of(rest)) != digest:
         raise ValueError("it has changed since it was written")
     return rest
 
