@@ -31,12 +31,12 @@ from packprep.execute.work import Origin, SourceRows
 from packprep.output.build_output import target_of
 from packprep.output.staging import Staging
 from packprep.preview.draws import SampledDocuments
-from packprep.preview.stored_lengths import Lengths, of_files
+from packprep.preview.stored_lengths import Lengths, of_files, rules_without_skipped
 from packprep.preview.sweep import Row, sweep
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import plan_rows
-from packprep.sources.skip_rows import skipped_documents, with_skip_rows
+from packprep.sources.skip_rows import with_skip_rows
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices
 from packprep.support.arrays import Bools
@@ -44,7 +44,7 @@ from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.encode import Encoder, load_encoder
-from packprep.tokens.store import TokenFile, rows_of_sources
+from packprep.tokens.store import TokenFile
 from packprep.tokens.store_place import check_store_place
 from packprep.tokens.token_files import quiet_datasets, tokenize_slice, tokenize_slices
 from packprep.windows.documents import Documents, held_out, read_documents
@@ -90,13 +90,12 @@ def estimate(config: BuildConfig, origin: Origin | None = None) -> dict[str, dic
         staging.scratch.mkdir()
         sources = origin.sources(staging, Silent())
         config = config.with_label_kind(sources[0].labels)
-        output = None
         if config.append:
             output = open_output(config.running, config.command, config.given)
-        before = output.left_out() if output is not None else {}
-        sources = with_skip_rows(sources, config.skip_rows, before)
-        if output is not None:
+            sources = with_skip_rows(sources, config.skip_rows, output.left_out())
             sources = output.wanted(sources, Silent())
+        else:
+            sources = with_skip_rows(sources, config.skip_rows, {})
         tables: dict[str, dict[str, object]] = {"prediction": {"from": "no new sources"}}
         if sources and isinstance(origin, Tokens):
             directory, stored = origin.joined(sources, staging)
@@ -128,11 +127,9 @@ def _tables(
     whole: bool,
 ) -> dict[str, dict[str, object]]:
     """The tables of a prediction. directory: of the token files of all samples."""
-    files, skipped = [file for sample in samples for file in sample.files], None
-    if whole:
-        rows = rows_of_sources(files, len(sources))
-        skipped = skipped_documents(sources, rows, config.reading, config.skip_rows)
-    grouping = config.parsing, config.writing, config.pack_rules(skipped)
+    files = [file for sample in samples for file in sample.files]
+    rules = rules_without_skipped(config, sources, files) if whole else config.pack_rules()
+    grouping = config.parsing, config.writing, rules
     epochs = [
         of_files("a sample", directory, files, tokenizer, *grouping, epoch)
         for epoch in range(config.epochs)
@@ -144,7 +141,7 @@ def _tables(
         epochs,
         config.reading,
         config.writing,
-        config.mix_rules(skipped),
+        config.mix_rules(rules.skipped),
         whole=whole,
     )
 
