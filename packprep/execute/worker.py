@@ -38,7 +38,7 @@ _ERRORS = {kind.__name__: kind for kind in (DocumentError, InputError, StoreErro
 
 
 def answer_to(do: Callable[[], object]) -> dict[str, object]:
-    """What `do` returns or raises, as JSON for another process: see `result_of`.
+    """Result or error of `do`, as JSON for another process: see `result_of`.
 
     Raises errors that are neither of the input nor of the system: defects of packprep.
     """

@@ -171,7 +171,7 @@ def compare(sample: Sample, verdict: Verdict, moved: Moved, progress: Progress) 
         verdict.findings.add(Finding(kind="tokenizer", what=error.args[0]))
         return
     source_of = coverage.sources.indices(sample.rows)
-    compared = 0
+    compared, listed = 0, {*coverage.skipped.tolist()}
     with tempfile.TemporaryDirectory(prefix="packprep-") as scratch:
         for number, name in enumerate(coverage.sources.names):
             rows = sample.rows[source_of == number]
@@ -187,9 +187,14 @@ def compare(sample: Sample, verdict: Verdict, moved: Moved, progress: Progress) 
                     for epoch in range(coverage.manifest.epochs):
                         pieces = sample.pieces.pop((row, turn, epoch), [])
                         name = coverage.name(int(coverage.keys(np.array(row), turn, epoch)))
-                        is_listed = bool(np.isin(row, coverage.skipped))
                         _compare(
-                            name, document, pieces, coverage, rules, verdict.findings, is_listed
+                            name,
+                            document,
+                            pieces,
+                            coverage,
+                            rules,
+                            verdict.findings,
+                            is_listed=row in listed,
                         )
                     compared += row != last
                     last = row
@@ -219,6 +224,7 @@ def _compare(
     coverage: Coverage,
     rules: Mapping[int | None, PackRules],
     findings: Findings,
+    *,
     is_listed: bool,
 ) -> None:
     """Compare one document with its segments: where it is cut, and all their values.

@@ -71,7 +71,7 @@ class TreeIndex:
         counts = np.bincount(self.last, minlength=len(self.parent))
         return np.append(0, np.cumsum(counts))
 
-    @property
+    @cached_property
     def _first(self) -> _Int64:
         """The first row through each segment, [segments]; of filler, one after all rows."""
         return np.where(self.filler, len(self.last), self._ended[:-1])
@@ -80,7 +80,7 @@ class TreeIndex:
     def _ends(self) -> _Int64:
         return path_ends(self.parent)
 
-    @property
+    @cached_property
     def _label_starts(self) -> _Int64:
         return self.columns["row_label_starts"].astype(np.int64)
 

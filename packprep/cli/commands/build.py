@@ -156,6 +156,7 @@ def run_options(
     source: name of one of them. report: what --json prints. estimate: what --dry-run shows; None
     for a command without it.
     """
+    dry_run = f"Show all options and {estimate}; write nothing."
     decorators: list[Callable[[Any], Any]] = [
         click.argument("sources", nargs=-1, metavar=f"{source}...", shell_complete=of_paths()),
         value_option(
@@ -165,12 +166,10 @@ def run_options(
             help="YAML file with these options and `sources` as keys; options typed here win.  "
             f"[default: {DEFAULT_FILE}, if no {source} is given]",
         ),
+        *([_switch("--dry-run", help=dry_run)] if estimate else []),
         _switch("--json", help=f"Print {report} as JSON."),
         _switch("-q", "--quiet", help="Print no progress and no table."),
     ]
-    if estimate:
-        text = f"Show all options and {estimate}; write nothing."
-        decorators.insert(2, _switch("--dry-run", help=text))
 
     def add(function: Decorated) -> Decorated:
         for decorate in reversed(decorators):  # a help page begins with the last one
