@@ -16,7 +16,7 @@ from packprep.output.shard_writer import ShardLayout, iterate_batches
 from packprep.packing.account import Sums
 from packprep.packing.strategies import ONE_BY_ONE, STRATEGIES
 from packprep.schemas import check_batch, check_ledger
-from packprep.windows.documents import Documents, group_codes
+from packprep.windows.documents import Documents, group_codes, renumber_groups
 from packprep.windows.placement import Packs
 from packprep.windows.planner import WindowPlan, account_by_source, plan_window, resized
 
@@ -223,6 +223,11 @@ def test_labels_and_carried_columns_stay_with_their_tokens(
     [(3, 0, True), (2, 1, False), (2, 0, False)],
     True,
 )
+@example(
+    BuildConfig(max_length=4, strategy="stream", order="input"),
+    [(0, 0, False), (1, 1, False), (1, 0, False)],
+    True,
+)
 def test_rows_of_skip_rows_leave_the_packs_of_all_other_rows(
     config: BuildConfig, texts: list[tuple[int, int, bool]], grouped: bool
 ) -> None:
@@ -235,7 +240,7 @@ def test_rows_of_skip_rows_leave_the_packs_of_all_other_rows(
     def planned(documents: Documents, groups: Any, skipped: Any) -> tuple[WindowPlan, Any]:
         if grouped:
             codes = group_codes(pa.chunked_array([groups]))
-            documents = replace(documents, group=codes)
+            documents = renumber_groups(replace(documents, group=codes), skipped)
         plan = plan_window(documents, policy, config.pack_rules(skipped), seed=config.seed)
         layout = ShardLayout.of(config.pack_rules(), config.writing, policy)
         return plan, checked(plan.packs, layout).to_pylist()

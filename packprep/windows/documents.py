@@ -286,6 +286,18 @@ def group_codes(values: "pa.ChunkedArray[Any]") -> NDArray[np.int32]:
     return np.asarray(codes, np.int32)
 
 
+def renumber_groups(documents: Documents, skipped: NDArray[np.int64] | None) -> Documents:
+    """Documents with groups numbered as if those with these ids were not read; None: no change.
+
+    Groups are packed in the order of their numbers.
+    """
+    if documents.group is None or skipped is None:
+        return documents
+    kept, group = ~np.isin(documents.id, skipped), np.zeros(len(documents), np.int32)
+    group[kept] = group_codes(pa.chunked_array([documents.group[kept]]))
+    return replace(documents, group=group)
+
+
 def held_out(documents: Documents, share: float, seed: int) -> NDArray[np.bool_]:
     """Mask of the documents that the seed puts into the validation split, a share of all.
 

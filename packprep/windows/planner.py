@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packprep.config.pack_rules import PackRules
@@ -28,7 +27,7 @@ from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, stream
 from packprep.support.memory import MappedFiles
 from packprep.windows.cut import cut_segments, wrap_documents
-from packprep.windows.documents import Documents, group_codes
+from packprep.windows.documents import Documents
 from packprep.windows.placement import Packs
 from packprep.windows.segments import DocumentAccount, Segments
 from packprep.windows.trees import share_prefixes
@@ -149,8 +148,6 @@ def cut_documents(documents: Documents, tokenizer: Tokenizer, rules: PackRules) 
         skipped=None if rules.skipped is None else np.isin(documents.id, rules.skipped),
     )
     group = None if documents.group is None else documents.group[segments.document]
-    if group is not None and rules.skipped is not None:  # in the order of the rows that are left
-        group = group_codes(pa.chunked_array([group]))
     return replace(segments, group=group), account
 
 

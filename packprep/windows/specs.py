@@ -18,7 +18,13 @@ from packprep.sources.position import Extent
 from packprep.support.arrays import Int64
 from packprep.support.hashing import Purpose, stream
 from packprep.tokens.store import TokenFile
-from packprep.windows.documents import Documents, held_out, read_documents, unit_order
+from packprep.windows.documents import (
+    Documents,
+    held_out,
+    read_documents,
+    renumber_groups,
+    unit_order,
+)
 from packprep.windows.placement import MEMORY_PER_DOCUMENT
 
 _Slice = TypeVar("_Slice", bound=Extent)
@@ -140,8 +146,9 @@ def read_window(
     max_memory: see `read_documents`.
     """
     if spec.draw is not None:
-        return spec.draw(spec.split)
+        return renumber_groups(spec.draw(spec.split), spec.rules.skipped)
     documents = read_documents(directory, spec.slices, max_memory)
+    documents = renumber_groups(documents, spec.rules.skipped)
     if not spec.holdout:
         return documents
     validation = held_out(documents, spec.holdout, spec.rules.ordering.seed)

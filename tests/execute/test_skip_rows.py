@@ -129,6 +129,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("text", {"strategy": "wrapped"}),
     ("text", {"strategy": "stream", "order": "input", "shuffle_documents": True}),
     ("text", {"group_column": "set"}),
+    ("text", {"group_column": "set", "min_document_tokens": 12, "shuffle_documents": True}),
     ("text", {"packs_multiple_of": "4:fill"}),
     ("text", {"packs_multiple_of": 4}),
     ("text", {"epochs": 2}),
@@ -147,6 +148,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 """Builds that draw nothing by the numbers of documents."""
 DRAWN: list[tuple[str, dict[str, Any]]] = [
     ("text", {"holdout": 0.3, "seed": 1}),
+    ("text", {"holdout": 0.3, "group_column": "set", "shuffle_documents": True}),
     ("text", {"weights": (3, 1)}),
     ("text", {"weights": (3, 1), "max_epochs": 2.5, "holdout": 0.2}),
     ("text", {"weights": (1, 1), "max_tokens": 300, "epochs": 2}),
@@ -171,7 +173,7 @@ def shortened(cases: list[tuple[str, dict[str, Any]]], *numbers: int) -> list[An
     ]
 
 
-@pytest.mark.parametrize(("kind", "more"), shortened(CASES, 5, 13, 16))
+@pytest.mark.parametrize(("kind", "more"), shortened(CASES, 5, 14, 17))
 def test_rows_of_a_list_are_as_if_their_lines_were_deleted(kind: str, more: dict[str, Any]) -> None:
     ids = write_sources(kind)
     listed = build(BuildConfig(**options_of(kind, "all", output="listed", **more)))
@@ -182,7 +184,7 @@ def test_rows_of_a_list_are_as_if_their_lines_were_deleted(kind: str, more: dict
     assert list(map(str, verify("listed").findings)) == []
 
 
-@pytest.mark.parametrize(("kind", "more"), shortened(DRAWN, 0, 2))
+@pytest.mark.parametrize(("kind", "more"), shortened(DRAWN, 1, 3))
 def test_draws_by_number_are_as_if_rows_of_the_list_had_no_text(
     kind: str, more: dict[str, Any]
 ) -> None:

@@ -91,7 +91,7 @@ def test_an_entry_of_a_stopped_build_is_unfinished_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("packprep.execute.stages.seal", lambda *_: None)
+        patch.setattr("packprep.execute.tasks.seal", lambda *_: None)
         with disk_fails(Stages, "pack"):
             built(tmp_path, "out", 1)
     [entry] = entries(tmp_path)
