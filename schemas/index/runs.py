@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..views import chosen
 
 _Int64 = NDArray[np.int64]
-_NONE, _NO_MASK = np.empty(0, np.int64), np.empty(0, np.int8)
+_NO_MASK = np.empty(0, np.int8)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -130,6 +130,21 @@ class Runs:
         return np.empty(0, self.values.dtype)
 
     @cached_property
+    def columns(self) -> _Int64:
+        """Addresses of the columns for compiled code, in their order; 0 for none.
+
+        Valid while this object is. All are int64, but bos has a byte.
+        """
+        mask = None if self.mask is None else self.mask.address
+        for column in (self.values.address, self.count, self.padded, mask, self.head):
+            assert column is None or (column.dtype == np.int64 and column.flags.c_contiguous)
+        assert self.bos.dtype == np.bool_
+        assert self.bos.flags.c_contiguous
+        columns = (self.values.address, self.count, self.bos, self.padded, mask, self.head)
+        addresses = [0 if column is None else column.ctypes.data for column in columns]
+        return np.array(addresses, np.int64)
+
+    @cached_property
     def listed(self) -> tuple[NDArray[Any], NDArray[np.int8], list[tuple[int, ...]]]:
         """Arrays over the values and over the mask; each run as numbers.
 
@@ -188,12 +203,7 @@ def copy_by(compiled: Callable[..., None]) -> Copy:
 
     def copy(runs: Runs, first: int, last: int, before: int, after: int, out: NDArray[Any]) -> None:
         compiled(
-            runs.values.address,
-            runs.count,
-            runs.bos,
-            runs.padded,
-            _NONE if runs.mask is None else runs.mask.address,
-            _NONE if runs.head is None else runs.head,
+            runs.columns,
             runs.like,
             first,
             last,
