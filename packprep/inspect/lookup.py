@@ -18,6 +18,7 @@ from packprep.schemas.manifest import FileEntry, Manifest, Output
 from packprep.schemas.sources import Sources
 from packprep.schemas.trees import rows_view
 from packprep.schemas.views import list_view
+from packprep.sources.skip_rows import left_out_of
 from packprep.support.errors import ConfigError, nearest
 from packprep.tokens.reading import reader
 
@@ -237,3 +238,11 @@ def document_number(sources: Sources, name: str) -> int:
         return sources.document(name)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def why_in_no_pack(manifest: Manifest, sources: Sources, document: int) -> str:
+    """The reason why a document has no segment, as far as the manifest tells."""
+    name, row = sources.place(document)
+    if any(name == source and row in rows for source, rows in left_out_of(manifest)):
+        return "skip_rows of the build lists it"
+    return "it was empty, skipped or dropped; report.json counts which"

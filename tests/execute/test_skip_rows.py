@@ -24,8 +24,9 @@ from packprep.support.progress import Silent
 from tests.chat.test_build import thoughtful
 from tests.chat.test_turn_builds import SMALL
 from tests.execute.test_options_as_index import BASES, ids_rows, pair_rows, piece_rows, text_rows
+from tests.helpers.command import done
 from tests.helpers.corpus import save_tokenizer, write_jsonl
-from tests.helpers.errors import refused
+from tests.helpers.errors import assert_says, refused
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "text": text_rows(40),
@@ -341,6 +342,9 @@ def test_a_row_that_a_limit_leaves_unread_is_none_and_ends_of_paths_name_sources
     documents = {i for each in packs_of("out") for i in each["document_ids"]}
     assert documents == {2, 3, 4}  # row 0 is empty
     assert built.data["inputs"]["sources"][0]["skip_rows"] == [1, 12]
+    shown = done("show", "out", "--find", "a.jsonl:1").out
+    assert_says(shown, "all/a.jsonl row 1 is in no pack: skip_rows of the build lists it")
+    assert_says(done("show", "out", "--find", "a.jsonl:0").out, "it was empty, skipped or dropped")
 
 
 def test_verify_finds_a_row_in_packs_that_the_build_left_out() -> None:

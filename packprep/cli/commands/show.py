@@ -77,7 +77,12 @@ def command(
       packprep show packed --pack 17 --rows
       packprep show packed --find docs/a.jsonl:1042
     """
-    from packprep.inspect.lookup import document_number, find_documents, find_pack
+    from packprep.inspect.lookup import (
+        document_number,
+        find_documents,
+        find_pack,
+        why_in_no_pack,
+    )
     from packprep.schemas.manifest import read_manifest
     from packprep.schemas.sources import Sources
 
@@ -95,7 +100,7 @@ def command(
         number = document_number(sources, row)
         segments = find_documents(output, manifest, [number])
         if not segments:
-            reason = "it was empty, skipped or dropped; report.json counts which"
+            reason = why_in_no_pack(manifest, sources, number)
             sentence = f"{sources.row(number)} is in no pack: {reason}"
             if not listed:
                 raise ConfigError(sentence)
