@@ -53,6 +53,13 @@ def _documents(folder: Path, *names: str, **tables: Any) -> dict[str, Any]:
     return {"sources": tuple(map(str, files)), **tables}
 
 
+def _phases(folder: Path) -> dict[str, Any]:
+    listed = folder / "listed.txt"
+    listed.write_text("a.jsonl:3\nb.jsonl:7\nb.jsonl:119\n")
+    more = {"phases": _PHASES, "holdout": 0.1, "skip_rows": str(listed)}
+    return _documents(folder, "a", "b", **more)
+
+
 def _mix(folder: Path) -> dict[str, Any]:
     weights = {"a": 50, "b": 30, "c": 20}
     made = _documents(folder, *weights)
@@ -105,7 +112,7 @@ _MEMBERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pairs": _rows("pairs", pair_rows(150), **_PAIR),
     "turns": _rows("chats", chat_rows(60), **_CHAT, turns="each", holdout=0.2),
     "trees": _rows("answers", answer_rows(40), **_ANSWERS),
-    "phases": lambda folder: _documents(folder, "a", "b", phases=_PHASES, holdout=0.1),
+    "phases": _phases,
     "mix": _mix,
     "epochs": lambda folder: _documents(folder, "a", **_EPOCHS, materialize="shards"),
     "index": lambda folder: _documents(folder, "a", "b", materialize="index", holdout=0.1),
