@@ -70,8 +70,9 @@ def plan_window(
     """
     stored = None
     if rules.repack and (planner is not None or rules.cutting.packer.name == "wrapped"):
-        visit = np.arange(len(documents), dtype=np.int32)
-        shuffle(visit, 0, visit.size, stream(seed, Purpose.WINDOW_ORDER))
+        listed = np.isin(documents.id, () if rules.skipped is None else rules.skipped)
+        visit = np.argsort(listed, kind="stable").astype(np.int32)  # listed ones stay behind
+        shuffle(visit, 0, int((~listed).sum()), stream(seed, Purpose.WINDOW_ORDER))
         documents, stored = documents.take(visit.astype(np.int64)), np.argsort(visit)
     cut = cut_window(documents, tokenizer, rules)
     return plan_cut(documents, cut, rules, seed, planner, mixed, stored)

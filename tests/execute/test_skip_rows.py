@@ -128,6 +128,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("text", {"overflow": "drop", "min_document_tokens": 5, "max_length": 24}),
     ("text", {"stride": 4, "max_length": 16, "continuation_bos": True}),
     ("text", {"strategy": "wrapped"}),
+    ("text", {"strategy": "wrapped", "epochs": 2}),
+    ("text", {"strategy": "wrapped", "epochs": 2, "shuffle_documents": True}),
     ("text", {"strategy": "stream", "order": "input", "shuffle_documents": True}),
     ("text", {"group_column": "set"}),
     ("text", {"group_column": "set", "min_document_tokens": 12, "shuffle_documents": True}),
@@ -174,7 +176,7 @@ def shortened(cases: list[tuple[str, dict[str, Any]]], *numbers: int) -> list[An
     ]
 
 
-@pytest.mark.parametrize(("kind", "more"), shortened(CASES, 5, 14, 17))
+@pytest.mark.parametrize(("kind", "more"), shortened(CASES, 7, 16, 19))
 def test_rows_of_a_list_are_as_if_their_lines_were_deleted(kind: str, more: dict[str, Any]) -> None:
     ids = write_sources(kind)
     listed = build(BuildConfig(**options_of(kind, "all", output="listed", **more)))
