@@ -132,11 +132,8 @@ class Windows:
 
         def kept(spec: WindowSpec[TokenFile]) -> Documents:
             documents = self._documents(spec)
-            return (
-                documents
-                if self._skipped is None
-                else documents.take(~np.isin(documents.id, self._skipped))
-            )
+            skipped = self._skipped
+            return documents if skipped is None else documents.take(~documents.listed(skipped))
 
         apart = [groups_apart(map(kept, epoch)) for epoch in epochs.values()]
         return sum(groups for groups, _ in apart), sum(rows for _, rows in apart)

@@ -243,6 +243,7 @@ def document_number(sources: Sources, name: str) -> int:
 def why_in_no_pack(manifest: Manifest, sources: Sources, document: int) -> str:
     """The reason why a document has no segment, as far as the manifest tells."""
     name, row = sources.place(document)
-    if any(name == source and row in rows for source, rows in left_out_of(manifest)):
+    listed = left_out_of(manifest) if "sources" in manifest.data["inputs"] else ()
+    if any(name == source and row in rows for source, rows in listed):
         return "skip_rows of the build lists it"
     return "it was empty, skipped or dropped; report.json counts which"

@@ -47,9 +47,9 @@ def with_skip_rows(
 
 def left_out_of(manifest: Manifest) -> list[tuple[str, Sequence[int]]]:
     """Name of each source of an output, and its rows that `skip_rows` of the build left out."""
-    recorded = manifest.data["inputs"].get("sources", ())
+    recorded = manifest.data["inputs"]["sources"]
     rows = [source.get("skip_rows", ()) for source in recorded]
-    return [*zip(Sources(manifest).names, rows, strict=False)]
+    return [*zip(Sources(manifest).names, rows, strict=True)]
 
 
 def check_left_out(name: str, rows: Collection[int], before: Collection[int]) -> None:

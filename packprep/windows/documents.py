@@ -53,6 +53,10 @@ class Documents:
     def __len__(self) -> int:
         return len(self.id)
 
+    def listed(self, ids: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+        """Mask of those with these ids, [documents]; None for no ids."""
+        return np.zeros(len(self), np.bool_) if ids is None else np.isin(self.id, ids)
+
     def take(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> "Documents":
         """Select by a mask, or by indices in their order."""
         group = None if self.group is None else chosen(self.group, kept)
@@ -293,7 +297,7 @@ def renumber_groups(documents: Documents, skipped: NDArray[np.int64] | None) -> 
     """
     if documents.group is None or skipped is None:
         return documents
-    kept, group = ~np.isin(documents.id, skipped), np.zeros(len(documents), np.int32)
+    kept, group = ~documents.listed(skipped), np.zeros(len(documents), np.int32)
     group[kept] = group_codes(pa.chunked_array([documents.group[kept]]))
     return replace(documents, group=group)
 

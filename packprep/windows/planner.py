@@ -70,7 +70,7 @@ def plan_window(
     """
     stored = None
     if rules.repack and (planner is not None or rules.cutting.packer.name == "wrapped"):
-        listed = np.isin(documents.id, () if rules.skipped is None else rules.skipped)
+        listed = documents.listed(rules.skipped)
         visit = np.argsort(listed, kind="stable").astype(np.int32)  # listed ones stay behind
         shuffle(visit, 0, int((~listed).sum()), stream(seed, Purpose.WINDOW_ORDER))
         documents, stored = documents.take(visit.astype(np.int64)), np.argsort(visit)
@@ -146,7 +146,7 @@ def cut_documents(documents: Documents, tokenizer: Tokenizer, rules: PackRules) 
         multiple=rules.packing.pad_segment_to_multiple,
         labels=documents.labels,
         tokens=documents.tokens if documents.tokens.memory else None,
-        skipped=None if rules.skipped is None else np.isin(documents.id, rules.skipped),
+        skipped=documents.listed(rules.skipped),
     )
     group = None if documents.group is None else documents.group[segments.document]
     return replace(segments, group=group), account

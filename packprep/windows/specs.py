@@ -145,11 +145,13 @@ def read_window(
 
     max_memory: see `read_documents`.
     """
-    if spec.draw is not None:
-        return renumber_groups(spec.draw(spec.split), spec.rules.skipped)
-    documents = read_documents(directory, spec.slices, max_memory)
+    documents = (
+        read_documents(directory, spec.slices, max_memory)
+        if spec.draw is None
+        else spec.draw(spec.split)
+    )
     documents = renumber_groups(documents, spec.rules.skipped)
-    if not spec.holdout:
+    if spec.draw is not None or not spec.holdout:
         return documents
     validation = held_out(documents, spec.holdout, spec.rules.ordering.seed)
     return documents.take(validation if spec.split == "validation" else ~validation)
