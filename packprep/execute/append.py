@@ -17,7 +17,7 @@ from packprep.config.stages import Command, Running
 from packprep.derive.merge import merge_locked
 from packprep.derive.parts import generations, merge_obstacle
 from packprep.output.build_facts import BuildInputs, Change
-from packprep.output.build_output import BuildOutput, target_of
+from packprep.output.build_output import UNNAMED, BuildOutput, target_of
 from packprep.output.directory import LocalTarget
 from packprep.output.sign_off import SETTINGS
 from packprep.output.staging import (
@@ -43,7 +43,10 @@ _NAMED = 3  # files that a sentence names
 def open_output(running: Running, command: Command, given: Collection[str]) -> BuildOutput:
     """Output of a build; ConfigError if there cannot be one. given: see `BuildOutput`."""
     if not running.output:
-        raise ConfigError("no output is given; add -o with the directory to write to")
+        if command.append:
+            raise ConfigError("--append needs the output that grows; name it with -o")
+        check_store_place(running.keep_tokens, None)
+        return UNNAMED
     target = target_of(running.output, command)
     check_store_place(running.keep_tokens, target.path)
     if isinstance(target, LocalTarget):

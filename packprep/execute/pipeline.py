@@ -105,7 +105,7 @@ def run(work: Work[Made], progress: Progress | None = None) -> Made:
             "instead"
         )
     config, output, clock = work.config, work.output, StageClock()
-    path = output.target.path
+    path = work.path
     with clock(START):
         tokenizer = work.tokenizer(progress)
     with (
@@ -150,7 +150,7 @@ def run_share(work: Work[Made], progress: Progress | None = None) -> dict[str, i
             f"--executor {config.runner} has no tasks; use packprep.build, or give --part"
         )
     index, total, setting = array_share(config.task, os.environ)
-    path = output.target.path
+    path = work.path
     tokenizer = work.tokenizer(progress)
     progress.say(f"task {index} of {total}, from {setting}")
     nothing = {"task": index, "tasks": total}

@@ -29,6 +29,7 @@ from packprep.execute.work import SourceRows, Work, entry_inputs
 from packprep.output.build_facts import BuildInputs, Change
 from packprep.output.directory import LocalTarget
 from packprep.output.staging import OUTPUT, Staging
+from packprep.schemas.index_table import TOKENS
 from packprep.schemas.manifest import Manifest
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.source import Source, documents_key, split_new
@@ -163,13 +164,13 @@ class Tokens:
             except DamagedTokens as error:
                 raise next(filter(None, map(damage_of, entries)), error) from None
 
-    def joined(self, sources: Sequence[Source], staging: Staging) -> tuple[Path, list[TokenFile]]:
-        """Folder of the token files of these sources, to read only, and their receipts."""
-        entries = self._wanted(sources)
+    def joined(self, job: Job) -> tuple[Path, list[TokenFile]]:
+        """Folder of the token files of a job, to read only, and their receipts."""
+        entries = self._wanted(job.sources)
         folder = entries[0].path
         if len(entries) > 1:
-            folder = staging.path / "tokens"
-            join_entries(entries, folder, staging.scratch, os.symlink)
+            folder = job.staging / TOKENS
+            join_entries(entries, folder, job.scratch, os.symlink)
         return folder, stored(folder, digests=False) or []
 
     def _wanted(self, sources: Sequence[Source]) -> list[StoreEntry]:

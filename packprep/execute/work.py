@@ -152,6 +152,13 @@ class Work(Generic[Made]):
     packs: bool = True
     planner: Planner | None = None
 
+    @property
+    def path(self) -> Path:
+        """Place of its output, see `Target.path`. ConfigError if none is named."""
+        if not self.config.output:
+            raise ConfigError("no output is given; add -o with the directory to write to")
+        return self.output.target.path
+
     def tokenizer(self, progress: Progress) -> Tokenizer:
         """Its tokenizer. ConfigError if that lacks a token that cuts need, or has too many ids."""
         tokenizer = self.origin.tokenizer(progress)

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Final
 
 from packprep.config.recorded import as_typed
 from packprep.config.stages import Command
@@ -119,3 +120,7 @@ class BuildOutput:
     def publish(self, staging: Path, progress: Progress) -> Manifest:
         """See `Target.publish`."""
         return self.target.publish(staging, progress)
+
+
+UNNAMED: Final = BuildOutput(output_target(""))
+"""Output of a command that names none, which can only be previewed."""

@@ -16,27 +16,22 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packprep.config.build_config import BuildConfig
 from packprep.config.pack_rules import MixRules, PackRules
-from packprep.config.stages import Reading, Writing
 from packprep.engines.tokenizer import Tokenizer
-from packprep.execute.append import open_output
+from packprep.execute.job import Job
 from packprep.execute.stored import Tokens
-from packprep.execute.work import Origin, SourceRows
-from packprep.output.build_output import target_of
+from packprep.execute.window_files import Windows
+from packprep.execute.work import Work
 from packprep.output.staging import Staging
 from packprep.preview.draws import SampledDocuments
-from packprep.preview.stored_lengths import Lengths, of_files, rules_without_skipped
+from packprep.preview.stored_lengths import Lengths, of_files
 from packprep.preview.sweep import Row, sweep
 from packprep.sources.formats.raw_files import unpacking
-from packprep.sources.formats.row_plan import RowPlan
-from packprep.sources.reading import plan_rows
-from packprep.sources.skip_rows import with_skip_rows
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices
 from packprep.support.arrays import Bools
@@ -45,7 +40,6 @@ from packprep.support.progress import Silent
 from packprep.support.redact import redacted, redacted_source
 from packprep.tokens.encode import Encoder, load_encoder
 from packprep.tokens.store import TokenFile
-from packprep.tokens.store_place import check_store_place
 from packprep.tokens.token_files import quiet_datasets, tokenize_slice, tokenize_slices
 from packprep.windows.documents import Documents, held_out, read_documents
 from packprep.windows.planner import packed_tokens
@@ -72,109 +66,71 @@ class _Sample:
         return self.scale * float(sum(getattr(file, field) for file in self.files))
 
 
-def estimate(config: BuildConfig, origin: Origin | None = None) -> dict[str, dict[str, object]]:
+def estimate(work: Work[Any]) -> dict[str, dict[str, object]]:
     """Tables: the resolved `options`, the `prediction` for the whole input, and `mix` for a mix.
 
     Also `contents`, by phase: those of the packs, see `PackContents`.
 
-    With append the prediction is for the sources that the output does not hold yet. origin: of
-    documents; None for the rows of `config.sources`. All tokens of a store are planned.
+    With append the prediction is for the sources that the output does not hold yet. All tokens of a
+    store are planned.
     """
-    origin = origin or SourceRows(config)
-    place = target_of(config.output, config.command).path if config.output else None
-    if origin.has_text:
-        check_store_place(config.keep_tokens, place)
-    tokenizer = origin.tokenizer(Silent())
+    tokenizer = work.tokenizer(Silent())
     with tempfile.TemporaryDirectory() as folder, quiet_datasets():
         staging = Staging(Path(folder))
         staging.scratch.mkdir()
-        sources = origin.sources(staging, Silent())
-        config = config.with_label_kind(sources[0].labels)
-        if config.append:
-            output = open_output(config.running, config.command, config.given)
-            sources = with_skip_rows(sources, config.skip_rows, output.left_out())
-            sources = output.wanted(sources, Silent())
-        else:
-            sources = with_skip_rows(sources, config.skip_rows, {})
+        job = work.job(tokenizer, staging, Silent())
         tables: dict[str, dict[str, object]] = {"prediction": {"from": "no new sources"}}
-        if sources and isinstance(origin, Tokens):
-            directory, stored = origin.joined(sources, staging)
-            samples = [_Sample(stored, 1.0)]
-            tables = _tables(config, tokenizer, sources, directory, samples, whole=True)
-        elif sources:
-            stages = config.parsing, config.tokenizing
-            scratch = staging.scratch
-            encoder = load_encoder(tokenizer, *stages, config.seed, config.num_proc)
-            plans, _ = plan_rows(sources, *stages, tokenizer, scratch)
-            files = _whole_input(sources, plans, encoder, config.reading, scratch)
+        if job.sources and isinstance(work.origin, Tokens):
+            directory, stored = work.origin.joined(job)
+            tables = _tables(job, directory, [_Sample(stored, 1.0)], whole=True)
+        elif job.sources:
+            stages = job.config.parsing, job.config.tokenizing
+            encoder = load_encoder(tokenizer, *stages, job.config.seed, job.config.num_proc)
+            files = _whole_input(job, encoder)
             whole, samples = files is not None, [_Sample(files or [], 1.0)]
             if not whole:
-                samples = list(_samples(sources, plans, encoder, config.reading, scratch))
-            tables = _tables(config, tokenizer, sources, scratch, samples, whole=whole)
-    options = {key: value for key, value in asdict(config).items() if value not in (None, ())}
-    names = cast("Sequence[str | Mapping[str, object]]", config.sources)
+                samples = list(_samples(job, encoder))
+            tables = _tables(job, job.scratch, samples, whole=whole)
+    options = {key: value for key, value in asdict(job.config).items() if value not in (None, ())}
+    names = cast("Sequence[str | Mapping[str, object]]", job.config.sources)
     options["sources"] = tuple(map(redacted_source, names))
-    return {"options": options | {"tokenizer": redacted(str(config.tokenizer))}} | tables
+    return {"options": options | {"tokenizer": redacted(str(job.config.tokenizer))}} | tables
 
 
 def _tables(
-    config: BuildConfig,
-    tokenizer: Tokenizer,
-    sources: list[Source],
-    directory: Path,
-    samples: list[_Sample],
-    *,
-    whole: bool,
+    job: Job, directory: Path, samples: list[_Sample], *, whole: bool
 ) -> dict[str, dict[str, object]]:
     """The tables of a prediction. directory: of the token files of all samples."""
     files = [file for sample in samples for file in sample.files]
-    rules = rules_without_skipped(config, sources, files) if whole else config.pack_rules()
-    grouping = config.parsing, config.writing, rules
+    rules = Windows(job, files).rules if whole else job.config.pack_rules()
     epochs = [
-        of_files("a sample", directory, files, tokenizer, *grouping, epoch)
-        for epoch in range(config.epochs)
+        of_files("a sample", job, directory, files, rules, epoch)
+        for epoch in range(job.config.epochs)
     ]
-    return _prediction(
-        samples,
-        sources,
-        read_documents(directory, files),
-        epochs,
-        config.reading,
-        config.writing,
-        config.mix_rules(rules.skipped),
-        whole=whole,
-    )
+    mix_rules = job.config.mix_rules(rules.skipped)
+    documents = read_documents(directory, files)
+    return _prediction(job, samples, documents, epochs, mix_rules, whole=whole)
 
 
-def _whole_input(
-    sources: list[Source],
-    plans: Sequence[RowPlan],
-    encoder: Encoder,
-    reading: Reading,
-    scratch: Path,
-) -> list[TokenFile] | None:
+def _whole_input(job: Job, encoder: Encoder) -> list[TokenFile] | None:
     """Token files that the build will make; None if the input has more text than a sample."""
     slices, text = [], 0
-    for piece in read_slices(sources, plans, reading, scratch):
+    for piece in read_slices(job.sources, job.plans[0], job.config.reading, job.scratch):
         slices.append(piece)
         text += piece.text_bytes
         if text > SAMPLE_BYTES:
             return None
 
     def make(piece: Slice, stop: threading.Event) -> TokenFile:
-        return tokenize_slice(piece, scratch, encoder, stop=stop)
+        return tokenize_slice(piece, job.scratch, encoder, stop=stop)
 
-    return tokenize_slices(iter(slices), scratch, make, most_tokens=reading.tokens_to_read)
+    most = job.config.reading.tokens_to_read
+    return tokenize_slices(iter(slices), job.scratch, make, most_tokens=most)
 
 
-def _samples(
-    sources: list[Source],
-    plans: Sequence[RowPlan],
-    encoder: Encoder,
-    reading: Reading,
-    scratch: Path,
-) -> Iterator[_Sample]:
+def _samples(job: Job, encoder: Encoder) -> Iterator[_Sample]:
     """Samples of the sources, in proportion to their sizes."""
+    sources, reading, scratch = job.sources, job.config.reading, job.scratch
     size = sum(source.bytes for source in sources)
     left, number, before = reading.limit, 0, 0
     left_of_entry = {source.entry: source.limit for source in sources}
@@ -196,7 +152,7 @@ def _samples(
         rows = None
         if count is not None and not limited:
             rows = count(source)
-        plan = plans[place]
+        plan = job.plans[0][place]
         if part is not source:  # rows of a part have other numbers
             plan = replace(plan, on_error="skip")
         few = replace(reading, unit_size=min(_PIECE, reading.unit_size), limit=left)
@@ -234,12 +190,10 @@ def _numbered(piece: Slice, number: int, source: int, first: int) -> Slice:
 
 
 def _prediction(
+    job: Job,
     samples: list[_Sample],
-    sources: list[Source],
     documents: Documents,
     epochs: Sequence[Lengths],
-    reading: Reading,
-    writing: Writing,
     rules: MixRules,
     *,
     whole: bool,
@@ -249,6 +203,7 @@ def _prediction(
     documents: of the samples; epochs: their lengths, in the windows of each epoch. whole: True if
     the samples are all that the build reads.
     """
+    sources, reading, tokenizer = job.sources, job.config.reading, job.tokenizer
     files = [file for sample in samples for file in sample.files]
     text, tokens = sum(file.text_bytes for file in files), sum(file.tokens for file in files)
     total = {
@@ -264,7 +219,7 @@ def _prediction(
     scale = total["tokens"] / tokens if tokens else 1.0
     mix: dict[str, dict[str, float]] = {}
     validation = held_out(documents, rules.holdout, rules.ordering.seed)
-    drawn, tokenizer = _sampled(samples, sources, documents, validation), epochs[0].tokenizer
+    drawn = _sampled(samples, sources, documents, validation)
     plans, repeated = [(rules.packs[0], scale)], 0.0
     if rules.phases:
         plans, repeated = _phases(drawn, documents, sources, tokenizer, rules)
@@ -281,7 +236,7 @@ def _prediction(
         # Without a number of packs: a sample has fewer.
         cutting = replace(rules.cutting, strategy=rules.cutting.packer.name)
         sample = replace(lengths, share=share, scale=scale)
-        [row] = sweep(sample, [replace(rules, cutting=cutting)], writing)
+        [row] = sweep(sample, [replace(rules, cutting=cutting)], job.config.writing)
         if row.problem:
             raise ConfigError(
                 f"nothing can be planned: {row.problem}; choose another --overflow or --strategy"
@@ -338,7 +293,7 @@ def _with_listed(sources: Sequence[Source]) -> str:
 def _phases(
     drawn: SampledDocuments,
     documents: Documents,
-    sources: list[Source],
+    sources: Sequence[Source],
     tokenizer: Tokenizer,
     rules: MixRules,
 ) -> tuple[list[tuple[PackRules, float]], float]:
@@ -356,7 +311,7 @@ def _phases(
 
 
 def _sampled(
-    samples: list[_Sample], sources: list[Source], documents: Documents, validation: Bools
+    samples: list[_Sample], sources: Sequence[Source], documents: Documents, validation: Bools
 ) -> SampledDocuments:
     missing = len(sources) - len(samples)  # sources that a limit leaves out
     scales = np.array([*(sample.scale for sample in samples), *[1.0] * missing])
@@ -369,7 +324,7 @@ def _sampled(
 
 
 def _kept(
-    documents: Documents, sources: list[Source], tokenizer: Tokenizer, rules: PackRules
+    documents: Documents, sources: Sequence[Source], tokenizer: Tokenizer, rules: PackRules
 ) -> NDArray[np.int64]:
     """Tokens of each document in packs, [documents]."""
     try:

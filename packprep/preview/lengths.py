@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.pack_rules import PackRules
 from packprep.config.stages import Writing
 from packprep.execute.job import Job
 from packprep.execute.stages import Stages
 from packprep.execute.stored import Tokens
-from packprep.execute.work import SourceRows
+from packprep.execute.window_files import Windows
+from packprep.execute.work import Origin, SourceRows, Work
+from packprep.output.build_output import UNNAMED
 from packprep.output.shard_writer import ShardLayout, write_shard
 from packprep.output.staging import Staging
 from packprep.preview.stored_lengths import (
@@ -32,14 +33,12 @@ from packprep.preview.stored_lengths import (
     lengths_of_output,
     lengths_of_tokens,
     of_files,
-    rules_without_skipped,
     sampled,
     scale_of,
 )
 from packprep.schemas.files import MANIFEST
 from packprep.schemas.index.runs import Pointers
 from packprep.schemas.storage.places import Directory, files_at, finished_output
-from packprep.sources.skip_rows import with_skip_rows
 from packprep.sources.source import Source
 from packprep.sources.units import Part, Slice, read_slices, row_bytes
 from packprep.support.arrays import Bools
@@ -86,7 +85,7 @@ def read_lengths(
         staging = Staging(Path(folder))
         staging.scratch.mkdir()
         if tokens is not None:
-            lengths = lengths_of_tokens(tokens, config, staging)
+            lengths = lengths_of_tokens(tokens, _job(config, tokens, staging, progress))
         elif path is not None and path.suffix == ".npy":
             lengths = lengths_of_array(path, config.parsing, config.holdout, config.seed)
         elif is_output:
@@ -104,12 +103,7 @@ def _of_text(config: BuildConfig, share: float, staging: Staging, progress: Prog
     Of all of it, or, if nothing is stored, of a share of the documents.
     """
     origin = SourceRows(config)
-    tokenizer = origin.tokenizer(progress)
-    sources = with_skip_rows(origin.sources(staging, progress), config.skip_rows, {})
-    config = config.with_label_kind(sources[0].labels)
-    job = Job(
-        config=config, staging=staging.path, tokenizer=tokenizer, sources=sources, packs=False
-    )
+    job = _job(config, origin, staging, progress)
     is_stored = bool(config.keep_tokens) and stored(job.tokens, digests=False) is not None
     if config.keep_tokens and share < 1 and not is_stored:
         raise ConfigError(
@@ -121,16 +115,17 @@ def _of_text(config: BuildConfig, share: float, staging: Staging, progress: Prog
     clock = StageClock()
     with origin.used(job):
         files = Stages(job, progress, clock).tokenize()
-    rules = rules_without_skipped(config, sources, files)
+    rules = Windows(job, files).rules
     if is_stored:
-        return _lengths(f"tokens at {job.tokens}", job, files, rules)
+        return of_files(f"tokens at {job.tokens}", job, job.tokens, files, rules)
     seconds = clock.seconds["tokenize"]
-    return replace(_lengths(name, job, files, rules), tokenize_seconds=seconds)
+    return replace(of_files(name, job, job.tokens, files, rules), tokenize_seconds=seconds)
 
 
-def _lengths(origin: str, job: Job, files: Sequence[TokenFile], rules: PackRules) -> Lengths:
-    stages = job.config.parsing, job.config.writing
-    return of_files(origin, job.tokens, files, job.tokenizer, *stages, rules)
+def _job(config: BuildConfig, origin: Origin, staging: Staging, progress: Progress) -> Job:
+    """The job of a build that ends with token files."""
+    work = Work(config=config, origin=origin, output=UNNAMED, packs=False)
+    return work.job(work.tokenizer(progress), staging, progress)
 
 
 def _sample(name: str, job: Job, share: float, progress: Progress) -> Lengths:
@@ -162,7 +157,8 @@ def _sample(name: str, job: Job, share: float, progress: Progress) -> Lengths:
         raise InputError("the sources hold no rows; expected at least one document")
     scale = scale_of(reader.text_bytes, sum(file.text_bytes for file in files), share)
     tokenize_seconds = reader.seconds + max(0.0, seconds - reader.seconds) / share
-    lengths = _lengths(name, job, files, config.pack_rules())  # without listed rows
+    rules = config.pack_rules()  # no listed row was read
+    lengths = of_files(name, job, job.tokens, files, rules)
     return replace(lengths, share=share, scale=scale, tokenize_seconds=tokenize_seconds)
 
 

@@ -10,24 +10,23 @@ import numpy as np
 from packprep.config.build_config import BuildConfig
 from packprep.config.grammar.option import COLUMN_CHOICE
 from packprep.config.pack_rules import PackRules
-from packprep.config.stages import Parsing, Writing
+from packprep.config.stages import Parsing
 from packprep.config.verbs import check_verb
 from packprep.derive.entries import find_entries
 from packprep.engines.tokenizer import Special, Tokenizer
+from packprep.execute.job import Job
 from packprep.execute.stored import Tokens
+from packprep.execute.window_files import Windows
 from packprep.inspect.histograms import read_windows
-from packprep.output.staging import Staging
 from packprep.packing.account import Sums
 from packprep.preview.window_plan import WindowDocuments, of_lengths
 from packprep.schemas.columns import Column
 from packprep.schemas.manifest import Output, read_manifest
-from packprep.sources.skip_rows import skipped_documents, with_skip_rows
-from packprep.sources.source import Source
 from packprep.support.arrays import NPY_ERRORS, Int64
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.hashing import Purpose, drawn, stream
 from packprep.support.redact import redacted
-from packprep.tokens.store import TokenFile, rows_of_sources
+from packprep.tokens.store import TokenFile
 from packprep.tokens.store_entries import is_store
 from packprep.windows.documents import (
     PREFIX_GROUP,
@@ -163,40 +162,28 @@ def options_to_plan(tokens: Tokens, options: Mapping[str, Any]) -> dict[str, Any
     return every
 
 
-def lengths_of_tokens(tokens: Tokens, config: BuildConfig, staging: Staging) -> Lengths:
-    """Lengths of the tokens of stores. config: with `options_to_plan`."""
+def lengths_of_tokens(tokens: Tokens, job: Job) -> Lengths:
+    """Lengths of the tokens of stores. job: of a config with `options_to_plan`."""
     paths = [entry.path for entry in tokens.entries]
     places = paths if len(paths) == 1 else dict.fromkeys(path.parent for path in paths)
     origin = f"tokens at {', '.join(map(str, places))}"
-    sources, tokenizer = tokens.made_from.sources, tokens.made_from.tokenizer
-    folder, files = tokens.joined(sources, staging)
-    rules = rules_without_skipped(config, with_skip_rows(sources, config.skip_rows, {}), files)
-    return of_files(origin, folder, files, tokenizer, config.parsing, config.writing, rules)
-
-
-def rules_without_skipped(
-    config: BuildConfig, sources: Sequence[Source], files: Sequence[TokenFile]
-) -> PackRules:
-    """Rules of packs that leave out the rows of skip_rows. files: of all documents."""
-    rows = rows_of_sources(files, len(sources))
-    return config.pack_rules(skipped_documents(sources, rows, config.reading, config.skip_rows))
+    directory, files = tokens.joined(job)
+    return of_files(origin, job, directory, files, Windows(job, files).rules)
 
 
 def of_files(
     origin: str,
+    job: Job,
     directory: Path,
     files: Sequence[TokenFile],
-    tokenizer: Tokenizer,
-    parsing: Parsing,
-    writing: Writing,
     rules: PackRules,
     run: int = 0,
 ) -> Lengths:
-    """Lengths of token files, in the windows of a run of a build."""
-    schema = file_schema(directory, files)
+    """Lengths of the token files of a directory, in the windows of a run of a build."""
+    schema, parsing = file_schema(directory, files), job.config.parsing
     windows = [
         WindowDocuments(spec.split, spec.number, read_window(spec, directory))
-        for spec in list_windows(files, rules, writing)
+        for spec in list_windows(files, rules, job.config.writing)
         if spec.run == run
     ]
     for option, given, stored_as in (
@@ -211,7 +198,7 @@ def of_files(
     return Lengths(
         origin=redacted(origin),
         windows=windows,
-        tokenizer=tokenizer,
+        tokenizer=job.tokenizer,
         carried=carried,
         skipped=rules.skipped,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packprep import BuildConfig, build, pack, tokenize
-from packprep.execute.pipeline import build_share
+from packprep.execute.pipeline import build_share, of_build
 from packprep.inspect.verify import verify
 from packprep.loaders import PackedShards
 from packprep.preview.estimate import estimate
@@ -232,7 +232,7 @@ def test_a_store_and_tasks_of_an_array_leave_out_the_rows_of_the_build(
     of_packs = {"max_length": 64, "window": 600, "skip_rows": "list.txt", **more}
     assert pack(["store"], output="packed", **of_packs).data == built.data
     assert pack(["store"], output="whole", max_length=64).ledger["dropped"] == {}
-    predicted = estimate(BuildConfig(**options | {"output": ""}))["prediction"]
+    predicted = estimate(of_build(BuildConfig(**options | {"output": ""})))["prediction"]
     exact = "weights" not in more  # sizes of a mix are predicted up to a document
     assert predicted["tokens_packed"] == pytest.approx(
         built.ledger["tokens_packed"], rel=0 if exact else 0.05

@@ -8,6 +8,7 @@ import datasets
 import pytest
 
 from packprep import BuildConfig, build
+from packprep.execute.pipeline import of_build
 from packprep.inspect.report_file import read_report
 from packprep.preview import estimate
 from packprep.support.errors import InputError
@@ -28,7 +29,7 @@ def predicted(folder: Path, *sources: Path, **options: Any) -> dict[str, Any]:
     """The prediction, with the folder as it was."""
     settings = config(folder, *sources, **options)
     before = sorted(folder.rglob("*"))
-    prediction = estimate.estimate(settings)["prediction"]
+    prediction = estimate.estimate(of_build(settings))["prediction"]
     assert sorted(folder.rglob("*")) == before
     return prediction
 

@@ -1,5 +1,6 @@
 """Previews that read the whole input, `--dry-run` and `packprep plan`, give the build's figures."""
 
+import json
 import math
 import tempfile
 from contextlib import suppress
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from packprep import BuildConfig, build
 from packprep.config.grammar.option import STRATEGY_NAMES
+from packprep.execute.pipeline import of_build
 from packprep.inspect.contents import read_contents
 from packprep.inspect.report_file import read_report
 from packprep.preview.estimate import estimate
@@ -20,6 +22,7 @@ from packprep.preview.sweep import sweep
 from packprep.reports.replan import replan
 from packprep.support.errors import ConfigError, InputError, PackprepError
 from packprep.support.progress import Silent
+from tests.helpers.command import run
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.examples import long_but, share_of_examples
 from tests.helpers.trees import answer_rows
@@ -81,7 +84,7 @@ def config_of(folder: Path, output: Path, kind: str, options: dict[str, Any]) ->
 
 def predicted_and_reported(config: BuildConfig, start: str) -> tuple[dict[str, Any], Any]:
     """Figures of the prediction, and of the report of the build."""
-    tables = estimate(config)
+    tables = estimate(of_build(config))
     prediction = tables["prediction"] | {"contents": tables["contents"]}
     assert prediction["from"] == start
     build(config)
@@ -163,7 +166,7 @@ def test_previews_of_any_sources_windows_and_strategies_are_what_is_built(
         except ConfigError:
             assume(False)
         try:
-            estimate(config)
+            estimate(of_build(config))
         except PackprepError:
             with pytest.raises(PackprepError):
                 build(config)
@@ -243,3 +246,27 @@ def test_a_draw_is_predicted_up_to_a_document_of_each_source(
     # A mix has as many windows as it has copies of a document, and each has a shard of its own.
     windows = math.ceil(options.get("max_epochs", 1)) * draws
     assert predicted["bytes"] == pytest.approx(report["bytes"], rel=0.02, abs=1000 * windows)
+
+
+def test_a_dry_run_needs_no_output(folder: Path, tmp_path: Path) -> None:
+    build = ["build", *sorted(folder.glob("ids-*.jsonl")), "--input-ids-column", "ids"]
+    build += ["--vocab-size", "400", "--keep-tokens", tmp_path / "store", "--max-length", "128"]
+    named = dry(*build, "-o", tmp_path / "out")
+    assert dry(*build) == named
+    assert run(*build, "-o", tmp_path / "out").code == 0
+    pack = ["pack", tmp_path / "store", "--max-length", "128"]
+    assert dry(*pack)["prediction"] == named["prediction"]
+    for command, said in (
+        (build, "no output is given; add -o"),
+        (pack, "no output is given; add -o"),
+        ([*build, "--append", "--dry-run"], "--append needs the output that grows"),
+    ):
+        ended = run(*command)
+        assert (ended.code, ended.out, said in ended.err) == (2, "", True)
+
+
+def dry(*command: object) -> dict[str, Any]:
+    """What the dry run of a command prints, but for its output."""
+    tables: dict[str, Any] = json.loads(run(*command, "--dry-run", "--json", "-q").out)
+    tables["options"].pop("output", None)
+    return tables

@@ -19,7 +19,7 @@ import zstandard
 
 from packprep import build
 from packprep.execute import work
-from packprep.execute.pipeline import build_share
+from packprep.execute.pipeline import build_share, of_build
 from packprep.preview.estimate import estimate
 from packprep.schemas import Manifest
 from packprep.schemas.storage.stores import Store
@@ -234,5 +234,7 @@ def test_an_estimate_of_sources_in_s3_is_that_of_files_here(
 ) -> None:
     if sample:
         monkeypatch.setattr("packprep.preview.estimate.SAMPLE_BYTES", sample)
-    here, there = (estimate(config(sources=name, **options)) for name in ("data", f"{url}/data"))
+    here, there = (
+        estimate(of_build(config(sources=name, **options))) for name in ("data", f"{url}/data")
+    )
     assert here["prediction"] == there["prediction"]

@@ -228,8 +228,7 @@ def forecast(work: "Callable[[], Work[Any]]", run: Mapping[str, bool]) -> None:
     from packprep.support.progress import open_progress
 
     with open_progress("a sample", quiet=run["quiet"]) as progress, compiling(progress.say):
-        made = work()
-        tables = estimate(made.config, made.origin)
+        tables = estimate(work())
     if not run["json"]:
         tables.pop("contents", None)  # for packprep equate
     show_tables(tables, run["json"])

@@ -82,7 +82,7 @@ def command(
       packprep equate packed --micro-batch 4 --accumulation 8 --ranks 2 \\
         --epochs 3 --learning-rate 2e-5 --warmup-steps 50
       packprep equate packed --micro-batch 4 --learning-rate 2e-5 --for axolotl
-      packprep pack tokens -o packed --max-length 8192 --dry-run --json | \\
+      packprep pack tokens --max-length 8192 --dry-run --json | \\
         packprep equate - --micro-batch 4 --learning-rate 2e-5
     """
     from packprep.reports.recipe import (
@@ -134,7 +134,7 @@ def _packs(name: str, store: Sequence[str]) -> "dict[str, PackContents]":
     if not (path / MANIFEST).exists() and is_store(path):
         raise ConfigError(
             f"{name} is a token store, whose tokens are in no packs yet; plan them: packprep pack "
-            f"{name} -o OUT --max-length N --dry-run --json | packprep equate - ..."
+            f"{name} --max-length N --dry-run --json | packprep equate - ..."
         )
     return packs_of_output(with_store(output_at(name), store))
 
