@@ -614,6 +614,11 @@ class Command:
         return runner if self.part is None else "array"
 
     @property
+    def many_processes(self) -> bool:
+        """True if the process that signs off is one of several, which share only files."""
+        return self.runner != "local"
+
+    @property
     def isolated(self) -> bool:
         """True if separate processes tokenize."""
         return self.place.name == "isolated"

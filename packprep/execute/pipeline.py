@@ -10,11 +10,11 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from packprep.config.build_config import BuildConfig
-from packprep.config.grammar.settings import MERGE, PartSetting
+from packprep.config.grammar.settings import MERGE
 from packprep.config.keywords import takes_config
 from packprep.config.stages import Command
 from packprep.execute import disk_space
@@ -40,27 +40,8 @@ from packprep.support.file_lock import Held, locked, taken_by
 from packprep.support.progress import Progress, Silent
 from packprep.windows.planner import Planner
 
-
-@dataclass(frozen=True, kw_only=True)
-class Runner:
-    """Functions of an executor. The process that signs off does all work that they leave.
-
-    ahead: does as much as it can of a saved job (`Job.save`) before that process begins; None if
-    nothing runs ahead.
-    share: takes the part and the environment; returns the index of this task, the number of tasks,
-    and the name of the setting that says so. None if one command is the whole build.
-    """
-
-    ahead: Callable[[Job, Progress], None] | None = None
-    share: Callable[[PartSetting, Mapping[str, str]], tuple[int, int, str]] | None = None
-
-
-RUNNERS: Final[Mapping[str, Runner]] = {
-    "local": Runner(),
-    "ray": Runner(ahead=run_on_ray),
-    "array": Runner(share=array_share),
-}
-"""By name, see `Command.runner`; `packprep.config.executors` has the properties of each."""
+AHEAD: Final[Mapping[str, Callable[[Job, Progress], None]]] = {"ray": run_on_ray}
+"""By executor: does as much as it can of a saved job (`Job.save`) before this process begins."""
 
 
 @takes_config
@@ -137,7 +118,7 @@ def run(work: Work[Made], progress: Progress | None = None) -> Made:
             return output.publish(staging.path, progress)
         stages = Stages(job, progress, clock, one_split_does=output.one_split_does)
         with _system_errors(stages), work.origin.used(job):
-            stages.run(inputs, RUNNERS[config.runner].ahead)
+            stages.run(inputs, AHEAD.get(config.runner))
             return output.publish(staging.path, progress)
 
 
@@ -145,7 +126,7 @@ def run_share(work: Work[Made], progress: Progress | None = None) -> dict[str, i
     """Do the share of one task of a command and return its counts; see `build_share`."""
     progress = progress or Silent()
     config, output = work.config, work.output
-    if (array_share := RUNNERS[config.runner].share) is None or config.task is None:
+    if config.task is None:
         raise ConfigError(
             f"--executor {config.runner} has no tasks; use packprep.build, or give --part"
         )

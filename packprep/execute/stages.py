@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from packprep.config.executors import EXECUTORS
 from packprep.config.pack_rules import PackRules
 from packprep.config.yaml_file import to_yaml
 from packprep.engines.parity import EngineChoice, choose_engine
@@ -92,7 +91,7 @@ class Stages:
     def run(self, inputs: BuildInputs, ahead: Callable[[Job, Progress], None] | None) -> None:
         """Do all stages, up to the manifest, or up to the token files of a store.
 
-        ahead: see `pipeline.Runner`.
+        ahead: see `pipeline.AHEAD`.
         """
         job = self.job
         if ahead is not None:
@@ -144,7 +143,7 @@ class Stages:
         return plans
 
     def run_ahead(self, ahead: Callable[[Job, Progress], None]) -> None:
-        """Let other processes do what they can: see `pipeline.Runner`."""
+        """Let other processes do what they can: see `pipeline.AHEAD`."""
         with self.clock(self.job.config.runner):
             choice = self._engine(self._sample(self._plans()))
             self.job.save(choice.as_dict() if choice else {})
@@ -183,7 +182,7 @@ class Stages:
         config, directory, sources = self.job.config, self.job.tokens, self.job.sources
         kept = config.keep_tokens
         if (files := stored(directory)) is not None:
-            is_news = kept or not EXECUTORS[config.runner].many_processes
+            is_news = kept or not config.many_processes
             if is_news and self.job.has_text:
                 self.progress.say(
                     f"tokens reused{f' from {directory}' if kept else ''}: no text was read"
@@ -387,7 +386,7 @@ class Stages:
                 rules = config.mix_rules().packs[number - 1]
                 sums = phase.total(rules.cutting.max_length)
                 raise InputError(self._nothing_left(f"phase {number} has no packs", sums, rules))
-        if reused and not EXECUTORS[self.job.config.runner].many_processes:
+        if reused and not config.many_processes:
             self.progress.say(f"{reused:,} of {len(specs):,} windows were written before")
         return shards, account
 

@@ -9,7 +9,6 @@ from typing import Generic, Protocol, TypeVar
 
 from packprep.chat.build_tokenizer import load_build_tokenizer
 from packprep.config.build_config import BuildConfig
-from packprep.config.executors import EXECUTORS
 from packprep.config.grammar.mix import as_dicts
 from packprep.config.grammar.source_names import hub_tokenizer
 from packprep.config.recorded import as_typed
@@ -97,8 +96,7 @@ class SourceRows:
     def sources(self, staging: Staging, progress: Progress) -> list[Source]:
         config = self.config
         # Digests are kept if reading sources again is slow, or if other processes need them.
-        many = EXECUTORS[config.runner].many_commands
-        with remembered(staging.path / DIGESTS, local=many):
+        with remembered(staging.path / DIGESTS, local=config.runner == "array"):
             return resolve(config.reading, config.parsing, config.output, staging.scratch, progress)
 
     @contextmanager

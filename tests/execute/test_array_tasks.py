@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.config.executors import EXECUTORS
-from packprep.config.grammar.settings import ExecutorSetting, PartSetting
+from packprep.config.grammar.settings import PartSetting
 from packprep.execute.array_tasks import array_share, member_path
-from packprep.execute.pipeline import RUNNERS, build_share
+from packprep.execute.pipeline import build_share
 from packprep.output.staging import CLAIMS, at_work, staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError, StoppedError
@@ -236,11 +235,8 @@ def test_the_command_prints_what_a_task_did(corpus: dict[str, Any]) -> None:
     }
 
 
-def test_an_executor_is_in_both_tables_and_has_shares_if_it_has_many_commands() -> None:
-    assert [*EXECUTORS] == [*RUNNERS]
-    assert {*EXECUTORS, "isolated"} == {*ExecutorSetting.words()}
-    for name, executor in EXECUTORS.items():
-        assert (RUNNERS[name].share is not None) == executor.many_commands
-        assert executor.many_processes >= executor.many_commands
-    with refused(ConfigError, "executor local has no tasks; use packprep.build"):
-        build_share(BuildConfig(sources=("a.jsonl",), output="out"))
+@pytest.mark.parametrize("name", ["local", "isolated", "ray"])
+def test_only_a_job_array_has_tasks(name: str) -> None:
+    said = "local" if name == "isolated" else name
+    with refused(ConfigError, f"executor {said} has no tasks; use packprep.build"):
+        build_share(BuildConfig(sources=("a.jsonl",), output="out", executor=name))
