@@ -91,7 +91,9 @@ def estimate(work: Work[Any]) -> dict[str, dict[str, object]]:
             if not whole:
                 samples = list(_samples(job, encoder))
             tables = _tables(job, job.scratch, samples, whole=whole)
-    options = {key: value for key, value in asdict(job.config).items() if value not in (None, ())}
+    options = {
+        key: value for key, value in asdict(job.config).items() if value not in (None, (), "")
+    }
     names = cast("Sequence[str | Mapping[str, object]]", job.config.sources)
     options["sources"] = tuple(map(redacted_source, names))
     return {"options": options | {"tokenizer": redacted(str(job.config.tokenizer))}} | tables
