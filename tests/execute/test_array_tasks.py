@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from packprep import BuildConfig, build
-from packprep.config.grammar.settings import PartSetting
+from packprep.config.grammar.settings import ExecutorSetting, PartSetting
 from packprep.execute.array_tasks import array_share, member_path
-from packprep.execute.pipeline import build_share
+from packprep.execute.pipeline import AHEAD, build_share
 from packprep.output.staging import CLAIMS, at_work, staging_path
 from packprep.schemas import check_files, read_manifest
 from packprep.support.errors import ConfigError, InputError, StoppedError
@@ -235,7 +235,11 @@ def test_the_command_prints_what_a_task_did(corpus: dict[str, Any]) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["local", "isolated", "ray"])
+def test_the_executors_are_those_that_the_pipeline_tells_apart() -> None:
+    assert {*ExecutorSetting.words()} == {"local", "isolated", "array", *AHEAD}
+
+
+@pytest.mark.parametrize("name", sorted({*ExecutorSetting.words()} - {"array"}))
 def test_only_a_job_array_has_tasks(name: str) -> None:
     said = "local" if name == "isolated" else name
     with refused(ConfigError, f"executor {said} has no tasks; use packprep.build"):

@@ -267,6 +267,6 @@ def test_a_dry_run_needs_no_output(folder: Path, tmp_path: Path) -> None:
 
 
 def dry(*command: object) -> dict[str, Any]:
-    """What the dry run of a command prints."""
+    """The tables that a command with --dry-run prints."""
     tables: dict[str, Any] = json.loads(run(*command, "--dry-run", "--json", "-q").out)
     return tables

@@ -204,7 +204,9 @@ def test_what_is_neither_an_output_nor_one_plan_is_refused(zoo: Zoo, tmp_path: P
         assert_says(result.err, *words)
     result = run("equate", store, *STEP)
     assert result.code == 2
-    assert_says(result.err, f"{store} is a token store", f"packprep pack {store} --max-length")
+    assert_says(
+        result.err, f"{store} is a token store", f"packprep pack {store} --max-length N --dry-run"
+    )
     result = run("equate", "-", *STEP, "--store", store)
     assert result.code == 2
     assert_says(result.err, "leave out --store")
