@@ -88,7 +88,7 @@ def _make(folder: Path) -> None:
                     fields = {"text": row} if isinstance(row, str) else {"messages": row}
                     file.write(json.dumps({"id": number} | fields) + "\n")
         for name, make in TOKENIZERS.items():
-            _save(make(_training(corpora)), name, work / "tokenizers" / name)
+            save(make(_training(corpora)), name, work / "tokenizers" / name)
         work.rename(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -321,7 +321,7 @@ ENDS: dict[str, tuple[str | None, str | None]] = {
 """BOS and EOS of each; BERT's are those that its post-processor adds, and no file names them."""
 
 
-def _save(tokenizer: Tokenizer, name: str, folder: Path) -> None:
+def save(tokenizer: Tokenizer, name: str, folder: Path) -> None:
     folder.mkdir(parents=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     bos, eos = ENDS[name]

@@ -1,0 +1,5 @@
+from .running import Case
+
+
+def cases() -> list[Case]:
+    return []
