@@ -64,6 +64,8 @@ def command(check: bool, only: str, edition: str, parts: tuple[str, ...]) -> Non
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="record-inputs-") as name:
         inputs.make(Path(name))
+        if shared.DATA.exists():
+            Path(name, "data").symlink_to(shared.DATA)
         for part in parts or PARTS:
             if part == "shared" and not shared.DATA.exists():
                 print(f"{shared.DATA} is not there: shared.json is left out")
