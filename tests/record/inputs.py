@@ -29,7 +29,7 @@ from tests.helpers.corpus import save_tokenizer, texts, tiny_tokenizer, write_js
 from tests.helpers.zoo import CHAT_TEMPLATE, chat_rows, pair_rows
 
 Row = dict[str, Any]
-EOS = tiny_tokenizer().token_to_id("</s>")
+EOS: int = tiny_tokenizer().get_vocab()["</s>"]
 SPECIAL = ("<s>", "</s>")
 PATTERN = r"'s| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of the file of tiktoken
 KEEPS = (
@@ -309,8 +309,8 @@ def _chats(folder: Path) -> None:
         "ids": rows_of_ids,
         "packed_ids": packed_rows,
     }
-    for name, rows in made.items():
-        write_jsonl(folder / f"{name}.jsonl", rows())
+    for name, listed in made.items():
+        write_jsonl(folder / f"{name}.jsonl", listed())
     rows = [{"messages": json.dumps(row["messages"])} for row in conversations()]
     write_jsonl(folder / "json_text.jsonl", rows)
     for name, table in (("openai", conversations()), ("ids", rows_of_ids())):
@@ -330,7 +330,7 @@ def _token_files(folder: Path) -> None:
     token_files.write_dolma(folder / "dolma", documents)
     loss = [[place % 3 > 0 for place in range(len(document))] for document in ended]
     token_files.write_datatrove(folder / "datatrove", ended)
-    token_files.write_datatrove(folder / "datatrove_loss", ended, loss=loss)  # type: ignore[arg-type]
+    token_files.write_datatrove(folder / "datatrove_loss", ended, loss=loss)
 
 
 def _tokenizers(folder: Path) -> None:

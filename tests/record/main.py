@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ def results(cases: Iterable[Case], made: Path, edition: str) -> Iterator[tuple[C
     """Run cases one after another. made: the folder of the inputs."""
     with tempfile.TemporaryDirectory(prefix="record-") as name:
         for number, case in enumerate(cases):
+            if case.needs and find_spec(case.needs) is None:
+                print(f"{case.name}: left out, {case.needs} is not installed")
+                continue
             try:
                 yield case, run(case, made, Path(name, str(number)), edition)
             except Exception as error:

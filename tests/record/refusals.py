@@ -256,8 +256,10 @@ def _conversations() -> Iterator[Case]:
         messages_column="messages",
         chat_template="own/gone.jinja",
     )
-    rows = _lines([{"prompt": "a", "chosen": "b", "rejected": "c"}, {"prompt": "a", "chosen": "b"}])
-    yield _refused("pair, one side", {"bad.jsonl": rows}, **PAIRS, prompt_column="prompt")
+    sides = _lines(
+        [{"prompt": "a", "chosen": "b", "rejected": "c"}, {"prompt": "a", "chosen": "b"}]
+    )
+    yield _refused("pair, one side", {"bad.jsonl": sides}, **PAIRS, prompt_column="prompt")
     yield _refused(
         "prompt, no response",
         {"bad.jsonl": _lines([{"q": "a", "a": "b"}, {"q": "a"}])},

@@ -51,11 +51,12 @@ ERRORS = ("ConfigError", "InputError", "StoppedError", "FormatError")
 class Case:
     """Commands of one set-up, as fields of BuildConfig, and how their output is judged.
 
-    steps: (command, options); sources are `in/NAME`, and `own/NAME` of `files`. kind: "values" for
-    all columns and figures, "laws" where the editions draw other documents, "epoch" for the packs
-    of the last epoch without figures, "error" for what is refused. files: by name, written into
-    `own`. stdin: of the last command. fast: in each run of the tests. verb: of another command
-    than those of a build, with arguments that are the same in both editions.
+    steps: (command, options), or arguments that are the same in both editions. Sources are
+    `in/NAME`, and `own/NAME` of `files`.
+    kind: "values" for all columns and figures, "laws" where the editions draw other documents,
+    "epoch" for the packs of the last epoch without figures, "error" for what is refused.
+    files: by name, written into `own`. stdin: file for the last command. damage: see `_damage`,
+    before the last command. needs: a library that has to be installed.
     """
 
     name: str
@@ -64,10 +65,11 @@ class Case:
     files: Mapping[str, bytes] = field(default_factory=dict)
     stdin: str | None = None
     damage: Mapping[str, int] = field(default_factory=dict)
+    needs: str = ""
 
     def commands(self, edition: str) -> list[dict[str, Any]]:
         """The commands of this edition, as the record writes them."""
-        made = []
+        made: list[dict[str, Any]] = []
         for command, options in self.steps:
             if isinstance(options, tuple):
                 made.append({"command": command, "arguments": [*options]})
@@ -125,7 +127,7 @@ def _command(command: Mapping[str, Any], edition: str, stdin: bytes) -> Outcome:
     options = command["options"] if edition == "first" and "options" in command else None
     keys = command.get("yaml") if options is None else options
     if keys:
-        Path(f"{edition}.yaml").write_text(yaml.safe_dump(_plain(keys)))
+        Path(f"{edition}.yaml").write_text(yaml.safe_dump(plain(keys)))
     if options is not None:
         flags = {"dry_run": "--dry-run", "quiet": "-q"}
         arguments += [flag for name, flag in flags.items() if options.get(name)]
@@ -134,7 +136,7 @@ def _command(command: Mapping[str, Any], edition: str, stdin: bytes) -> Outcome:
         if sources == ["-"]:
             del others["sources"]
             arguments.append("-")
-        Path("first.yaml").write_text(yaml.safe_dump(_plain(others)))
+        Path("first.yaml").write_text(yaml.safe_dump(plain(others)))
         arguments += ["-c", "first.yaml"]
     out, err = io.StringIO(), io.StringIO()
     main = importlib.import_module(MAIN[edition]).main
@@ -153,10 +155,9 @@ def _command(command: Mapping[str, Any], edition: str, stdin: bytes) -> Outcome:
     return Outcome(0, "", "")
 
 
-def _plain(value: Any) -> Any:
-    """Tuples as lists, for YAML."""
-    plain: Any = json.loads(json.dumps(value))
-    return plain
+def plain(value: Any) -> Any:
+    """A value with tuples as lists, as JSON and YAML have them."""
+    return json.loads(json.dumps(value))
 
 
 def _class_of(error: BaseException | None) -> str:
@@ -248,7 +249,7 @@ def read_columns(
         return _read_plan(out, split, edition)
     columns = {}
     for name in table.column_names:
-        lists = table[name].combine_chunks()
+        lists: Any = table[name].combine_chunks()
         lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
         values = lists.flatten().to_numpy(zero_copy_only=False)
         if name == "seq_lengths":

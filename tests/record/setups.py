@@ -26,10 +26,10 @@ TEMPLATES = ("llama3_2", "mistral_nemo", "qwen3")  # of tests/helpers/templates
 
 def _build(name: str, *sources: Any, kind: str = "values", **options: Any) -> Case:
     """A build by the tiny tokenizer, into packs of 64 tokens, if options say nothing else."""
-    stdin = options.pop("stdin", None)
+    stdin, needs = options.pop("stdin", None), options.pop("needs", "")
     given = {"sources": [_at(source) for source in sources], **BASE, "max_length": 64} | options
     given = {key: value for key, value in given.items() if value is not None}
-    return Case(name, (("build", {**given, "quiet": True}),), kind, stdin=stdin)
+    return Case(name, (("build", {**given, "quiet": True}),), kind, stdin=stdin, needs=needs)
 
 
 def _at(source: Any) -> Any:
@@ -161,11 +161,9 @@ def _filters() -> Iterator[Case]:
     for multiple in (2, 16):
         yield _build(f"pad to multiple of {multiple}", "a.jsonl", pad_segment_to_multiple=multiple)
     yield _build("pad to multiple, chats", "openai.jsonl", **_openai(pad_segment_to_multiple=8))
-    for multiple in ("7", "7:fill"):
-        yield _build(f"multiple {multiple}", "a.jsonl", packs_multiple_of=multiple)
-        yield _build(
-            f"multiple {multiple}, held out", "a.jsonl", packs_multiple_of=multiple, holdout=0.2
-        )
+    for whole in ("7", "7:fill"):
+        yield _build(f"multiple {whole}", "a.jsonl", packs_multiple_of=whole)
+        yield _build(f"multiple {whole}, held out", "a.jsonl", packs_multiple_of=whole, holdout=0.2)
     yield _build("multiple 4:fill, chats", "openai.jsonl", **_openai(packs_multiple_of="4:fill"))
     for share in (0.1, 0.5):
         yield _build(f"holdout {share}", "a.jsonl", holdout=share)
@@ -248,7 +246,9 @@ def _tokenizers() -> Iterator[Case]:
     yield _build(
         "tokenizer as a file", "a.jsonl", tokenizer="in/gpt2/tokenizer.json", eos="<|endoftext|>"
     )
-    yield _build("tokenizer of tiktoken", "scripts.jsonl", tokenizer="in/tiktoken")
+    yield _build(
+        "tokenizer of tiktoken", "scripts.jsonl", tokenizer="in/tiktoken", needs="tiktoken"
+    )
     yield _build(
         "tokenizer by the engine that is fastest",
         "scripts.jsonl",

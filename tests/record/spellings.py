@@ -133,8 +133,7 @@ def _sources(options: Options) -> list[Any]:
     if more or any(isinstance(source, Mapping) for source in sources):
         tables = [source if isinstance(source, Mapping) else {"path": source} for source in sources]
         return [
-            {OF_SOURCE[key]: value for key, value in (more | table).items() if key != "label"}
-            for table in tables
+            {OF_SOURCE[key]: value for key, value in {**more, **table}.items()} for table in tables
         ]
     return sources
 
