@@ -87,18 +87,17 @@ def ids_of(text: str) -> list[int]:
     return ids
 
 
-def rows_of_ids() -> list[Row]:
-    """Rows of token ids with labels, a mask, and a weight and a number for each."""
+def rows_of_ids(kind: str = "") -> list[Row]:
+    """Rows of token ids with a weight for each and a number; kind: with labels or a mask."""
     rows = []
     for number, text in enumerate(texts(90, seed=6)):
         ids = ids_of(text) or [5]
         cut = len(ids) * (number % 4) // 4
         mask = [0] * cut + [1] * (len(ids) - cut)
         labels = [token if keep else -100 for token, keep in zip(ids, mask, strict=True)]
-        weights = [place / 8 for place in range(len(ids))]
-        rows.append(
-            {"ids": ids, "labels": labels, "mask": mask, "weights": weights, "reward": number / 3}
-        )
+        row: Row = {"ids": ids, "weights": [place / 8 for place in range(len(ids))]}
+        row |= {"labels": {"labels": labels}, "mask": {"mask": mask}}.get(kind, {})
+        rows.append(row | {"reward": number / 3})
     return rows
 
 
@@ -307,13 +306,16 @@ def _chats(folder: Path) -> None:
         "pairs_pieces": pairs_of_pieces,
         "pieces": pieces,
         "ids": rows_of_ids,
+        "labels": lambda: rows_of_ids("labels"),
+        "mask": lambda: rows_of_ids("mask"),
         "packed_ids": packed_rows,
     }
     for name, listed in made.items():
         write_jsonl(folder / f"{name}.jsonl", listed())
     rows = [{"messages": json.dumps(row["messages"])} for row in conversations()]
     write_jsonl(folder / "json_text.jsonl", rows)
-    for name, table in (("openai", conversations()), ("ids", rows_of_ids())):
+    tables = {"ids": rows_of_ids(), "labels": rows_of_ids("labels"), "mask": rows_of_ids("mask")}
+    for name, table in (tables | {"openai": conversations()}).items():
         pq.write_table(pa.Table.from_pylist(table), folder / f"{name}.parquet", row_group_size=16)
     (folder / "keeps.jinja").write_text(KEEPS)
     (folder / "renderer.py").write_text(RENDERER)

@@ -150,6 +150,7 @@ def _command(command: Mapping[str, Any], edition: str, stdin: bytes) -> Outcome:
         try:
             main()
         except SystemExit as stopped:
+            # `main` ends while it handles the error that it prints.
             code = stopped.code if isinstance(stopped.code, int) else 1
             return Outcome(code, _class_of(stopped.__context__), err.getvalue() or out.getvalue())
     return Outcome(0, "", "")

@@ -85,7 +85,9 @@ def _strategies() -> Iterator[Case]:
         yield _build(f"strategy {name}, shuffled", "a.jsonl", strategy=name, shuffle_documents=True)
         yield _build(f"strategy {name}, in order", "a.jsonl", strategy=name, order="input")
     yield _build("strategy wrapped, chats", "openai.jsonl", strategy="wrapped", **_openai())
-    yield _build("strategy wrapped, ids with labels", "ids.jsonl", strategy="wrapped", **_labels())
+    yield _build(
+        "strategy wrapped, ids with labels", "labels.jsonl", strategy="wrapped", **_labels()
+    )
 
 
 def _openai(**options: Any) -> Options:
@@ -104,7 +106,7 @@ def _cutting() -> Iterator[Case]:
             "openai.jsonl",
             **_openai(overflow=overflow, max_length=80),
         )
-        yield _build(f"overflow {overflow}, ids", "ids.jsonl", overflow=overflow, **_labels())
+        yield _build(f"overflow {overflow}, ids", "labels.jsonl", overflow=overflow, **_labels())
     yield _build(
         "overflow truncate:balanced",
         "openai.jsonl",
@@ -127,10 +129,12 @@ def _cutting() -> Iterator[Case]:
     for stride in (1, 16, 63):
         yield _build(f"stride {stride}", "a.jsonl", stride=stride)
     yield _build("stride, chats", "openai.jsonl", **_openai(stride=8, max_length=80))
-    yield _build("stride, ids with labels", "ids.jsonl", stride=8, **_labels())
+    yield _build("stride, ids with labels", "labels.jsonl", stride=8, **_labels())
     yield _build("continuation bos", "long.jsonl", continuation_bos=True)
     yield _build("continuation bos and stride", "long.jsonl", continuation_bos=True, stride=9)
-    yield _build("continuation bos, ids", "ids.jsonl", bos="<s>", **_labels(continuation_bos=True))
+    yield _build(
+        "continuation bos, ids", "labels.jsonl", bos="<s>", **_labels(continuation_bos=True)
+    )
     yield _build("packs of two tokens", "c.jsonl", max_length=2)
     yield _build("long packs", "a.jsonl", max_length=4096)
 
@@ -317,15 +321,15 @@ def _chats() -> Iterator[Case]:
 def _ids() -> Iterator[Case]:
     yield _build("ids", "ids.jsonl", **IDS)
     yield _build("ids in Parquet", "ids.parquet", **IDS)
-    yield _build("ids with labels", "ids.jsonl", **_labels())
-    yield _build("ids with labels, found", "ids.parquet", **_labels(labels_column="labels"))
-    yield _build("ids with a mask", "ids.jsonl", **_labels(labels_column="mask:mask"))
-    yield _build("ids with a mask, found", "ids.jsonl", **_labels(labels_column="mask"))
+    yield _build("ids with labels", "labels.jsonl", **_labels())
+    yield _build("ids with labels, found", "labels.parquet", **_labels(labels_column="labels"))
+    yield _build("ids with a mask", "mask.jsonl", **_labels(labels_column="mask:mask"))
+    yield _build("ids with a mask, found", "mask.jsonl", **_labels(labels_column="mask"))
     yield _build(
         "ids, size of the vocabulary", "ids.jsonl", **IDS | {"tokenizer": None, "vocab_size": 400}
     )
     yield _build("ids with ends", "ids.jsonl", **IDS | {"bos": "<s>", "eos": "</s>"})
-    yield _build("ids with labels and ends", "ids.jsonl", **_labels(bos="<s>", eos="</s>"))
+    yield _build("ids with labels and ends", "labels.jsonl", **_labels(bos="<s>", eos="</s>"))
     for kind in ("eos", "eos:1", "bos:1"):
         yield _build(
             f"packed ids, split at {kind}", "packed_ids.jsonl", **IDS | {"boundaries": kind}
@@ -334,17 +338,19 @@ def _ids() -> Iterator[Case]:
         "packed ids, held out", "packed_ids.jsonl", **IDS | {"boundaries": "eos", "holdout": 0.3}
     )
     yield _build(
-        "ids, carry for each token", "ids.jsonl", **_labels(carry=["weights:float32", "reward"])
+        "ids, carry for each token", "labels.jsonl", **_labels(carry=["weights:float32", "reward"])
     )
     yield _build(
         "ids, carry for each token, Parquet",
-        "ids.parquet",
-        **_labels(carry=["weights:float64", "mask", "reward:float32"], stride=8),
+        "labels.parquet",
+        **_labels(carry=["weights:float64", "reward:float32"], stride=8),
     )
     yield _build(
-        "ids, padded", "ids.jsonl", **_labels(pad_segment_to_multiple=8, carry=["weights"])
+        "ids, padded", "labels.jsonl", **_labels(pad_segment_to_multiple=8, carry=["weights"])
     )
     other = {"path": "pairs_ids.jsonl", "input_ids_column": "chosen"}
+    masked = _labels(labels_column="mask:mask")
+    yield _build("ids in Parquet with a mask", "mask.parquet", **masked, holdout=0.2)
     yield _build("ids of two columns", "ids.jsonl", other, **IDS)
 
 
@@ -358,6 +364,7 @@ def _pieces() -> Iterator[Case]:
 def _pairs() -> Iterator[Case]:
     prompted = {**PAIRS, "prompt_column": "prompt"}
     yield _build("pairs", "pairs.jsonl", **prompted)
+    yield _build("pairs without a prompt", "pairs.jsonl", **PAIRS)
     yield _build(
         "pairs without a prompt, chats",
         "pairs_chats.jsonl",
@@ -421,7 +428,7 @@ def _outputs() -> Iterator[Case]:
         yield _build(f"columns {', '.join(columns) or 'none'}", "a.jsonl", columns=columns)
     yield _build("columns of hf", "a.jsonl", names="hf")
     yield _build("columns of hf, chats", "openai.jsonl", **_openai(names="hf"))
-    yield _build("columns of hf, labels", "ids.jsonl", names="hf", **_labels())
+    yield _build("columns of hf, labels", "labels.jsonl", names="hf", **_labels())
     yield _build("columns of hf, held out", "a.jsonl", names="hf", holdout=0.2)
     for kind in ("int32", "auto"):
         yield _build(f"token type {kind}", "a.jsonl", token_type=kind)
@@ -434,7 +441,7 @@ def _outputs() -> Iterator[Case]:
     yield _build("plan, chats", "openai.jsonl", **_openai(**plan))
     yield _build(
         "plan, ids with labels and carry",
-        "ids.jsonl",
+        "labels.jsonl",
         **_labels(carry=["weights", "reward"], **plan),
     )
     yield _build("plan, pairs", "pairs.jsonl", **PAIRS | {"prompt_column": "prompt"} | plan)
@@ -466,7 +473,7 @@ def _stores() -> Iterator[Case]:
         holdout=0.2,
     )
     labels = {"input_ids_column": "ids", "labels_column": "mask:mask", "carry": ["reward"]}
-    yield _stored("pack, ids", "ids.jsonl", of_text=labels, stride=4)
+    yield _stored("pack, ids", "mask.jsonl", of_text=labels, stride=4)
     pairs = {"prompt_column": "prompt", "pair_columns": ["chosen", "rejected"]}
     yield _stored("pack, pairs", "pairs.jsonl", of_text=pairs, overflow="truncate")
     yield _stored("pack, groups", "rows.jsonl", of_text={"group_column": "group"})
@@ -515,6 +522,10 @@ def _laws() -> Iterator[Case]:
     )
     yield mix("held out", "a.jsonl", "b.jsonl", weights=[60, 40], holdout=0.2)
     yield mix("chats", "openai.jsonl", "thoughts.jsonl", weights=[1, 2], **_openai())
+    pack = {"sources": ["store"], "output": "out", "max_length": 64, "num_proc": 1, "quiet": True}
+    tokenize = {"sources": ["in/a.jsonl", "in/b.jsonl"], **BASE, "output": "store", "quiet": True}
+    weighted = pack | {"weights": [1, 2], "max_tokens": 5000}
+    yield Case("mix, pack of a store", (("tokenize", tokenize), ("pack", weighted)), "laws")
     small: Options = {"window": 12_000, "kind": "laws"}
     yield _build("windows", "a.jsonl", "b.jsonl", **small)
     yield _build("windows, held out", "a.jsonl", "b.jsonl", holdout=0.2, **small)

@@ -10,10 +10,9 @@ import pytest
 from packprep import BuildConfig
 
 from . import inputs, spellings
-from .main import FOLDER, PARTS, differing, recorded
+from .main import FOLDER, PARTS, differing, fast, recorded
 from .running import Case, plain, run
 
-FAST = 40  # cases of each file that are in every run
 LARGEST = 1_000_000  # bytes of all files
 
 RECORDED = {part: recorded(part) for part in PARTS}
@@ -27,12 +26,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spread(part: str) -> list[Any]:
-    """The cases of a file: FAST of them, at equal distances, and the others in long runs."""
+    """The cases of a file, most of them in long runs only."""
     cases = PARTS[part]()
-    chosen = {number * len(cases) // FAST for number in range(FAST)}
+    chosen = fast(cases)
     return [
-        pytest.param(case, marks=[pytest.mark.long] * (number not in chosen), id=case.name)
-        for number, case in enumerate(cases)
+        pytest.param(case, marks=[pytest.mark.long] * (case not in chosen), id=case.name)
+        for case in cases
     ]
 
 
