@@ -1,5 +1,6 @@
 """Variables of the environment in a YAML file: ${NAME}, ${NAME:default}; $${ is a plain ${.
 
+A default may hold variables, ${NAME:${OTHER:text}}, which are needed only if NAME is not set.
 A value that is not quoted is then read as YAML reads it: ${LENGTH:4096} is a number.
 """
 
@@ -9,7 +10,8 @@ from typing import Any
 
 from packprep.support.errors import ConfigError
 
-_VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\})?")
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)([:}]))?")
+_BRACKET = re.compile(r"\$\$\{|\$\{|\}")
 
 
 def fill_variables(root: Any, loader: Any, environment: Mapping[str, str], where: str) -> None:
@@ -36,23 +38,44 @@ def fill_variables(root: Any, loader: Any, environment: Mapping[str, str], where
 
 
 def _filled(text: str, environment: Mapping[str, str], where: str) -> str:
-    def value(match: "re.Match[str]") -> str:
-        name, default = match[1], match[2]
+    """Return the text with the values of its variables, which are not read for variables again."""
+    parts, place = list[str](), 0
+    while match := _VARIABLE.search(text, place):
+        parts.append(text[place : match.start()])
+        name, place = match[1], match.end()
         if match[0] == "$${":
-            return "${"
-        if name is None:
+            parts.append("${")
+            continue
+        end = _end_of_default(text, place) if match[2] == ":" else place - 1
+        if name is None or end < 0:
             raise ConfigError(
                 f"{where} has {text[match.start() :][:40]!r}, expected ${{NAME}} or "
                 "${NAME:default}; write $${ for a plain ${"
             )
-        if (found := environment.get(name, default)) is None:
+        if name in environment:
+            parts.append(environment[name])
+        elif match[2] == ":":
+            parts.append(_filled(text[place:end], environment, where))
+        else:
             raise ConfigError(
                 f"{where} needs the environment variable {name}, which is not set; set it, or "
                 f"give a default: ${{{name}:...}}"
             )
-        return found
+        place = end + 1
+    return "".join([*parts, text[place:]])
 
-    return _VARIABLE.sub(value, text)
+
+def _end_of_default(text: str, place: int) -> int:
+    """Place of the bracket that ends a default, which begins at `place`; -1 if there is none.
+
+    Example: "${A:${B}}", 4 -> 8
+    """
+    depth = 1
+    for match in _BRACKET.finditer(text, place):
+        depth += {"${": 1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.start()
+    return -1
 
 
 def escaped(text: str) -> str:

@@ -1,7 +1,9 @@
 """Variables of the environment and included files, in the YAML file of a build."""
 
+import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -41,6 +43,36 @@ def test_a_variable_is_its_value_or_its_default(here: Path) -> None:
     }
 
 
+# What is written in a value, and what it means where A is "a", B is "${A}" and GONE is not set.
+WRITTEN = st.recursive(
+    st.sampled_from([("x", "x"), (":", ":"), ("$${", "${"), ("${A}", "a")]),
+    lambda parts: st.builds(
+        lambda name, inner: (
+            "${" + name + ":" + "".join(text for text, _ in inner) + "}",
+            {"A": "a", "B": "${A}"}.get(name, "".join(meaning for _, meaning in inner)),
+        ),
+        st.sampled_from(["A", "B", "GONE"]),
+        st.lists(parts, max_size=3),
+    ),
+)
+
+
+@given(st.lists(WRITTEN, max_size=4))
+def test_a_default_may_hold_variables(parts: list[tuple[str, str]]) -> None:
+    text, meaning = ("".join(each) for each in zip(("", ""), *parts, strict=True))
+    with mock.patch.dict(os.environ, {"A": "a", "B": "${A}"}):
+        os.environ.pop("GONE", None)
+        found = load_yaml(f"output: '{text}'\n", variables_of="build.yaml")
+    assert found == {"output": meaning}
+
+
+def test_a_variable_in_a_default_is_needed_only_if_the_default_is(here: Path) -> None:
+    assert options("output: ${DATA:${GONE}}\nseed: ${GONE:${LENGTH:7}}\n") == {
+        "output": "/data",
+        "seed": 512,
+    }
+
+
 def test_a_value_without_quotes_is_read_as_yaml_reads_it(here: Path) -> None:
     assert options(
         "max_length: ${LENGTH}\nseed: '${LENGTH}'\nholdout: ${GONE:0.5}\noverwrite: ${GONE:true}\n"
@@ -62,6 +94,9 @@ def test_a_value_cannot_change_the_structure_of_the_file(
         ('phases: [{weights: {code: "${GONE}"}}]\n', "phases[0].weights.code needs"),
         *((f"output: 'a{wrong}'\n", f"output has {wrong!r}") for wrong in ("${", "${}", "${1}")),
         *((f"output: 'a{wrong}'\n", f"output has {wrong!r}") for wrong in ("${A B}", "${A")),
+        ("output: 'a${A:${B}'\n", "output has '${A:${B}'"),
+        ("output: 'a${A:${}}'\n", "output has '${}'"),
+        ("output: ${GONE:${LOST}}\n", "output needs the environment variable LOST"),
         ("include: gone.yaml\n", "includes gone.yaml, which does not exist"),
         ("include: {a: b}\n", "has include {'a': 'b'}"),
     ],
