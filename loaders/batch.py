@@ -169,20 +169,33 @@ class PackedBatch:
         """The batch as batches of so many packs, the last of fewer: for gradient accumulation.
 
         Views of the same arrays, without padding of the batch. loss_weights stay those of the whole
-        batch, so sums of weighted losses add up. ValueError for trees, and for packs below 1.
+        batch, so sums of weighted losses add up. A batch of one pack, such as those of
+        `pack_sequences`, is returned as it is. ValueError for trees, for slices of `context_slice`,
+        and for packs below 1.
         """
         refuse_trees(self.segment_parents is not None, "micro_batches")
         if packs < 1:
             raise ValueError(f"packs is {packs}; expected 1 or more")
+        if self.pack_boundaries is None:
+            return [self]
         bounds: list[int] = self.cu_seqlens.tolist()
-        of_packs = [0, bounds[-1]]
-        if self.pack_boundaries is not None:
-            of_packs = self.pack_boundaries.tolist()
-        firsts = of_packs[:-1:packs]
-        return [self._part(*ends, bounds) for ends in pairwise([*firsts, of_packs[-1]])]
+        if bounds[-1] != len(self):
+            raise ValueError(
+                f"the batch has {len(self)} tokens and its cu_seqlens end at {bounds[-1]}, as in a "
+                "slice of context_slice; call micro_batches before it"
+            )
+        ends: list[int] = self.pack_boundaries.tolist()
+        number = len(ends) - 1
+        return [
+            self._part(first, min(first + packs, number), ends, bounds)
+            for first in range(0, number, packs)
+        ]
 
-    def _part(self, start: int, end: int, bounds: list[int]) -> "PackedBatch":
-        """The tokens start to end - 1, of whole packs. bounds: cu_seqlens."""
+    def _part(
+        self, first_pack: int, last_pack: int, ends: list[int], bounds: list[int]
+    ) -> "PackedBatch":
+        """The packs first_pack to last_pack - 1. ends: pack_boundaries; bounds: cu_seqlens."""
+        start, end = ends[first_pack], ends[last_pack]
         first, last = bisect_left(bounds, start), bisect_left(bounds, end)
         tokens, segments = slice(start, end), slice(first, last)
         arrays = dict.fromkeys(("tokens", "position_ids", "labels", "loss_weights"), tokens)
@@ -195,19 +208,15 @@ class PackedBatch:
             name: array[segments if self.kinds.get(name) == "segment" else tokens]
             for name, array in self.extra.items()
         }
-        packs, numbers = self.pack_boundaries, self.pack_numbers
-        if numbers is not None:
-            numbers = numbers[(packs[:-1] >= start) & (packs[:-1] < end)]
-        if packs is not None:
-            packs = packs[(packs >= start) & (packs <= end)] - start
+        numbers = self.pack_numbers
         return replace(
             self,
             **kept,
             cu_seqlens=self.cu_seqlens[first : last + 1] - start,
             max_seqlen=max(after - before for before, after in pairwise(bounds[first : last + 1])),
             extra=extra,
-            pack_boundaries=packs,
-            pack_numbers=numbers,
+            pack_boundaries=self.pack_boundaries[first_pack : last_pack + 1] - start,
+            pack_numbers=None if numbers is None else numbers[first_pack:last_pack],
         )
 
     def unshared(self) -> "PackedBatch":

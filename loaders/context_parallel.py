@@ -33,8 +33,10 @@ def context_indices(
     """
     if not 0 <= cp_rank < cp_size:
         raise ValueError(f"cp_rank is {cp_rank}; expected 0 to {cp_size - 1}")
+    if layout not in ("contiguous", "zigzag"):
+        raise ValueError(f"layout is {layout!r}; expected contiguous or zigzag")
     total = int(cu_seqlens[-1])
-    if layout == "contiguous":
+    if layout == "contiguous" or cp_size == 1:
         if total % cp_size:
             raise ValueError(
                 f"{total} tokens are not a multiple of cp_size={cp_size}; pass cp_size={cp_size} "
@@ -42,8 +44,6 @@ def context_indices(
             )
         each = total // cp_size
         return np.arange(cp_rank * each, (cp_rank + 1) * each)
-    if layout != "zigzag":
-        raise ValueError(f"layout is {layout!r}; expected contiguous or zigzag")
     boundaries = cu_seqlens.astype(np.int64)
     lengths = boundaries[1:] - boundaries[:-1]
     chunks = lengths // (2 * cp_size)

@@ -144,10 +144,11 @@ def _joined_rows(rows: Rows) -> PackedBatch:
         )
     labels[cu_seqlens[:-1]] = NO_LOSS
     lengths = np.diff(cu_seqlens)
+    of_segments = {"pair_ids": np.int64, "pair_sides": np.int8, "turn_ids": np.int32}
     extra = {
-        "pair_ids": _joined(rows, "pair_ids", np.int64),
-        "pair_sides": _joined(rows, "pair_sides", np.int8),
-        "turn_ids": _joined(rows, "turn_ids", np.int32),
+        name: _joined(rows, name, dtype)
+        for name, dtype in of_segments.items()
+        if all(name in row for row in rows)
     }
     return PackedBatch(
         tokens=tokens,
@@ -157,7 +158,8 @@ def _joined_rows(rows: Rows) -> PackedBatch:
         labels=labels,
         document_ids=_joined(rows, "document_ids", np.int64),
         segment_lengths=_joined(rows, "segment_lengths", np.int32),
-        extra={name: values for name, values in extra.items() if values is not None},
+        extra=extra,
+        kinds=dict.fromkeys(extra, "segment"),
         pack_boundaries=pack_ends,
     )
 
