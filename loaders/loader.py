@@ -5,6 +5,8 @@ arithmetic, so every rank has the same number of steps. A thread makes the next 
 model trains.
 """
 
+import os
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -61,7 +63,9 @@ class PackedLoader:
     a state of another number of ranks, sequences are counted from its place. A sequence is a
     segment that is not filler, a row of a tree, or a preference pair. `batch.micro_batches()` cuts
     a batch. seed, epoch: decide the order. shuffle: mix packs in windows of `shuffle_window`
-    shuffled shards. rank, world_size: this rank's share of each global batch. labels: "hf"
+    shuffled shards. rank, world_size: this rank's share of each global batch; by default 0 of 1,
+    which is refused where the process is one of several (a group of torch.distributed, or
+    WORLD_SIZE of torchrun): pass rank=0, world_size=1 if each shall read all. labels: "hf"
     (unshifted, the model shifts), "shifted" (of the next token) or "none"; no label crosses a
     segment boundary. loss_weights: mode of the weights to add to each batch, see
     `packprep.loaders.loss_weights`. columns: further columns to read into `batch.extra`. trees:
@@ -100,8 +104,8 @@ class PackedLoader:
         shape: BatchShape | None = None,
         seed: int = 0,
         epoch: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         shuffle: bool = True,
         labels: LabelChoice = "hf",
         prefetch: int = 2,
@@ -120,7 +124,8 @@ class PackedLoader:
         self.shards = shards
         shape = replace(shape or BatchShape(), **settings)
         self.packs_per_batch = shape.packs_per_batch if packs_per_batch is None else packs_per_batch
-        self.rank, self.world_size = rank, world_size
+        self._forgotten = rank is None or world_size is None
+        self.rank, self.world_size = rank or 0, 1 if world_size is None else world_size
         self.max_tokens, self.sequences_per_step = shape.max_tokens, shape.sequences_per_step
         self.seed, self.epoch = seed, epoch
         self.remainder, self.prefetch = remainder, prefetch
@@ -152,6 +157,7 @@ class PackedLoader:
         self._maker: tuple[tuple[int, int], BatchMaker] | None = None  # by phase and size
 
     def _check(self) -> None:
+        self._check_group()
         sizes = [self.packs_per_batch, self.max_tokens, self.sequences_per_step]
         if sizes.count(None) != 2:
             raise ValueError(
@@ -182,6 +188,19 @@ class PackedLoader:
             raise ValueError("skip_rows needs labels to leave out; choose labels='hf' or 'shifted'")
         if self._weights is not None and self._labels == "none":
             raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
+
+    def _check_group(self) -> None:
+        """Raise ValueError if this is one of several processes and rank or world size is missing.
+
+        Called again when batches are asked for: the loader may be older than the process group.
+        """
+        if self._forgotten and (processes := _processes()) > 1:
+            raise ValueError(
+                f"the training has {processes} processes and PackedLoader has no rank and "
+                "world_size, so each would train on the same packs; pass rank and world_size, such "
+                "as torch.distributed.get_rank() and get_world_size(), or rank=0, world_size=1 if "
+                "each shall read all packs"
+            )
 
     def _check_steps(self) -> None:
         """Check all epochs that are packed, so that none fails after hours of training."""
@@ -251,6 +270,7 @@ class PackedLoader:
         """
         if isinstance(step, list):
             return self._make(step)
+        self._check_group()
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is out of range; the epoch has {len(self)} steps")
         if step == 0 and self._start and not self._by_number:
@@ -285,6 +305,7 @@ class PackedLoader:
         resumes at a loaded state and is counted by this loader's `state_dict`, as an iteration of
         the loader itself, with any number of workers.
         """
+        self._check_group()
         import_torch()
         from torch.utils.data import DataLoader
 
@@ -445,6 +466,7 @@ class PackedLoader:
 
     def _take_start(self) -> int:
         """Return the position of a loaded state once, then 0."""
+        self._check_group()
         start, self._start = self._start, 0
         self._handed_out = start
         self._phase = self._phase_after(start)
@@ -474,6 +496,18 @@ class PackedLoader:
                 return
             self._count(schedule, step)
             yield box.pop()  # keep no reference: the reader decides how long the batch lives
+
+
+def _processes() -> int:
+    """Processes of the training that this one belongs to.
+
+    Of the process group; before there is one, of the variables that torchrun sets.
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if "RANK" in os.environ and size.isdecimal() else 1
 
 
 def _skipped_documents(shards: PackedShards, rows: Path) -> NDArray[np.int64]:

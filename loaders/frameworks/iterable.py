@@ -21,9 +21,10 @@ def to_iterable_dataset(loader: PackedLoader) -> Any:
     (unshifted), document_ids, segment_lengths, loss_weights and its columns, so `[row]` is what the
     adapters take: `DataLoader(dataset, batch_size=1, collate_fn=to_hf)`.
 
-    The rows are this rank's. Its workers, or `split_dataset_by_node` for a loader of one rank, each
-    have their share, exactly once. `state_dict` and `load_state_dict` of the dataset resume exactly
-    and make at most 63 batches again. Make the dataset of another epoch after `set_epoch`.
+    The rows are this rank's. Its workers, or `split_dataset_by_node` for a loader of rank=0 and
+    world_size=1, each have their share, exactly once. `state_dict` and `load_state_dict` of the
+    dataset resume exactly and make at most 63 batches again. Make the dataset of another epoch
+    after `set_epoch`.
     """
     from datasets import IterableDataset
 

@@ -3,6 +3,7 @@
 Pure, equal on all ranks, resumable at any world size.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,57 @@ def test_settings_that_cannot_work_are_a_sentence(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         PackedLoader(shards, **({"packs_per_batch": 1} | options))
+
+
+GROUPS: list[tuple[dict[str, str], int | None, int]] = [  # variables, group, processes
+    ({}, None, 1),
+    ({"RANK": "1", "WORLD_SIZE": "2"}, None, 2),  # torchrun, before the group is made
+    ({"RANK": "0", "WORLD_SIZE": "1"}, None, 1),
+    ({"WORLD_SIZE": "2"}, None, 1),  # of something else
+    ({"RANK": "0", "WORLD_SIZE": "two"}, None, 1),
+    ({}, 3, 3),
+    ({"RANK": "1", "WORLD_SIZE": "2"}, 1, 1),  # the group is right
+]
+
+
+@pytest.mark.parametrize(("variables", "group", "processes"), GROUPS)
+def test_a_loader_of_one_of_several_processes_must_know_which(
+    shards: PackedShards,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    group: int | None,
+    processes: int,
+) -> None:
+    early = PackedLoader(shards, 1, prefetch=0)
+    resumed = PackedLoader(shards, 1)
+    resumed.load_state_dict(early.state_dict() | {"packs": 4})
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if group is not None:
+        distributed: Any = pytest.importorskip("torch.distributed")
+        monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(distributed, "get_world_size", lambda: group)
+        monkeypatch.setattr(distributed, "get_rank", lambda: 0)
+    attempts: list[Any] = [
+        lambda: PackedLoader(shards, 1),
+        lambda: PackedLoader(shards, 1, rank=0),
+        lambda: PackedLoader(shards, max_tokens=16, world_size=2),
+        lambda: next(iter(early)),
+        lambda: early[3],
+        lambda: next(iter(resumed)),
+        lambda: early.set_epoch(1),
+    ]
+    if find_spec("torch"):
+        attempts.append(lambda: next(iter(early.dataloader())))
+    for attempt in attempts:
+        if processes == 1:
+            attempt()
+        else:
+            with pytest.raises(ValueError, match=rf"^the training has {processes} .* pass rank"):
+                attempt()
+    alone = PackedLoader(shards, 1, rank=0, world_size=1)
+    assert sorted(pack for batch in alone for pack in packs_of(batch)) == [*range(29)]
+    shares = [PackedLoader(shards, 1, rank=rank, world_size=2) for rank in range(2)]
+    assert sorted(stream(shares)) == sorted({*stream(shares)})
