@@ -144,42 +144,111 @@ def read_samples(samples: Any) -> Samples | None:
 
     samples: a sequence of dicts with the same keys; or a mapping of columns, or a table of pyarrow.
     ValueError for a column with another number of values than its samples have tokens or response
-    tokens.
+    tokens, and for ids, masks, labels and response lengths in a form that they cannot have.
     """
     columns = _columns(samples)
     if not columns:
         return None
-    read = {name: _read(name, values) for name, values in columns.items()}
-    key = next((name for name in TOKEN_IDS if name in read), None)
-    if key is None or isinstance(tokens := read[key], np.ndarray):
-        raise ValueError(
-            f"the samples have the columns {', '.join(read)}; expected lists of token ids in "
-            "'tokens' or 'input_ids'"
-        )
-    if tokens.dtype.kind not in "iu":
-        if tokens.lengths.any():
-            raise ValueError(f"column {key!r} has {tokens.dtype}; expected integers, token ids")
-        tokens.dtype = np.dtype(np.int64)
-    result = Samples(names=[*read], tokens=tokens)
-    for name, column in read.items():
-        size = len(column) if isinstance(column, np.ndarray) else len(column.lengths)
-        if size != len(result):
-            raise ValueError(
-                f"column {name!r} has {size:,} samples and {key!r} has {len(result):,}; expected "
-                "equal numbers"
-            )
-    lengths = next((read[name] for name in RESPONSES if name in read), None)
-    if isinstance(lengths, np.ndarray):
-        result.responses = _response_lengths(lengths, tokens.lengths)
-    for name, column in read.items():
+    key = _check_names(columns)
+    tokens = _ids(key, columns[key])
+    result = Samples(names=[*columns], tokens=tokens)
+    for name in RESPONSES:
+        if name in columns:
+            result.responses = _response_lengths(name, _read(name, columns[name]), tokens.lengths)
+    for name, values in columns.items():
+        if name == key:
+            continue
+        column: Ragged | NDArray[Any]
+        if name in MASKS:
+            column = _runs(name, _whole_masks(values, tokens.lengths, result.responses))
+        else:
+            column = _ids(name, values) if name == "labels" else _read(name, values)
         if isinstance(column, np.ndarray):
             result.per_sample[name] = column
-        elif name != key:
+        else:
             table = _kind(name, column, result)
             if isinstance(column, Flat):
                 column.share(next(iter(table.values()), tokens))
             table[name] = column
     return result if len(result) else None
+
+
+def _check_names(columns: Mapping[str, Any]) -> str:
+    """Name of the column of token ids; ValueError unless the columns have one and equal sizes."""
+    for names in (TOKEN_IDS, MASKS, RESPONSES):
+        if all(name in columns for name in names):
+            raise ValueError(
+                f"the samples have the columns {' and '.join(names)}; expected one of them"
+            )
+    key = next((name for name in TOKEN_IDS if name in columns), None)
+    if key is None:
+        raise ValueError(
+            f"the samples have the columns {', '.join(columns)}; expected lists of token ids in "
+            "'tokens' or 'input_ids'"
+        )
+    for name in (key, *columns):
+        if not hasattr(values := columns[name], "__len__"):
+            raise ValueError(
+                f"column {name!r} is {_short(values)}; expected a list or an array with a value "
+                "for each sample"
+            )
+        if len(values) != len(columns[key]):
+            raise ValueError(
+                f"column {name!r} has {len(values):,} samples and {key!r} has "
+                f"{len(columns[key]):,}; expected equal numbers"
+            )
+    return key
+
+
+def _ids(name: str, values: Any) -> Ragged:
+    """A column of token ids, or of labels."""
+    column = _runs(name, values)
+    if column.dtype.kind not in "iu":
+        if column.lengths.any():
+            raise ValueError(f"column {name!r} has {column.dtype}; expected integers, token ids")
+        column.dtype = np.dtype(np.int64)
+    return column
+
+
+def _runs(name: str, values: Any) -> Ragged:
+    """A column that must have a list for every sample."""
+    column = _read(name, values)
+    if not isinstance(column, np.ndarray):
+        return column
+    if len(column):
+        raise _no_list(name, 0, column[0])
+    return Pieces(name, [])
+
+
+def _no_list(name: str, sample: int, value: object) -> ValueError:
+    none = ", or None for the whole response" if name in MASKS else ""
+    return ValueError(
+        f"column {name!r} of sample {sample} is {_short(value)}; expected a list of numbers for "
+        f"every sample, one for each token or each token of the response{none}"
+    )
+
+
+def _whole_masks(values: Any, lengths: _Int64, responses: _Int64 | None) -> Any:
+    """Masks of samples: instead of None one of the whole response, or of the whole sample.
+
+    It has the form of the other masks: of all tokens, or of the response.
+    """
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        if not values.null_count:
+            return values
+        values = [
+            each.values if isinstance(each, pa.ListScalar) else each.as_py() for each in values
+        ]
+    if hasattr(values, "detach") or all(value is not None for value in values):
+        return values
+    masks = {sample: value for sample, value in enumerate(values) if _is_run(value)}
+    trained = lengths if responses is None else responses
+    of_tokens = bool(masks) and all(len(masks[each]) == lengths[each] for each in masks)
+    before = lengths - trained if of_tokens else np.zeros_like(lengths)
+    return [
+        np.repeat([False, True], [before[sample], trained[sample]]) if value is None else value
+        for sample, value in enumerate(values)
+    ]
 
 
 def _kind(name: str, column: Ragged, samples: Samples) -> dict[str, Ragged]:
@@ -202,13 +271,31 @@ def _kind(name: str, column: Ragged, samples: Samples) -> dict[str, Ragged]:
     )
 
 
-def _response_lengths(responses: NDArray[Any], lengths: _Int64) -> _Int64:
-    whole = responses.dtype.kind in "iu"
-    wrong = (responses < 0) | (responses > lengths) if whole else np.ones(len(responses), np.bool_)
+def _response_lengths(name: str, responses: Ragged | NDArray[Any], lengths: _Int64) -> _Int64:
+    if not isinstance(responses, np.ndarray):
+        if not len(lengths):
+            return np.zeros(0, np.int64)
+        raise ValueError(
+            f"column {name!r} has lists; expected a whole number for each sample, the tokens of "
+            "its response"
+        )
+    if responses.dtype.kind in "iu":
+        wrong = (responses < 0) | (responses > lengths)
+    else:  # some are no whole numbers, or larger than any
+        wrong = np.array(
+            [
+                isinstance(each, bool)
+                or not isinstance(each, int | np.integer)
+                or not 0 <= each <= length
+                for each, length in zip(responses.tolist(), lengths.tolist(), strict=True)
+            ],
+            np.bool_,
+        )
     if wrong.any():
         sample = int(np.argmax(wrong))
+        found = _short(responses[sample])
         raise ValueError(
-            f"the response length of sample {sample} is {responses[sample]}, and the sample has "
+            f"the response length of sample {sample} is {found}, and the sample has "
             f"{lengths[sample]:,} tokens; expected a whole number of at most that many"
         )
     return responses.astype(np.int64)
@@ -242,15 +329,29 @@ def _read(name: str, values: Any) -> Ragged | NDArray[Any]:
         values = _array(values)
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype != object:
         return values
-    if len(values) and not _is_run(values[0]):
+    runs = [_is_run(value) for value in values]
+    if runs and not runs[0]:
         return _of_samples(values)
-    if len(values) and getattr(values[0], "is_cuda", False):
+    if not all(runs):
+        raise _no_list(name, runs.index(False), values[runs.index(False)])
+    if runs and all(getattr(value, "is_cuda", False) for value in values):
         import torch
 
         offsets = np.append(0, np.cumsum([len(value) for value in values]))
         return Flat(name, _array(torch.cat([*values])), offsets)
-    pieces = [value if isinstance(value, np.ndarray) else _array(value) for value in values]
-    return Pieces(name, pieces)
+    return Pieces(name, [_piece(name, *each) for each in enumerate(values)])
+
+
+def _piece(name: str, sample: int, value: Any) -> NDArray[Any]:
+    """The values of one sample."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, pa.Array) and value.null_count:
+        raise ValueError(f"column {name!r} has a null among the values of sample {sample}")
+    try:
+        return _array(value)
+    except ValueError:  # lists of different lengths
+        raise _no_list(name, sample, value) from None
 
 
 def _of_samples(values: Sequence[Any]) -> NDArray[Any]:
@@ -306,6 +407,12 @@ def _read_arrow(name: str, values: Any) -> Ragged | NDArray[Any]:
     if flat.null_count:
         raise ValueError(f"column {name!r} has a null among the values of a sample")
     return Flat(name, flat.to_numpy(zero_copy_only=False), offsets)
+
+
+def _short(value: object) -> str:
+    """The value as Python writes it, cut after 40 characters."""
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _native(array: NDArray[Any]) -> NDArray[Any]:

@@ -127,11 +127,13 @@ class Maker:
         """Labels of the pack; see `pack_sequences`."""
         if self._labels == "none":
             return None
-        if "labels" in self.samples.per_token:
-            labels = extra["labels"].astype(np.int64)
-            real = np.zeros(len(tokens), np.bool_)
-            real[ranges_at(starts, lengths)] = True
-            labels[~real] = NO_LOSS
+        if "labels" in extra:
+            labelled = lengths
+            if self.kinds["labels"] == "response" and responses is not None:
+                labelled = responses
+            labels = np.full(len(tokens), NO_LOSS)
+            inside = ranges_at(starts + lengths - labelled, labelled)
+            labels[inside] = extra["labels"][inside]
         elif self.samples.mask is not None:
             labels = np.where(extra[self.samples.mask] != 0, tokens, NO_LOSS)
         else:

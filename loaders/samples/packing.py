@@ -60,8 +60,10 @@ def pack_sequences(
     must call this. A pack without tokens gets filler: a segment without loss, of document id -1.
 
     labels: "hf", "shifted" or "none", as in PackedLoader. A token is trained where `loss_mask` (or
-    `loss_masks`) is not 0; without it the tokens of the response are, or all; a column of `labels`
-    is used instead. The first token of a sample has no label. loss_weights: see PackedLoader.
+    `loss_masks`) is not 0; without it, or where it is None, the tokens of the response are, or all;
+    a column of `labels` is used instead, unshifted, with -100 for no loss. Both have values for
+    each token or each of the response. The first token of a sample has no label. loss_weights: see
+    PackedLoader.
     share_prefixes: make trees, as with PackedLoader(trees=True): samples with the same prompt (the
     tokens before the response), or with the same value of the column of this name, hold once the
     tokens with which all of them begin, as far as their columns are equal there too. A tree stays
@@ -73,8 +75,8 @@ def pack_sequences(
     An empty sample is a segment of length 0. `unpack(packs)` gives the samples again. The same
     arguments give the same packs on any machine.
 
-    ValueError for a sample longer than max_tokens, for columns that do not fit their samples, and
-    for settings that cannot work.
+    ValueError for a sample longer than max_tokens, for columns that do not fit their samples, for
+    ids, masks or labels that are not lists, and for settings that cannot work.
 
     Example: pack_sequences([{"tokens": [5, 6, 7]}, {"tokens": [8]}], max_tokens=4) -> one batch
     with tokens [5, 6, 7, 8] and cu_seqlens [0, 3, 4]

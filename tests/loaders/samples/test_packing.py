@@ -124,6 +124,178 @@ def test_values_of_the_response_are_at_its_tokens() -> None:
     assert [[*map(float, sample["advantages"])] for sample in unpack([pack])] == [[0.5, 0.25], [1]]
 
 
+@st.composite
+def columns_with_loss(draw: Any) -> dict[str, Any]:
+    """Columns that decide the loss, in each form that they may have, as lists of Python."""
+    lengths = draw(st.lists(st.integers(0, 6), min_size=1, max_size=6))
+    columns: dict[str, Any] = {"tokens": [[*range(10, 10 + length)] for length in lengths]}
+    responses = lengths
+    forms: list[Any] = [None, "token"]
+    if draw(st.booleans()):
+        responses = [draw(st.integers(0, length)) for length in lengths]
+        columns[draw(st.sampled_from(["response_length", "response_lengths"]))] = responses
+        forms.append("response")
+    for name, values in (("loss_mask", [0, 1]), ("labels", [-100, 7])):
+        if form := draw(st.sampled_from(forms)):
+            sizes = lengths if form == "token" else responses
+            lists = st.sampled_from(values)
+            columns[name] = [[draw(lists) for _ in range(size)] for size in sizes]
+    if "loss_mask" in columns or draw(st.booleans()):
+        masks = columns.get("loss_mask", [None] * len(lengths))
+        columns["loss_mask"] = [None if draw(st.booleans()) else mask for mask in masks]
+    return columns
+
+
+def plain_labels(columns: dict[str, Any], sample: int) -> list[int]:
+    """Labels of a sample, token by token."""
+    tokens = columns["tokens"][sample]
+    lengths = columns.get("response_lengths", columns.get("response_length"))
+    response = len(tokens) if lengths is None else lengths[sample]
+    mask = columns.get("loss_mask", {sample: None})[sample]
+    given = columns.get("labels", {sample: None})[sample]
+    labels = []
+    for place, token in enumerate(tokens):
+        to_end = len(tokens) - place  # values of the response are those of the last tokens
+        label = token if to_end <= response else -100
+        if given is not None:
+            label = given[-to_end] if to_end <= len(given) else -100
+        elif mask is not None:
+            label = token if to_end <= len(mask) and mask[-to_end] else -100
+        labels.append(label if place else -100)
+    return labels
+
+
+def held_by(columns: dict[str, Any], form: str) -> Any:
+    """The columns in the containers of a library."""
+    if form == "columns":
+        return columns
+    if form in ("dicts", "numpy", "torch"):
+        change: Any = np.asarray
+        if form == "torch":
+            change = pytest.importorskip("torch").tensor
+        if form == "dicts":
+            change = list
+        made = {
+            name: [change(value) if isinstance(value, list) else value for value in values]
+            for name, values in columns.items()
+        }
+        return [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
+    kinds = {"arrow": pa.list_(pa.int64()), "large": pa.large_list(pa.int8())}
+    return pa.table(
+        {
+            name: pa.array(values, None if name.startswith("response") else kinds[form])
+            for name, values in columns.items()
+        }
+    )
+
+
+@given(
+    columns_with_loss(),
+    st.sampled_from(["columns", "dicts", "numpy", "torch", "arrow", "large"]),
+    st.sampled_from([(1, "contiguous"), (2, "contiguous"), (2, "zigzag")]),
+    st.sampled_from(["hf", "shifted"]),
+    st.booleans(),
+)
+def test_any_form_of_masks_and_labels_trains_what_the_samples_say(
+    columns: dict[str, Any], form: str, context: tuple[int, Any], kind: Any, rename: bool
+) -> None:
+    size, layout = context
+    samples = dict(columns)
+    if rename:
+        other = {"tokens": "input_ids", "loss_mask": "loss_masks"}
+        samples = {other.get(name, name): values for name, values in columns.items()}
+    packs = pack_sequences(
+        held_by(samples, form),
+        num_packs=2,
+        labels="shifted" if size > 1 else kind,
+        cp_size=size,
+        cp_layout=layout,
+    )
+    found: dict[int, list[int]] = {}
+    for pack in packs:
+        labels = unpack(pack.labels_as("hf"), pack)
+        numbers = [number for number in pack.document_ids.tolist() if number >= 0]
+        found |= {n: each.tolist() for n, each in zip(numbers, labels, strict=True)}
+        trained = sum(label != -100 for each in labels for label in each.tolist())
+        assert trained == pack.num_items, "no label in padding"
+    count = range(len(columns["tokens"]))
+    assert found == {sample: plain_labels(columns, sample) for sample in count}
+    for sample, whole in zip(count, unpack(packs), strict=True):
+        for name in {"loss_mask", "labels"} & {*columns}:
+            values = whole[name if name in whole else "loss_masks"].tolist()
+            if (given := columns[name][sample]) is not None:
+                assert values[len(values) - len(given) :] == given
+
+
+WRONG: list[
+    tuple[str, Any, str]
+] = [  # of two samples of 3 and 2 tokens, with a response of 2 and 1
+    (
+        "loss_mask",
+        [0, 1],
+        "'loss_mask' of sample 0 is 0; expected a list .*, or None for the whole",
+    ),
+    ("loss_mask", np.array([1, 0]), "'loss_mask' of sample 0 is 1; expected a list"),
+    ("loss_mask", pa.array([1, None]), "'loss_mask' of sample 0 is 1; expected a list"),
+    ("loss_mask", [None, 0], "'loss_mask' of sample 1 is 0; expected a list"),
+    ("loss_mask", [[1, 1], False], "'loss_mask' of sample 1 is False; expected a list"),
+    ("loss_masks", ["all", "all"], "'loss_masks' of sample 0 is 'all'; expected a list"),
+    (
+        "loss_mask",
+        [None, [[1], [0, 1]]],
+        r"'loss_mask' of sample 1 is \[\[1\], \[0, 1\]\]; expected",
+    ),
+    (
+        "loss_mask",
+        [None, [1, 1, 1]],
+        "'loss_mask' of sample 1 has 3 values, .* 2 tokens and its resp",
+    ),
+    ("loss_mask", pa.array([[1, 1], [None]]), "'loss_mask' has a null among the values"),
+    ("loss_mask", pa.array([None, [None]], pa.list_(pa.int8())), "has a null among .* of sample 1"),
+    ("loss_mask", None, "'loss_mask' is None; expected a list or an array with a value for each"),
+    ("labels", [1, 0], "'labels' of sample 0 is 1; expected a list of numbers for every sample"),
+    ("labels", [[1, 2], None], "'labels' of sample 1 is None; expected a list of numbers"),
+    ("labels", [None, [2]], "'labels' of sample 0 is None; expected a list of numbers"),
+    ("labels", [[0.5, 1], [1]], "'labels' has float64; expected integers, token ids"),
+    ("labels", [[True, True], [True]], "'labels' has bool; expected integers, token ids"),
+    (
+        "response_length",
+        [2, None],
+        "length of sample 1 is None, .* 2 tokens; expected a whole number",
+    ),
+    (
+        "response_length",
+        [2, "1"],
+        "response length of sample 1 is '1', .*; expected a whole number",
+    ),
+    (
+        "response_length",
+        [2.0, 1.0],
+        "response length of sample 0 is 2.0, .*; expected a whole number",
+    ),
+    (
+        "response_length",
+        [[2], [1]],
+        "'response_length' has lists; expected a whole number for each",
+    ),
+    ("tokens", [[1, 2, 3], None], "'tokens' of sample 1 is None; expected a list of numbers"),
+    ("tokens", [None, [1, 2]], "'tokens' of sample 0 is None; expected a list of numbers"),
+    ("input_ids", [[1], [2]], "the columns tokens and input_ids; expected one of them"),
+    ("response_lengths", [2, 1], "the columns response_length and response_lengths; expected one"),
+    ("advantages", [[0.5, 1], 0.5], "'advantages' of sample 1 is 0.5; expected a list of numbers"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "words"), WRONG)
+@pytest.mark.parametrize("labels", ["hf", "none"])
+def test_a_known_column_in_a_form_that_is_not_known_is_an_error(
+    name: str, values: Any, words: str, labels: Any
+) -> None:
+    columns = {"tokens": [[1, 2, 3], [4, 5]], "response_length": [2, 1]}
+    with pytest.raises(ValueError, match=words):
+        pack_sequences(columns | {name: values}, max_tokens=8, labels=labels)
+
+
 def test_every_rank_gets_the_same_number_of_packs() -> None:
     ranks = [[5, 5, 5], [8], [1, 1]]
     for lengths in ranks:
