@@ -19,6 +19,7 @@ from packprep.output.staging import DIGESTS, Staging
 from packprep.output.target import Target
 from packprep.schemas.manifest import Manifest
 from packprep.sources.digests import remembered
+from packprep.sources.formats.zstd_reader import window_within
 from packprep.sources.resolve import check_local, resolve
 from packprep.sources.skip_rows import with_skip_rows
 from packprep.sources.source import Source
@@ -27,6 +28,7 @@ from packprep.support.progress import Progress
 from packprep.support.redact import redacted
 from packprep.tokens.made_from import MadeFrom
 from packprep.tokens.store_entries import EntryFacts, entries_in, using
+from packprep.tokens.token_files import BASE_MEMORY
 from packprep.windows.planner import Planner
 
 Made = TypeVar("Made")
@@ -97,7 +99,11 @@ class SourceRows:
         config = self.config
         # Digests are kept if reading sources again is slow, or if other processes need them.
         with remembered(staging.path / DIGESTS, local=config.runner == "array"):
-            return resolve(config.reading, config.parsing, config.output, staging.scratch, progress)
+            found = resolve(
+                config.reading, config.parsing, config.output, staging.scratch, progress
+            )
+        window = window_within(config.max_memory - BASE_MEMORY)
+        return [replace(source, max_window=window) for source in found]
 
     @contextmanager
     def used(self, job: Job) -> Iterator[None]:

@@ -361,7 +361,10 @@ def _part(source: Source, share: float, scratch: Path) -> tuple[Source, float]:
 
 def _beginning(source: Source) -> tuple[bytes, int]:
     """The first unpacked bytes of a compressed file, and the bytes that they take in the file."""
-    with source.raw() as file, unpacking(file, source.compression) as plain:
+    with (
+        source.raw() as file,
+        unpacking(file, source.compression, source.max_window) as plain,
+    ):
         return plain.read(_BEGINNING), file.tell()
 
 

@@ -101,6 +101,12 @@ def _reason(error: Exception, source: Source) -> str:
             "zeros; "
             f"remove it (head -c {end}) or fetch the file again"
         )
+    if source.compression and text.endswith("requires too much memory for decoding"):
+        return (
+            f"has a zstd window of more than {source.max_window:,} bytes, which does not fit into "
+            "--max-memory; give more, or unpack the file first: zstd -d --long=31 "
+            f"{source.name}"
+        )
     if source.compression and ("zlib" in text or "ZSTD" in text):
         return f"does not decompress by byte {_damaged_at(source):,}: {text}; fetch the file again"
     return f"cannot be read as {source.kind}: {text or type(error).__name__}"

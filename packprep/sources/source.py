@@ -17,6 +17,7 @@ from packprep.config.grammar.source_names import HubPart
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.raw_files import decompressed, opened, suffixes
 from packprep.sources.formats.registry import FORMATS
+from packprep.sources.formats.zstd_reader import WIDEST
 from packprep.sources.token_files.names import is_file
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.redact import redacted
@@ -114,6 +115,7 @@ class Source:
     labels: kind of its columns that are labels or a mask, where rows decided it.
     files: states of its local files, noted before their digest was computed.
     skip_rows: rows that are left out of packs, sorted. They decide no token.
+    max_window: bytes of a window of zstd at most, see `ZstdReader`.
     """
 
     name: str  # in messages, report and manifest: redacted
@@ -128,6 +130,7 @@ class Source:
     part: HubPart = HubPart()
     labels: LossKind | None = None
     skip_rows: tuple[int, ...] = ()
+    max_window: int = WIDEST
 
     def as_dict(self) -> SourceFacts:
         """Facts that decide its tokens."""
@@ -180,7 +183,7 @@ class Source:
     def plain(self) -> io.BufferedReader:
         """Its plain bytes."""
         assert self.path is not None
-        return decompressed(self.path, self.version)
+        return decompressed(self.path, self.version, self.max_window)
 
     def raw(self) -> io.BufferedReader:
         """Its bytes, still compressed."""

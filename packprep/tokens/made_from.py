@@ -70,9 +70,9 @@ class MadeFrom:
 
 
 def _facts(source: Source) -> dict[str, object]:
-    """A source as JSON has it, without its place and without what decides packs alone."""
+    """A source as JSON has it, without its place and without what decides no token."""
     facts = asdict(source) | {"path": None, "files": []}
-    del facts["skip_rows"]
+    del facts["skip_rows"], facts["max_window"]
     return facts
 
 

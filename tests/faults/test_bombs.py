@@ -66,7 +66,7 @@ def endless(before: bytes, *, zst: bool = True, megabytes: int = 400) -> bytes:
     return packed([before, *[b"x" * 1_000_000] * megabytes], zst)
 
 
-_WINDOW = b"\x28\xb5\x2f\xfd" + bytes([0b00000000, 21 << 3]) + b"\x01\0\0"
+_WINDOW = b"\x28\xb5\x2f\xfd" + bytes([0b00000000, 22 << 3]) + b"\x01\0\0"  # 4 GB
 _DEEP, _NO_ROWS = "invalid JSON: nested too deeply; fix it", "holds no rows; expected at least one"
 _NO_FORMAT, _VALUES = "has no known format; expected .jsonl/", "it has 0 bytes of values, but 1,15"
 _LARGE = "more than 8,000,000 bytes"
@@ -84,7 +84,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
         "cannot be read as arrow: Expected to read 2147483647 metadata bytes, but",
     ),
     "footer.parquet": (lambda: parquet_claiming(2**31 - 1), "as parquet: Parquet file size is "),
-    "window.txt.zst": (lambda: _WINDOW, "Frame requires too much memory for decoding; fetch"),
+    "window.txt.zst": (lambda: _WINDOW, "has a zstd window of more than "),
     "lists.json": (lambda: b"[" * 1_000_000, f"row 0: {_DEEP}"),
     "objects.jsonl": (lambda: b'{"text": ' * 100_000 + b"\n", f"row 0 (line 1): {_DEEP}"),
     "nested.json.gz": (lambda: gzip.compress(b'[{"text": ' + b"[" * 10_000_000), f"row 0: {_DEEP}"),

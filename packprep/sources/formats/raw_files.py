@@ -6,12 +6,12 @@ A file is at a path, or is an object of a certain version at the URL of a store.
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from packprep.schemas.storage.places import files_at
 from packprep.sources.formats.gzip_reader import GzipReader
+from packprep.sources.formats.zstd_reader import WIDEST, ZstdReader
 
-COMPRESSED: dict[str, Literal["gzip", "zstd"]] = {"gz": "gzip", "zst": "zstd"}
+COMPRESSED = ("gz", "zst")
 _BUFFER = 1 << 20
 # UTF-16 without its mark is valid UTF-8 full of NULs, and so are most binary files.
 NUL = "contains a NUL byte; save it as UTF-8 text"
@@ -24,29 +24,29 @@ def suffixes(name: str) -> tuple[str, str]:
     return (parts[-1] if len(parts) > 1 else ""), compression
 
 
-def decompressed(path: str | Path, version: str = "") -> io.BufferedReader:
+def decompressed(
+    path: str | Path, version: str = "", max_window: int = WIDEST
+) -> io.BufferedReader:
     """The plain bytes of a file, or of an object of this version in a store.
 
-    Compressed data that ends early is an OSError, not just a shorter file.
+    Compressed data that ends early is an OSError, not just a shorter file. max_window: see
+    `unpacking`.
     """
-    return unpacking(opened(str(path), version), suffixes(str(path))[1])
+    return unpacking(opened(str(path), version), suffixes(str(path))[1], max_window)
 
 
-def unpacking(file: io.BufferedReader, compression: str) -> io.BufferedReader:
+def unpacking(
+    file: io.BufferedReader, compression: str, max_window: int = WIDEST
+) -> io.BufferedReader:
     """The plain bytes of an open file, which is closed with them.
 
-    compression: see `Source.compression`. A plain file is returned itself: through Arrow each byte
-    would be copied once more, which doubled the time of reading.
+    compression: see `Source.compression`. A plain file is returned itself: copying each byte once
+    more doubled the time of reading. max_window: bytes of a window of zstd at most.
     """
     if not compression:
         return file
-    if compression == "gz":
-        return io.BufferedReader(GzipReader(file), _BUFFER)
-    import pyarrow
-
-    stream = pyarrow.input_stream(file, compression=COMPRESSED[compression])
-    # The stubs give `truncate` no argument; reading never calls it.
-    return io.BufferedReader(stream, _BUFFER)  # type: ignore[arg-type]
+    reader = GzipReader(file) if compression == "gz" else ZstdReader(file, max_window)
+    return io.BufferedReader(reader, _BUFFER)
 
 
 def opened(path: str, version: str) -> io.BufferedReader:
