@@ -7,6 +7,7 @@ ETag) is. A build stops if one of its objects is replaced.
 """
 
 import glob
+import itertools
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +26,10 @@ from packprep.sources.formats.datasets_rows import SAVED, chosen_split, data_fil
 from packprep.sources.formats.raw_files import opened
 from packprep.sources.formats.registry import format_of, known_endings, known_format
 from packprep.sources.source import Source
+from packprep.sources.split_names import of_splits
 from packprep.sources.token_files.names import token_sources, tokens_name
 from packprep.support.errors import InputError, asked
+from packprep.support.progress import Progress
 from packprep.support.redact import redacted
 
 _Find = Callable[[str], Stored | None]
@@ -35,10 +38,11 @@ _AT_ONCE = 8  # objects hashed at a time
 _HTTP = ("http", "https", "file", "ftp")
 
 
-def expand_url(url: str, split: str | None, output: str) -> list[Source]:
+def expand_url(url: str, split: str | None, output: str, progress: Progress) -> list[Source]:
     """Objects that a URL means, sorted bytewise, with their digests; InputError if none.
 
-    split: of a saved dataset. output: no source, even if it is in a folder of them.
+    A URL that means nothing may end with the splits to read, as in s3://bucket/data#train. split:
+    of a saved dataset. output: no source, even if it is in a folder of them.
     """
     protocol, _, rest = url.partition("://")
     if protocol in _HTTP:
@@ -52,46 +56,77 @@ def expand_url(url: str, split: str | None, output: str) -> list[Source]:
             "the store"
         )
     with asked(InputError):
-        store = Store(url)
-        alone = None if url.endswith("/") else store.find("")
-        if alone is not None:
-            tokens = tokens_name(url, _exists)
-            return _sources({tokens: alone if tokens == url else _find(tokens)}, _find)
-        listing = store.list()
-        if {"state.json", "dataset_dict.json"} & set(listing):
-            return [_saved(store, listing, split)]
-        if listing:
-            return _folder(store, listing, output)
-        if glob.has_magic(url):
-            return _matches(url)
-        if _exists(f"{url}.idx"):  # Megatron names both files by what they share
-            return _sources({f"{url}.bin": _find(f"{url}.bin")}, _find)
+        found = _expanded(url, split, None, output, progress)
+        if found is None and "#" in url:
+            name, _, splits = url.rpartition("#")
+            found = _expanded(name, splits or split, splits, output, progress)
+    if found is not None:
+        return found
+    if glob.has_magic(url):
+        raise InputError(f"no file matches {url}; check the pattern")
     raise InputError(f"{url}: there is no such object and no such folder; check the address")
 
 
-def _folder(store: Store, listing: Mapping[str, Stored], output: str) -> list[Source]:
+def _expanded(
+    url: str, split: str | None, chosen: str | None, output: str, progress: Progress
+) -> list[Source] | None:
+    """The sources that a URL means; None if it means nothing.
+
+    split: of a saved dataset. chosen: splits of files, by their names.
+    """
+    store, start = Store(url), _fixed(url)
+    find: _Find = _find
+    files: Mapping[str, Stored | None]
+    alone = None if url.endswith("/") else store.find("")
+    listing = store.list() if alone is None else {}
+    if alone is not None:
+        start = url.rpartition("/")[0]
+        tokens = tokens_name(url, _exists)
+        files = {tokens: alone if tokens == url else _find(tokens)}
+    elif {"state.json", "dataset_dict.json"} & set(listing):
+        return [_saved(store, listing, split)]
+    elif listing:
+        listed = {store.where(name): stored for name, stored in listing.items()}
+        files, find = _folder(store, listed, output), listed.get
+    elif glob.has_magic(url):
+        files = _matches(url)
+    elif _exists(f"{url}.idx"):  # Megatron names both files by what they share
+        files = {f"{url}.bin": _find(f"{url}.bin")}
+    else:
+        return None
+    if not files:
+        return None
+    inside = {name.removeprefix(start): (name, stored) for name, stored in files.items()}
+    return _sources(dict(of_splits(inside, url, chosen, progress.say)), find)
+
+
+def _fixed(url: str) -> str:
+    """The address of a folder, or of the folder of a pattern before its first sign."""
+    return "/".join(itertools.takewhile(lambda part: not glob.has_magic(part), url.split("/")))
+
+
+def _folder(store: Store, listed: Mapping[str, Stored], output: str) -> dict[str, Stored | None]:
     """All files of a known format in a folder.
 
-    Except hidden files and the output, which may be next to the sources.
+    Except hidden files and the output, which may be next to the sources. listed: by URL.
     """
     output_prefix = (
         tuple(f"{output.rstrip('/')}{suffix}/" for suffix in ("", ".incomplete")) if output else ()
     )
-    files = {
-        store.where(name): stored
-        for name, stored in listing.items()
-        if format_of(name) is not None
-        and not _hidden(name)
-        and not store.where(name).startswith(output_prefix or "\0")
-    }
-    listed = {store.where(name): stored for name, stored in listing.items()}
-    names = token_sources([*files], listed.__contains__, lone=False)
+    files = [
+        url
+        for url in listed
+        if format_of(url) is not None
+        and not _hidden(url.removeprefix(store.url))
+        and not url.startswith(output_prefix or "\0")
+    ]
+    names = token_sources(files, listed.__contains__, lone=False)
     if not names:
         raise InputError(f"{store.url} holds no file of a known format; expected {known_endings()}")
-    return _sources({name: listed[name] for name in names}, listed.get)
+    return {name: listed[name] for name in names}
 
 
-def _matches(pattern: str) -> list[Source]:
+def _matches(pattern: str) -> dict[str, Stored | None]:
     """Objects of a glob; as on a disk, * and ** skip names that begin with a dot."""
     parts = pattern.split("/")
     first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
@@ -102,10 +137,8 @@ def _matches(pattern: str) -> list[Source]:
         for name, stored in store.glob(rest).items()
         if dotted or not _hidden(name)
     }
-    if not matching:
-        raise InputError(f"no file matches {pattern}; check the pattern")
     names = token_sources([*matching], _exists, lone=True)
-    return _sources({name: matching.get(name) or _find(name) for name in names}, _find)
+    return {name: matching.get(name) or _find(name) for name in names}
 
 
 def _find(url: str) -> Stored | None:

@@ -29,6 +29,7 @@ from packprep.sources.formats.registry import FORMATS, format_of, known_endings,
 from packprep.sources.reading import label_kind
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source, file_state
+from packprep.sources.split_names import of_splits
 from packprep.sources.token_files.names import is_file, token_sources, tokens_name
 from packprep.support.errors import InputError, system_error
 from packprep.support.progress import Progress, Silent
@@ -44,8 +45,8 @@ OUTPUT_ENDINGS = (
 )
 """Of the names that an output and the directories beside it have while it is made."""
 
-_Expand = Callable[[str, HubPart, str, Path], list[Source]]
-"""f(name, part of a dataset, output, scratch folder) -> the sources of a name."""
+_Expand = Callable[[str, HubPart, str, Path, Progress], list[Source]]
+"""f(name, part of a dataset, output, scratch folder, progress) -> the sources of a name."""
 
 _DESCRIBE = ("state.json", "dataset_info.json")  # beside the data files of a saved dataset
 
@@ -81,7 +82,9 @@ def _resolved(
         part, whole = part.or_else(entry.given), entry.given
         with _readable(entry.label):
             files = [
-                source for name in entry.paths for source in _expand(name, part, output, scratch)
+                source
+                for name in entry.paths
+                for source in _expand(name, part, output, scratch, progress)
             ]
         _check_keys(entry.reading, files, f"source {entry.label}: ")
         _check_ids(files, parsing.of_source(entry.reading))
@@ -171,7 +174,7 @@ def check_local(reading: Reading, output: str) -> None:
     for entry in reading.entries():
         with _readable(entry.label):
             for name in entry.paths:
-                for path in _local_files(name, output):
+                for path in _local_files(name, output, Silent()):
                     _check_file(path)
 
 
@@ -186,11 +189,27 @@ def _readable(label: str) -> Iterator[None]:
         raise InputError(f"{error.filename or label} cannot be read: {error.strerror}") from None
 
 
-def _expand(name: str, part: HubPart, output: str, scratch: Path) -> list[Source]:
-    if (expand := _expander(name)) is not None:
-        return expand(name, part, output, scratch)
-    files = _local_files(name, output)
+def _expand(
+    name: str, part: HubPart, output: str, scratch: Path, progress: Progress
+) -> list[Source]:
+    path, split = _with_split(name)
+    if (expand := _expander(path)) is not None:
+        return expand(path, part._replace(split=split or part.split), output, scratch, progress)
+    files = _local_files(name, output, progress)
     return _files(files) if files else [_hub(name, part)]
+
+
+def _with_split(name: str) -> tuple[str, str | None]:
+    """A local name, and the splits that it chooses: "data", "train" of "data#train".
+
+    A name that is itself a path, or matches files, chooses none.
+    """
+    path, sign, split = name.rpartition("#")
+    if not sign or not split or name.startswith(HUB_PREFIX) or is_url(name):
+        return name, None
+    if os.path.lexists(name) or (glob.has_magic(name) and glob.glob(name, recursive=True)):
+        return name, None
+    return (path, split) if os.path.lexists(path) or glob.has_magic(path) else (name, None)
 
 
 def _expander(name: str) -> _Expand | None:
@@ -198,19 +217,25 @@ def _expander(name: str) -> _Expand | None:
     return next((expand for matches, expand in _KINDS if matches(name)), None)
 
 
-def _local_files(name: str, output: str) -> list[Path]:
+def _local_files(name: str, output: str, progress: Progress) -> list[Path]:
     """Local files that the name of a source means.
 
     Empty for the hub, a store, standard input or a saved dataset. InputError if the name can only
     mean files, and there are none.
     """
+    name, split = _with_split(name)
     path = Path(name)
     if _expander(name) is not None:
         return []
+
+    def chosen(files: Sequence[Path], folder: Path) -> list[Path]:
+        inside = {file.relative_to(folder).as_posix(): file for file in files}
+        return of_splits(inside, name, split, progress.say)
+
     if path.is_dir():
-        return _walked(path, output)
+        return chosen(_walked(path, output), path)
     if path.exists():
-        return [Path(tokens_name(name, is_file))]
+        return chosen([Path(tokens_name(name, is_file))], path.parent)
     if is_file(f"{name}.idx"):  # Megatron names both files by what they share
         return [Path(f"{name}.bin")]
     if path.is_symlink():
@@ -228,10 +253,17 @@ def _local_files(name: str, output: str) -> list[Path]:
         ]  # keep pipes and dangling links: they are errors later
         if not files:
             raise InputError(f"no file matches {name}; check the pattern")
-        return _alone(files, lone=True)
+        return chosen(_alone(files, lone=True), _fixed(name))
     if format_of(name) is not None or name.startswith((".", "/", "~")):
         raise InputError(f"no such file: {name}")
     return []
+
+
+def _fixed(pattern: str) -> Path:
+    """The folder of a pattern before its first sign."""
+    parts = Path(pattern).parts
+    signs = [place for place, part in enumerate(parts) if glob.has_magic(part)]
+    return Path(*parts[: signs[0]])
 
 
 def _check_readable(pattern: Path) -> None:
@@ -381,14 +413,19 @@ def _spool_stdin(scratch: Path) -> Source:
 
 # Kinds of sources that a name tells apart from files, in the order in which it is tried.
 _KINDS: tuple[tuple[Callable[[str], bool], _Expand], ...] = (
-    (lambda name: name == "-", lambda name, part, output, scratch: [_spool_stdin(scratch)]),
+    (lambda name: name == "-", lambda name, part, output, scratch, _: [_spool_stdin(scratch)]),
     (
         lambda name: name.startswith(HUB_PREFIX),
-        lambda name, part, output, scratch: [_hub(name, part)],
+        lambda name, part, output, scratch, _: [_hub(name, part)],
     ),
-    (is_url, lambda name, part, output, scratch: expand_url(name, part.split, output)),
+    (
+        is_url,
+        lambda name, part, output, scratch, progress: expand_url(
+            name, part.split, output, progress
+        ),
+    ),
     (
         lambda name: _is_saved(Path(name)),
-        lambda name, part, output, scratch: [_saved(Path(name), part.split)],
+        lambda name, part, output, scratch, _: [_saved(Path(name), part.split)],
     ),
 )

@@ -66,9 +66,13 @@ def at_revision(tokenizer: Any, revision: str | None) -> Any:
 
 
 def names_token_files(paths: Iterable[str]) -> bool:
-    """True if a path is a file of token ids, or Megatron's name for a .bin and its .idx."""
+    """True if a path is a file of token ids, or Megatron's name for a .bin and its .idx.
+
+    Splits that follow a # are not looked at.
+    """
     endings = tuple(f".{ending}" for ending in TOKEN_ENDINGS)
     local = [path for path in paths if not path.startswith(HUB_PREFIX)]
+    local += [path.rpartition("#")[0] for path in local if "#" in path]
     return any(path.endswith(endings) or _is_prefix(path) for path in local)
 
 
