@@ -26,6 +26,7 @@ from packprep.chat.build_tokenizer import ChatTokenizer
 from packprep.config.grammar.label_columns import LossKind
 from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.tokenizer import Tokenizer
+from packprep.schemas.errors import FormatError
 from packprep.sources.carried import carried_types, text_type
 from packprep.sources.formats.format import ROWS_PER_TABLE, LocalPath, Wanted
 from packprep.sources.formats.row_plan import Chat, RowPlan, TokenIds, row_plan
@@ -48,6 +49,7 @@ class RowPlace(NamedTuple):
 
 
 BEGIN = RowPlace(0, 0)
+_LARGE = 1 << 16  # bytes: headers of files without rows are smaller
 
 
 def read_rows(
@@ -70,6 +72,30 @@ def read_rows(
                 yield as_rows(table.slice(skipped), plan, is_utf8=source.format.finds_bad_utf8)
         if not read[0]:
             raise InputError(f"{source.name} holds no rows; expected at least one document")
+
+
+def holds_rows(source: Source, parsing: Parsing, scratch: Path) -> bool:
+    """False for a small file that is sound and holds no row. parsing: of the build.
+
+    A large file has rows, or reading it says that it has none.
+    """
+    if source.bytes > _LARGE:
+        return True
+    format_, plan = source.format, row_plan(parsing.of_source(source.reading))
+    try:
+        with readable(source), unpacked(source, scratch) as path:
+            if format_.count is not None and (rows := format_.count(source)) is not None:
+                return rows > 0
+            if format_.is_streamed:
+                with source.plain() as file:
+                    begin = file.read(_LARGE)
+                if not begin:
+                    return False
+                if format_.has_row_a_line is not None and format_.has_row_a_line(begin):
+                    return True  # ten times as fast as its reader
+            return any(map(len, format_.tables(source, path, Wanted(plan, scratch))))
+    except (InputError, FormatError):  # reading it says what is wrong
+        return True
 
 
 def label_kind(source: Source, parsing: Parsing, scratch: Path) -> LossKind | None:

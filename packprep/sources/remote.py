@@ -22,6 +22,7 @@ from packprep.sources.digests import (
     remember,
     together,
 )
+from packprep.sources.empty_files import without_empty
 from packprep.sources.formats.datasets_rows import SAVED, chosen_split, data_files
 from packprep.sources.formats.raw_files import opened
 from packprep.sources.formats.registry import format_of, known_endings, known_format
@@ -96,8 +97,15 @@ def _expanded(
         return None
     if not files:
         return None
-    inside = {name.removeprefix(start): (name, stored) for name, stored in files.items()}
-    return _sources(dict(of_splits(inside, url, chosen, progress.say)), find)
+
+    def is_empty(name: str) -> bool:
+        stored = files[name]
+        return stored is not None and stored.bytes == 0
+
+    inside = {name.removeprefix(start): name for name in files}
+    found = of_splits(inside, url, chosen, progress.say)
+    full = without_empty({name: name for name in found}, url, is_empty, progress.say)
+    return _sources({name: files[name] for name in full or found}, find)
 
 
 def _fixed(url: str) -> str:

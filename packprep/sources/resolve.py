@@ -22,11 +22,12 @@ from packprep.schemas.files import inside
 from packprep.schemas.storage.export_manifest import EXPORT
 from packprep.schemas.storage.stores import is_url
 from packprep.sources.digests import digest_of_files, hash_in_threads, reporting_to
+from packprep.sources.empty_files import without_empty
 from packprep.sources.formats.datasets_rows import HUB, SAVED, chosen_split, data_files, open_hub
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.jsonl import JSON
 from packprep.sources.formats.registry import FORMATS, format_of, known_endings, known_format
-from packprep.sources.reading import label_kind
+from packprep.sources.reading import holds_rows, label_kind
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source, file_state
 from packprep.sources.split_names import of_splits
@@ -81,14 +82,16 @@ def _resolved(
         part = HubPart(**{key: entry.reading.get(key) for key in HubPart._fields})
         part, whole = part.or_else(entry.given), entry.given
         with _readable(entry.label):
-            files = [
-                source
-                for name in entry.paths
-                for source in _expand(name, part, output, scratch, progress)
-            ]
+            files = []
+            for name in entry.paths:
+                of_name = [
+                    replace(source, entry=number, reading=entry.reading)
+                    for source in _expand(name, part, output, scratch, progress)
+                ]
+                _check_ids(of_name, parsing.of_source(entry.reading))
+                files += _with_rows(of_name, name, parsing, scratch, progress)
         _check_keys(entry.reading, files, f"source {entry.label}: ")
-        _check_ids(files, parsing.of_source(entry.reading))
-        sources += [replace(source, entry=number, reading=entry.reading) for source in files]
+        sources += files
     _check_keys(whole._asdict(), sources)
     once, again = _once(sources)
     if again and reading.is_mix:
@@ -100,6 +103,28 @@ def _resolved(
         more = f", and {others}" if len(again) > 1 else ""
         progress.say(f"{again[0].name} is named twice, and read once{more}")
     return _with_labels(once, parsing, scratch)
+
+
+def _with_rows(
+    sources: list[Source], name: str, parsing: Parsing, scratch: Path, progress: Progress
+) -> list[Source]:
+    """The sources of a folder or glob without those that hold no row, which are said.
+
+    A source that is alone is kept, so that reading it says that it is empty.
+    """
+    if len(sources) < 2:
+        return sources
+    full = without_empty(
+        {source.name: source for source in sources},
+        name,
+        lambda source: not holds_rows(source, parsing, scratch),
+        progress.say,
+    )
+    if not full:
+        raise InputError(
+            f"{name} holds no rows in its {len(sources):,} files; expected at least one document"
+        )
+    return full
 
 
 def _with_labels(sources: list[Source], parsing: Parsing, scratch: Path) -> list[Source]:
@@ -230,7 +255,8 @@ def _local_files(name: str, output: str, progress: Progress) -> list[Path]:
 
     def chosen(files: Sequence[Path], folder: Path) -> list[Path]:
         inside = {file.relative_to(folder).as_posix(): file for file in files}
-        return of_splits(inside, name, split, progress.say)
+        found = {str(file): file for file in of_splits(inside, name, split, progress.say)}
+        return without_empty(found, name, _is_empty, progress.say) or [*found.values()]
 
     if path.is_dir():
         return chosen(_walked(path, output), path)
@@ -257,6 +283,10 @@ def _local_files(name: str, output: str, progress: Progress) -> list[Path]:
     if format_of(name) is not None or name.startswith((".", "/", "~")):
         raise InputError(f"no such file: {name}")
     return []
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == 0
 
 
 def _fixed(pattern: str) -> Path:
