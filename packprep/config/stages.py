@@ -249,6 +249,12 @@ class Parsing:
         """
         return self.parse_special_tokens or self.is_rendered
 
+    @property
+    def may_have_ends(self) -> bool:
+        """True if documents may begin with BOS and end with EOS of their own."""
+        has_ids = self.input_ids_column is not None or self.segments_column is not None
+        return self.parse_special_tokens or has_ids
+
     def of_source(self, options: Mapping[str, object]) -> "Parsing":
         """The stage for a source with `options` of its own; those of other stages are ignored."""
         own = {name: value for name, value in options.items() if hasattr(self, name)}

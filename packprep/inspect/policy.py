@@ -24,21 +24,26 @@ _TAILS = tuple(
 # Options that say how documents were cut, without filters and labels. A merged output keeps only
 # those that all of its parts agree on.
 _CUTTING = recorded_in(Cutting) - {*map(recorded_name, DROPPING), "num_packs", "train_overlap"}
+# Options with which documents may have ends of their own, see `Parsing.may_have_ends`, and their
+# values where they are missing: a merge has only those that its parts agree on.
+_OWN_ENDS = {"parse_special_tokens": True, "input_ids_column": True, "segments_column": None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """Settings of a manifest on cut documents, and on BOS and EOS.
 
-    bos, eos: id or None. says_ends: the manifest has BOS and EOS. says_cuts: it says how documents
-    were cut; the manifest of a merge may not. repeated: copies beyond the first of documents in a
-    mix. pairs: a document is two segments. trains_overlap: pieces train what stride repeats in
-    both. skip_rows: of each source, the rows that the build left out.
+    bos, eos: id or None. says_ends: the manifest has BOS and EOS. may_have_ends: documents may have
+    ends of their own, even twice, so that only the first and the last token are checked. says_cuts:
+    it says how documents were cut; the manifest of a merge may not. repeated: copies beyond the
+    first of documents in a mix. pairs: a document is two segments. trains_overlap: pieces train
+    what stride repeats in both. skip_rows: of each source, the rows that the build left out.
     """
 
     bos: int | None
     eos: int | None
     says_ends: bool
+    may_have_ends: bool
     says_cuts: bool
     wrapped: bool
     overflow: str
@@ -65,6 +70,9 @@ class Policy:
             return Policy(
                 **ids,
                 says_ends="bos" in tokenizer and "eos" in tokenizer,
+                may_have_ends=any(
+                    options.get(name, missing) for name, missing in _OWN_ENDS.items()
+                ),
                 says_cuts="generations" not in manifest.data["inputs"] or set(options) >= _CUTTING,
                 wrapped=options.get("strategy") == "wrapped",
                 overflow=str(options.get("overflow", "split")),

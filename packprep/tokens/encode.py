@@ -1,7 +1,7 @@
 """A table of rows to a table of tokens.
 
-Rows are text, conversations or token ids. BOS and EOS are added. Text is encoded in batches of
-BATCH_BYTES.
+Rows are text, conversations or token ids. BOS and EOS are added, unless a document has them in its
+ids, its pieces, or special tokens that are parsed. Text is encoded in batches of BATCH_BYTES.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.backends import Ids, Offsets
 from packprep.engines.parity import EngineChoice, choose_engine, verify_batch
 from packprep.engines.tokenizer import Tokenizer
-from packprep.packing.kernels.gather import add_ends, make_room, with_ends
+from packprep.packing.kernels.gather import add_ends, make_room, missing_ends, with_ends
 from packprep.schemas.columns import NO_LOSS, WHOLE_ROW
 from packprep.sources.formats.arrow_columns import one_array
 from packprep.sources.row_text import SECOND
@@ -152,7 +152,8 @@ class Encoder:
             return ids, offsets, len(compared)
 
         verified, sizes = 0, text_bytes(table["text"])
-        ended = _EndedIds(self.tokenizer, int(sizes.sum()))
+        may_have = self.parsing.may_have_ends
+        ended = _EndedIds(self.tokenizer, int(sizes.sum()), may_have=may_have)
         for size, (ids, offsets, compared) in self._in_batches(encode, sizes, choice, stop):
             verified += compared
             ended.add(ids, offsets, size)
@@ -263,7 +264,12 @@ class Encoder:
             problems |= {first + row: problem for row, problem in chats.problems.items()}
             _check_ids(chats.ids, tokenizer)
             ids, trained, offsets = _rendered_with_ends(
-                chats.ids, chats.trained, chats.offsets, tokenizer, trains_eos=is_chat
+                chats.ids,
+                chats.trained,
+                chats.offsets,
+                tokenizer,
+                trains_eos=is_chat,
+                may_have=self.parsing.may_have_ends,
             )
             tokens.append(_lists(ids, offsets))
             masks.append(_lists(trained, offsets))
@@ -309,9 +315,10 @@ class _EndedIds:
     can reuse its memory for the next batch.
     """
 
-    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
-        """size: of all batches together, in the unit of `add`."""
+    def __init__(self, tokenizer: Tokenizer, size: int, *, may_have: bool) -> None:
+        """size: of all batches together, in the unit of `add`. may_have: see `missing_ends`."""
         self._ends = _end_ids(tokenizer)
+        self._may_have = may_have
         self._tokenizer = tokenizer
         self._left = size
         self._ids = np.empty(0, tokenizer.id_type)
@@ -321,7 +328,8 @@ class _EndedIds:
         """ids: [tokens]. offsets: [documents + 1]."""
         bos, eos = self._ends
         _check_ids(ids, self._tokenizer)
-        wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
+        before, after = missing_ends(ids, offsets, bos, eos, may_have=self._may_have)
+        wider = with_ends(offsets, before, after)
         first, new = int(self._offsets[-1][-1]), int(wider[-1])
         self._left -= size
         if first + new > len(self._ids):
@@ -332,7 +340,7 @@ class _EndedIds:
             )
             grown[:first] = self._ids[:first]
             self._ids = grown
-        add_ends(ids, offsets, wider, bos, eos, self._ids[first : first + new])
+        add_ends(ids, offsets, wider, before, bos, eos, self._ids[first : first + new])
         self._offsets.append(wider[1:] + first)
 
     def joined(self) -> tuple[NDArray[Any], Offsets]:
@@ -376,25 +384,26 @@ def _rendered_with_ends(
     tokenizer: Tokenizer,
     *,
     trains_eos: bool,
+    may_have: bool,
 ) -> tuple[NDArray[Any], NDArray[np.int8], Offsets]:
     """Add BOS, untrained, and EOS where the tokenizer has them.
 
     It has none where a chat template writes them. trains_eos: EOS is trained always, else if the
-    token before it is.
+    token before it is. may_have: see `missing_ends`.
     """
     bos, eos = _end_ids(tokenizer)
-    wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
+    before, after = missing_ends(ids, offsets, bos, eos, may_have=may_have)
+    wider = with_ends(offsets, before, after)
     tokens, mask = np.empty(wider[-1], tokenizer.id_type), np.zeros(wider[-1], np.int8)
-    add_ends(ids, offsets, wider, bos, eos, tokens)
-    make_room(trained.astype(np.int8), offsets, wider, int(bos >= 0), mask)
-    if eos >= 0:
-        last = wider[1:][np.diff(wider) > 0] - 1
-        mask[last] = 1 if trains_eos else mask[last - 1]
+    add_ends(ids, offsets, wider, before, bos, eos, tokens)
+    make_room(trained.astype(np.int8), offsets, wider, before, mask)
+    last = wider[1:][after] - 1
+    mask[last] = 1 if trains_eos else mask[last - 1]
     return tokens, mask, wider
 
 
 def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
-    """Replace `ids` by `tokens`, with BOS and EOS where wanted; other lists stay aligned.
+    """Replace `ids` by `tokens`, with BOS and EOS where they are missing; other lists stay aligned.
 
     An added BOS has no loss. An added EOS has one if the token before it has. Carried columns are 0
     at both.
@@ -405,19 +414,19 @@ def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
     if bos >= 0 or eos >= 0:
         flat = {name: _flat(column) for name, column in lists.items()}
         ids, offsets = flat["ids"]
-        ended = _EndedIds(tokenizer, 0)
+        before, after = missing_ends(ids, offsets, bos, eos, may_have=True)
+        ended = _EndedIds(tokenizer, 0, may_have=True)
         ended.add(ids, offsets, 0)
         tokens, wider = ended.joined()
         lists["ids"] = _lists(tokens, wider)
-        full = np.diff(offsets) > 0
         for name, (values, _) in flat.items():
             if name == "ids":
                 continue
             fill = NO_LOSS if name == "labels" and values.dtype == np.int32 else 0
             out = np.full(len(tokens), fill, values.dtype)
-            make_room(values, offsets, wider, int(bos >= 0), out)
-            if name == "labels" and eos >= 0:
-                last = wider[1:][full] - 1
+            make_room(values, offsets, wider, before, out)
+            if name == "labels":
+                last = wider[1:][after] - 1
                 out[last] = np.where(out[last - 1] != fill, 1 if fill == 0 else eos, fill)
             lists[name] = _lists(out, wider)
     columns |= lists

@@ -127,7 +127,7 @@ import numpy as np
 from packprep.packing.kernels.gather import add_ends
 from packprep.packing.kernels.deal import queue_by_key
 out, queue = np.empty(3, np.int32), np.empty(2, np.int32)
-add_ends(np.array([7], np.int32), np.array([0, 1]), np.array([0, 3]), 1, 2, out)
+add_ends(np.array([7], np.int32), np.array([0, 1]), np.array([0, 3]), np.array([True]), 1, 2, out)
 print(out.tolist(), "numba.np.arrayobj" in sys.modules)
 queue_by_key(np.array([1, 0], np.int32), np.array([0, 1], np.uint32), queue)
 print(queue.tolist())
