@@ -109,7 +109,7 @@ def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[
     sides, size = rows.sides, rows.vocab_size
     for side, prefix in zip(sides, ("", "second_"), strict=False):
         ids = _ids(table, side.ids, size, problems)
-        labels = _labels(table, side, size, ids, problems)
+        labels = _labels(table, side, ids, problems)
         if side.prompt is not None:
             labels = labels or ids.filled(1, "int8")
             prompt = _ids(table, side.prompt, size, problems)
@@ -141,19 +141,16 @@ def _ids(table: pa.Table, name: str, vocab_size: int, problems: RowProblems) -> 
     return ids
 
 
-def _labels(
-    table: pa.Table, side: IdColumns, vocab_size: int, ids: _Lists, problems: RowProblems
-) -> _Lists | None:
-    """Labels as ids, or as a mask where rows have only that.
+def _labels(table: pa.Table, side: IdColumns, ids: _Lists, problems: RowProblems) -> _Lists | None:
+    """Labels as ids, each of its own token, or as a mask where rows have only that.
 
     With both, a token has a loss only if both say so.
     """
     labels = mask = None
     if (name := side.labels) is not None:
         labels = _Lists.from_column(table[name], name, "int32", BadRow.BAD_LABELS, problems)
-        outside = (labels.values.view(np.uint32) >= vocab_size) & (labels.values != NO_LOSS)
-        labels.check(outside, f"{NO_LOSS} or 0 to {vocab_size - 1:,}")
         labels.check_length(ids)
+        labels.check_labels(ids)
     if (name := side.mask) is not None:
         mask = _Lists.from_column(table[name], name, "int8", BadRow.BAD_MASK, problems)
         mask.check((mask.values != 0) & (mask.values != 1), "0 or 1")
@@ -247,6 +244,29 @@ class _Lists:
                 f"{self.name!r} has {lengths[row]:,} values and {ids.name!r} {expected[row]:,}, "
                 "expected one for each",
             )
+
+    def check_labels(self, ids: _Lists) -> None:
+        """Add a problem for each row with a label that is neither its token nor NO_LOSS.
+
+        Rows of another length than in `ids` are left to `check_length`.
+        """
+        lengths, of_ids = np.diff(self.offsets), np.diff(ids.offsets)
+        same = lengths == of_ids
+        tokens = self.values.copy()
+        tokens[np.repeat(same, lengths)] = ids.values[np.repeat(same, of_ids)]
+        places = np.flatnonzero((self.values != tokens) & (self.values != NO_LOSS))
+        rows = np.searchsorted(self.offsets, places, side="right") - 1
+        for row, first in zip(*np.unique(rows, return_index=True), strict=True):
+            begin, end = self.offsets[row : row + 2]
+            labels, following = self.values[begin : end - 1], tokens[begin + 1 : end]
+            trained = labels != NO_LOSS
+            expected = f"{NO_LOSS} or its token, {tokens[places[first]]}"
+            if trained.any() and np.array_equal(labels[trained], following[trained]):
+                expected += (
+                    "; each label of the row is the next token, so they are shifted already: give "
+                    f"them unshifted, [{NO_LOSS}, *labels[:-1]]"
+                )
+            self._add(int(places[first]), self.values[places[first]], expected)
 
     def array(self, usable: NDArray[np.bool_]) -> pa.Array[Any]:
         """List array, [rows]; a row that is not usable has an empty list."""

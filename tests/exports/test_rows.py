@@ -18,11 +18,12 @@ from packprep.exports import documents as documents_module
 from packprep.exports.export import export
 from packprep.exports.packs import PackBatch, read_packs
 from packprep.loaders import PackedShards
+from packprep.schemas.columns import STANDARD_COLUMNS
 from packprep.support.errors import ConfigError
 from tests.helpers.corpus import write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.files import bytes_in
-from tests.helpers.tiny_shards import write_output
+from tests.helpers.tiny_shards import PLAIN, write_output
 from tests.helpers.torch_models import tiny_llama
 from tests.helpers.zoo import Zoo
 
@@ -245,10 +246,12 @@ def test_what_rows_cannot_express_is_refused(tmp_path: Path) -> None:
     source = built(tmp_path, taken, carry=("loss_mask",), overwrite=True)
     with refused(ConfigError, "carried column loss_mask"):
         export(source, str(tmp_path / "out"), "rows")
-    other = [{"ids": row["ids"], "labels": [7] * len(row["ids"])} for row in rows]
-    source = built(tmp_path, other, labels_column="labels", carry=(), overwrite=True)
+    # Only earlier builds took such labels.
+    earlier = [[_piece(0, 0) | {"labels": [-100, 7, 7]}]]
+    columns = (*PLAIN, STANDARD_COLUMNS["labels"])
+    write_output(tmp_path / "earlier", {"train": earlier}, columns, max_length=3)
     with refused(ConfigError, "labels that are other ids"):
-        export(source, str(tmp_path / "out"), "rows")
+        export(tmp_path / "earlier", str(tmp_path / "out"), "rows")
     parts = []
     for name, stride in (("a", 0), ("b", 4)):
         (tmp_path / name).mkdir()

@@ -42,7 +42,7 @@ def id_row(number: int) -> dict[str, Any]:
     return {
         "ids": ids,
         "mask": mask,
-        "targets": [token + 100 if on else -100 for token, on in zip(ids, mask, strict=True)],
+        "targets": [token if on else -100 for token, on in zip(ids, mask, strict=True)],
         "quality": number / 8,
         "weights": [place / 4 + number for place in places],
         "part": number % 3,

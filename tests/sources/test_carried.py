@@ -25,7 +25,7 @@ from packprep.sources.formats.row_plan import row_plan
 from packprep.sources.row_text import as_rows
 from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import one_line, resolved, save_tokenizer, tiny_tokenizer, write_jsonl
-from tests.helpers.errors import refused
+from tests.helpers.errors import assert_says, refused
 from tests.helpers.files import config
 
 IDS: dict[str, Any] = {"input_ids_column": "ids"}
@@ -107,7 +107,7 @@ GOOD: dict[str, Any] = {"ids": [3, 4], "l": [3, -100], "m": [0, 1], "x": 7}
         ({"ids": [1, None]}, {}, "bad_ids: 'ids' has null at 1, expected a number"),
         ({"ids": None}, {}, "null: the row has no 'ids'"),
         ({"ids": [1, 2], "l": [1]}, L, "bad_labels: 'l' has 1 values and 'ids' 2, expected one"),
-        ({"ids": [1], "l": [-1]}, L, "bad_labels: 'l' has -1 at 0, expected -100 or 0 to 99"),
+        ({"ids": [1], "l": [-1]}, L, "bad_labels: 'l' has -1 at 0, expected -100 or its token, 1"),
         ({"ids": [1], "m": [2]}, M, "bad_mask: 'm' has 2 at 0, expected 0 or 1"),
         ({"ids": [1], "x": [float("nan")]}, X, "bad_carry: 'x' has nan at 0, expected a finite"),
         ({"ids": [1], "x": 1e300}, X, "bad_carry: 'x' is 1e+300, expected a number that float32"),
@@ -124,6 +124,50 @@ def test_what_is_wrong_with_a_row_is_said_and_its_values_are_left_out(
     assert first is None
     assert str(second).startswith(problem)
     assert found["ids"].to_pylist() == [[3, 4], []]
+
+
+SHIFTED = "each label of the row is the next token, so they are shifted already"
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels", "place", "token", "is_shifted"),
+    [
+        ([5, 6, 7], [6, 7, -100], 0, 5, True),
+        ([5, 6, 7, 8], [-100, -100, 8, 9], 2, 7, True),  # the last one is of no token here
+        ([5, 6, 7, 8], [-100, 7, -100, -100], 1, 6, True),
+        ([5, 6, 7, 8], [5, 6, 8, -100], 2, 7, False),  # one token is another
+        ([5, 6, 7, 8], [1, 1, 1, 0], 0, 5, False),  # a mask that is said to be labels
+        ([5, 6, 7], [5, 0, 7], 1, 6, False),  # 0 for a token without loss
+        ([5, 6, 7], [-1, -1, 7], 0, 5, False),
+        ([5], [6], 0, 5, False),
+    ],
+)
+def test_a_label_that_is_not_its_token_is_refused_with_its_place(
+    tmp_path: Path, ids: list[int], labels: list[int], place: int, token: int, is_shifted: bool
+) -> None:
+    good = {"ids": [9, 9, 9], "labels": [-100, 9, 9]}
+    rows = [good, good | {"labels": [-100] * 3}, {"ids": ids, "labels": labels}, good]
+    source = write_jsonl(tmp_path / "rows.jsonl", rows)
+    if is_shifted:
+        source = tmp_path / "rows.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), source)
+    options = {"labels_column": "labels:labels"}
+    with pytest.raises(InputError) as caught:
+        built(source, **options)
+    found = f"has {labels[place]} at {place}, expected -100 or its token, {token}"
+    assert_says(str(caught.value), f"{source} row 2", found, "fix it, or skip such rows")
+    assert (SHIFTED in str(caught.value)) == is_shifted
+    built(source, **options, on_error="skip")
+    assert [*segments(tmp_path / "out")] == [0, 3]
+
+
+def test_labels_of_rows_beside_rows_of_another_length_are_compared_with_their_tokens() -> None:
+    columns = {"ids": [[1, 2], [3, 4], [5]], "l": [[1], [3, -100], [6]]}
+    found = read(pa.table(columns), **L)
+    problems = [one_line(each) for each in found["problem"].to_pylist()]
+    assert "'l' has 1 values and 'ids' 2" in str(problems[0])
+    assert problems[1] is None
+    assert "'l' has 6 at 0, expected -100 or its token, 5" in str(problems[2])
 
 
 def test_values_of_a_slice_of_a_table_are_its_own() -> None:
