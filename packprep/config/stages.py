@@ -37,7 +37,7 @@ class Reading:
     # A dict has options of the source, see mix.py.
     sources: Sequence[str | PathLike[str] | Mapping[str, Any]] = option(
         (),
-        "Files, globs, folders, - for stdin, hub:ORG/SET#SPLIT.",
+        "Files, globs, folders, FOLDER#SPLIT, - for stdin, hub:ORG/SET#SPLIT.",
         "SOURCE",
         identity=False,
         common=True,
@@ -204,7 +204,9 @@ class Parsing:
         "COLUMN",
     )
     parse_special_tokens: bool = option(
-        False, "Turn special tokens that are spelled out in the text into their ids."
+        False,
+        "Turn special tokens that are spelled out in the text into their ids. BOS and EOS of the "
+        "text are then those of the document.",
     )
     turns: str = option(
         "row",
