@@ -235,15 +235,20 @@ class TurnLocator:
         return marks, characters
 
     def _behind_prompt(self, marked: Marked, index: int) -> Place | None:
-        """The end of the generation prompt of message `index`; None if another text is there."""
+        """The end of the generation prompt of message `index`; None if another text is there.
+
+        A prompt that ends with an empty thought is not the beginning of a thought with text: the
+        literals around it are the same, but its mark lies inside.
+        """
         try:
             prompt = marked.read(self._render(_until(marked, index), prompt=True))
         except RenderError:
             return None
         rendering = marked.rendering
-        before = len(prompt.marks)
+        before, size = len(prompt.marks), len(prompt.text)
         same = rendering.text.startswith(prompt.text) and rendering.marks[:before] == prompt.marks
-        return (before, len(prompt.text)) if same else None
+        inside = any(position < size for position, _ in rendering.marks[before:])
+        return (before, size) if same and not inside else None
 
     def _render(self, conversation: Conversation, prompt: bool = False) -> str:
         return self.template.render(conversation, add_generation_prompt=prompt, marked=True)
