@@ -19,25 +19,41 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from jinja2 import Template, meta
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
-from packprep.chat.conversations import Conversation, Message
+from packprep.chat.conversations import BadRowError, Conversation, Message, parsed_json
 from packprep.chat.marks import GENERATED, MARKS
 from packprep.chat.rendering.sandbox import Sandbox
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace, TracingSandbox
 from packprep.engines.tokenizer import Tokenizer
-from packprep.support.errors import ConfigError, InputError
+from packprep.support.errors import ConfigError, InputError, brief
 
 _LONGEST = 1_000_000  # characters of a template; those of large models have 20,000
 _Kind = TypeVar("_Kind", bound=Sandbox)
+
+_ArgumentForm = Literal["object", "text", "either"]
+_ARGUMENTS = "the arguments of a tool call"
+_NEEDS_OBJECT = "the chat template takes an object, or JSON text of one"
+_PROBE = {"key": "probed"}  # arguments of a call
+_PROBE_TEXT = json.dumps(_PROBE)
+_PROBED_TOOL = {
+    "name": "probe",
+    "description": "Probe.",
+    "parameters": {
+        "type": "object",
+        "properties": {"key": {"type": "string", "description": "Key."}},
+        "required": ["key"],
+    },
+}
 
 
 class RenderError(InputError):
@@ -103,16 +119,20 @@ class ChatTemplate:
         sandbox, template = self._traceable[self._which(conversation)]
         return sandbox.trace(template, self._values(conversation), recording)
 
-    def with_call_objects(self, conversation: Conversation) -> Conversation:
-        """The conversation with arguments of tool calls in the form that the template expects.
+    def with_call_arguments(self, conversation: Conversation) -> Conversation:
+        """The conversation with arguments of tool calls in the form that the template takes.
 
-        OpenAI's rows have arguments as JSON text. A template that writes any arguments as JSON
-        would quote that text; for such a template, text that is a JSON object becomes the object.
+        OpenAI's rows have arguments as JSON text. Most templates take objects: they write them as
+        JSON, which would quote the text, or go through their keys. Raises RenderError for text that
+        is no JSON object, where the template takes only objects.
         """
-        calls = any("tool_calls" in message for message in conversation.messages)
-        if not calls or not self._quotes_arguments[self._which(conversation)]:
+        if not any("tool_calls" in message for message in conversation.messages):
             return conversation
-        return replace(conversation, messages=[*map(with_objects, conversation.messages)])
+        form = self._argument_forms[self._which(conversation)]
+        if form == "either":
+            return conversation
+        changed = partial(with_objects, lenient=False) if form == "object" else _with_texts
+        return replace(conversation, messages=[*map(changed, conversation.messages)])
 
     def has_generation_blocks(self, conversation: Conversation) -> bool:
         """True if the template itself marks what the assistant writes."""
@@ -136,24 +156,12 @@ class ChatTemplate:
         return "tool_use" if has_tools and "tool_use" in self.sources else "default"
 
     @cached_property
-    def _quotes_arguments(self) -> dict[str, bool]:
-        """By name of the template: True if it writes arguments given as JSON text with quotes."""
-        call = {"name": "probe", "arguments": '{"probe": 1}'}
-        called = {"id": "callprobe", "type": "function", "function": call}
-        probe = Conversation(
-            [
-                {"role": "user", "content": "a"},
-                {"role": "assistant", "content": "", "tool_calls": [called]},
-            ]
-        )
-        quotes = {}
-        for name, source in self.sources.items():
-            try:
-                text = replace(self, sources={"default": source}).render(probe)
-            except RenderError:
-                text = ""
-            quotes[name] = r"\"probe\"" in text
-        return quotes
+    def _argument_forms(self) -> dict[str, _ArgumentForm]:
+        """By name of the template: the form in which it takes arguments of tool calls."""
+        return {
+            name: _argument_form(replace(self, sources={"default": source}))
+            for name, source in self.sources.items()
+        }
 
     @cached_property
     def _compiled(self) -> dict[str, tuple[Sandbox, Template]]:
@@ -174,20 +182,90 @@ class ChatTemplate:
         return compiled
 
 
-def with_objects(message: Message) -> Message:
-    """The message, with arguments that are JSON text of an object as that object."""
+def _argument_form(template: ChatTemplate) -> _ArgumentForm:
+    """The form in which a template takes arguments of tool calls, found by rendering a call twice.
+
+    Text is right where it is written as the object is, or where the template cannot write an
+    object: it fails, or writes it as Python does. Elsewhere the object is right, such as where the
+    template fails with text, leaves it out, quotes it, or puts it between braces of its own.
+    """
+    for tools in ([{"type": "function", "function": _PROBED_TOOL}], None):
+        text, object_ = (_probed(template, each, tools) for each in (_PROBE_TEXT, _PROBE))
+        if text is None and object_ is None:
+            continue
+        if text is None or object_ is None or text == object_:
+            return "object" if text is None else "text" if object_ is None else "either"
+        return "text" if repr(_PROBE).replace(" ", "") in object_ else "object"
+    return "either"  # it writes no calls
+
+
+def _probed(template: ChatTemplate, arguments: object, tools: list[Any] | None) -> str | None:
+    """A conversation with a call, rendered, without its white space; None if the call is not there.
+
+    The call has its name and arguments twice: some templates look for them in `function`, others
+    in the call itself.
+    """
+    function = {"name": "probe", "arguments": arguments}
+    call = {"id": "callprobe", "type": "function", "function": function} | function
+    messages: list[Message] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    with suppress(RenderError):
+        text = "".join(template.render(Conversation(messages, tools)).split())
+        return text if _PROBE["key"] in text else None
+    return None
+
+
+def with_objects(message: Message, *, lenient: bool = True) -> Message:
+    """The message, with arguments of calls that are JSON text of an object as that object.
+
+    Blank text is a call without arguments. lenient: other text stays; else raises RenderError.
+    """
+
+    def as_object(arguments: object) -> object:
+        if not isinstance(arguments, str):
+            return arguments
+        try:
+            value = parsed_json(arguments, _ARGUMENTS) if arguments.strip() else {}
+        except BadRowError as error:
+            if lenient:
+                return arguments
+            raise RenderError(f"{error}; {_NEEDS_OBJECT}") from None
+        if isinstance(value, dict):
+            return value
+        if lenient:
+            return arguments
+        raise RenderError(f"{_ARGUMENTS} are {brief(arguments)}; {_NEEDS_OBJECT}")
+
+    return _with_arguments(message, as_object)
+
+
+def _with_texts(message: Message) -> Message:
+    """The message, with arguments of calls that are objects as JSON text, as `tojson` writes it."""
+
+    def as_text(arguments: object) -> object:
+        if not isinstance(arguments, dict):
+            return arguments
+        try:
+            return json.dumps(arguments, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RenderError(
+                f"{_ARGUMENTS} are no JSON, as which the chat template takes them: {error}"
+            ) from None
+
+    return _with_arguments(message, as_text)
+
+
+def _with_arguments(message: Message, change: Callable[[object], object]) -> Message:
+    """The message with each value of `arguments` of its calls changed."""
     if "tool_calls" not in message:
         return message
-    calls = []
+    calls: list[object] = []
     for call in message["tool_calls"]:
-        function = call.get("function", call) if isinstance(call, dict) else {}
-        text = function.get("arguments") if isinstance(function, dict) else None
-        try:
-            arguments = json.loads(text) if isinstance(text, str) else None
-        except (ValueError, RecursionError):
-            arguments = None  # the template writes it as it is
-        if isinstance(call, dict) and isinstance(arguments, dict):
-            function = function | {"arguments": arguments}
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if isinstance(call, dict) and isinstance(function, dict) and "arguments" in function:
+            function = function | {"arguments": change(function["arguments"])}
             call = call | {"function": function} if "function" in call else function
         calls.append(call)
     return message | {"tool_calls": calls}

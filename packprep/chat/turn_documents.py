@@ -79,7 +79,7 @@ class TurnSplitter:
 
         Raises RenderError where the template fails, or where trained text cannot be found.
         """
-        conversation = self._finder.template.with_call_objects(conversation)
+        conversation = self._finder.template.with_call_arguments(conversation)
         turns = [
             number
             for number, message in enumerate(conversation.messages)

@@ -127,7 +127,7 @@ class TurnFinder:
                 f"the row takes message {conversation.untrained[0]} out of what is trained, but "
                 "--train-on all trains everything; choose --train-on assistant"
             )
-        conversation = self.template.with_call_objects(conversation)
+        conversation = self.template.with_call_arguments(conversation)
         shaped = self._shaped(conversation)
         key = compose_key(shaped) if shaped is not None else None
         composed = None

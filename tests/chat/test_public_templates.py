@@ -1,6 +1,7 @@
 """Public chat templates, and some in their manner, with thoughts, calls and answers in prompts."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,19 @@ import pytest
 
 from packprep import PackprepError
 from tests.helpers.characters import documents_of, save_characters
+from tests.helpers.errors import refused
 
 Messages = list[dict[str, Any]]
 
 TOKEN = re.compile(r"<\|[^|<>\s]+\|?>|<｜[^｜]+｜>|<(?:start|end)_of_\w+>|<eos>|<turn\|>")
 ROWS = {"messages_column": "messages"}
-PROMPTED = {"prompt_column": "prompt", "response_column": "completion"}
 
 
 # Their contents are lists of parts.
 TAKE_PARTS = {"idefics3", "llava_next", "smolvlm"}
 TAKE_PARTS |= {f"{name}_training" for name in TAKE_PARTS}
+
+WITHOUT_CALLS = {"deepseek_r1_distill", "lfm2", "llama3", "phi3", "phi3_5", "qwen2_5_vl"}
 
 
 def public_templates() -> list[Any]:
@@ -158,3 +161,120 @@ def test_content_and_thought_of_a_trained_turn_are_trained_whole(
 ) -> None:
     checked = check_thoughts(tmp_path, path.read_text(), turns)
     assert checked > 2 or path.stem in TAKE_PARTS
+
+
+ARGUMENTS = {"city": "Oslo", "days": 2}
+HEAD = OPEN + "{{ m.content }}{% for c in m.tool_calls or [] %}"
+TAIL = "{% endfor %}" + CLOSE + "{% endif %}"
+ITEMS = "{% for k, v in ARGUMENTS|items %}<{{ k }}>{{ v }}{% endfor %}"
+CALL = "c.function.arguments"
+CALLS = {
+    "as JSON": ("{{ c.function | tojson }}", '"arguments": {"city": "Oslo", "days": 2}}<|im_end|>'),
+    "a flat call as JSON": ("{{ c.arguments | tojson }}", '{"city": "Oslo", "days": 2}<'),
+    "text as it is": (
+        f"{{{{ {CALL} if {CALL} is string else {CALL} | tojson(indent=2) }}}}",
+        '{"city": "Oslo", "days": 2}<|im_end|>',
+    ),
+    "text alone": ("{{ 'call ' + c.function.arguments }}", 'call {"city": "Oslo", "days": 2}<'),
+    "as Python writes it": ("{{ c.function.arguments }}", '{"city": "Oslo", "days": 2}<|im_end|>'),
+    "keys": (ITEMS.replace("ARGUMENTS", CALL), "<city>Oslo<days>2<|im_end|>"),
+    "keys of a flat call": (ITEMS.replace("ARGUMENTS", "c.arguments"), "<city>Oslo<days>2<"),
+    "keys where there are tools": (
+        "{% if tools %}" + ITEMS.replace("ARGUMENTS", CALL) + "{% endif %}",
+        "<city>Oslo<days>2<|im_end|>",
+    ),
+    "keys, or no text": (
+        f"{{% if {CALL} is mapping %}}{ITEMS.replace('ARGUMENTS', CALL)}{{% endif %}}",
+        "<city>Oslo<days>2<|im_end|>",
+    ),
+    "in braces": (
+        f"{{{{ '{{' }}}}{{% if {CALL} is mapping %}}{ITEMS.replace('ARGUMENTS', CALL)}"
+        f"{{% else %}}{{{{ {CALL} }}}}{{% endif %}}{{{{ '}}' }}}}",
+        "{<city>Oslo<days>2}<|im_end|>",
+    ),
+    "raises": (
+        f"{{% if {CALL} is string %}}{{{{ raise_exception('no text') }}}}{{% endif %}}"
+        f"{{{{ {CALL} | tojson }}}}",
+        '{"city": "Oslo", "days": 2}<|im_end|>',
+    ),
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Weather.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "description": "City."}},
+            },
+        },
+    }
+]
+WHOLE = ROWS | {"train_on": "all", "template_date": "2026-01-31"}
+
+
+def called(arguments: Any, flat: bool = False) -> dict[str, Any]:
+    """A row with a call. flat: without `function` in the call."""
+    messages = calling(arguments)
+    if flat:
+        [call] = messages[1]["tool_calls"]
+        messages[1]["tool_calls"] = [{"id": call["id"]} | call["function"]]
+    return {"messages": messages, "tools": TOOLS}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arguments_are_given_to_a_template_in_the_form_that_it_takes(
+    tmp_path: Path, name: str
+) -> None:
+    template, expected = CALLS[name]
+    forms = (ARGUMENTS, json.dumps(ARGUMENTS))
+    rows = [called(form, flat="flat" in name) for form in forms]
+    folder = saved(tmp_path, HEAD + template + TAIL)
+    made = [each.text for each in documents_of(tmp_path, rows, tokenizer=folder, **WHOLE)]
+    if name == "text as it is":  # an object is written with line ends
+        assert '{\n  "city": "Oslo",\n  "days": 2\n}<|im_end|>' in made[0]
+        made = made[1:]
+    assert all(expected in text for text in made), made
+    assert len({*made}) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["not JSON", '["Oslo"]', "null", '{"a": 1, "a": 2}', '{"a": "\\ud800"}', '"{}"']
+)
+def test_text_of_no_object_is_refused_where_the_template_takes_objects(
+    tmp_path: Path, text: str
+) -> None:
+    for name in ("keys", "as JSON", "in braces"):
+        folder = saved(tmp_path / name, HEAD + CALLS[name][0] + TAIL)
+        with refused(
+            PackprepError, "rows.jsonl row 0", "the arguments of a tool call", "an object"
+        ):
+            documents_of(tmp_path, [called(text)], tokenizer=folder, **WHOLE)
+
+
+def test_blank_arguments_are_a_call_without_any(tmp_path: Path) -> None:
+    folder = saved(tmp_path, HEAD + "{{ c.function | tojson }}" + TAIL)
+    rows = [called(""), called({})]
+    texts = [each.text for each in documents_of(tmp_path, rows, tokenizer=folder, **WHOLE)]
+    assert texts[0] == texts[1]
+    assert '{"name": "weather", "arguments": {}}' in texts[0]
+
+
+@pytest.mark.parametrize("path", public_templates())
+def test_public_templates_write_the_same_for_both_forms_of_arguments(
+    tmp_path: Path, path: Path
+) -> None:
+    template = path.read_text()
+    folder = saved(tmp_path, template)
+    rows = [called(ARGUMENTS), called(json.dumps(ARGUMENTS))]
+    try:
+        made = documents_of(tmp_path, rows, tokenizer=folder, **WHOLE)
+    except PackprepError as error:  # it takes no results of tools, or no contents that are text
+        assert re.search(r"roles must|element 0", str(error)), error
+        return
+    assert made[0].text == made[1].text
+    wrong = ['\\"city', '{{"city', "{'city", "{{city"]
+    assert not any(each in made[0].text for each in wrong)
+    writes_calls = path.stem.removesuffix("_training") not in WITHOUT_CALLS
+    assert ("Oslo" in made[0].text) == writes_calls

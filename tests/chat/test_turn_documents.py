@@ -119,7 +119,7 @@ def test_labels_of_real_templates_are_those_of_the_definition(name: str, tools: 
     end = {"qwen3": "<|im_end|>", "llama3_2": "<|eot_id|>"}.get(name, "</s>")
     compared = 0
     for messages in (*CHATS.values(), thinking("one", "", "three"), thinking("", "")):
-        conversation = template.with_call_objects(Conversation(messages, tools))
+        conversation = template.with_call_arguments(Conversation(messages, tools))
         try:
             template.render(conversation)
             expected = by_prefixes(template, conversation, end)
