@@ -14,7 +14,8 @@ counts as a missing key; JSON text has only the keys it names, and none of them 
 is a list of text parts is their text. A `tools` column (JSON schemas, or JSON text of them) and
 other keys of a message (name, reasoning_content, ...) reach the template unchanged.
 `chat_template_kwargs` of a row are variables of its template. `train: false` or `weight: 0` in a
-message of the assistant takes it out of what is trained.
+message of the assistant takes it out of what is trained. A prompt is never trained, nor are answers
+in a prompt that is messages.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Conversation:
     """One row for a template.
 
     messages: each with a `role`, and `content` if it has any; no value is None.
-    untrained: numbers of the assistant's messages that the row itself takes out of what is trained.
+    untrained: numbers of the assistant's messages that are not trained: those of a prompt, and
+    those that the row itself takes out.
+    prompt: number of the messages of a prompt that has answers; 0 for other rows.
     is_turn: only the last message is trained, see turn_documents.py.
     """
 
@@ -93,6 +96,7 @@ class Conversation:
     variables: Mapping[str, object] = field(default_factory=dict)
     untrained: tuple[int, ...] = ()
     is_turn: bool = False
+    prompt: int = 0
 
 
 class BadRowError(InputError):
@@ -173,8 +177,9 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _conversation(row: Mapping[str, object], columns: ConversationColumns) -> Conversation:
+    prompt = 0
     if len(columns.names) > 1:
-        messages = _pair([row[name] for name in columns.names], columns.names)
+        messages, prompt = _pair([row[name] for name in columns.names], columns.names)
     else:
         name = columns.names[0]
         messages = _messages(parsed_json(row[name], repr(name)), name)
@@ -186,14 +191,19 @@ def _conversation(row: Mapping[str, object], columns: ConversationColumns) -> Co
     variables = parsed_json(row[columns.variables], place) if columns.variables else None
     if variables is not None:
         _expect(dict, variables, BadRow.BAD_VARIABLES, place, "an object")
+    off = {
+        number
+        for number, message in enumerate(messages)
+        if ("train" in message or "weight" in message) and not _trains(message, number)
+    }
     untrained = [
         number
         for number, message in enumerate(messages)
-        if ("train" in message or "weight" in message)
-        and not _trains(message, number)
-        and message["role"] in ASSISTANT_ROLES
+        if message["role"] in ASSISTANT_ROLES and (number < prompt or number in off)
     ]
-    return Conversation(messages, tools or None, variables or {}, tuple(untrained))
+    if not any(number < prompt for number in untrained):
+        prompt = 0
+    return Conversation(messages, tools or None, variables or {}, tuple(untrained), prompt=prompt)
 
 
 def _trains(message: Message, number: int) -> bool:
@@ -219,17 +229,22 @@ def _trains(message: Message, number: int) -> bool:
     return trains
 
 
-def _pair(values: Sequence[object], names: Sequence[str]) -> list[Message]:
-    """One turn of each side. A prompt may also be messages, as may a response."""
+def _pair(values: Sequence[object], names: Sequence[str]) -> tuple[list[Message], int]:
+    """One turn of each side, and the number of messages of the prompt.
+
+    A prompt may also be messages, as may a response.
+    """
     messages: list[Message] = []
+    prompt = 0
     for name, role, value in zip(names, ("user", "assistant"), values, strict=True):
+        prompt = len(messages)
         if isinstance(value, list):
             messages += _messages(value, name)
         elif isinstance(value, str):
             messages.append({"role": role, "content": value})
         else:
             _expect(str, value, BadRow.NO_CONTENT, repr(name), "text")
-    return messages
+    return messages, prompt
 
 
 def _expect(kind: type, value: object, reason: BadRow, place: str, expected: str) -> None:

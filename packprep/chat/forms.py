@@ -143,7 +143,7 @@ def plain_key(conversation: Conversation) -> FormKey | None:
             return None
         shape += message["role"], content if not content or content.isspace() else False
         texts.append(MessageText(number, "content", content))
-    beside = conversation.untrained, conversation.is_turn
+    beside = conversation.untrained, conversation.is_turn, conversation.prompt
     return FormKey((tuple(shape), *beside), conversation, texts)
 
 

@@ -209,23 +209,26 @@ def generated_blocks(rendering: Unmarked) -> list[Turn]:
     return [Turn(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
 
 
-def without(turns: list[Turn], marked: Marked) -> list[Turn]:
+def without(turns: list[Turn], marked: Marked, size: int, least: int) -> list[Turn]:
     """The turns of {% generation %} blocks that hold no text of an untrained message.
 
-    Raises RenderError where it cannot be told which block such a message has.
+    size: number of the first messages, none of which is trained. least: mark with which the turns
+    behind them begin. Raises RenderError where it cannot be told which block an untrained message
+    has.
     """
-    untrained, kept, excluded = {*marked.conversation.untrained}, [], set[int]()
+    off = {number for number in marked.conversation.untrained if number >= size}
+    untrained, kept, excluded = off | {*range(size)}, [], set[int]()
     for turn in turns:
         inside = marked.owners(turn.first[0], turn.last[0])
         excluded |= inside & untrained
         if not inside & untrained:
-            kept.append(turn)
+            kept += [turn] if turn.first[0] >= least else []
         elif inside - untrained:
             raise RenderError(
-                f"a block of the template has message {min(inside & untrained)}, which the "
-                f"row takes out of what is trained, together with others; {_BLOCK_ADVICE}"
+                f"a block of the template has message {min(inside & untrained)}, which is not "
+                f"trained, together with others; {_BLOCK_ADVICE}"
             )
-    if hidden := untrained - excluded:
+    if hidden := off - excluded:
         raise RenderError(
             f"cannot find the block of message {min(hidden)}, which the row takes out of what is "
             f"trained; {_BLOCK_ADVICE}"

@@ -67,14 +67,14 @@ class TurnLocator:
         """
         conversation = marked.conversation
         roles = [message["role"] for message in conversation.messages]
-        trained, after = trained_messages(roles, self.train_on)
+        trained, _ = trained_messages(roles, self.train_on)
         trained = [index for index in trained if index not in conversation.untrained]
         if conversation.is_turn:
             return self._last_turn(marked)
         if not trained:
             return []
         if self.template.has_generation_blocks(conversation):
-            return without(self._generated(marked, after), marked)
+            return self._generated(marked)
         turns: list[Turn] = []
         for index in trained:
             first = self._beginning(marked, index)
@@ -97,18 +97,17 @@ class TurnLocator:
         rendering: of that conversation. Raises RenderError where it is not known which message a
         block is of, and that matters.
         """
-        roles = [message["role"] for message in conversation.messages]
-        _, after = trained_messages(roles, self.train_on)
-        earlier, asks = [], "--turns"
-        if conversation.untrained:
-            asks = '"train": false in a message'
-        elif conversation.is_turn:
-            earlier = conversation.messages[:-1]
-        elif self.train_on == "last-turn":
-            earlier, asks = conversation.messages[: after + 1], "--train-on last-turn"
-        if not earlier and not conversation.untrained:
+        size = self._excluded(conversation)
+        if any(number >= size for number in conversation.untrained):
+            raise unknown_block('"train": false in a message')
+        is_last = self.train_on == "last-turn"
+        asks = "--train-on last-turn" if is_last else "a prompt with answers"
+        if conversation.is_turn:
+            size, asks = len(conversation.messages) - 1, "--turns"
+        earlier = conversation.messages[:size]
+        if not earlier:
             return generated_blocks(rendering)
-        for prompt in (False, True) if earlier else ():
+        for prompt in (False, True):
             with suppress(RenderError):
                 text = unmark(self._render(replace(conversation, messages=earlier), prompt)).text
                 if rendering.text.startswith(text):
@@ -363,22 +362,33 @@ class TurnLocator:
             )
         return 1, start + len(prompt)
 
-    def _generated(self, marked: Marked, after: int) -> list[Turn]:
-        """Spans of {% generation %} blocks, from after message `after`."""
-        least = 0
-        if after >= 0 and self.train_on == "last-turn":
-            marks_of_it = [
+    def _generated(self, marked: Marked) -> list[Turn]:
+        """Spans of the trained {% generation %} blocks."""
+        size, least = self._excluded(marked.conversation), 0
+        if size:
+            marks_of_last = [
                 number
                 for number, (_, text) in enumerate(marked.rendering.marks)
-                if text >= 0 and marked.texts[text].message == after
+                if text >= 0 and marked.texts[text].message == size - 1
             ]
-            if not marks_of_it:
+            if not marks_of_last:
                 raise RenderError(
-                    f"cannot find the last turn: the template leaves out message {after}; choose "
-                    "--train-on assistant or all, or another template (--chat-template)"
+                    "cannot find where the trained messages begin: the template leaves out message "
+                    f"{size - 1}; choose --train-on all, or another template (--chat-template)"
                 )
-            least = marks_of_it[-1] + 1
-        return [block for block in generated_blocks(marked.rendering) if block.first[0] >= least]
+            least = marks_of_last[-1] + 1
+        return without(generated_blocks(marked.rendering), marked, size, least)
+
+    def _excluded(self, conversation: Conversation) -> int:
+        """Number of the first messages of which none is trained.
+
+        They are those before the last turn, if only that is trained, and a prompt with answers.
+        """
+        size = 0
+        if self.train_on == "last-turn":
+            roles = [message["role"] for message in conversation.messages]
+            size = trained_messages(roles, self.train_on)[1] + 1
+        return max(size, conversation.prompt)
 
 
 def _until(marked: Marked, index: int) -> Conversation:

@@ -122,9 +122,10 @@ class TurnFinder:
         Raises RenderError where the template fails, or where trained text or the template's own
         special tokens cannot be found.
         """
-        if self.train_on == "all" and conversation.untrained:
+        off = [number for number in conversation.untrained if number >= conversation.prompt]
+        if self.train_on == "all" and off:
             raise RenderError(
-                f"the row takes message {conversation.untrained[0]} out of what is trained, but "
+                f"the row takes message {off[0]} out of what is trained, but "
                 "--train-on all trains everything; choose --train-on assistant"
             )
         conversation = self.template.with_call_arguments(conversation)
@@ -210,7 +211,7 @@ class TurnFinder:
             return None
         beside = [blank.messages, blank.tools, dict(blank.variables)]
         shape = json.dumps(beside, ensure_ascii=False, default=repr)
-        return FormKey((shape, blank.untrained, blank.is_turn), conversation, texts)
+        return FormKey((shape, blank.untrained, blank.is_turn, blank.prompt), conversation, texts)
 
     def _by_itself(self, conversation: Conversation, text: str) -> Rendered:
         """Parts by marks in the texts of this conversation."""
