@@ -34,7 +34,7 @@ from packprep.support.from_json import from_json
 STORED = "files.json"  # in a finished store
 
 OF_ITSELF = "sha256"  # in a file: digest of everything else in it
-STORE_VERSION = 7  # increased when the same inputs would give other token files
+STORE_VERSION = 8  # increased when the same inputs would give other token files
 
 
 class LeftOutCount(NamedTuple):
