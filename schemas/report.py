@@ -202,6 +202,7 @@ class InputReport(SumFigures):
     turns: NotRequired[CountTable]
     left_out: NotRequired[ReportLeftOut]
     left_out_example: NotRequired[str]
+    left_out_in_turns: NotRequired[int]
     groups_apart: NotRequired[CountTable]
 
 

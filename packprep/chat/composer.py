@@ -247,7 +247,7 @@ class Plan(_Checked):
             [*trace.literals] == form.literals
             and [*map(_source, trace.values)] == order
             and {*order} == {*range(texts)}
-            and not form.names
+            and not form.others
         )
 
     def fill(self, texts: list[str]) -> Composed | None:

@@ -60,7 +60,8 @@ JSON_CELLS = pa.large_binary()
 
 _PLAIN_KEYS = {"role", "content"}
 _SWITCHES: Final[tuple[Literal["train", "weight"], ...]] = ("train", "weight")
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+ThoughtKey = Literal["reasoning_content", "thinking", "reasoning"]
+THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "thinking", "reasoning")
 
 
 class Message(TypedDict):
@@ -73,6 +74,7 @@ class Message(TypedDict):
     content: NotRequired[str | dict[str, object]]
     reasoning_content: NotRequired[object]
     thinking: NotRequired[object]
+    reasoning: NotRequired[object]
     tool_calls: NotRequired[list[object]]
     name: NotRequired[object]
     tool_call_id: NotRequired[object]
@@ -308,7 +310,7 @@ def _message(value: Any, number: int) -> Message:
             BadRow.NO_CONTENT,
             f"message {number} ({role}) has {json_kind(content)} as content, expected text",
         )
-    reasoning = next((message[key] for key in _REASONING if key in message), None)
+    reasoning = next((message[key] for key in THOUGHT_KEYS if key in message), None)
     if reasoning is not None:  # one thought under several names: each template reads one of them
         message |= {"reasoning_content": reasoning, "thinking": message.get("thinking", reasoning)}
     return cast("Message", message)

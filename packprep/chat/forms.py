@@ -28,13 +28,15 @@ class Form:
     """The template's own text, and the order of the texts in it.
 
     specials: spans of the template's special tokens, each with the number of marks before it.
-    names: of messages that the template does not write.
+    others: texts of other keys of messages that the template does not write.
+    in_turn: numbers of the texts that it writes only while no later message follows.
     """
 
     unmarked: Unmarked
     turns: list[Turn]
     specials: list[tuple[int, Span]]
-    names: list[LeftOut]
+    others: list[LeftOut]
+    in_turn: frozenset[int]
 
     def fill(self, text: str, texts: Sequence[str]) -> list[int] | None:
         """Characters of texts in a row's rendering before each mark, and after the last one.
@@ -135,7 +137,7 @@ def plain_key(conversation: Conversation) -> FormKey | None:
             return None
         if len(message) == 4 and "thinking" in message:
             reasoning = message.get("reasoning_content")
-            if type(reasoning) is not str:
+            if type(reasoning) is not str or message["thinking"] != reasoning:
                 return None
             shape.append(reasoning if not reasoning or reasoning.isspace() else True)
             texts.append(MessageText(number, "reasoning", reasoning))

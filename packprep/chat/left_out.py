@@ -11,16 +11,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from packprep.chat.conversations import Conversation
-from packprep.chat.marks import MessageText, Unmarked, numbered, unmark, with_texts
+from packprep.chat.conversations import ASSISTANT_ROLES, TOOL_ROLES, Conversation, Message
+from packprep.chat.marks import (
+    UNTOUCHED,
+    MessageText,
+    Unmarked,
+    numbered,
+    thought_keys,
+    unmark,
+    with_strings,
+    with_texts,
+)
 from packprep.chat.special_tokens import Span
 from packprep.engines.backends import Engine
 from packprep.support.errors import InputError
@@ -29,22 +39,34 @@ from packprep.support.errors import InputError
 _LEAST = 12
 # What encloses a thought inside of a content: <think>, [/THINK], <|END_THINKING|>.
 _SIGN = re.compile(r"<[^<>\s]{1,40}>|\[[^\[\]\s]{1,40}\]")
+_PLAIN = {"role", "content"}
 
+TOOL_NAME = "tool_name"
+"""Field of the name of a tool, which most templates write in its call alone."""
 
 LEFT_OUT = pa.list_(
-    pa.struct([("message", pa.int32()), ("field", pa.string()), ("text", pa.large_string())])
+    pa.struct(
+        [
+            ("message", pa.int32()),
+            ("field", pa.string()),
+            ("text", pa.large_string()),
+            ("in_turn", pa.bool_()),
+        ]
+    )
 )
 
 
 class LeftOut(NamedTuple):
     """Text of a message that the template does not write.
 
-    field: content, reasoning, tool_calls or name.
+    field: content, reasoning, tool_calls, TOOL_NAME, or another key of the message. in_turn: True
+    if the template writes it while no later message follows.
     """
 
     message: int
     field: str
     text: str
+    in_turn: bool = False
 
 
 class CountedText(NamedTuple):
@@ -55,6 +77,7 @@ class CountedText(NamedTuple):
     field: str
     characters: int
     tokens: int
+    in_turn: bool = False
 
 
 def count_left_out(rendered: pa.Table, engine: Engine) -> list[CountedText]:
@@ -66,14 +89,9 @@ def count_left_out(rendered: pa.Table, engine: Engine) -> list[CountedText]:
             parts.append(LeftOut(**part))
     _, offsets = engine.encode(pa.array([part.text for part in parts], pa.large_string()))
     return [
-        CountedText(row, part.message, part.field, len(part.text), tokens)
+        CountedText(row, part.message, part.field, len(part.text), tokens, part.in_turn)
         for row, part, tokens in zip(rows, parts, np.diff(offsets).tolist(), strict=True)
     ]
-
-
-def unwritten(texts: Iterable[MessageText]) -> list[LeftOut]:
-    """These texts, none of which the template writes, without the blank ones."""
-    return [LeftOut(*text) for text in texts if text.text.strip()]
 
 
 def unwritten_parts(
@@ -87,14 +105,14 @@ def unwritten_parts(
     for (start, _), (position, number), (stop, _) in _neighbours(rendering):
         beside = rendering.text[start:position], rendering.text[position:stop]
         pieces.setdefault(number, []).append(beside)
-    parts = []
+    parts, solid = [], _solid(rendering.text)
     for number, text in enumerate(texts):
         cut = place(text.text)
         gone = [
             _without_end(text.text[:cut], before) + _without_beginning(text.text[cut:], behind)
             for before, behind in pieces.get(number, ())
         ]
-        left = min(gone, key=len) if gone else _behind_cut(text.text, rendering.text)
+        left = min(gone, key=len) if gone else _behind_cut(text.text, solid)
         parts.append(left.strip())
     return parts
 
@@ -102,7 +120,7 @@ def unwritten_parts(
 def not_contained(texts: Iterable[MessageText], rendering: str) -> list[str]:
     """The part of each text that a rendering without marks does not contain."""
     solid = _solid(rendering)
-    return ["" if _is_in(solid, text.text) else _behind_cut(text.text, rendering) for text in texts]
+    return ["" if _is_in(solid, text.text) else _behind_cut(text.text, solid) for text in texts]
 
 
 def without_written(
@@ -154,35 +172,114 @@ def without_written(
     return left
 
 
-def unwritten_names(
+def unwritten_keys(
     conversation: Conversation, text: str, render: Callable[[Conversation], str], first: int = 0
 ) -> list[LeftOut]:
-    """Names of messages that a template does not write.
+    """Texts under other keys of messages (names, and any key) that a template does not write.
 
     text: of the conversation, without marks. first: a number that no mark of it reaches. A
-    template whose text differs with marks in the names compares names, so it uses them.
+    template whose text differs with marks under a key compares what is there, so it uses it.
     """
-    names = {
-        number: name
-        for number, message in enumerate(conversation.messages)
-        if isinstance(name := message.get("name"), str) and name.strip()
-    }
-    if not names:
-        return []
-    messages = [
-        message | {"name": names[number] + numbered(first + number)} if number in names else message
-        for number, message in enumerate(conversation.messages)
+    keys = {key: None for message in conversation.messages for key in _other_keys(message)}
+    left = _unwritten([*keys], conversation, text, render, first)
+    if left is not None:
+        return left
+    of_keys = (_unwritten([key], conversation, text, render, first) for key in keys)
+    return sorted(part for parts in of_keys for part in parts or ())
+
+
+def all_but_content(conversation: Conversation) -> list[LeftOut]:
+    """Texts under all keys of messages but their content, where no other key is read."""
+    _, texts = with_texts(conversation, lambda _, value: value)
+    parts = [LeftOut(*text) for text in texts if text.field != "content" and text.text.strip()]
+    return sorted([*parts, *unwritten_keys(conversation, "", lambda _: "")])
+
+
+def without_contained(parts: Sequence[LeftOut], text: str) -> list[LeftOut]:
+    """Parts of other keys without what the rendering of the row contains of them.
+
+    A message may have its content once more under another key; a template may write the beginning.
+    """
+    is_long = [len(part.text) >= _LEAST for part in parts]
+    solid = _solid(text) if any(is_long) else ""
+    left = []
+    for part, may_be_there in zip(parts, is_long, strict=True):
+        if may_be_there:
+            is_there = len(_solid(part.text)) >= _LEAST and _is_in(solid, part.text)
+            part = part._replace(text="" if is_there else _behind_cut(part.text, solid).strip())
+        if part.text:
+            left.append(part)
+    return left
+
+
+def with_own_turns(
+    conversation: Conversation,
+    text: str,
+    parts: Sequence[LeftOut],
+    render: Callable[[Conversation], str],
+) -> list[LeftOut]:
+    """The same parts; `in_turn` is set where the rendering up to its message has a part.
+
+    text: of the conversation.
+    """
+    messages = conversation.messages
+    asked = {part.message for part in parts if messages[part.message]["role"] in ASSISTANT_ROLES}
+    solid: dict[int, str] = {}
+    for number in sorted(asked - {len(messages) - 1}):
+        with suppress(InputError):
+            until = render(replace(conversation, messages=messages[: number + 1]))
+            solid[number] = "" if text.startswith(until) else _solid(until)
+    return [
+        part._replace(in_turn=part.message in solid and _is_in(solid[part.message], part.text))
+        for part in parts
     ]
+
+
+def _unwritten(
+    keys: Collection[str],
+    conversation: Conversation,
+    text: str,
+    render: Callable[[Conversation], str],
+    first: int,
+) -> list[LeftOut] | None:
+    """Texts under these keys that are not written; None if marks there change the rendering."""
+    texts: list[LeftOut] = []
+
+    def marked(number: int, key: str, value: Any) -> Any:
+        role = conversation.messages[number]["role"]
+        field = TOOL_NAME if key == "name" and role in TOOL_ROLES else key
+
+        def with_mark(string: str) -> str:
+            if not string.strip():
+                return string
+            texts.append(LeftOut(number, field, string))
+            return string + numbered(first + len(texts) - 1)
+
+        return with_strings(value, with_mark)
+
+    messages: list[Any] = []
+    for number, message in enumerate(conversation.messages):
+        others = [key for key in _other_keys(message) if key in keys]
+        changed = {key: marked(number, key, message.get(key)) for key in others}
+        messages.append({**message, **changed})
+    if not texts:
+        return []
     try:
         rendering = unmark(render(replace(conversation, messages=messages)))
     except InputError:
-        return []
+        return None
     if rendering.text != text:
-        return []
+        return None
     written = {number - first for _, number in rendering.marks}
-    return [
-        LeftOut(number, "name", name) for number, name in names.items() if number not in written
-    ]
+    return [part for number, part in enumerate(texts) if number not in written]
+
+
+def _other_keys(message: Message) -> list[str]:
+    """Keys of a message that are none of `with_texts`, and may hold text."""
+    if len(message) == len(_PLAIN) and message.keys() == _PLAIN:
+        return []
+    known = {"content", "tool_calls", *UNTOUCHED, *thought_keys(message)}
+    return [key for key in message if key not in known]
 
 
 def _neighbours(rendering: Unmarked) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -212,9 +309,12 @@ def _without_beginning(text: str, written: str) -> str:
     return _without_end(text[::-1], written[::-1])[::-1]
 
 
-def _behind_cut(text: str, written: str) -> str:
-    """The text after the longest beginning that is written; all of it where none is."""
-    wanted, solid = _solid(text), _solid(written)
+def _behind_cut(text: str, solid: str) -> str:
+    """The text after the longest beginning that is written; all of it where none is.
+
+    solid: a rendering, without white space.
+    """
+    wanted = _solid(text)
     size = _longest(len(wanted), lambda size: wanted[:size] in solid)
     return _between(text, size if _LEAST <= size < len(wanted) else 0, len(wanted))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from packprep.chat.conversations import Conversation, Message
+from packprep.chat.conversations import THOUGHT_KEYS, Conversation, Message, ThoughtKey
 
 GENERATED = "\ufdd0"  # around the text of {% generation %} blocks
 BREAK = "\ufddd"  # inside a special token that a message spells
@@ -27,8 +27,7 @@ _MARK = re.compile(f"{_OPEN}([\ufdd2-\ufddb]+){_CLOSE}|[{GENERATED}{BREAK}]")
 _TO_DIGIT = {_ZERO + digit: str(digit) for digit in range(10)}
 _FROM_DIGIT = {ord(digit): chr(mark) for mark, digit in _TO_DIGIT.items()}
 
-# Keys that hold the text of a message. Strings that templates compare or measure get no marks.
-TEXT_KEYS = ("content", "reasoning_content", "thinking")
+# Strings that templates compare or measure get no marks.
 UNTOUCHED = ("id", "type", "role", "tool_call_id")
 
 
@@ -158,6 +157,26 @@ class Marked:
         return [each.text[self.place(each.text) :] for each in self.texts]
 
 
+def thought_keys(message: Message) -> list[ThoughtKey]:
+    """The keys of a message that hold its thought, which is one text under several names."""
+    thought = message.get("reasoning_content")
+    return [key for key in THOUGHT_KEYS if thought is not None and message.get(key) == thought]
+
+
+def with_strings(value: Any, change: Callable[[str], object]) -> Any:
+    """A text, or a value made of lists and objects, with each text replaced by `change(text)`."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [with_strings(item, change) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: item if key in UNTOUCHED else with_strings(item, change)
+            for key, item in value.items()
+        }
+    return value
+
+
 def with_texts(
     conversation: Conversation,
     change: Callable[[int, str], object],
@@ -172,26 +191,20 @@ def with_texts(
     texts: list[MessageText] = []
 
     def changed(message: int, field: str, value: Any) -> Any:
-        if isinstance(value, str):
-            texts.append(MessageText(message, field, value))
-            return change(len(texts) - 1, value)
-        if isinstance(value, list):
-            return [changed(message, field, item) for item in value]
-        if isinstance(value, dict):
-            return {
-                key: item if key in UNTOUCHED else changed(message, field, item)
-                for key, item in value.items()
-            }
-        return value
+        def noted(text: str) -> object:
+            texts.append(MessageText(message, field, text))
+            return change(len(texts) - 1, text)
+
+        return with_strings(value, noted)
 
     messages: list[Message] = []
     for number, message in enumerate(conversation.messages):
         copy = message.copy()
         if roles is None or message["role"] in roles:
             if "reasoning_content" in message:
-                copy["reasoning_content"] = copy["thinking"] = changed(
-                    number, "reasoning", message["reasoning_content"]
-                )
+                thought = changed(number, "reasoning", message["reasoning_content"])
+                for key in thought_keys(message):
+                    copy[key] = thought
             if "content" in message:
                 copy["content"] = changed(number, "content", message["content"])
             if "tool_calls" in message:

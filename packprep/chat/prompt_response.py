@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.chat.conversations import Conversation
+from packprep.chat.left_out import all_but_content
 from packprep.chat.masks import ChatTokens
-from packprep.chat.special_tokens import Specials
+from packprep.chat.special_tokens import Span, Specials
 from packprep.chat.template import RenderError
 from packprep.chat.turns import Rendered
 from packprep.engines.backends import Engine, Ids, Offsets, reference_tokenizer
@@ -53,7 +54,8 @@ class PlainFinder:
             )
         prompt, response = map(str, texts)
         text = prompt + response
-        return Rendered(text, [(len(prompt), len(text))], [] if self._tokens.spans(text) else None)
+        specials: list[Span] | None = [] if self._tokens.spans(text) else None
+        return Rendered(text, [(len(prompt), len(text))], specials, all_but_content(conversation))
 
 
 @dataclass(frozen=True)

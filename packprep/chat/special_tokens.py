@@ -17,7 +17,7 @@ from os.path import commonprefix
 from typing import Any
 
 from packprep.chat.conversations import Conversation
-from packprep.chat.marks import BREAK, TEXT_KEYS
+from packprep.chat.marks import BREAK
 
 Span = tuple[int, int]
 
@@ -198,10 +198,13 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def strings_beside(conversation: Conversation) -> Iterator[str]:
-    """Every string of a conversation except its texts, roles and the keys of messages."""
+    """Every string of a conversation except its roles and the keys of its messages.
+
+    Marks are in place of its texts.
+    """
     for message in conversation.messages:
         for key, value in message.items():
-            if key != "role" and not (key in TEXT_KEYS and isinstance(value, str)):
+            if key != "role":
                 yield from strings(value)
     yield from strings(conversation.tools)
     yield from strings(conversation.variables)

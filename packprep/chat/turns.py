@@ -27,9 +27,10 @@ from packprep.chat.forms import Form, FormKey, plain_key
 from packprep.chat.left_out import (
     LeftOut,
     not_contained,
-    unwritten,
-    unwritten_names,
+    unwritten_keys,
     unwritten_parts,
+    with_own_turns,
+    without_contained,
     without_written,
 )
 from packprep.chat.marks import MARKS, Marked, numbered, unmark, with_texts
@@ -186,8 +187,12 @@ class TurnFinder:
         has_others = not self._tokens.has_only(len(form.specials), text)
         specials = self._if_others(form.special_spans(before), text) if has_others else None
         trained = form.trained_spans(before) if self.train_on != "all" else None
-        gone = [texts[number] for number in range(len(texts)) if number not in form.written]
-        left_out = sorted([*unwritten(gone), *form.names])
+        gone = [
+            LeftOut(*each, in_turn=number in form.in_turn)
+            for number, each in enumerate(texts)
+            if number not in form.written and each.text.strip()
+        ]
+        left_out = sorted([*gone, *without_contained(form.others, text)])
         at_text = any(turn.at_text for turn in form.turns)
         return Rendered(text, trained, specials, left_out, key, at_text)
 
@@ -219,12 +224,17 @@ class TurnFinder:
         marked = self._marked(conversation, text)
         turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
         trained = [(turn.first[1], turn.last[1]) for turn in turns]
-        names = unwritten_names(conversation, text, self.template.render)
+        others = unwritten_keys(conversation, text, self.template.render)
+        left_out = sorted(
+            [*self._left_out(conversation, text, marked), *without_contained(others, text)]
+        )
+        if not conversation.is_turn:
+            left_out = with_own_turns(conversation, text, left_out, self.template.render)
         return Rendered(
             text,
             trained if self.train_on != "all" else None,
             self._if_others(specials, text),
-            sorted([*self._left_out(conversation, text, marked), *names]),
+            left_out,
             at_text=any(turn.at_text for turn in turns),
         )
 
@@ -248,8 +258,14 @@ class TurnFinder:
                 (before, (start + a, start + b))
                 for a, b in self._tokens.spans(rendering.text[start:stop])
             ]
-        names = unwritten_names(blank, rendering.text, self.template.render, first=len(texts))
-        return Form(rendering, turns, specials, names)
+        render = self.template.render
+        others = unwritten_keys(blank, rendering.text, render, first=len(texts))
+        written = {number for _, number in rendering.marks}
+        gone = [] if blank.is_turn else [n for n in range(len(texts)) if n not in written]
+        parts = [LeftOut(*texts[number][:2], numbered(number)) for number in gone]
+        parts = with_own_turns(blank, rendering.text, [*parts, *others], render)
+        in_turn = frozenset(n for n, part in zip(gone, parts, strict=False) if part.in_turn)
+        return Form(rendering, turns, specials, parts[len(gone) :], in_turn)
 
     def _marked(self, conversation: Conversation, text: str) -> Marked | None:
         """The conversation with marks in its texts; None if marks change its rendering.

@@ -215,10 +215,11 @@ def make_report(
         counts = [count for file in files for count in file.left_out.items()]
         report["left_out"] = _left_out([count for _, count in counts])
         if counts:
-            number, (_, _, (row, message, field)) = counts[0]
+            number, (_, _, (row, message, field), _) = counts[0]
             report["left_out_example"] = (
                 f"{sources[int(number)].name} row {row:,} message {message} ({field})"
             )
+            report["left_out_in_turns"] = sum(count.in_turns for _, count in counts)
     return report
 
 

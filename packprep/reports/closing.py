@@ -1,11 +1,17 @@
 """Closing table of a build: report.json in words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.figures import FIGURES
 from packprep.schemas.report import MixedSource, Report, ReportPhase
 from packprep.support.clock import START
+from packprep.support.errors import brief
+
+# Fields of messages in words; any other is a key of a row, shown in quotes.
+_FIELDS = {"content": "content", "reasoning": "reasoning", "tool_calls": "tool calls"}
+_FIELDS |= {"name": "name", "tool_name": "names of tools"}
+_MOST_FIELDS = 6  # in a sentence
 
 
 def table(report: Report) -> list[tuple[str, str]]:
@@ -182,20 +188,37 @@ def left_out_sentence(report: Report) -> str | None:
     left_out = report.get("left_out")
     if left_out is None or not left_out["documents"]:
         return None
-    fields = " and ".join(field.replace("_", " ") for field in left_out["fields"])
     return (
         f"the chat template or renderer leaves out {left_out['characters']:,} characters of "
-        f"{fields} in {left_out['documents']:,} documents, first at "
+        f"{_fields(left_out['fields'])} in {left_out['documents']:,} documents, first at "
         f"{report['left_out_example']}: a model is not trained on it; to train it, "
         f"{_left_out_advice(report)}"
     )
 
 
+def _fields(names: Iterable[str]) -> str:
+    """Names of fields as a list of words."""
+    shown = [_FIELDS.get(name, brief(name)) for name in names]
+    if len(shown) > _MOST_FIELDS:
+        shown[_MOST_FIELDS - 1 :] = [f"{len(shown) - _MOST_FIELDS + 1} other keys"]
+    return " and ".join(", ".join(shown).rsplit(", ", 1))
+
+
 def _left_out_advice(report: Report) -> str:
-    another = "choose a template or renderer that writes it"
-    if "turns" not in report:
-        return f"build with --turns auto, or {another}"
-    return f"raise N of --turns each:N, or {another}" if report["turns"]["earlier"] else another
+    """What to do about text that is left out, by its causes."""
+    another = (
+        "choose a template or renderer that writes it, or move it to a message or key that is "
+        "written"
+    )
+    all_of_it = report["left_out"]["characters"]
+    if "turns" in report:
+        return f"raise N of --turns each:N, or {another}" if report["turns"]["earlier"] else another
+    in_turns = report.get("left_out_in_turns", 0)
+    if in_turns == all_of_it:
+        return "build with --turns auto, or choose a template or renderer that writes it"
+    if in_turns:
+        return f"build with --turns auto for {in_turns:,} of them, in earlier turns; else {another}"
+    return another
 
 
 def _mixed(source: MixedSource) -> tuple[str, str]:

@@ -226,6 +226,13 @@ class Encoder:
         tokenizer, is_chat = self.tokenizer, self.parsing.chats
         left_out: list[CountedText] = []
 
+        def count(first: int, batch: pa.Table, chats: ChatTokens) -> None:
+            left_out.extend(
+                each._replace(row=first + each.row)
+                for each in count_left_out(batch, choice.engine)
+                if each.row not in chats.problems
+            )
+
         def encode(first: int, last: int) -> tuple[int, ChatTokens, int]:
             batch = table.slice(first, last - first).combine_chunks()
             if is_chat and not isinstance(tokenizer, ChatTokenizer):
@@ -236,17 +243,12 @@ class Encoder:
                 compared = self._verify(
                     choice, prompted.ids, prompted.offsets, prompted.pieces, sides
                 )
+                count(first, batch, prompted.tokens)
                 return first, prompted.tokens, len(compared) // 2
             split = split_parts(batch)
             parts = encode_chats(split.texts, choice.engine, exact_encoder(tokenizer.json))
             chats = split.joined(parts, len(batch))
-            left_out.extend(
-                [
-                    each._replace(row=first + each.row)
-                    for each in count_left_out(batch, choice.engine)
-                    if each.row not in chats.problems
-                ]
-            )
+            count(first, batch, chats)
             # The ids of a row that spells special tokens differ from those of an engine: only
             # special tokens of the template are parsed.
             is_plain = split.texts["specials"].is_null().to_numpy()

@@ -41,12 +41,14 @@ class LeftOutCount(NamedTuple):
     """Text of the messages of a source that its chat template does not write.
 
     documents: rows with such text. fields: characters and tokens of each field of the messages.
-    example: row in the source, message and field of the first such text.
+    example: row in the source, message and field of the first such text. in_turns: characters that
+    the template writes while no later message follows.
     """
 
     documents: int
     fields: dict[str, tuple[int, int]]
     example: tuple[int, int, str]
+    in_turns: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -278,7 +278,8 @@ def _left_out(piece: Slice, texts: Sequence[CountedText]) -> dict[str, LeftOutCo
             fields[text.field] = characters + text.characters, tokens + text.tokens
         if gone:
             example = (first_row + gone[0].row - rows.start, gone[0].message, gone[0].field)
-            counts[source] = LeftOutCount(len({text.row for text in gone}), fields, example)
+            in_turns = sum(text.characters for text in gone if text.in_turn)
+            counts[source] = LeftOutCount(len({t.row for t in gone}), fields, example, in_turns)
     return counts
 
 

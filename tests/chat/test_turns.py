@@ -347,7 +347,8 @@ def test_what_is_left_out_is_what_the_text_does_not_contain(
         is_written = inline if source == CHATML else number == len(turns) - 1
         if thinks and not is_written:
             gone = f"<think>{thought}</think>" if inline else thought
-            expected.append(LeftOut(2 * number + 1, "content" if inline else "reasoning", gone))
+            field = "content" if inline else "reasoning"
+            expected.append(LeftOut(2 * number + 1, field, gone, in_turn=source == FORGETS))
     rendered = find(source, messages, train_on=train_on)
     assert rendered.left_out == expected
     for part in expected:

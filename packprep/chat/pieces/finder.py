@@ -13,7 +13,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from packprep.chat.conversations import BadRowError, Conversation, Message
-from packprep.chat.left_out import LeftOut, not_contained, unwritten_names, without_written
+from packprep.chat.left_out import (
+    LeftOut,
+    not_contained,
+    unwritten_keys,
+    without_contained,
+    without_written,
+)
 from packprep.chat.marks import unmark, with_texts
 from packprep.chat.pieces.pieces import Piece, as_rendered, read_pieces, runs_of
 from packprep.chat.rendering.renderer import Renderer, RendererError
@@ -110,10 +116,10 @@ class PieceFinder:
         parts = not_contained(texts, text)
         if any(parts):
             parts = without_written(conversation, text, parts, self._text)
-        names = unwritten_names(conversation, text, self._text)
+        others = without_contained(unwritten_keys(conversation, text, self._text), text)
         left = [
             LeftOut(each.message, each.field, part)
             for each, part in zip(texts, parts, strict=True)
             if part.strip()
         ]
-        return sorted([*left, *names])
+        return sorted([*left, *others])

@@ -146,7 +146,7 @@ def encoded(rows: list[Any], tokenizer: str, **options: Any) -> tuple[list[Any],
     table = as_rows(pa.table(columns), plan.found_in([*columns], "rows"))
     assert table["problem"].null_count == len(rows), table["problem"]
     made = load_encoder(loaded, *stages, 0, 1).encode(table, np.arange(len(rows)))
-    thoughts = [each for each in made.left_out if each.field == "reasoning"]
+    thoughts = [each._replace(in_turn=False) for each in made.left_out if each.field == "reasoning"]
     return made.table.select(["tokens", "labels"]).to_pylist(), thoughts
 
 
