@@ -60,7 +60,7 @@ class LeftOut(NamedTuple):
     """Text of a message that the template does not write.
 
     field: content, reasoning, tool_calls, TOOL_NAME, or another key of the message. in_turn: True
-    if the template writes it while no later message follows.
+    if it is of a turn, and the template writes it while no later message follows.
     """
 
     message: int
@@ -195,21 +195,15 @@ def all_but_content(conversation: Conversation) -> list[LeftOut]:
     return sorted([*parts, *unwritten_keys(conversation, "", lambda _: "")])
 
 
-def without_contained(parts: Sequence[LeftOut], text: str) -> list[LeftOut]:
-    """Parts of other keys without what the rendering of the row contains of them.
+def without_repeated(parts: Sequence[LeftOut], texts: Sequence[MessageText]) -> list[LeftOut]:
+    """Parts of other keys, without those that the texts of their own message contain.
 
-    A message may have its content once more under another key; a template may write the beginning.
+    A message may have its content once more under another key.
     """
-    is_long = [len(part.text) >= _LEAST for part in parts]
-    solid = _solid(text) if any(is_long) else ""
-    left = []
-    for part, may_be_there in zip(parts, is_long, strict=True):
-        if may_be_there:
-            is_there = len(_solid(part.text)) >= _LEAST and _is_in(solid, part.text)
-            part = part._replace(text="" if is_there else _behind_cut(part.text, solid).strip())
-        if part.text:
-            left.append(part)
-    return left
+    solid: dict[int, str] = {}
+    for number in {part.message for part in parts if len(part.text) >= _LEAST}:
+        solid[number] = "\0".join(_solid(text.text) for text in texts if text.message == number)
+    return [part for part in parts if not _is_in(solid.get(part.message, ""), part.text)]
 
 
 def with_own_turns(
@@ -218,14 +212,14 @@ def with_own_turns(
     parts: Sequence[LeftOut],
     render: Callable[[Conversation], str],
 ) -> list[LeftOut]:
-    """The same parts; `in_turn` is set where the rendering up to its message has a part.
+    """The same parts; `in_turn` is set where the rendering up to its turn has a part.
 
-    text: of the conversation.
+    text: of the conversation. parts: of content, reasoning and calls.
     """
     messages = conversation.messages
-    asked = {part.message for part in parts if messages[part.message]["role"] in ASSISTANT_ROLES}
+    turns = {part.message for part in parts if messages[part.message]["role"] in ASSISTANT_ROLES}
     solid: dict[int, str] = {}
-    for number in sorted(asked - {len(messages) - 1}):
+    for number in sorted(turns - {*conversation.untrained, len(messages) - 1}):
         with suppress(InputError):
             until = render(replace(conversation, messages=messages[: number + 1]))
             solid[number] = "" if text.startswith(until) else _solid(until)

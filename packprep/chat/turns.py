@@ -30,7 +30,7 @@ from packprep.chat.left_out import (
     unwritten_keys,
     unwritten_parts,
     with_own_turns,
-    without_contained,
+    without_repeated,
     without_written,
 )
 from packprep.chat.marks import MARKS, Marked, numbered, unmark, with_texts
@@ -192,7 +192,7 @@ class TurnFinder:
             for number, each in enumerate(texts)
             if number not in form.written and each.text.strip()
         ]
-        left_out = sorted([*gone, *without_contained(form.others, text)])
+        left_out = sorted([*gone, *without_repeated(form.others, texts)])
         at_text = any(turn.at_text for turn in form.turns)
         return Rendered(text, trained, specials, left_out, key, at_text)
 
@@ -224,17 +224,11 @@ class TurnFinder:
         marked = self._marked(conversation, text)
         turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
         trained = [(turn.first[1], turn.last[1]) for turn in turns]
-        others = unwritten_keys(conversation, text, self.template.render)
-        left_out = sorted(
-            [*self._left_out(conversation, text, marked), *without_contained(others, text)]
-        )
-        if not conversation.is_turn:
-            left_out = with_own_turns(conversation, text, left_out, self.template.render)
         return Rendered(
             text,
             trained if self.train_on != "all" else None,
             self._if_others(specials, text),
-            left_out,
+            self._left_out(conversation, text, marked),
             at_text=any(turn.at_text for turn in turns),
         )
 
@@ -263,9 +257,9 @@ class TurnFinder:
         written = {number for _, number in rendering.marks}
         gone = [] if blank.is_turn else [n for n in range(len(texts)) if n not in written]
         parts = [LeftOut(*texts[number][:2], numbered(number)) for number in gone]
-        parts = with_own_turns(blank, rendering.text, [*parts, *others], render)
-        in_turn = frozenset(n for n, part in zip(gone, parts, strict=False) if part.in_turn)
-        return Form(rendering, turns, specials, parts[len(gone) :], in_turn)
+        parts = with_own_turns(blank, rendering.text, parts, render)
+        in_turn = frozenset(n for n, part in zip(gone, parts, strict=True) if part.in_turn)
+        return Form(rendering, turns, specials, others, in_turn)
 
     def _marked(self, conversation: Conversation, text: str) -> Marked | None:
         """The conversation with marks in its texts; None if marks change its rendering.
@@ -351,11 +345,15 @@ class TurnFinder:
                 parts[number] = part
         if any(parts):
             parts = without_written(conversation, text, parts, self.template.render)
-        return [
+        gone = [
             LeftOut(each.message, each.field, part)
             for each, part in zip(texts, parts, strict=True)
             if part.strip()
         ]
+        if not conversation.is_turn:
+            gone = with_own_turns(conversation, text, gone, self.template.render)
+        others = unwritten_keys(conversation, text, self.template.render)
+        return sorted([*gone, *without_repeated(others, texts)])
 
     def _renders_as(self, text: str, conversation: Conversation) -> bool:
         with suppress(RenderError):

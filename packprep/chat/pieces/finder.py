@@ -17,7 +17,7 @@ from packprep.chat.left_out import (
     LeftOut,
     not_contained,
     unwritten_keys,
-    without_contained,
+    without_repeated,
     without_written,
 )
 from packprep.chat.marks import unmark, with_texts
@@ -116,7 +116,7 @@ class PieceFinder:
         parts = not_contained(texts, text)
         if any(parts):
             parts = without_written(conversation, text, parts, self._text)
-        others = without_contained(unwritten_keys(conversation, text, self._text), text)
+        others = without_repeated(unwritten_keys(conversation, text, self._text), texts)
         left = [
             LeftOut(each.message, each.field, part)
             for each, part in zip(texts, parts, strict=True)
