@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
-from packprep.engines.tokenizer_files import SIDE_FILES, Step, TokenizerJson
+from packprep.engines.tokenizer_files import NAMED_TOKENS, SIDE_FILES, Step, TokenizerJson
 from packprep.support.errors import InputError
 
 _FROM_FILE = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
@@ -70,7 +70,7 @@ def _legacy(value: object, file: _File) -> tuple[str, bool] | None:
 
 
 def _extra_tokens(value: object, file: _File) -> tuple[str, bool] | None:
-    missing = [text for text in token_texts(value) if text not in file.vocabulary]
+    missing = [text for text in token_texts(value) if text and text not in file.vocabulary]
     if not missing:
         return None
     return f"{missing[0]!r} is not in tokenizer.json, and gets an id after its last one", True
@@ -82,6 +82,33 @@ def token_texts(value: object) -> list[str]:
     if not isinstance(tokens, list):
         raise ValueError(f"{str(tokens)[:60]} is no list of tokens")
     return [str(token["content"] if isinstance(token, dict) else token) for token in tokens]
+
+
+def named_by_model(file: Mapping[str, object], *, is_legacy: bool = False) -> dict[str, str]:
+    """Texts of the tokens that a model names besides the usual ones, such as image_token, by name.
+
+    file: tokenizer_config.json; is_legacy: special_tokens_map.json.
+    """
+    names = {key: value for key, value in file.items() if key.endswith("_token")}
+    named = {
+        key: text
+        for key, value in names.items()
+        if key not in NAMED_TOKENS and (text := _text(value, is_legacy=is_legacy)) is not None
+    }
+    extra = file.get(EXTRA_TOKENS[0]) or file.get(EXTRA_TOKENS[1])
+    if isinstance(extra, dict):
+        named |= dict(zip(extra, token_texts(extra), strict=True))
+    explicit = file.get("model_specific_special_tokens")
+    if not named and isinstance(explicit, dict):
+        named = dict(zip(explicit, token_texts(explicit), strict=True))
+    return named
+
+
+def _text(token: object, *, is_legacy: bool) -> str | None:
+    """Text of a token, which is text or an object that says that it is one; None for others."""
+    if isinstance(token, dict) and (is_legacy or token.get("__type") == "AddedToken"):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
 
 
 _KEYS: dict[str, Callable[[object, _File], tuple[str, bool] | None]] = {
@@ -102,8 +129,10 @@ def read_keys(
     """
     file = _File(config=config, steps=(*_steps(parsed),), vocabulary=vocabulary)
     notes = []
-    for key, differs in _KEYS.items():
-        if key not in config or (found := differs(config[key], file)) is None:
+    values = {key: config[key] for key in _KEYS if key in config}
+    values |= {key: [text] for key, text in named_by_model(config).items() if key in config}
+    for key, value in values.items():
+        if (found := _KEYS.get(key, _extra_tokens)(value, file)) is None:
             continue
         what, is_refused = found
         says = f"{name}: {SIDE_FILES[0]} says {key} is {str(config[key])[:60]}, and {what}"

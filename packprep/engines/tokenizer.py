@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from packprep.config.grammar.source_names import at_revision
-from packprep.engines.config_keys import read_keys
+from packprep.engines.config_keys import named_by_model, read_keys
 from packprep.engines.conversions import FILE_NAMES, as_tokenizer_json
 from packprep.engines.tokenizer_files import (
     NAMED_TOKENS,
@@ -116,6 +116,7 @@ def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Toke
         vocab = _vocabulary(parsed)
         config = sides.get(SIDE_FILES[0], {})
         notes += read_keys(name, config, parsed, vocab)
+        named = _named_tokens(sides)
         asked = {end: _choose(end, how, parsed, sides, name) for end, how in ends}
     except PackprepError:
         raise
@@ -148,7 +149,7 @@ def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Toke
         notes=tuple(notes),
         is_converted=converted is not None,
         splits_special_tokens=config.get("split_special_tokens") is True,
-        named_tokens=_named_tokens(sides),
+        named_tokens=named,
         chat_templates=_chat_templates(sides, name),
     )
 
@@ -201,7 +202,9 @@ def _named_tokens(sides: SideFiles) -> dict[str, str]:
         file = next((file for file in SIDE_FILES if key in sides.get(file, {})), None)
         if file is not None and (text := _content(sides[file][key], f"{file} says {key}")):
             named[key] = text
-    return named
+    config, legacy = (sides.get(file, {}) for file in SIDE_FILES)
+    legacy = {} if "added_tokens_decoder" in config else legacy
+    return named | named_by_model(legacy, is_legacy=True) | named_by_model(config)
 
 
 def _chat_templates(sides: SideFiles, name: str) -> dict[str, str]:

@@ -155,7 +155,14 @@ def _read_object(source: Any) -> TokenizerFiles:
         named = {key: getattr(source, key, None) for key in ("bos_token", "eos_token", "pad_token")}
         tokens = getattr(source, "special_tokens_map", {})
         named |= {key: tokens[key] for key in NAMED_TOKENS if key in tokens}
-        sides[SIDE_FILES[0]] = {key: text and str(text) for key, text in named.items()}
+        sides[SIDE_FILES[0]] = {
+            **{key: text and str(text) for key, text in named.items()},
+            "extra_special_tokens": {
+                key: text
+                for key, text in tokens.items()
+                if key not in NAMED_TOKENS and isinstance(text, str)
+            },
+        }
         template = getattr(source, "chat_template", None) or {}
         whole = {"default": template} if isinstance(template, str) else template
         sides[TEMPLATE_FILE] = dict(whole)
