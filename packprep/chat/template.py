@@ -38,6 +38,15 @@ from packprep.engines.tokenizer import Tokenizer
 from packprep.support.errors import ConfigError, InputError, brief
 
 _LONGEST = 1_000_000  # characters of a template; those of large models have 20,000
+_NO_DATE = "'strftime_now' is undefined"
+_SOME_DAY = "1999-10-24"  # no template has it as its default
+_TURN: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+_TOOL = {"name": "f", "description": "c", "parameters": {"type": "object", "properties": {}}}
+_PROBES = [
+    Conversation([*system, *_TURN], tools)
+    for system in ([], [Message(role="system", content="d")])
+    for tools in (None, [{"type": "function", "function": _TOOL}])
+]  # a template may write the date only beside a system message, or beside tools
 _Kind = TypeVar("_Kind", bound=Sandbox)
 
 _ArgumentForm = Literal["object", "text", "either"]
@@ -109,7 +118,19 @@ class ChatTemplate:
         try:
             return sandbox.render(template, values, marked=marked)
         except TemplateError as error:
-            raise RenderError(f"the chat template cannot render it: {error}") from None
+            reason = str(error)
+            if reason == _NO_DATE and self.date is None:
+                reason = "it asks for today's date; give a day with --template-date YYYY-MM-DD"
+            raise RenderError(f"the chat template cannot render it: {reason}") from None
+
+    def has_default_date(self) -> bool:
+        """True if the template writes another text where it is given a date."""
+        dated = replace(self, date=_SOME_DAY)
+        for probe in _PROBES:
+            with suppress(RenderError):
+                if self.render(probe) != dated.render(probe):
+                    return True
+        return False
 
     def trace(self, conversation: Conversation, recording: Recording) -> Trace | None:
         """The trace of the rendering of a conversation; None if it cannot be traced.
@@ -297,7 +318,7 @@ def load_chat_template(
         raise ConfigError(
             f"--template-date is {date!r}, expected a day such as 2026-01-31"
         ) from None
-    notes = []
+    asks_for_date = False
     for source in sources.values():
         if len(source) > _LONGEST:
             raise ConfigError(
@@ -318,17 +339,17 @@ def load_chat_template(
             raise ConfigError(
                 f"{where} contains U+{ord(mark[0]):04X}, which is not a character; remove it"
             )
-        if "strftime_now" in asked and day is None:
-            notes.append(
-                f"{where} asks for today's date; a build uses the default date written in the "
-                "template instead, or the one of --template-date YYYY-MM-DD"
-            )
-    return ChatTemplate(
-        sources=sources,
-        variables={**tokenizer.named_tokens, **(variables or {})},
-        date=day,
-        notes=tuple(dict.fromkeys(notes)),
+        asks_for_date |= "strftime_now" in asked
+    template = ChatTemplate(
+        sources=sources, variables={**tokenizer.named_tokens, **(variables or {})}, date=day
     )
+    if asks_for_date and day is None and template.has_default_date():
+        note = (
+            f"{where} asks for today's date; a build uses the default date written in the "
+            "template instead, or the one of --template-date YYYY-MM-DD"
+        )
+        return replace(template, notes=(note,))
+    return template
 
 
 def template_file(path: Path) -> dict[str, str]:

@@ -144,8 +144,11 @@ def test_there_is_no_clock_unless_a_date_is_given(tmp_path: Path) -> None:
     dated = template(tmp_path, source, date="2026-01-31")
     assert (dated.render(Conversation([USER])), dated.notes) == ("31 Jan 2026", ())
     assert dated.as_dict() != without.as_dict()
-    with pytest.raises(RenderError, match="'strftime_now' is undefined"):
-        template(tmp_path, asks).render(Conversation([USER]))
+    for always in (asks, "{% if strftime_now is defined %}{% endif %}" + asks):
+        needs = template(tmp_path, always)
+        assert needs.notes == ()
+        with refused(RenderError, "today's date", "--template-date YYYY-MM-DD"):
+            needs.render(Conversation([USER]))
     with refused(ConfigError, "template_date is 'today', expected a day such as 2026-01-31"):
         template(tmp_path, source, date="today")
 
