@@ -9,6 +9,7 @@ the template's own.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -122,6 +123,16 @@ class Specials:
                 if text.find(token[cut:], start + cut) >= 0:
                     return True
         return False
+
+
+def spelled_in_most(tokens: Iterable[str], texts: Sequence[str]) -> str | None:
+    """The token that most of these texts spell; None unless more than half spell any of them."""
+    pattern = any_of(tokens)
+    spelled: list[set[str]] = [{*pattern.findall(text)} for text in texts]
+    if 2 * sum(map(bool, spelled)) <= len(texts):
+        return None
+    counts = Counter(token for each in spelled for token in each)
+    return min(counts, key=lambda token: (-counts[token], token))
 
 
 def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conversation:

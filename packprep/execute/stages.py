@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import pyarrow as pa
 
+from packprep.chat.special_tokens import spelled_in_most
 from packprep.config.pack_rules import PackRules
 from packprep.config.yaml_file import to_yaml
+from packprep.engines.backends import added_tokens
 from packprep.engines.parity import EngineChoice, choose_engine
 from packprep.execute import disk_space
 from packprep.execute.array_tasks import work_off
@@ -45,7 +49,7 @@ from packprep.schemas.columns import columns_of_type
 from packprep.schemas.storage.writing import write_file
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.reading import read_rows
-from packprep.sources.source import check_unchanged
+from packprep.sources.source import Source, check_unchanged
 from packprep.sources.units import text_bytes
 from packprep.support.clock import START, StageClock
 from packprep.support.errors import (
@@ -63,6 +67,9 @@ from packprep.windows.index_rows import index_table
 from packprep.windows.mix import Mix
 from packprep.windows.planner import remainders_of_runs
 from packprep.windows.specs import WindowSpec, list_windows
+
+# Sources whose first documents are sampled: for engines, and for what their texts spell.
+_SAMPLED, _MOST_SAMPLED = 8, 64
 
 
 class DamagedTokens(InputError):  # noqa: N818 - named for what they are
@@ -251,19 +258,49 @@ class Stages:
             yield workers.tokenize
 
     def _sample(self, plans: Sequence[RowPlan]) -> list[str]:
-        """First documents of some sources, on which engines are compared."""
+        """First documents of some sources, on which engines are compared.
+
+        Says if most texts of a source spell special tokens and keep them as text.
+        """
         sample: list[str] = []
         if self.job.config.input_ids_column is not None:
             return sample
-        for source, plan in zip(self.job.sources[:8], plans, strict=False):
-            is_copied = source.compression or source.is_remote
-            if is_copied and not source.format.is_streamed:
-                continue  # it would be unpacked, or downloaded, twice
-            table = next(read_rows(source, plan, self.job.scratch), None)
-            if table is not None:
-                texts = table["text"].slice(0, 16).to_pylist()
-                sample += [text for text in texts if text is not None]
+        looks = not self.job.config.parses_special_tokens
+        numbers = {*range(_SAMPLED)}
+        if looks:  # into one source of each folder too
+            last_first = [*enumerate(self.job.sources)][::-1]
+            numbers |= {*{Path(source.name).parent: n for n, source in last_first}.values()}
+        spelled: list[tuple[str, str]] = []
+        for number in sorted(numbers)[:_MOST_SAMPLED]:
+            if number >= min(len(plans), len(self.job.sources)):
+                break
+            source = self.job.sources[number]
+            texts = self._first_texts(source, plans[number])
+            sample += texts if number < _SAMPLED else []
+            if looks and (token := spelled_in_most(self._special_tokens, texts)) is not None:
+                spelled.append((source.name, token))
+        if spelled:
+            (name, token), others = spelled[0], len(spelled) - 1
+            too = f", as in {others:,} other source{'s' * (others > 1)}" if others else ""
+            self.progress.say(
+                f"{name}: most texts spell special tokens, such as {token}, which stay text{too}; "
+                "build chats that are rendered already with --parse-special-tokens"
+            )
         return sample
+
+    def _first_texts(self, source: Source, plan: RowPlan) -> list[str]:
+        """First documents of a source; none if it would be unpacked, or downloaded, twice."""
+        is_copied = source.compression or source.is_remote
+        if is_copied and not source.format.is_streamed:
+            return []
+        table = next(read_rows(source, plan, self.job.scratch), None)
+        texts = table["text"].slice(0, 16).to_pylist() if table is not None else []
+        return [text for text in texts if text is not None]
+
+    @cached_property
+    def _special_tokens(self) -> list[str]:
+        tokens = added_tokens(self.job.tokenizer.json)
+        return [token["content"] for token in tokens if token.get("special")]
 
     def _loading(
         self, pool: ThreadPoolExecutor, plans: Sequence[RowPlan]
