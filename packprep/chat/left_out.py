@@ -2,7 +2,8 @@
 
 Many templates drop the reasoning of earlier turns, whether it has a field of its own or is the
 beginning of `content`. The rows are then trained without it. Nothing is lost from the rendering, so
-the ledger of tokens cannot show it; it is counted apart, in characters and tokens.
+the ledger of tokens cannot show it; it is counted apart, in characters and tokens, under the key
+of the message, whatever the key is.
 
 White space does not count: templates strip it, and put their own between reasoning and answer.
 """
