@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from packprep.execute.pipeline import build as build
     from packprep.execute.stored import pack as pack
     from packprep.execute.stored import tokenize as tokenize
+    from packprep.in_trainer import dataset as dataset
+    from packprep.in_trainer import shards as shards
     from packprep.packing.api import pack_lengths as pack_lengths
     from packprep.packing.plan import PackPlan as PackPlan
     from packprep.packing.sampler import MultipackSampler as MultipackSampler
@@ -33,9 +35,11 @@ _HOME = {
     "StoppedError": "support.errors",
     "TokenizeAndPack": "execute.map_stage",
     "build": "execute.pipeline",
+    "dataset": "in_trainer",
     "pack": "execute.stored",
     "pack_dataset": "execute.map_stage",
     "pack_lengths": "packing.api",
+    "shards": "in_trainer",
     "tokenize": "execute.stored",
 }
 __all__ = [
@@ -48,9 +52,11 @@ __all__ = [
     "StoppedError",
     "TokenizeAndPack",
     "build",
+    "dataset",
     "pack",
     "pack_dataset",
     "pack_lengths",
+    "shards",
     "tokenize",
 ]
 
