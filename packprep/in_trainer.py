@@ -19,23 +19,20 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import count
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import packprep
 
 if TYPE_CHECKING:
-    import datasets
+    from datasets import Dataset, DatasetDict
 
     from packprep.loaders import PackedShards
 
@@ -47,236 +44,175 @@ STALE = 60.0  # seconds without a change after which another process takes over
 POLL = 0.5  # seconds between two looks of a process that waits
 SAY = 10.0  # seconds between two lines of progress
 
-Paths = str | os.PathLike[str]
-Source = Paths | Mapping[str, Any]
+_Source = str | os.PathLike[str] | Mapping[str, Any]
+_Sources = _Source | Sequence[_Source]
 
 # They decide how a build runs, not its bytes.
 _RUNNING = {"engine", "executor", "keep_tokens", "max_memory", "num_proc", "store", "verify_engine"}
-_TAKEN = ("output", "overwrite", "append", "part")
-_TOKENIZER_FILES = (
-    "*token*.json",
-    "*.model",
-    "*.tiktoken",
-    "tekken.json",
-    "vocab*",
-    "merges.txt",
-    "config.json",
-    "chat_template*",
-    "additional_chat_templates/*",
-)
+_TOKENIZER = "*tok* *.model tek*.json vocab* merges* config.json chat_* *_templates/*"  # its files
 
 
-def dataset(
-    sources: Source | Sequence[Source],
-    tokenizer: Any = None,
-    *,
-    cache_dir: Paths | None = None,
-    **options: Any,
-) -> "datasets.Dataset | datasets.DatasetDict":
+def dataset(sources: _Sources, tokenizer: Any = None, **options: Any) -> "Dataset | DatasetDict":
     """Return the packs of sources, with the columns that TRL and transformers train on.
 
     They are built by the first of all processes that share the cache, on whatever machine, and
     opened by the others and by later runs. With `holdout` they are a DatasetDict.
 
     sources: files, globs and folders, or hub:ORG/SET@REVISION. tokenizer: that of the trainer, its
-    files, or NAME@REVISION on the hub. options: those of BuildConfig. cache_dir: holds the outputs
-    of all calls; default: PACKPREP_CACHE, or packprep in the user's cache.
+    files, or NAME@REVISION on the hub. options: those of BuildConfig, and cache_dir: the folder
+    that has the outputs of all calls; default: PACKPREP_CACHE, or packprep in the user's cache.
 
     Raises ConfigError, InputError or StoppedError, as `build`.
     """
     from datasets import load_from_disk
 
-    folder = prepared(sources, tokenizer, cache_dir=cache_dir, **HF | options)
-    return load_from_disk(str(folder))
+    return load_from_disk(str(prepared(sources, tokenizer, **HF | options)))
 
 
-def shards(
-    sources: Source | Sequence[Source],
-    tokenizer: Any = None,
-    *,
-    cache_dir: Paths | None = None,
-    split: str | None = None,
-    **options: Any,
-) -> "PackedShards":
-    """Return the packs of sources for PackedLoader; see `dataset`.
+def shards(sources: _Sources, tokenizer: Any = None, **options: Any) -> "PackedShards":
+    """Return the packs of sources for PackedLoader.
 
-    split: "train" or "validation", needed with `holdout`.
+    options: see `dataset`; and split: "train" or "validation", needed with `holdout`.
     """
     from packprep.loaders import PackedShards
 
-    return PackedShards(prepared(sources, tokenizer, cache_dir=cache_dir, **options), split=split)
+    split = options.pop("split", None)
+    return PackedShards(prepared(sources, tokenizer, **options), split=split)
 
 
 def prepared(
-    sources: Source | Sequence[Source],
-    tokenizer: Any = None,
-    *,
-    cache_dir: Paths | None = None,
-    to: str | None = None,
-    **options: Any,
+    sources: _Sources, tokenizer: Any = None, *, to: str | None = None, **options: Any
 ) -> Path:
-    """Return the folder of the packs of sources, for trainers that take a path; see `dataset`.
+    """Return the folder of the packs of sources, for trainers that take a path.
 
-    to: a format of `packprep export` that the folder gets.
+    to: a format of `packprep export` for it. options: see `dataset`.
     """
-    if taken := [name for name in _TAKEN if name in options]:
-        raise packprep.ConfigError(
-            f"{taken[0]} is decided by the cache here; leave it out, or call packprep.build"
-        )
-    cache = Path(cache_dir or os.environ.get("PACKPREP_CACHE") or _user_cache())
-    listed = [sources] if isinstance(sources, str | os.PathLike | Mapping) else [*sources]
-    return _Call(listed, tokenizer, options, to, cache.expanduser().absolute()).folder()
+    cache = options.pop("cache_dir", None) or os.environ.get("PACKPREP_CACHE") or _user_cache()
+    listed: Any = [sources] if isinstance(sources, str | os.PathLike | Mapping) else sources
+    return _Call(listed, tokenizer, options, to).folder(Path(cache).expanduser().absolute())
 
 
-@dataclass
 class _Call:
-    """What is asked for, and the cache that has it or gets it."""
+    """Sources, tokenizer and options, and the files that they mean."""
 
-    sources: list[Source]
-    tokenizer: Any
-    options: Mapping[str, Any]
-    to: str | None
-    cache: Path
-
-    def __post_init__(self) -> None:
-        self.config(self.cache / "output")  # a wrong option is an error at once, in all processes
-        self.found = [[_files(name, source) for name in _names(source)] for source in self.sources]
-        files = [file for source in self.found for name in source for file in name]
-        files += [path for value in self.options.values() if (path := _file_in(value))]
-        self.times = {file: _times(file) for file in [*files, *_tokenizer_files(self.tokenizer)]}
-        self.sizes = self.name(lambda file: [file.name, self.times[file][1]])
+    def __init__(
+        self, sources: list[_Source], tokenizer: Any, options: dict[str, Any], to: str | None
+    ) -> None:
+        self.sources, self.tokenizer, self.options, self.to = sources, tokenizer, options, to
+        self.config("output")  # a wrong option is an error at once, in all processes
         self.progress = _Progress()
+        tables = [dict(s) if isinstance(s, Mapping) else {"path": s} for s in sources]
+        found = [_source_files(table) for table in tables]
+        used = [_option_files(value) for value in options.values()]
+        files = chain(*found, *used, _tokenizer_files(tokenizer))
+        self.times = {file: _times(file) for file in files}
+        self.described = {
+            "packprep": packprep.__version__,
+            "sources": [
+                table | {"path": len(files) or table["path"]}
+                for table, files in zip(tables, found, strict=True)
+            ],
+            "tokenizer": _tokenizer_facts(tokenizer),
+            "options": {key: value for key, value in options.items() if key not in _RUNNING},
+            "to": to,
+        }
 
-    def config(self, output: Path) -> packprep.BuildConfig:
-        return packprep.BuildConfig(
-            sources=self.sources,
-            tokenizer=self.tokenizer,
-            output=str(output),
-            overwrite=True,  # what a build left that was killed, if its sources changed since
-            **self.options,
-        )
+    def config(self, output: str) -> packprep.BuildConfig:
+        # overwrite: what a killed build left, whose sources were changed since
+        place: Any = {"sources": self.sources, "output": output, "overwrite": True}
+        return packprep.BuildConfig(tokenizer=self.tokenizer, **place, **self.options)
 
     def name(self, facts: Callable[[Path], object]) -> str:
         """Digest of the call. facts: about each file."""
-        call = {
-            "version": packprep.__version__,
-            "sources": [
-                [dict(source) | {"path": None} if isinstance(source, Mapping) else None]
-                + [len(files) or name for name, files in zip(_names(source), found, strict=True)]
-                for source, found in zip(self.sources, self.found, strict=True)
-            ],
-            "tokenizer": _tokenizer_text(self.tokenizer),
-            "options": {key: value for key, value in self.options.items() if key not in _RUNNING},
-            "to": self.to,
-            "files": [facts(file) for file in self.times],
-        }
-        text = json.dumps(call, sort_keys=True, default=_as_json)
+        call = self.described | {"files": [facts(file) for file in self.times]}
+        text = json.dumps(call, sort_keys=True, default=os.fspath)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
-    def folder(self) -> Path:
+    def folder(self, cache: Path) -> Path:
         """The finished output; built if it is not in the cache."""
-        pointer = self.cache / f"{self.name(lambda file: self.times[file])}.json"
+        pointer = cache / f"{self.name(lambda file: [str(file), *self.times[file]])}.json"
+        target = cache / self.name(lambda file: [file.name, self.times[file][0]])
 
         def find() -> Path | None:
-            try:
-                folder = self.cache / str(json.loads(pointer.read_bytes())["name"])
-            except (OSError, ValueError, KeyError):
-                return None
-            return folder if folder.is_dir() else None
+            with suppress(OSError, ValueError, KeyError):
+                folder = cache / str(json.loads(pointer.read_bytes())["name"])
+                return folder if folder.is_dir() else None
+            return None
 
         def make(took_over: bool) -> Path:
             self.progress.wait("reading the sources")
-            folder = self.cache / self.name(_contents)
-            if not folder.is_dir():
-                self.build(folder, took_over)
-            self.check_unchanged()
-            with suppress(OSError):  # it saves time, no more
-                new = pointer.with_suffix(f".{uuid.uuid4().hex}")
-                new.write_text(json.dumps({"name": folder.name, "sources": self.words()}))
-                new.replace(pointer)
+            folder = cache / self.name(_contents)
+            made = None if folder.is_dir() else self.build(target, took_over)
+            changed = [file for file, times in self.times.items() if _times(file) != times]
+            if made is not None and (changed or folder.is_dir()):
+                shutil.rmtree(made)
+            elif made is not None:
+                made.rename(folder)
+                self.progress.say(f"built {folder}; {_account(cache)[0]}")
+            if changed:
+                raise packprep.InputError(
+                    f"{changed[0]} changed while it was read; start again when nothing writes to it"
+                )
+            with suppress(OSError):  # the pointer only saves time
+                facts = {"name": folder.name, "sources": ", ".join(map(str, self.sources))}
+                pointer.with_suffix(".new").write_text(json.dumps(facts))
+                pointer.with_suffix(".new").replace(pointer)
             return folder
 
         try:
-            return _once(self.cache / self.sizes, find, make, self.progress)
-        except _UnwritableError:
-            folder = self.cache / self.name(_contents)
+            return _once(target, find, make, self.progress)
+        except _UnwritableError as error:
+            folder = cache / self.name(_contents)
             if folder.is_dir():  # as in a cache that may only be read
                 return folder
-            raise
+            raise packprep.ConfigError(str(error)) from None
 
-    def build(self, folder: Path, took_over: bool) -> None:
-        """Build beside the folder, which then appears by one rename."""
-        started, made = time.monotonic(), self.cache / f"{self.sizes}.build"
+    def build(self, target: Path, took_over: bool) -> Path:
+        """Build beside the cache's outputs; return the folder."""
+        made, exported = target.with_suffix(".build"), target.with_suffix(".export")
+        started = time.monotonic()
         while True:
             try:
-                packprep.build(self.config(made), progress=self.progress)
+                packprep.build(self.config(str(made)), progress=self.progress)
                 break
             except packprep.StoppedError:
-                self.progress.print(_account(self.cache)[0])
+                self.progress.say(_account(target.parent)[0])
                 raise
             except packprep.ConfigError:  # a dead process of another machine may hold it a while
                 if not took_over or time.monotonic() - started > 2 * STALE:
                     raise
                 time.sleep(POLL)
-        if self.to:
-            made = _exported(made, self.to)
-        try:
-            self.check_unchanged()
-        except packprep.InputError:
-            shutil.rmtree(made)
-            raise
-        made.rename(folder)
-        self.progress.print(f"built {folder} in {time.monotonic() - started:.1f} s")
-        self.progress.print(_account(self.cache)[0])
-
-    def check_unchanged(self) -> None:
-        for file, times in self.times.items():
-            if _times(file) != times:
-                raise packprep.InputError(
-                    f"{file} changed while it was read; start again when nothing writes to it"
-                )
-
-    def words(self) -> str:
-        return ", ".join(str(name) for source in self.sources for name in _names(source))
+        if self.to is None:
+            return made
+        shutil.rmtree(exported, ignore_errors=True)
+        command = ["packprep", "export", str(made), "--to", self.to, "-o", str(exported)]
+        ran = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
+        if ran.returncode:
+            raise packprep.ConfigError(ran.stderr.strip())
+        shutil.rmtree(made)
+        return exported
 
 
-def _exported(made: Path, to: str) -> Path:
-    """The output in another format, which takes its place."""
-    exported = made.with_suffix(".export")
-    shutil.rmtree(exported, ignore_errors=True)
-    command = ["packprep", "export", str(made), "--to", to, "-o", str(exported)]
-    ran = subprocess.run(
-        [sys.executable, "-m", *command], capture_output=True, text=True, check=False
-    )
-    if ran.returncode:
-        raise packprep.ConfigError(ran.stderr.strip())
-    shutil.rmtree(made)
-    return exported
+# The files of a call, and what a name is made of
 
 
-# What a name is made of
-
-
-def _names(source: Source) -> list[str]:
-    """Paths and globs of a source."""
-    paths = source.get("path", ()) if isinstance(source, Mapping) else source
-    each = [paths] if isinstance(paths, str | os.PathLike) else paths
-    return [os.fspath(path) for path in each]
-
-
-def _files(name: str, source: Source) -> list[Path]:
-    """Local files of a path or glob; none for a dataset on the hub."""
-    matches = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))
-    matches = matches or sorted(glob.glob(f"{glob.escape(name)}.*"))  # a .bin and its .idx
-    files = [file for match in matches for file in _inside(Path(match).absolute())]
-    pinned = "@" in name or (isinstance(source, Mapping) and source.get("revision"))
-    if files or (pinned and "://" not in name):
-        return files
-    raise packprep.ConfigError(
-        f"source {name} is no local file or folder; expected one, or hub:ORG/SET@REVISION, so that "
-        "a source that changes is noticed; build others with packprep build, and open the output "
-        "with load_from_disk"
-    )
+def _source_files(table: Mapping[str, Any]) -> list[Path]:
+    """Local files of a source; none for a dataset on the hub."""
+    paths, files = table.get("path", ()), list[Path]()
+    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        name = os.fspath(path)
+        matches = [name] if Path(name).exists() else glob.glob(name, recursive=True)
+        matches = matches or glob.glob(f"{glob.escape(name)}.*")  # Megatron's .bin and .idx
+        here = [file for match in sorted(matches) for file in _inside(Path(match).absolute())]
+        pinned = ("@" in name or table.get("revision")) and "://" not in name
+        if not here and not pinned:
+            raise packprep.ConfigError(
+                f"source {name} is no local file or folder; expected one, or "
+                "hub:ORG/SET@REVISION, so that a change is noticed; build others with packprep "
+                "build, and open the output with load_from_disk"
+            )
+        files += here
+    return files
 
 
 def _inside(path: Path) -> Iterator[Path]:
@@ -287,52 +223,46 @@ def _inside(path: Path) -> Iterator[Path]:
             yield file
 
 
-def _file_in(value: object) -> Path | None:
+def _option_files(value: object) -> Iterator[Path]:
     """The file that an option names, such as a chat template, or FILE.py:FUNCTION."""
     if isinstance(value, str | os.PathLike):
-        for name in (os.fspath(value), os.fspath(value).rpartition(":")[0]):
+        for name in {os.fspath(value), os.fspath(value).rpartition(":")[0]}:
             if os.path.isfile(name):  # noqa: PTH113 - False for a long text
-                return Path(name).absolute()
-    return None
+                yield Path(name).absolute()
 
 
 def _tokenizer_files(tokenizer: Any) -> list[Path]:
-    if not isinstance(tokenizer, str | os.PathLike):
+    if not isinstance(tokenizer, str | os.PathLike) or not Path(tokenizer).exists():
         return []
     path = Path(tokenizer).absolute()
-    if path.exists():
-        folder = path if path.is_dir() else path.parent
-        beside = {file for pattern in _TOKENIZER_FILES for file in folder.glob(pattern)}
-        return [file for file in sorted({path} | beside) if file.is_file()]
-    if "@" in os.fspath(tokenizer):
-        return []
-    raise packprep.ConfigError(
-        f"tokenizer {tokenizer} is no local file or folder; expected one, or the loaded tokenizer, "
-        "or NAME@REVISION of the hub, so that one that changes is noticed"
-    )
+    folder = path if path.is_dir() else path.parent
+    files = {path, *(file for pattern in _TOKENIZER.split() for file in folder.glob(pattern))}
+    return sorted(file for file in files if file.is_file())
 
 
-def _tokenizer_text(tokenizer: Any) -> object:
-    """What decides the ids of a loaded tokenizer; the name of one on the hub; None for files."""
-    if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
-        return None if _tokenizer_files(tokenizer) else tokenizer
+def _tokenizer_facts(tokenizer: Any) -> object:
+    """What decides the ids of a loaded tokenizer, or the name of one on the hub."""
+    if tokenizer is None or _tokenizer_files(tokenizer):
+        return None
+    if isinstance(tokenizer, str | os.PathLike) and "@" in os.fspath(tokenizer):
+        return tokenizer
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(fast, "to_str"):
         raise packprep.ConfigError(
-            f"the tokenizer is a {type(tokenizer).__name__}; expected a fast tokenizer or a path"
+            f"the tokenizer is {tokenizer!r:.100}; expected a loaded fast tokenizer, its files, or "
+            "NAME@REVISION of the hub, so that a change is noticed"
         )
-    _, _, text = fast.to_str().partition('"added_tokens"')  # before: padding of its last call
-    named = {key: str(text) for key, text in getattr(tokenizer, "special_tokens_map", {}).items()}
-    return [text, named, getattr(tokenizer, "chat_template", None)]
+    text = fast.to_str().partition('"added_tokens"')[2]  # before it: the padding of its last call
+    special = {key: str(word) for key, word in getattr(tokenizer, "special_tokens_map", {}).items()}
+    return [text, special, getattr(tokenizer, "chat_template", None)]
 
 
-def _times(file: Path) -> list[Any]:
-    """Path, bytes and time of a file; zeros if it is gone."""
-    try:
+def _times(file: Path) -> tuple[int, int]:
+    """Bytes and time of a file; zeros if it is gone."""
+    with suppress(OSError):
         facts = file.stat()
-    except OSError:
-        return [str(file), 0, 0]
-    return [str(file), facts.st_size, facts.st_mtime_ns]
+        return facts.st_size, facts.st_mtime_ns
+    return 0, 0
 
 
 def _contents(file: Path) -> list[str]:
@@ -344,14 +274,6 @@ def _contents(file: Path) -> list[str]:
             return [file.name, hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest()]
     except OSError as error:
         raise packprep.InputError(f"{file} cannot be read: {error.strerror}") from None
-
-
-def _as_json(value: object) -> object:
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise packprep.ConfigError(
-        f"an option is a {type(value).__name__}; expected text, numbers, or lists of them"
-    )
 
 
 # One process at a time
@@ -392,33 +314,30 @@ def _once(
 
 
 def _lock(target: Path, number: int) -> Path:
-    return target.with_name(f"{target.name}.lock.{number}")
+    return target.with_suffix(f".lock.{number}")
 
 
 def _read(lock: Path) -> bytes | None:
     """Content of a lock; None if there is none."""
-    try:
+    with suppress(OSError):
         return lock.read_bytes()
-    except OSError:
-        return None
+    return None
 
 
 def _machine() -> str:
     """The machine since its start, and the space of its process numbers; "" if unknown."""
-    try:
+    with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
+    return ""
 
 
 def _ended(content: bytes) -> bool:
     """True if the process of a lock ran here and does not any more."""
     try:
         holder = json.loads(content)
-        if not _machine() or holder["machine"] != _machine():
-            return False
-        os.kill(holder["process"], 0)
+        if holder["machine"] == _machine() != "":
+            os.kill(holder["process"], 0)
     except ProcessLookupError:
         return True
     except (OSError, ValueError, KeyError):
@@ -427,48 +346,46 @@ def _ended(content: bytes) -> bool:
 
 
 @contextmanager
-def _held(target: Path, number: int, dead: bytes | None, progress: "_Progress") -> Iterator[bool]:
-    """Hold a lock that is created now; False if another process has it.
+def _held(target: Path, number: int, before: bytes | None, progress: "_Progress") -> Iterator[bool]:
+    """Create a lock and hold it; False if another process was faster.
 
-    dead: content of the lock before it, of a process that died.
+    before: content of the lock with the number before it, whose process died.
     """
-    lock, mine = _lock(target, number), uuid.uuid4().hex
-    facts = {"lock": mine, "host": socket.gethostname(), "process": os.getpid()}
-    facts |= {"machine": _machine()}
+    lock, mine, released = _lock(target, number), os.urandom(16).hex(), threading.Event()
+    facts = {"lock": mine, "host": os.uname().nodename, "machine": _machine()}
 
-    def content(beat: int) -> bytes:
-        text = json.dumps({**facts, "beat": beat, "doing": progress.doing[:200]})
-        return text.encode().ljust(1000)  # of one length: no beat has to empty the file first
+    def content(beats: int) -> bytes:
+        now = {"process": os.getpid(), "beats": beats, "doing": progress.doing[:200]}
+        return json.dumps(facts | now).encode().ljust(2000)  # of one length: never an empty file
+
+    def is_mine() -> bool:
+        return mine.encode() in (_read(lock) or b"")
 
     def beat() -> None:
-        for number in count(1):
-            if released.wait(BEAT) or mine.encode() not in (_read(lock) or b""):
-                return
-            # Opened and closed each time, so that other machines see it.
-            with suppress(OSError), lock.open("r+b") as file:
-                file.write(content(number))
+        beats = 1
+        while not released.wait(BEAT) and is_mine():
+            with suppress(OSError), lock.open("r+b") as file:  # closed: other machines see it
+                file.write(content(beats))
+            beats += 1
 
-    if not _created(lock, content(0)):
+    is_held = _created(lock, content(0))
+    if is_held and number and _read(_lock(target, number - 1)) != before:
+        lock.unlink()  # the other lives after all, or all is done
+        is_held = False
+    if not is_held:
         yield False
         return
-    if dead is not None and _read(_lock(target, number - 1)) != dead:
-        lock.unlink()  # it lives, or its work was taken over and done
-        yield False
-        return
-    released = threading.Event()
     threading.Thread(target=beat, daemon=True).start()
     try:
         yield True
     finally:
         released.set()
-        if mine.encode() in (_read(lock) or b""):
-            for each in range(number, -1, -1):
-                with suppress(OSError):
-                    _lock(target, each).unlink()
+        for each in range(number, -1, -1) if is_mine() else ():
+            _lock(target, each).unlink(missing_ok=True)
 
 
 def _created(lock: Path, content: bytes) -> bool:
-    """Create a lock; False if it is there. ConfigError or StoppedError if it cannot be created."""
+    """Create a lock; False if it is there. ConfigError or StoppedError if that is impossible."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         with lock.open("xb") as file:
@@ -477,11 +394,8 @@ def _created(lock: Path, content: bytes) -> bool:
         if isinstance(error, FileExistsError) and lock.exists():
             return False
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            with suppress(OSError):
-                lock.unlink()
-            raise packprep.StoppedError(
-                f"{lock} cannot be written: {error.strerror}; {_account(lock.parent)[0]}"
-            ) from None
+            lock.unlink(missing_ok=True)
+            raise packprep.StoppedError(f"{error.strerror}; {_account(lock.parent)[0]}") from None
         raise _UnwritableError(
             f"the cache {lock.parent} cannot be written: {error.strerror}; choose another "
             "cache_dir or PACKPREP_CACHE"
@@ -494,35 +408,28 @@ class _Progress:
 
     def __init__(self) -> None:
         self.doing = "starting"
-        self._said = self._began = time.monotonic()
-
-    def print(self, line: str) -> None:
-        self._said = time.monotonic()
-        print(f"packprep: {line}", file=sys.stderr, flush=True)
-
-    def waits(self, content: bytes) -> None:
-        """Say what the process of a lock does."""
-        if os.environ.get("LOCAL_RANK", "0") != "0" or time.monotonic() - self._said < SAY:
-            return
-        try:
-            holder = json.loads(content)
-            who = f"process {holder['process']} on {holder['host']}: {holder['doing']}"
-        except (ValueError, KeyError):
-            who = "another process"
-        self.print(f"{time.monotonic() - self._began:.0f} s, waiting for {who}")
-
-    # What `packprep.build` calls.
+        self.said = self.began = time.monotonic()
 
     def say(self, line: str) -> None:
-        self.print(line)
+        self.said = time.monotonic()
+        print(f"packprep: {line}", file=sys.stderr, flush=True)
 
     def wait(self, phase: str) -> None:
         self.doing = phase
 
     def advance(self, stage: str, done: float, total: float | None, unit: str) -> None:
         self.doing = f"{stage}: {done:,.0f}{f' of {total:,.0f}' if total else ''} {unit}"
-        if time.monotonic() - self._said >= SAY:
-            self.print(self.doing)
+        if time.monotonic() - self.said >= SAY:
+            self.say(self.doing)
+
+    def waits(self, content: bytes) -> None:
+        """Say what the process of a lock does."""
+        if os.environ.get("LOCAL_RANK", "0") == "0" and time.monotonic() - self.said >= SAY:
+            who = "another process"
+            with suppress(ValueError, KeyError):
+                holder = json.loads(content)
+                who = f"process {holder['process']} on {holder['host']}: {holder['doing']}"
+            self.say(f"{time.monotonic() - self.began:.0f} s, waiting for {who}")
 
 
 # The cache
@@ -537,23 +444,21 @@ def _user_cache() -> Path:
 def _account(cache: Path) -> list[str]:
     """Lines about a cache: its size, then each output and each unfinished build."""
     sources: dict[str, str] = {}
-    for pointer in sorted(cache.glob("*.json")):
+    for pointer in cache.glob("*.json"):
         with suppress(OSError, ValueError, KeyError):
-            loaded = json.loads(pointer.read_bytes())
-            sources[loaded["name"]] = loaded["sources"]
+            facts = json.loads(pointer.read_bytes())
+            sources[facts["name"]] = facts["sources"]
     sizes = {
-        folder: sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir())
+        folder: sum(_times(file)[0] for file in folder.rglob("*") if file.is_file()) / 1e6
         for folder in sorted(cache.glob("*/"))
     }
     head = (
-        f"the cache {cache} has {sum(sizes.values()) / 1e6:,.1f} MB in {len(sizes)} folders; "
-        f"`{Path(sys.executable).name} -m packprep.in_trainer {cache}` lists them, and rm -r "
-        "deletes one"
+        f"the cache {cache} has {sum(sizes.values()):,.1f} MB in {len(sizes)} folders; "
+        f"`python -m packprep.in_trainer {cache}` lists them, and rm -r deletes one"
     )
-    return [head] + [
-        f"{size / 1e6:12,.1f} MB  {folder}  {sources.get(folder.name, 'unfinished')}"
-        for folder, size in sizes.items()
-    ]
+    lines = (f"{size:12,.1f} MB  {folder}" for folder, size in sizes.items())
+    names = (sources.get(folder.name, "unfinished") for folder in sizes)
+    return [head, *map("  ".join, zip(lines, names, strict=True))]
 
 
 if __name__ == "__main__":
