@@ -1,5 +1,6 @@
 """One line in the trainer: one process builds, the others wait for the file, none hangs."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import packprep
 from packprep import ConfigError, InputError, StoppedError, in_trainer
 from tests.helpers.corpus import save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
+from tests.helpers.one_line import run_one_line
 from tests.helpers.tiny_shards import GOLDEN
 
 OPTIONS: dict[str, Any] = {"input_ids_column": "ids", "vocab_size": 100, "max_length": 16}
@@ -390,3 +392,12 @@ def test_another_process_finishes_what_a_killed_one_began(source: Path, cache: P
     assert len({process.communicate(timeout=60)[0] for process in others}) == 1
     assert [process.returncode for process in others] == [0, 0, 0]
     assert left(cache) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trainer", ["axolotl", "llamafactory", "torchtitan"])
+def test_the_script_of_a_page_trains(trainer: str) -> None:
+    """Those of transformers and TRL run with their pages."""
+    if importlib.util.find_spec(trainer) is None:
+        pytest.skip(f"{trainer} is not installed; scripts/check_trainers runs this too")
+    run_one_line(trainer)

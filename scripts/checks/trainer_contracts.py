@@ -42,6 +42,7 @@ from packprep.loaders import (
 from packprep.reports.recipe import Recipe, equal_recipes, packed_settings, packs_of_output
 from packprep.reports.trainers import TRAINERS as TRAINER_SETTINGS
 from tests.docs.blocks import load
+from tests.helpers.one_line import PAGES, run_one_line
 from tests.helpers.recipes import (
     COLLATORS,
     FILLER,
@@ -324,7 +325,12 @@ def olmo_sdpa(shards: Path) -> None:
     raise AssertionError("it took cu_doc_lens without an error")
 
 
-# Fields and boundaries of trainers whose models need a GPU.
+def one_line(package: str, _shards: Path) -> None:
+    """The script of a page that prepares its packs by one line trains."""
+    run_one_line(package)
+
+
+# Fields and boundaries of trainers whose models need a GPU, and scripts of pages.
 CONTRACTS: dict[str, Callable[[Path], None]] = {
     "transformers flex attention": flex_attention,
     "torchtune PackedDataset": torchtune_fields,
@@ -343,6 +349,7 @@ CONTRACTS: dict[str, Callable[[Path], None]] = {
         f"{package} reads packprep export --to {to}": partial(check_export, to)
         for to, (package, _) in CLASSES.items()
     },
+    **{f"{package} in one line": partial(one_line, package) for package in PAGES},
 }
 
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).with_suffix(".json")
 PAGE = ROOT / "docs" / "train" / "index.md"
 CONTRACTS = Path(__file__).with_name("trainer_contracts.py")
-HEAD = ("trainer", "call", "proven with", "attention", "what is proven", "by")
+HEAD = ("trainer", "call", "in one line", "proven with", "attention", "what is proven", "by")
 _PINNED = ("torch", "numpy", "torchdata", "hypothesis", "pytest")  # all environments share these
 
 Row = Mapping[str, Any]
@@ -50,7 +50,8 @@ def table(record: Sequence[Row]) -> list[str]:
         name = f"[{row['trainer']}]({row['page']})" if row["page"] else row["trainer"]
         calls = ", ".join(f"`{call}`" for call in row["calls"])
         versions = f"{row['package']} {', '.join(row['versions'])}"
-        lines.append([name, calls, versions, row["attention"], row["proof"], f"`{row['test']}`"])
+        cells = [name, calls, row["one_line"], versions, row["attention"], row["proof"]]
+        lines.append([*cells, f"`{row['test']}`"])
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
