@@ -64,6 +64,16 @@ class ReportLeftOut(TypedDict):
     fields: dict[str, CountTable]
 
 
+class ReportNotRead(TypedDict):
+    """What rows have that no option names and nothing reads; the empty parts are missing.
+
+    columns: number of sources with each. keys: of messages, number of messages with each.
+    """
+
+    columns: NotRequired[CountTable]
+    keys: NotRequired[CountTable]
+
+
 class ReportWindow(TypedDict):
     """One window: the documents that were planned together, with the figures of its plan.
 
@@ -203,6 +213,7 @@ class InputReport(SumFigures):
     left_out: NotRequired[ReportLeftOut]
     left_out_example: NotRequired[str]
     left_out_in_turns: NotRequired[int]
+    not_read: NotRequired[ReportNotRead]
     groups_apart: NotRequired[CountTable]
 
 

@@ -13,21 +13,25 @@ calls (a `Json()` column of `datasets`). Arrow gives every struct all keys, so a
 counts as a missing key; JSON text has only the keys it names, and none of them twice. Content that
 is a list of text parts is their text. A `tools` column (JSON schemas, or JSON text of them) and
 other keys of a message (name, reasoning_content, ...) reach the template unchanged.
-`chat_template_kwargs` of a row are variables of its template. `train: false` or `weight: 0` in a
-message of the assistant takes it out of what is trained. A prompt is never trained, nor are answers
-in a prompt that is messages.
+`chat_template_kwargs` of a row are variables of its template. `train: false`, `loss: 0` and other
+SWITCHES in a message of the assistant take it out of what is trained. A prompt is never trained,
+nor are answers in a prompt that is messages. What else a row has beside its conversation, and what
+becomes of it, is in config/grammar/known_columns.py.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from packprep.config.grammar.known_columns import INSTRUCTION, PICTURES, SWITCHES, known
 from packprep.support.errors import InputError, brief
 from packprep.support.json_words import json_fault, json_kind
 from packprep.support.problems import BadRow
@@ -59,15 +63,22 @@ JSON_CELLS = pa.large_binary()
 """Type of a column of JSON rows: each value is JSON text."""
 
 _PLAIN_KEYS = {"role", "content"}
-_SWITCHES: Final[tuple[Literal["train", "weight"], ...]] = ("train", "weight")
 ThoughtKey = Literal["reasoning_content", "thinking", "reasoning"]
 THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "thinking", "reasoning")
+_EMPTY_CELLS = (None, "", b'""', b"[]", b"{}", b"null")
+_READ = {INSTRUCTION, "system", "input", "history", "label", "kto_tag", TOOLS, VARIABLES}
+# Texts that stand for a picture, a video or a sound: <image>, <|video_pad|>, <start_of_image>.
+_PICTURE = re.compile(
+    r"<\|?(?:start_of_)?(?:image|img|vision|video|audio)[^<>\s]{0,20}>|\[IMG\]", re.IGNORECASE
+)
+_SWITCHED = frozenset(SWITCHES)
+_SPANS = known(("messages",), "refused")
 
 
 class Message(TypedDict):
     """A message for a template. It may have other keys, which reach the template unchanged.
 
-    content: text, or an object. train, weight: of a row, removed once it is read.
+    content: text, or an object. SWITCHES of a row are removed once they are read.
     """
 
     role: str
@@ -79,7 +90,6 @@ class Message(TypedDict):
     name: NotRequired[object]
     tool_call_id: NotRequired[object]
     train: NotRequired[object]
-    weight: NotRequired[object]
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,8 @@ class Conversation:
     those that the row itself takes out.
     prompt: number of the messages of a prompt that has answers; 0 for other rows.
     is_turn: only the last message is trained, see turn_documents.py.
+    before: number of messages before those of its last column.
+    columns: that have a value in the row, and are not read.
     """
 
     messages: list[Message]
@@ -99,6 +111,8 @@ class Conversation:
     untrained: tuple[int, ...] = ()
     is_turn: bool = False
     prompt: int = 0
+    before: int = field(default=0, compare=False)
+    columns: tuple[str, ...] = field(default=(), compare=False)
 
 
 class BadRowError(InputError):
@@ -111,16 +125,26 @@ class BadRowError(InputError):
 
 @dataclass(frozen=True)
 class ConversationColumns:
-    """Columns of a source that hold its conversations: of messages, or of prompt and response."""
+    """Columns of a source that hold its conversations: of messages, or of prompt and response.
+
+    beside: those of `known_columns` that rows may have, without tools and variables.
+    """
 
     names: tuple[str, ...]
     tools: str | None = None
     variables: str | None = None
+    beside: tuple[str, ...] = ()
+
+    @property
+    def is_instruction(self) -> bool:
+        """True for a prompt that is called `instruction`, and its response."""
+        return len(self.names) > 1 and self.names[0] == INSTRUCTION
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """The columns to read."""
-        return (*self.names, *(name for name in (self.tools, self.variables) if name is not None))
+        named = (name for name in (self.tools, self.variables) if name is not None)
+        return (*self.names, *named, *self.beside)
 
 
 def find_conversations(columns: Sequence[str]) -> ConversationColumns | None:
@@ -142,18 +166,36 @@ class ChatRow(NamedTuple):
 
 def read_chat_rows(table: pa.Table, columns: ConversationColumns) -> Iterator[ChatRow]:
     """The rows of a table, none of them read yet."""
-    is_json = [table[name].type == JSON_CELLS for name in columns.wanted]
-    cells = [cells_of(table[name]) for name in columns.wanted]
+    held = {name: table[name] for name in columns.wanted}
+    for name in columns.beside:
+        if held[name].null_count == len(table):
+            del held[name]
+    is_json = [column.type == JSON_CELLS for column in held.values()]
+    cells = [
+        cells_of(column) if name in _READ or name not in columns.beside else have_values(column)
+        for name, column in held.items()
+    ]
     for row in zip(*cells, strict=True):
-        yield ChatRow(row[0] if is_json == [True] else None, partial(_read, row, is_json, columns))
+        read = partial(_read, dict(zip(held, row, strict=True)), is_json, columns)
+        yield ChatRow(row[0] if is_json == [True] else None, read)
+
+
+def have_values(column: pa.ChunkedArray[Any]) -> list[bool]:
+    """True for each row with a value that is not empty. Pictures are not copied for that."""
+    kind: pa.DataType = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [(length or 0) > 0 for length in pc.list_value_length(column).to_pylist()]
+    if kind == JSON_CELLS or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return [value not in _EMPTY_CELLS for value in column.to_pylist()]
+    return [bool(value) for value in column.is_valid().to_pylist()]
 
 
 def _read(
-    row: Sequence[Any], is_json: Sequence[bool], columns: ConversationColumns
+    row: Mapping[str, Any], is_json: Sequence[bool], columns: ConversationColumns
 ) -> Conversation | BadRowError:
     values = {
-        name: json.loads(value) if is_cell and value is not None else value
-        for name, value, is_cell in zip(columns.wanted, row, is_json, strict=True)
+        name: json.loads(value) if is_cell and isinstance(value, bytes) else value
+        for (name, value), is_cell in zip(row.items(), is_json, strict=True)
     }
     try:
         return _conversation(values, columns)
@@ -179,12 +221,17 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _conversation(row: Mapping[str, object], columns: ConversationColumns) -> Conversation:
+    earlier, values = _beside_prompt(row, columns)
     prompt = 0
     if len(columns.names) > 1:
-        messages, prompt = _pair([row[name] for name in columns.names], columns.names)
+        messages, prompt = _pair(values, columns.names)
     else:
         name = columns.names[0]
         messages = _messages(parsed_json(row[name], repr(name)), name)
+    system = _system(row, messages)
+    before = len(system) + len(earlier) + prompt if len(columns.names) > 1 else 0
+    messages = [*system, *earlier, *messages]
+    _refuse(row, messages)
     tools = parsed_json(row[columns.tools], repr(columns.tools)) if columns.tools else None
     if tools is not None:
         _expect(list, tools, BadRow.BAD_TOOLS, repr(columns.tools), "a list")
@@ -196,27 +243,123 @@ def _conversation(row: Mapping[str, object], columns: ConversationColumns) -> Co
     off = {
         number
         for number, message in enumerate(messages)
-        if ("train" in message or "weight" in message) and not _trains(message, number)
+        if not _SWITCHED.isdisjoint(message) and not _trains(message, number)
     }
     untrained = [
         number
         for number, message in enumerate(messages)
-        if message["role"] in ASSISTANT_ROLES and (number < prompt or number in off)
+        if message["role"] in ASSISTANT_ROLES and (number < before or number in off)
     ]
-    if not any(number < prompt for number in untrained):
-        prompt = 0
-    return Conversation(messages, tools or None, variables or {}, tuple(untrained), prompt=prompt)
+    return Conversation(
+        messages,
+        tools or None,
+        variables or {},
+        tuple(untrained),
+        prompt=before if any(number < before for number in untrained) else 0,
+        before=before,
+        columns=tuple(name for name in columns.beside if not _is_read(name, row, columns)),
+    )
+
+
+def _is_read(name: str, row: Mapping[str, object], columns: ConversationColumns) -> bool:
+    """True for a column beside a conversation that is read, or has no value."""
+    value = row.get(name)
+    if name in ("label", "kto_tag"):
+        return value in (None, "", [], {}, 1, "1", "true", "True")
+    if name in ("input", "history"):
+        return not value or columns.is_instruction
+    return not value or name in _READ
+
+
+def _beside_prompt(
+    row: Mapping[str, object], columns: ConversationColumns
+) -> tuple[list[Message], list[object]]:
+    """Earlier turns, and the values of prompt and response, with `input` behind an instruction."""
+    values = [row[name] for name in columns.names]
+    if not columns.is_instruction:
+        return [], values
+    if text := _text(row, "input"):
+        _expect(str, values[0], BadRow.NO_CONTENT, repr(INSTRUCTION), "text, as it has an 'input'")
+        values[0] = f"{values[0]}\n{text}"
+    turns = parsed_json(row.get("history"), "'history'") or []
+    _expect(list, turns, BadRow.NOT_MESSAGES, "'history'", "a list of [question, answer]")
+    messages: list[Message] = []
+    for number, turn in enumerate(turns):
+        place = f"turn {number} of 'history'"
+        _expect(list, turn, BadRow.NOT_MESSAGES, place, "[question, answer]")
+        if len(turn) != 2 or not all(isinstance(text, str) for text in turn):
+            raise BadRowError(BadRow.NOT_MESSAGES, f"{place} is not two texts")
+        messages.append({"role": "user", "content": turn[0]})
+        messages.append({"role": "assistant", "content": turn[1], "train": False})
+    return messages, values
+
+
+def _text(row: Mapping[str, object], name: str) -> str:
+    """Text beside a conversation; nothing if it is blank."""
+    if not (value := row.get(name)):
+        return ""
+    _expect(str, value, BadRow.NO_CONTENT, repr(name), "text")
+    text = str(value)
+    return text if text.strip() else ""
+
+
+def _system(row: Mapping[str, object], messages: Sequence[Message]) -> list[Message]:
+    """The message of the column `system`, unless the messages begin with the same text."""
+    text = _text(row, "system")
+    first = messages[0]
+    if not text or (first["role"] == "system" and first.get("content") == text):
+        return []
+    if first["role"] in ("system", "developer"):
+        raise BadRowError(
+            BadRow.NOT_MESSAGES,
+            f"message 0 ({first['role']}) and the column 'system' have different texts, expected "
+            "one of them",
+        )
+    return [{"role": "system", "content": text}]
+
+
+def _refuse(row: Mapping[str, object], messages: Sequence[Message]) -> None:
+    """Raise BadRowError for what would train something wrong, see `known_columns`."""
+    for name in ("label", "kto_tag"):
+        if row.get(name) in (0, "0", "false", "False"):
+            raise BadRowError(
+                BadRow.BAD_TRAIN,
+                f"{name!r} is {brief(row[name])}, so the answer is a bad one and would be trained "
+                "as a good one; keep only rows of good answers",
+            )
+    if row.get("loss_mask"):
+        raise BadRowError(
+            BadRow.BAD_TRAIN,
+            "the row has 'loss_mask', and what it counts is not known; write \"train\": false "
+            "into messages that are not trained, and remove the column",
+        )
+    if picture := next((name for name in PICTURES if row.get(name)), None):
+        for number, message in enumerate(messages):
+            if place := _PICTURE.search(str(message.get("content", ""))):
+                raise BadRowError(
+                    BadRow.NO_CONTENT,
+                    f"message {number} has {place[0]!r} for what {picture!r} holds: images, sound "
+                    "and videos have no tokens here",
+                )
+    for number, message in enumerate(messages):
+        if key := next((key for key in _SPANS if message.get(key)), None):
+            raise BadRowError(
+                BadRow.BAD_TRAIN,
+                f"message {number} has {key!r}: spans of characters are not read; write pieces "
+                "(--segments-column), or remove the key",
+            )
 
 
 def _trains(message: Message, number: int) -> bool:
-    """Remove the message's own switches, as Axolotl and OpenAI spell them; False if one is off."""
+    """Remove the message's own switches; False if one is off."""
     trains = True
-    for key in _SWITCHES:
-        value = message.pop(key, None)
+    keys = cast("dict[str, object]", message)
+    for key in SWITCHES:
+        value = keys.pop(key, None)
         if value is None:
             continue
         if value not in (0, 1):
-            expected = "true or false" if key == "train" else "0 or 1"
+            expected = "0 or 1" if key in ("weight", "loss_mask") else "true or false"
             raise BadRowError(
                 BadRow.BAD_TRAIN,
                 f"message {number} has {brief(value)} as {key}, expected {expected}",
@@ -304,7 +447,9 @@ def _message(value: Any, number: int) -> Message:
     if isinstance(content, list):
         content = message["content"] = _joined_parts(content, number)
     if content is None and not message.get("tool_calls"):
-        raise BadRowError(BadRow.NO_CONTENT, f"message {number} ({role}) has no content")
+        call = "function_call" in message
+        instead = ", and 'function_call' is not read: write 'tool_calls'" if call else ""
+        raise BadRowError(BadRow.NO_CONTENT, f"message {number} ({role}) has no content{instead}")
     if content is not None and not isinstance(content, (str, dict)):
         raise BadRowError(
             BadRow.NO_CONTENT,

@@ -46,6 +46,7 @@ from packprep.chat.special_tokens import flat_spans
 from packprep.chat.template import RenderError
 from packprep.chat.turn_documents import TURNS
 from packprep.chat.turns import Finder, Rendered, TurnFinder
+from packprep.config.grammar.known_columns import UNREAD
 from packprep.engines.backends import Engine, Ids, Offsets, added_tokens, reference_tokenizer
 from packprep.engines.byte_masks import TokenBytes, token_bytes
 from packprep.engines.compare import unequal
@@ -91,17 +92,26 @@ class ChatTokens:
     problems: dict[int, Problem] = field(default_factory=dict)
 
 
-def render_chats(table: pa.Table, columns: ConversationColumns, finder: Finder) -> pa.Table:
-    """Rows as text: a table of schema RENDERED, [rows].
+def render_chats(
+    table: pa.Table, columns: ConversationColumns, finder: Finder, *, again: bool = False
+) -> pa.Table:
+    """Rows as text: a table of schema RENDERED and UNREAD, [rows].
 
     trained: character positions start, stop, start, stop, ... of the trained spans; null where
     everything is trained. specials: the same for the template's own special tokens, where messages
     spell others; null elsewhere. left_out: text of the messages that the template does not write;
     null where it writes all. turns: the documents of a row that `text` holds, see
     turn_documents.py; null where every row is one. parts: the parts of a row that are encoded by
-    themselves; null where `text` is one. problem: set only where there is no text.
+    themselves; null where `text` is one. problem: set only where there is no text. UNREAD: columns
+    and keys that nothing reads, see reading.py. again: the prompts of these rows were rendered with
+    another response, which has counted what is unread there.
     """
-    return rendered_table([_row(row, finder) for row in read_chat_rows(table, columns)])
+    rows, unread = [], []
+    for chat in read_chat_rows(table, columns):
+        row, conversation = _row(chat, finder)
+        rows.append(row)
+        unread.append(_unread(conversation, finder, again=again) if conversation else [])
+    return rendered_table(rows).append_column(UNREAD, pa.array(unread, pa.list_(pa.string())))
 
 
 def rendered_table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
@@ -110,14 +120,27 @@ def rendered_table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     return pa.table([*values], schema=RENDERED)
 
 
-def _row(row: ChatRow, finder: Finder) -> tuple[Any, ...]:
-    """A row of RENDERED."""
+def _unread(conversation: Conversation, finder: Finder, *, again: bool) -> list[str]:
+    """Columns of a row, and keys of each of its messages, that nothing reads."""
+    messages = conversation.messages[conversation.before if again else 0 :]
+    keys = [key for each in messages if len(each) > 2 for key, value in each.items() if value]
+    unread = finder.unread(conversation, frozenset(keys) - {"role", "content"}) if keys else ()
+    columns = [] if again else [f"column {name}" for name in conversation.columns]
+    return columns + [f"key {key}" for key in keys if key in unread]
+
+
+def _row(row: ChatRow, finder: Finder) -> tuple[tuple[Any, ...], Conversation | None]:
+    """A row of RENDERED, and its conversation, if there was need to read it and it has text."""
     if isinstance(finder, TurnFinder) and row.cell is not None:
         plain = plain_chat(row.cell)
         composed = finder.compose(*plain) if plain is not None else None
         if composed is not None:
-            return (*composed, *[None] * 5)
-    return as_row(_rendered(row.conversation(), finder))
+            return (*composed, *[None] * 5), None
+    conversation = row.conversation()
+    rendered = _rendered(conversation, finder)
+    if isinstance(conversation, BadRowError) or isinstance(rendered, Problem):
+        return as_row(rendered), None
+    return as_row(rendered), conversation
 
 
 def _rendered(conversation: Conversation | BadRowError, finder: Finder) -> Rendered | Problem:

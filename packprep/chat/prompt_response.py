@@ -9,7 +9,7 @@ puts none before a response that follows a prompt. Text that spells a special to
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -56,6 +56,10 @@ class PlainFinder:
         text = prompt + response
         specials: list[Span] | None = [] if self._tokens.spans(text) else None
         return Rendered(text, [(len(prompt), len(text))], specials, all_but_content(conversation))
+
+    def unread(self, conversation: Conversation, keys: Collection[str]) -> Collection[str]:
+        """All of the keys: texts alone are read. A thought has one of its names."""
+        return {*keys} - ({"thinking", "reasoning"} if "reasoning_content" in keys else set())
 
 
 @dataclass(frozen=True)

@@ -19,24 +19,32 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from jinja2 import Template, meta
+from jinja2 import Template, meta, nodes
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
-from packprep.chat.conversations import BadRowError, Conversation, Message, parsed_json
+from packprep.chat.conversations import (
+    BadRowError,
+    Conversation,
+    Message,
+    parsed_json,
+    without_keys,
+)
 from packprep.chat.marks import GENERATED, MARKS
 from packprep.chat.rendering.sandbox import Sandbox
 from packprep.chat.rendering.traced_text import Recording
 from packprep.chat.rendering.tracing import Trace, TracingSandbox
+from packprep.config.grammar.known_columns import known
 from packprep.engines.tokenizer import Tokenizer
 from packprep.support.errors import ConfigError, InputError, brief
 
+_GIVEN = {*known(("messages",), "read")}  # text of these that is not written is counted
 _LONGEST = 1_000_000  # characters of a template; those of large models have 20,000
 _NO_DATE = "'strftime_now' is undefined"
 _SOME_DAY = "1999-10-24"  # no template has it as its default
@@ -140,6 +148,28 @@ class ChatTemplate:
         sandbox, template = self._traceable[self._which(conversation)]
         return sandbox.trace(template, self._values(conversation), recording)
 
+    def unread(self, conversation: Conversation, keys: Collection[str]) -> Collection[str]:
+        """Those of these keys of messages that the template does not read.
+
+        It reads what it names in its source. Where it names none of them, it may still write a
+        message with all its keys, as JSON: then its text differs without them. That is tried once
+        for messages of the same roles and keys.
+        """
+        which = self._which(conversation)
+        unknown = frozenset(keys) - _GIVEN - self._named[which]
+        if not unknown:
+            return unknown
+        kinds = frozenset((each["role"], frozenset(each)) for each in conversation.messages)
+        if (tried := self._writes.get((which, unknown, kinds))) is None:
+            messages = [without_keys(message, unknown) for message in conversation.messages]
+            try:
+                bare = self.render(replace(conversation, messages=messages))
+                tried = bare != self.render(conversation)
+            except RenderError:
+                tried = True
+            self._writes[which, unknown, kinds] = tried
+        return () if tried else unknown
+
     def with_call_arguments(self, conversation: Conversation) -> Conversation:
         """The conversation with arguments of tool calls in the form that the template takes.
 
@@ -183,6 +213,24 @@ class ChatTemplate:
             name: _argument_form(replace(self, sources={"default": source}))
             for name, source in self.sources.items()
         }
+
+    @cached_property
+    def _writes(self) -> dict[tuple[object, ...], bool]:
+        """True for messages of these kinds that the template writes whole; see `unread`."""
+        return {}
+
+    @cached_property
+    def _named(self) -> dict[str, set[str]]:
+        """By name of the template: attributes and texts in it, which may be keys of messages."""
+        named = {}
+        for name, source in self.sources.items():
+            tree = Sandbox(GENERATED).parse(source)
+            named[name] = {each.attr for each in tree.find_all(nodes.Getattr)}
+            values = [each.value for each in tree.find_all(nodes.Const)]
+            named[name] |= {
+                part for each in values if type(each) is str for part in each.split(".")
+            }
+        return named
 
     @cached_property
     def _compiled(self) -> dict[str, tuple[Sandbox, Template]]:

@@ -16,7 +16,7 @@ encoded, so only the stages after that have more documents than rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -93,6 +93,10 @@ class TurnSplitter:
         if self._turns == "auto":
             whole = self._whole(conversation, turns, documents)
         return whole or self._each(conversation, turns, documents)
+
+    def unread(self, conversation: Conversation, keys: Collection[str]) -> Collection[str]:
+        """See `ChatTemplate.unread`."""
+        return self._finder.unread(conversation, keys)
 
     def _whole(
         self, conversation: Conversation, turns: Sequence[int], documents: dict[int, Rendered]

@@ -92,6 +92,9 @@ class Finder(Protocol):
     def render(self, conversation: Conversation) -> Rendered:
         """The text and its trained spans. Raises RenderError where there is no text."""
 
+    def unread(self, conversation: Conversation, keys: Collection[str]) -> Collection[str]:
+        """Those of these keys of the messages that nothing reads."""
+
 
 class TurnFinder:
     """Renders conversations and finds what is trained in them.
@@ -149,6 +152,10 @@ class TurnFinder:
             form = self._form(found.form) if self._fields.takes_all else None
             self._composer.learn(key, conversation, text, form)
         return found or self._by_itself(apart, text)
+
+    def unread(self, conversation: Conversation, keys: Collection[str]) -> Collection[str]:
+        """See `ChatTemplate.unread`."""
+        return self.template.unread(conversation, keys)
 
     def compose(self, roles: tuple[str, ...], texts: list[str]) -> Composed | None:
         """A row of messages that are role and content alone, without its template.

@@ -46,10 +46,11 @@ def print_json(value: Any) -> None:
 def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
     """Print report.json of a new output: as JSON, as a table, or not at all if `quiet`.
 
-    A warning for text that a chat template leaves out goes to standard error, `quiet` or not.
+    A note on what is not read goes to standard error. A warning for text that a chat template
+    leaves out does, too, `quiet` or not.
     """
     from packprep.inspect.report_file import read_report
-    from packprep.reports.closing import left_out_sentence, table
+    from packprep.reports.closing import left_out_sentence, not_read_sentence, table
     from packprep.schemas.manifest import read_manifest
 
     manifest = read_manifest(output)
@@ -62,6 +63,8 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
         print_table(str(output), rows)
         if manifest.names == "hf":
             print_sentence(HOW_TO_TRAIN)
+    if (unread := not_read_sentence(report)) and not quiet:
+        click.echo(unread, err=True)
     if sentence := left_out_sentence(report):
         click.echo(sentence, err=True)
 

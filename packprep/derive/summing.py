@@ -13,7 +13,7 @@ from packprep.output.sign_off import figures_of_files
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES, epoch_figures, figures_of, terms
 from packprep.schemas.manifest import FileEntry
-from packprep.schemas.report import CountTable, Report, ReportEpoch
+from packprep.schemas.report import CountTable, Report, ReportEpoch, ReportNotRead
 
 _ADDED = ("documents", "tokens", "splits", "seconds")
 
@@ -45,12 +45,19 @@ def summed_report(
         "documents_per_pack": documents_per_pack,
         "windows": [window | {"window": number} for number, window in enumerate(windows)],
         **_epochs(reports),
+        **_not_read(reports),
         "sources": [source for table in tables for source in table["sources"]],
         **figures_of_files(entries),
         "tokens_per_second": sums.tokens_per_second(added["seconds"]),
         "peak_memory_bytes": max(table["peak_memory_bytes"] for table in tables),
     }
     return cast("Report", report)
+
+
+def _not_read(reports: Sequence[Report]) -> dict[str, ReportNotRead]:
+    """Columns and keys that are not read, of all outputs."""
+    unread = [report["not_read"] for report in reports if "not_read" in report]
+    return {"not_read": summed(unread)} if unread else {}
 
 
 def _epochs(reports: Sequence[Report]) -> dict[str, list[ReportEpoch]]:

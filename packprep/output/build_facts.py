@@ -15,7 +15,7 @@ from packprep.sources.source import SourceFacts
 from packprep.support.hashing import stream_samples
 
 # Raised when work that an older packprep left cannot be resumed, as with STORE_VERSION.
-STAGING_VERSION = 4
+STAGING_VERSION = 5
 # Facts of the tokenizer that follow from options.
 _FACTS = {
     "bos": ("bos", "pad_id"),

@@ -24,6 +24,7 @@ from packprep.schemas.report import (
     ReportEpoch,
     ReportLeftOut,
     ReportMix,
+    ReportNotRead,
     ReportPhase,
     ReportSource,
     ReportWindow,
@@ -33,6 +34,7 @@ from packprep.support.from_json import from_json
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
     from packprep.sources.source import Source
+    from packprep.sources.units import Part
     from packprep.tokens.store import LeftOutCount, TokenFile
     from packprep.windows.mix import Mix, RequestedMix, RequestedPhase, RequestedSource
     from packprep.windows.placement import Packs
@@ -205,6 +207,8 @@ def make_report(
             report["phases"] = [_of_phase(*phase, of_mix) for phase in phases]
     if account.runs and not account.asked:
         report["epochs"] = account.by_epoch(max_length)
+    if any(unread := unread_in(part for file in files for part in file.parts)):
+        report["not_read"] = unread
     if account.groups_apart is not None:
         groups, rows = account.groups_apart
         report["groups_apart"] = {"groups": groups, "rows": rows}
@@ -221,6 +225,22 @@ def make_report(
             )
             report["left_out_in_turns"] = sum(count.in_turns for _, count in counts)
     return report
+
+
+def unread_in(parts: "Iterable[Part]") -> ReportNotRead:
+    """Columns, by the number of sources that have them, and keys, by the number of messages."""
+    counts: dict[str, Counter[str]] = {"columns": Counter(), "keys": Counter()}
+    seen = set()
+    for part in parts:
+        for entry, count in part.unread.items():
+            kind, _, name = entry.partition(" ")
+            if kind == "key":
+                counts["keys"][name] += count
+            elif (part.source, name) not in seen:
+                seen.add((part.source, name))
+                counts["columns"][name] += 1
+    named = {kind: dict(sorted(names.items())) for kind, names in counts.items() if names}
+    return cast("ReportNotRead", named)
 
 
 def _table(source: object) -> Mapping[str, object]:

@@ -21,19 +21,21 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from packprep.config.grammar.known_columns import not_read
 from packprep.config.pack_rules import MixRules, PackRules
 from packprep.engines.tokenizer import Tokenizer
 from packprep.execute.job import Job
 from packprep.execute.stored import Tokens
 from packprep.execute.window_files import Windows
 from packprep.execute.work import Work
+from packprep.output.report import unread_in
 from packprep.output.staging import Staging
 from packprep.preview.draws import SampledDocuments
 from packprep.preview.stored_lengths import Lengths, of_files
 from packprep.preview.sweep import Row, sweep
 from packprep.sources.formats.raw_files import unpacking
 from packprep.sources.source import Source
-from packprep.sources.units import Part, Slice, read_slices
+from packprep.sources.units import Slice, read_slices
 from packprep.support.arrays import Bools
 from packprep.support.errors import ConfigError, InputError
 from packprep.support.progress import Silent
@@ -187,7 +189,7 @@ def _numbered(piece: Slice, number: int, source: int, first: int) -> Slice:
         unit=number,
         slice=0,
         first_document=first,
-        parts=tuple(Part(source, part.rows, part.skipped) for part in piece.parts),
+        parts=tuple(replace(part, source=source) for part in piece.parts),
     )
 
 
@@ -249,6 +251,8 @@ def _prediction(
     packs = [row.figures["packs"] for row in rows]
     places = [count * row.max_length for count, row in zip(packs, rows, strict=True)]
     full = sum(row.figures["utilization"] * each for row, each in zip(rows, places, strict=True))
+    unread = unread_in(part for file in files for part in file.parts)
+    line = not_read(unread.get("columns", ()), unread.get("keys", {}).items())
     prediction = {
         "from": _WHOLE_INPUT[reading.is_mix]
         if whole
@@ -260,6 +264,8 @@ def _prediction(
         "utilization": round(full / (sum(places) or 1), 4),
         "bytes": sum(row.bytes for row in rows),
     }
+    if line:
+        prediction["not_read"] = line
     of_phases = enumerate(rows[: len(plans)], 1)  # of the first epoch
     contents: dict[str, object] = {
         str(number): row.contents.as_dict() for number, row in of_phases if row.contents is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from packprep.config.grammar.known_columns import not_read
 from packprep.packing.account import Dropped, Sums
 from packprep.packing.figures import FIGURES
 from packprep.schemas.report import MixedSource, Report, ReportPhase
@@ -202,6 +203,12 @@ def _fields(names: Iterable[str]) -> str:
     if len(shown) > _MOST_FIELDS:
         shown[_MOST_FIELDS - 1 :] = [f"{len(shown) - _MOST_FIELDS + 1} other keys"]
     return " and ".join(", ".join(shown).rsplit(", ", 1))
+
+
+def not_read_sentence(report: Report) -> str:
+    """The line about columns and keys that are not read; empty if all are."""
+    unread = report.get("not_read", {})
+    return not_read(unread.get("columns", ()), unread.get("keys", {}).items())
 
 
 def _left_out_advice(report: Report) -> str:

@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from packprep.chat.conversations import have_values
+from packprep.config.carried import RESERVED
 from packprep.schemas.columns import NO_LOSS, NUMBER_TYPES, Column
 from packprep.sources.formats.row_plan import IdColumns, RowPlan, TokenIds, carry_name
 from packprep.sources.label_kinds import kind_in
@@ -104,15 +106,24 @@ def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[
     lists: dict[str, _Lists] = {}
     scalars: dict[str, pa.Array[Any]] = {}
     rows = plan.rows if isinstance(plan.rows, TokenIds) else TokenIds((), 0)
+    kept: NDArray[np.bool_] | None = None
+    whole: _Lists | None = None
+    for name in rows.refused:
+        _refuse(table[name], name, problems)
     if not rows.is_decided:
         rows = rows.of_kind(kind_in(table, rows, "the batch") or "labels")
     sides, size = rows.sides, rows.vocab_size
     for side, prefix in zip(sides, ("", "second_"), strict=False):
-        ids = _ids(table, side.ids, size, problems)
+        whole = ids = _ids(table, side.ids, size, problems)
         labels = _labels(table, side, ids, problems)
+        if side.attention is not None:
+            kept = _attended(table, side.attention, ids, problems)
+            ids, labels = ids.only(kept), labels and labels.only(kept)
         if side.prompt is not None:
             labels = labels or ids.filled(1, "int8")
             prompt = _ids(table, side.prompt, size, problems)
+            if side.prompt_attention is not None:
+                prompt = prompt.only(_attended(table, side.prompt_attention, prompt, problems))
             labels = prompt.filled(
                 NO_LOSS if labels.values.dtype == np.int32 else 0, labels.values.dtype
             ).before(labels)
@@ -121,10 +132,12 @@ def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[
         lists |= {f"{prefix}labels": labels} if labels is not None else {}
     for column in plan.carried:
         if column.kind == "token":
-            lists[column.name] = _Lists.from_column(
+            values = _Lists.from_column(
                 table[column.name], column.name, column.dtype, BadRow.BAD_CARRY, problems
             )
-            lists[column.name].check_length(lists["ids"])
+            assert whole is not None
+            values.check_length(whole)
+            lists[column.name] = values if kept is None else values.only(kept)
         else:
             scalars[column.name] = _scalars(table[column.name], column, problems)
     usable = problems.usable
@@ -163,6 +176,48 @@ def _labels(table: pa.Table, side: IdColumns, ids: _Lists, problems: RowProblems
     return labels
 
 
+def _attended(table: pa.Table, name: str, ids: _Lists, problems: RowProblems) -> NDArray[np.bool_]:
+    """True for each of the ids that is no padding; all of a row without a mask.
+
+    A row whose zeros are not at its ends has a problem.
+    """
+    column = table[name]
+    kept = np.ones(len(ids.values), np.bool_)
+    if column.null_count == len(column):
+        return kept
+    mask = _Lists.from_column(column, name, "int8", BadRow.BAD_MASK, problems, optional=True)
+    mask.check((mask.values != 0) & (mask.values != 1), "0 or 1")
+    has_mask = np.diff(mask.offsets) > 0
+    mask.check_length(ids, has_mask)
+    if mask.values.all():
+        return kept
+    for row in np.flatnonzero(has_mask & problems.usable).tolist():
+        first, last = mask.offsets[row : row + 2]
+        ones = np.flatnonzero(mask.values[first:last])
+        kept[ids.offsets[row] : ids.offsets[row + 1]] = mask.values[first:last] != 0
+        gaps = np.flatnonzero(np.diff(ones) > 1)
+        if len(gaps):
+            problems.add(
+                row,
+                BadRow.BAD_MASK,
+                f"{name!r} has 0 at {ones[gaps[0]] + 1}, between ones; expected 0 at the ends of a "
+                f"row only, where it is padding: carry the column (--carry {name}), or remove it",
+            )
+    return kept
+
+
+def _refuse(column: pa.ChunkedArray[Any], name: str, problems: RowProblems) -> None:
+    """Add a problem for each row with a value in a column that no option names."""
+    carry = "" if name in RESERVED else f" or --carry {name}"
+    for row in np.flatnonzero(have_values(column)).tolist():
+        problems.add(
+            row,
+            BadRow.BAD_LABELS,
+            f"the row has {name!r}, which no option names, so that every token would be trained; "
+            f"name it with --labels-column {name}{carry}, or remove the column",
+        )
+
+
 @dataclass
 class _Lists:
     """A column of lists, flat. offsets: int64 [rows + 1], from 0. name, reason: for messages."""
@@ -175,25 +230,34 @@ class _Lists:
 
     @staticmethod
     def from_column(
-        column: pa.ChunkedArray[Any], name: str, dtype: str, reason: BadRow, problems: RowProblems
+        column: pa.ChunkedArray[Any],
+        name: str,
+        dtype: str,
+        reason: BadRow,
+        problems: RowProblems,
+        *,
+        optional: bool = False,
     ) -> _Lists:
         """The column's lists as numbers of this type.
 
-        Rows with values that are not numbers, or do not fit the type, are problems.
+        Rows with values that are not numbers, or do not fit the type, are problems, and so are rows
+        without a value, unless it is optional.
         """
         array = column.combine_chunks()
         type_, rows = array.type, len(array)
         nothing = _Lists(np.empty(0, dtype), np.zeros(rows + 1, np.int64), name, reason, problems)
-        if not _is_list(type_) or not (
+        is_numbers = _is_list(type_) and (
             _is_number(type_.value_type) or pa.types.is_null(type_.value_type)
-        ):
+        )
+        if not is_numbers:
             for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)):
                 problems.add(
                     int(row), BadRow.NOT_NUMBERS, f"{name!r} is {type_}, expected a list of numbers"
                 )
+        if not optional:
             _add_nulls(array, name, problems)
+        if not is_numbers:
             return nothing
-        _add_nulls(array, name, problems)
         lists_array = cast("pa.LargeListArray[Any]", array.cast(pa.large_list(type_.value_type)))
         offsets = lists_array.offsets.to_numpy()  # they do not begin at 0 if the array is a slice
         flat = lists_array.values.slice(offsets[0], offsets[-1] - offsets[0])
@@ -234,10 +298,19 @@ class _Lists:
             values[places + np.arange(len(lists.values))] = lists.values
         return replace(other, values=values, offsets=offsets)
 
-    def check_length(self, ids: _Lists) -> None:
-        """Add a problem for each row that has more or fewer values than ids."""
+    def only(self, kept: NDArray[np.bool_]) -> _Lists:
+        """The lists without the other values."""
+        offsets = np.append(0, np.cumsum(kept))[self.offsets]
+        return replace(self, values=self.values[kept], offsets=offsets)
+
+    def check_length(self, ids: _Lists, rows: NDArray[np.bool_] | None = None) -> None:
+        """Add a problem for each row that has more or fewer values than ids.
+
+        rows: that are checked, [rows]; all if it is None.
+        """
         lengths, expected = np.diff(self.offsets), np.diff(ids.offsets)
-        for row in np.flatnonzero(lengths != expected):
+        wrong = lengths != expected if rows is None else rows & (lengths != expected)
+        for row in np.flatnonzero(wrong):
             self.problems.add(
                 int(row),
                 self.reason,

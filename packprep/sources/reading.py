@@ -8,12 +8,18 @@ group    string, only with `group_column`: text, or a number or boolean as JSON 
 prefix_group  int64, only with `group_prefix`: a hash of that column, written in the same way
 labels   list<int32>, or list<int8> where it is a mask; of pairs also `second_labels`; and the
          columns of `carry`: see carried.py
+UNREAD   list<string>, of conversations: "column NAME" and "key NAME" for each column of the row and
+         each key of a message that nothing reads
+
+The schema has metadata UNREAD: names of other columns of the source, of JSON rows those of the
+first one.
 
 Conversations and pieces are rendered to text; `trained`, `specials` and `parts` mark trained text,
 special tokens, and what is encoded by itself in it: see masks.py.
 """
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -23,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from packprep.chat.build_tokenizer import ChatTokenizer
+from packprep.config.grammar.known_columns import UNREAD
 from packprep.config.grammar.label_columns import LossKind
 from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.tokenizer import Tokenizer
@@ -35,7 +42,7 @@ from packprep.sources.opening import readable, unpacked
 from packprep.sources.row_text import as_rows
 from packprep.sources.source import Source
 from packprep.support.errors import InputError
-from packprep.support.problems import reader_problems
+from packprep.support.problems import READER_PROBLEM, reader_problems
 
 if TYPE_CHECKING:
     from packprep.chat.turns import Finder
@@ -63,13 +70,16 @@ def read_rows(
     read = [begin.row]  # rows so far, for errors
     with readable(source, read), unpacked(source, scratch) as path:
         plan = _opened(source, path, plan, scratch)
+        facts = None
         for table in _tables(source, path, Wanted(plan, scratch, begin.byte)):
             if not read[0]:
                 _check_columns(source, path, table, plan)
+                facts = {UNREAD: json.dumps(_unread(source, path, table, plan))}
             skipped = min(max(first - read[0], 0), len(table))
             read[0] += len(table)
             if skipped < len(table):
-                yield as_rows(table.slice(skipped), plan, is_utf8=source.format.finds_bad_utf8)
+                rows = as_rows(table.slice(skipped), plan, is_utf8=source.format.finds_bad_utf8)
+                yield rows.replace_schema_metadata(facts)
         if not read[0]:
             raise InputError(f"{source.name} holds no rows; expected at least one document")
 
@@ -146,6 +156,8 @@ def plan_rows(
         if isinstance(first.rows, Chat):
             names = " and ".join(map(repr, first.rows.names))
             note = f"{source.name}: conversations are read from {names}"
+            if beside := _read_beside(source, path, first.rows):
+                note += f", with {' and '.join(map(repr, beside))}"
         if first.types:
             types = first.types
         elif first.carry:
@@ -185,14 +197,22 @@ def make_finder(tokenizer: Tokenizer, parsing: Parsing, tokenizing: Tokenizing) 
 def _opened(source: Source, path: LocalPath, plan: RowPlan, scratch: Path) -> RowPlan:
     """The plan with all that only the open source tells: columns of conversations, types."""
     format_ = source.format
-    if isinstance(plan.rows, Chat) and not plan.rows.is_found:
-        names = format_.columns(source, path)
+    is_chat = isinstance(plan.rows, Chat) and not plan.rows.is_found
+    if is_chat or (isinstance(plan.rows, TokenIds) and format_.beside is None):
+        names: Sequence[str] | None = ()
+        if is_chat or not format_.has_own_columns:
+            names = format_.columns(source, path)
         if names is None:
             names = next(_tables(source, path, Wanted(plan, scratch))).column_names
         plan = plan.found_in(names, source.name, any_row=format_.has_own_columns)
     if plan.types or not plan.numbers or format_.first_types is None:
         return plan
     types = format_.first_types(source, plan.numbers)
+    if isinstance(plan.rows, TokenIds):
+        lists = [name for name in plan.rows.optional if not pa.types.is_list(types[name])]
+        unknown = (each for each in lists if pa.types.is_null(types[each]))
+        attention = (each for each in lists if each not in plan.rows.refused)
+        types |= dict.fromkeys((*unknown, *attention), pa.list_(pa.int64()))
     if empty := [name for name in plan.numbers if pa.types.is_null(types[name])]:
         names = empty
         with contextlib.suppress(InputError):  # for rows that cannot be parsed; reading says it
@@ -219,7 +239,11 @@ def _check_columns(source: Source, path: LocalPath, table: pa.Table, plan: RowPl
     Where each row names its columns, only columns without any value are looked up in the first row.
     """
     rows = plan.rows
-    beside = (rows.tools, rows.variables) if isinstance(rows, Chat) else ()
+    beside: Sequence[str | None] = ()
+    if isinstance(rows, Chat):
+        beside = rows.tools, rows.variables, *rows.beside
+    elif isinstance(rows, TokenIds):
+        beside = rows.optional
     wanted = [name for name in plan.columns if name not in beside]
     if source.format.has_own_columns and (
         all(table[name].null_count < len(table) for name in wanted)
@@ -228,6 +252,30 @@ def _check_columns(source: Source, path: LocalPath, table: pa.Table, plan: RowPl
         return
     names = source.format.columns(source, path)
     _check_names(source, table.column_names if names is None else names, wanted, plan.texts)
+
+
+def _unread(source: Source, path: LocalPath, table: pa.Table, plan: RowPlan) -> list[str]:
+    """Names of the columns that are not read, of JSON rows those of the first one.
+
+    table: of the first rows.
+    """
+    names: Sequence[str] | None = None
+    if source.format.beside is None:
+        with contextlib.suppress(InputError):  # for rows that cannot be parsed; reading says it
+            names = source.format.columns(source, path)
+    names = table.column_names if names is None else names
+    return [name for name in names if name not in (*plan.columns, READER_PROBLEM)]
+
+
+def _read_beside(source: Source, path: LocalPath, rows: Chat) -> list[str]:
+    """Columns that become messages, of those that a source has."""
+    own = (
+        ("system", "input", "history")
+        if rows.of_side(rows.sides[0]).is_instruction
+        else ("system",)
+    )
+    names = source.format.columns(source, path)
+    return [name for name in own if name in rows.beside and name in (names or rows.beside)]
 
 
 def _check_names(

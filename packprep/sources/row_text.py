@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from packprep.config.grammar.known_columns import UNREAD
 from packprep.schemas.names import array
 from packprep.sources.carried import RowProblems, read_numbers
 from packprep.sources.formats.arrow_columns import group_text, one_array, sound, text_column
@@ -91,7 +92,10 @@ def _sides(table: pa.Table, rows: Chat | Pieced) -> list[pa.Table]:
         size, joined = rows.vocab_size, rows.joined
         return [render_pieces(table, side, size, joined=joined) for side in rows.sides]
     assert rows.finder is not None
-    return [render_chats(table, rows.of_side(side), rows.finder) for side in rows.sides]
+    return [
+        render_chats(table, rows.of_side(side), rows.finder, again=number > 0)
+        for number, side in enumerate(rows.sides)
+    ]
 
 
 def _rendered(table: pa.Table, sides: Sequence[pa.Table], limit: int) -> pa.Table:
@@ -104,6 +108,11 @@ def _rendered(table: pa.Table, sides: Sequence[pa.Table], limit: int) -> pa.Tabl
     for second in others:
         for name in ("text", "trained", "specials", "left_out", "parts"):
             rows = rows.append_column(SECOND[name], second[name])
+        if UNREAD in second.column_names:
+            both = zip(rows[UNREAD].to_pylist(), second[UNREAD].to_pylist(), strict=True)
+            joined = [[*(first or ()), *(last or ())] for first, last in both]
+            unread = pa.array(joined, pa.list_(pa.string()))
+            rows = rows.set_column(rows.schema.get_field_index(UNREAD), UNREAD, unread)
     return _with_problems(rows, problem)
 
 

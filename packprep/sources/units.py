@@ -9,9 +9,10 @@ including rows without usable text, so a number always names its row.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from packprep.config.grammar.known_columns import UNREAD
 from packprep.config.stages import Reading
 from packprep.sources.formats.row_plan import RowPlan
 from packprep.sources.position import Extent, Position
@@ -36,11 +38,16 @@ SLICE_BYTES = 8_000_000
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a slice that come from one source. skipped: rows without usable text, by reason."""
+    """Rows of a slice that come from one source.
+
+    skipped: rows without usable text, by reason. unread: "column NAME" and "key NAME", which
+    nothing reads, each with the rows or messages where it was seen.
+    """
 
     source: int
     rows: int
     skipped: dict[str, int]
+    unread: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,14 +275,32 @@ def _slice(cut: SlicePieces, read: Counter[int]) -> Slice:
     """Make the slice. read: rows of each source so far; those of this slice are added."""
     rows: Counter[int] = Counter()
     skipped: dict[int, Counter[str]] = {}
+    unread: dict[int, Counter[str]] = {}
     for source, table in cut.pieces:
+        if not read[source] and not rows[source]:  # the part that begins the source names them
+            columns = json.loads((table.schema.metadata or {}).get(UNREAD.encode(), b"[]"))
+            unread[source] = Counter(f"column {name}" for name in columns)
         rows[source] += len(table)
         skipped.setdefault(source, Counter()).update(reasons_in(table["problem"]))
+        if UNREAD in table.column_names:
+            values = map(str, pc.list_flatten(table[UNREAD]).to_pylist())
+            unread.setdefault(source, Counter()).update(values)
     parts = tuple(
-        Part(source, count, dict(sorted(skipped[source].items())))
+        Part(
+            source,
+            count,
+            dict(sorted(skipped[source].items())),
+            dict(sorted(unread.get(source, {}).items())),
+        )
         for source, count in sorted(rows.items())
     )
-    table = pa.concat_tables([table.drop_columns(["problem"]) for _, table in cut.pieces])
+    dropped = {"problem", UNREAD}
+    table = pa.concat_tables(
+        [
+            table.drop_columns([*dropped & {*table.column_names}]).replace_schema_metadata()
+            for _, table in cut.pieces
+        ]
+    )
     first_rows = tuple(read[part.source] for part in parts)
     read.update({part.source: part.rows for part in parts})
     return Slice(**vars(cut.extent), table=table, parts=parts, first_rows=first_rows)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from packprep.chat.build_tokenizer import ChatTokenizer
 from packprep.chat.left_out import CountedText
 from packprep.chat.turn_counts import TurnCounts
+from packprep.config.grammar.known_columns import UNREAD
 from packprep.config.stages import Parsing, Tokenizing
 from packprep.engines.backends import Ids, Offsets
 from packprep.engines.parity import EngineChoice, choose_engine, verify_batch
@@ -39,7 +40,10 @@ from packprep.tokens.boundaries import Boundary, split_at_boundaries
 # text took 1.6 times the page faults.
 BATCH_BYTES = 1 << 20
 
-READ = ("text", "trained", "specials", "left_out", "turns", "parts", "ids", *SECOND.values())
+READ = (
+    *("text", "trained", "specials", "left_out", "turns", "parts", "ids", UNREAD),
+    *SECOND.values(),
+)
 """Columns of rows that become tokens and labels."""
 
 _Result = TypeVar("_Result")

@@ -94,7 +94,7 @@ def test_a_token_file_keeps_every_row_and_its_receipt_is_true(
     assert receipt.parts == (Part(0, 4, {"null": 1}),)
     content = json.loads((tmp_path / "unit-000003-000.json").read_bytes())
     assert content.pop("sha256") == digest_of(content)
-    assert content["parts"] == [{"source": 0, "rows": 4, "skipped": {"null": 1}}]
+    assert content["parts"] == [{"source": 0, "rows": 4, "skipped": {"null": 1}, "unread": {}}]
     # as older versions wrote it
     (tmp_path / "unit-000003-000.json").write_bytes(canonical_json(content))
     assert read_token_receipt(tmp_path, receipt.name) == parse_receipt(content) == receipt

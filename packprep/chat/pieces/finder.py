@@ -8,7 +8,7 @@ Text of messages that is not in the pieces is counted as left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -52,6 +52,10 @@ class PieceFinder:
         runs = runs_of(pieces, joined=self._joined)
         rendered = as_rendered(runs, self._specials(conversation, pieces))
         return replace(rendered, left_out=self._left_out(conversation, pieces, rendered.text))
+
+    def unread(self, conversation: Conversation, keys: Collection[str]) -> Collection[str]:
+        """None of the keys: the renderer gets all of them."""
+        return ()
 
     def _pieces(self, conversation: Conversation) -> list[Piece]:
         messages: list[Message] = [

@@ -231,6 +231,8 @@ def forecast(work: "Callable[[], Work[Any]]", run: Mapping[str, bool]) -> None:
         tables = estimate(work())
     if not run["json"]:
         tables.pop("contents", None)  # for packprep equate
+        if line := tables["prediction"].pop("not_read", ""):
+            click.echo(line, err=True)
     show_tables(tables, run["json"])
 
 

@@ -21,6 +21,7 @@ from packprep.chat.conversations import (
     ConversationColumns,
     find_conversations,
 )
+from packprep.config.grammar.known_columns import Where, beside_ids, known
 from packprep.config.grammar.label_columns import LossKind
 from packprep.config.stages import Parsing
 from packprep.schemas.columns import Column
@@ -53,13 +54,14 @@ class Chat:
 
     sides: columns of each side, one of messages, or prompt and response; may be empty until they
     are found in the source (is_found). finder: renders them. tools, variables: columns of these, if
-    there are any.
+    there are any. beside: see `ConversationColumns`.
     """
 
     sides: tuple[tuple[str, ...], ...]
     finder: Finder | None = None
     tools: str | None = None
     variables: str | None = None
+    beside: tuple[str, ...] = ()
     is_found: bool = False
 
     @property
@@ -74,13 +76,16 @@ class Chat:
 
     def of_side(self, names: tuple[str, ...]) -> ConversationColumns:
         """The columns of one of the sides."""
-        return ConversationColumns(names, self.tools, self.variables)
+        return ConversationColumns(names, self.tools, self.variables, self.beside)
 
-    def found_in(self, names: Sequence[str], where: str, *, any_row: bool) -> Chat:
+    def found_in(
+        self, names: Sequence[str], where: str, taken: Sequence[str], *, any_row: bool
+    ) -> Chat:
         """The rows, with the columns that a source of these columns has.
 
-        any_row: a later row may have columns of tools or variables that are not in `names`. Raises
-        InputError if columns are missing. where: the source, for messages.
+        any_row: a later row may have columns beside conversations that are not in `names`. taken:
+        columns that other options name. Raises InputError if columns are missing. where: the
+        source, for messages.
         """
         for name in self.names:
             if name not in names:
@@ -93,13 +98,21 @@ class Chat:
                 raise InputError(
                     f"{where} has no columns that are known to hold conversations; it has "
                     f"{', '.join(names) or 'no columns'}: choose with "
-                    "--messages-column, or --prompt-column and --response-column"
+                    "--messages-column, --prompt-column and --response-column, or --pair-columns"
                 )
             sides = (found.names,)
         tools, variables = (
             name if any_row or name in names else None for name in (TOOLS, VARIABLES)
         )
-        return replace(self, sides=sides, tools=tools, variables=variables, is_found=True)
+        used = {TOOLS, VARIABLES, *taken, *(name for side in sides for name in side)}
+        completions: tuple[Where, ...] = ("completion",) if list(map(len, sides)) == [2] else ()
+        beside = tuple(
+            name
+            for name in known(("conversations", *completions))
+            if name not in used and (any_row or name in names)
+        )
+        named = replace(self, sides=sides, tools=tools, variables=variables)
+        return replace(named, beside=beside, is_found=True)
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,7 @@ class IdColumns:
     """Columns of token ids of one side.
 
     either: labels or a mask, as its values say. prompt: its ids are before those of the side,
-    without a loss.
+    without a loss. attention, prompt_attention: 0 where these ids are padding.
     """
 
     ids: str
@@ -133,20 +146,56 @@ class IdColumns:
     mask: str | None = None
     either: str | None = None
     prompt: str | None = None
+    attention: str | None = None
+    prompt_attention: str | None = None
 
 
 @dataclass(frozen=True)
 class TokenIds:
-    """Rows of token ids, which are below vocab_size."""
+    """Rows of token ids, which are below vocab_size.
+
+    refused: columns that must have no value, see `known_columns`.
+    """
 
     sides: tuple[IdColumns, ...]
     vocab_size: int
+    refused: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of lists of numbers."""
         names = (name for side in self.sides for name in vars(side).values())
-        return tuple(dict.fromkeys(name for name in names if name is not None))
+        return tuple(dict.fromkeys(name for name in (*names, *self.refused) if name is not None))
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Those of `columns` that rows need not have."""
+        attention = (
+            each for side in self.sides for each in (side.attention, side.prompt_attention)
+        )
+        return (*(name for name in attention if name is not None), *self.refused)
+
+    def found_in(self, names: Sequence[str], taken: Sequence[str], *, any_row: bool) -> TokenIds:
+        """The rows, with the columns beside ids that a source of these columns has."""
+        used = {*taken, *self.columns} - {*self.optional}
+
+        def beside(ids: str | None, name: str) -> str | None:
+            if ids is None or (len(self.sides) > 1 and "input_ids" not in ids):
+                return None
+            column = beside_ids(ids, name)
+            return column if column not in used and (any_row or column in names) else None
+
+        sides = tuple(
+            replace(
+                side,
+                attention=beside(side.ids, "attention_mask"),
+                prompt_attention=beside(side.prompt, "attention_mask"),
+            )
+            for side in self.sides
+        )
+        columns = (beside(side.ids, name) for side in sides for name in known(("ids",), "refused"))
+        refused = tuple(dict.fromkeys(name for name in columns if name is not None))
+        return replace(self, sides=sides, refused=refused)
 
     @property
     def is_decided(self) -> bool:
@@ -212,9 +261,12 @@ class RowPlan:
 
     def found_in(self, names: Sequence[str], where: str, *, any_row: bool = False) -> RowPlan:
         """The plan for a source of these columns, see `Chat.found_in`."""
-        if not isinstance(self.rows, Chat):
-            return self
-        return replace(self, rows=self.rows.found_in(names, where, any_row=any_row))
+        taken = [*self.groups, *map(carry_name, self.carry)]
+        if isinstance(self.rows, Chat):
+            return replace(self, rows=self.rows.found_in(names, where, taken, any_row=any_row))
+        if isinstance(self.rows, TokenIds):
+            return replace(self, rows=self.rows.found_in(names, taken, any_row=any_row))
+        return self
 
 
 def carry_name(entry: str) -> str:
