@@ -1,4 +1,4 @@
-r"""Writes three pages of docs/reference, and the figures of schemas/report.schema.json.
+r"""Writes generated pages and tables of the documentation, and report.schema.json's figures.
 
 \b
 python scripts/docs/reference.py            writes them
@@ -21,11 +21,13 @@ from packprep.cli.commands.build import build_options, choices_of, default_of
 from packprep.cli.help_page import by_stage
 from packprep.cli.main import COMMANDS, cli
 from packprep.config.build_config import BuildConfig
+from packprep.config.grammar.known_columns import markdown_table
 from packprep.packing.figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
 SCHEMA = ROOT / "schemas" / "report.schema.json"
+WITH_COLUMNS = (ROOT / "docs" / "chat.md", ROOT / "docs" / "token-ids.md")
 EXAMPLES = Path(__file__).parent / "cli_examples.md"
 GENERATED = "<!-- Written by scripts/docs/reference.py. Change the code, not this page. -->\n"
 WIDTH = 80
@@ -92,7 +94,20 @@ def pages() -> dict[Path, str]:
         FOLDER / "options.md": options_page(),
         FOLDER / "errors.md": errors.page(GENERATED),
         SCHEMA: report_schema(),
+        **{page: with_columns(page.read_text()) for page in WITH_COLUMNS},
     }
+
+
+def with_columns(page: str) -> str:
+    """A page with the table of known columns between its two marks."""
+
+    def table(found: re.Match[str]) -> str:
+        kinds: Any = found[2].split(", ")
+        return f"{found[1]}\n{markdown_table(kinds)}{found[3]}"
+
+    return re.sub(
+        r"(<!-- columns: (.*) -->\n).*?(<!-- end of columns -->)", table, page, flags=re.S
+    )
 
 
 def report_schema() -> str:
