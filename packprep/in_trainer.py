@@ -175,9 +175,9 @@ class _Call:
             try:
                 packprep.build(self.config(str(made)), progress=self.progress)
                 break
-            except packprep.StoppedError:
-                self.progress.say(_account(target.parent)[0])
-                raise
+            except (packprep.StoppedError, OSError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise packprep.StoppedError(f"{reason}; {_account(target.parent)[0]}") from None
             except packprep.ConfigError:  # a dead process of another machine may hold it a while
                 if not took_over or time.monotonic() - started > 2 * STALE:
                     raise

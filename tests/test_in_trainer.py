@@ -349,8 +349,11 @@ set -e
 mount --bind "$2" "$2"; mount -o remount,bind,ro "$2"
 "$0" -c "$PROGRAM" "$1" "$2"
 ! "$0" -c "$PROGRAM" "$3" "$2" 2>&1 | grep ConfigError
-mkdir -p "$4"; mount -t tmpfs -o size=8k tmpfs "$4"
-! "$0" -c "$PROGRAM" "$1" "$4" 2>&1 | grep StoppedError
+mkdir -p "$4"
+for size in 4k 8k 16k; do
+  mount -t tmpfs -o size=$size tmpfs "$4"
+  ! "$0" -c "$PROGRAM" "$1" "$4" 2>&1 | grep errors.StoppedError
+done
 """
 
 
@@ -373,7 +376,8 @@ def test_a_cache_that_may_only_be_read_serves_what_it_has_and_a_full_one_says_so
         pytest.skip("this user may not mount")
     assert len(ran.stdout.splitlines()) >= 1, ran.stderr
     assert "ConfigError: the cache" in ran.stdout
-    assert "StoppedError" in ran.stdout
+    assert ran.stdout.count("StoppedError") == 3, ran.stdout
+    assert ran.stdout.count("rm -r") == 3
 
 
 @pytest.mark.long
