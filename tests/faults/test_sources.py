@@ -47,7 +47,7 @@ PLACES: list[tuple[Callable[[Path], object], tuple[str, ...], str]] = [
     (lambda path: path.mkdir(), NAMED[:1], "holds no file of a known format"),
     (lambda path: path.mkdir(), NAMED[1:2], "is a folder, and .* takes files; match those in it"),
     (lambda path: path.symlink_to("/tmp"), NAMED[2:], "is a link to a folder; pass the folder as"),
-    (lambda path: path.touch(), NAMED, "is empty; expected at least one document"),
+    (lambda path: path.touch(), NAMED[:1], "is empty; expected at least one document"),
     (lambda path: path.write_bytes(WHOLE + b'{"text": "the'), NAMED, r"row 40 \(line 41\): inv"),
     (
         lambda path: path.write_bytes(b'{"text": "a"}\n' * 100_000 + b"\n\nnull\n" + WHOLE),
