@@ -30,6 +30,7 @@ from packprep.schemas.report import (
     ReportWindow,
     SourceAccount,
 )
+from packprep.support.errors import brief
 from packprep.support.from_json import from_json
 
 if TYPE_CHECKING:  # commands that only read a report need not load the compiler
@@ -220,8 +221,9 @@ def make_report(
         report["left_out"] = _left_out([count for _, count in counts])
         if counts:
             number, (_, _, (row, message, field), _) = counts[0]
+            key = field if field.isidentifier() else brief(field)
             report["left_out_example"] = (
-                f"{sources[int(number)].name} row {row:,} message {message} ({field})"
+                f"{sources[int(number)].name} row {row:,} message {message} ({key})"
             )
             report["left_out_in_turns"] = sum(count.in_turns for _, count in counts)
     return report

@@ -172,7 +172,8 @@ def test_many_keys_are_named_in_a_short_sentence(tmp_path: Path) -> None:
     fields, said = left_out(tmp_path, PLAIN, [user("q", **keys), assistant("a")])
     assert len(fields) == 12
     assert "48 characters of 'key\\n0', 'key\\n1'," in said
-    assert "and 7 other keys in 1 documents" in said
+    assert "and 7 other keys in 1 documents, first at" in said
+    assert "rows.jsonl row 0 message 0 ('key\\n0')" in said
 
 
 def test_rows_without_a_template_count_all_but_content(tmp_path: Path) -> None:
