@@ -32,6 +32,8 @@ from .helpers.documents import (
     with_columns,
 )
 
+LABELLED: dict[str, Any] = {"input_ids_column": "ids", "labels_column": "labels"}
+
 
 @st.composite
 def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
@@ -47,7 +49,7 @@ def configs(draw: st.DrawFn, *, labels: bool = False) -> BuildConfig:
         balanced = [":balanced"] if labels and strategy != "wrapped" else []
         overflow += draw(st.sampled_from([":left", "", *balanced]))
     if labels:
-        options["input_ids_column"] = "ids"
+        options |= LABELLED
         options["min_loss_tokens"] = draw(st.integers(0, 3))
         options["train_overlap"] = bool(options.get("stride")) and draw(st.booleans())
     if strategy not in ("wrapped", "balanced"):
@@ -141,19 +143,19 @@ def test_every_token_is_in_exactly_one_place_or_in_one_line_of_the_ledger(
 )
 @example(BuildConfig(max_length=4, stride=2, continuation_bos=True), [30], random.Random(0), True)
 @example(
-    BuildConfig(max_length=8, overflow="truncate:balanced", input_ids_column="ids"),
+    BuildConfig(max_length=8, overflow="truncate:balanced", **LABELLED),
     [30, 30],
     random.Random(1),
     False,
 )
 @example(
-    BuildConfig(max_length=4, strategy="wrapped", input_ids_column="ids", min_loss_tokens=2),
+    BuildConfig(max_length=4, strategy="wrapped", **LABELLED, min_loss_tokens=2),
     [30, 30],
     random.Random(0),
     True,
 )
 @example(
-    BuildConfig(max_length=8, stride=4, input_ids_column="ids", min_loss_tokens=3),
+    BuildConfig(max_length=8, stride=4, **LABELLED, min_loss_tokens=3),
     [40],
     random.Random(0),
     True,

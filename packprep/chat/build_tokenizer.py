@@ -5,8 +5,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from packprep.config.checks import ENDS_OF_TEMPLATE
-from packprep.config.stages import Parsing, Tokenizing
+from packprep.config.checks import CONTINUATION_OF_TEMPLATE, ENDS_OF_TEMPLATE
+from packprep.config.grammar.option import TRAIN_FIELDS
+from packprep.config.stages import Cutting, Parsing, Tokenizing
 from packprep.engines.tokenizer import Tokenizer, load_tokenizer
 from packprep.support.errors import ConfigError
 
@@ -71,6 +72,16 @@ def load_build_tokenizer(
     return replace(tokenizer, boundary=_boundary(*boundary, tokenizer, tokenizing))
 
 
+def check_continuation(cutting: Cutting, tokenizer: Tokenizer) -> None:
+    """Raise ConfigError if later pieces of a document need a BOS, and there is none to add."""
+    if cutting.continuation_bos and isinstance(tokenizer, ChatTokenizer):
+        raise ConfigError(CONTINUATION_OF_TEMPLATE)
+    if cutting.continuation_bos and tokenizer.bos is None:
+        raise ConfigError(
+            "--continuation-bos needs a BOS, and none is added here; choose one with --bos TOKEN"
+        )
+
+
 def _boundary(
     kind: str, token: int | None, tokenizer: Tokenizer, tokenizing: Tokenizing
 ) -> tuple[str, int]:
@@ -123,7 +134,7 @@ def _of_chats(tokenizing: Tokenizing, parsing: Parsing) -> Tokenizer:
 
     file, date = tokenizing.chat_template, tokenizing.template_date
     if tokenizing.renderer is not None:
-        if not {tokenizing.bos, tokenizing.eos} <= {"auto", "none"}:
+        if tokenizing.names_ends:
             raise ConfigError(ENDS_OF_TEMPLATE)
         renderer = load_renderer(tokenizing.renderer, tokenizing.variables())
         return with_template(_loaded(tokenizing, "none", "none"), renderer)
@@ -142,15 +153,15 @@ def _of_chats(tokenizing: Tokenizing, parsing: Parsing) -> Tokenizer:
                 f"--turns {parsing.turns} needs a chat template, and the tokenizer has none; give "
                 "one with --chat-template FILE, or leave --turns out"
             )
-        if "content" not in tokenizing.train_fields:
+        if {*tokenizing.train_fields} != {*TRAIN_FIELDS}:
             raise ConfigError(
-                "without a chat template a response is content, which --train-fields leaves out; "
-                "give a template with --chat-template"
+                "--train-fields is for fields of messages, and without a chat template a response "
+                "is one text; give a template with --chat-template, or leave it out"
             )
         bare = _loaded(tokenizing, tokenizing.bos, tokenizing.eos)
         note = "the tokenizer has no chat template: prompt and response are joined as they are"
         return replace(bare, notes=(*bare.notes, note))
-    if not {tokenizing.bos, tokenizing.eos} <= {"auto", "none"}:
+    if tokenizing.names_ends:
         raise ConfigError(ENDS_OF_TEMPLATE)
     template = load_chat_template(tokenizer, file, date=date, variables=tokenizing.variables())
     notes = (*tokenizer.notes, *template.notes)

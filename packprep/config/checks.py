@@ -16,6 +16,10 @@ from packprep.config.options import Options
 _Rules = tuple[Rule[Options], ...]
 
 ENDS_OF_TEMPLATE = "the chat template or renderer writes BOS and EOS; leave out --bos and --eos"
+CONTINUATION_OF_TEMPLATE = (
+    "--continuation-bos adds the BOS of --bos, and here the chat template or renderer writes BOS; "
+    "leave it out"
+)
 
 EXCLUDED: Mapping[str, Mapping[str, str]] = {
     "--text-template": {"--text-column": "both say what the text is; give one of them"},
@@ -40,7 +44,14 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
     },
     "--pair-columns": {
         **dict.fromkeys(
-            ("--text-template", "--truncate-at", "--response-column", "--boundaries"),
+            (
+                "--text-column",
+                "--text-template",
+                "--sample-by",
+                "--truncate-at",
+                "--response-column",
+                "--boundaries",
+            ),
             "they define both sides; leave it out",
         ),
         "--turns each": "a pair is one document; leave one of them out",
@@ -98,6 +109,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "--train-on assistant": ("--train-fields", "--turns"),
     "--overflow split": ("--stride", "--continuation-bos"),
     "--stride": ("--train-overlap",),
+    "--strategy stream or greedy or first_fit_input": ("--shuffle-documents",),
 }
 """Setting -> options that have no meaning without it."""
 
@@ -172,6 +184,11 @@ def _is_text(build: Options) -> bool:
     return not build.is_rendered and build.input_ids_column is None
 
 
+def _has_labels(build: Options) -> bool:
+    """True if some tokens of a row may be trained and others not."""
+    return bool(build.label_columns.names) or (build.is_rendered and build.train_on != "all")
+
+
 def _shortest(build: Options) -> int:
     return min((build.max_length, *(phase.max_length for phase in build.phase_list())))
 
@@ -234,20 +251,40 @@ ROW_RULES: tuple[Rule[Options], ...] = (
         lambda build: build.segments_column is None and build.renderer is None,
     ),
     *_of_kind(
-        ("--text-template", "--truncate-at", "--parse-special-tokens"),
+        (
+            "--text-column",
+            "--text-template",
+            "--sample-by",
+            "--truncate-at",
+            "--parse-special-tokens",
+        ),
         "is for text, and rows are conversations, pieces or token ids; leave it out",
         lambda build: not _is_text(build),
     ),
     *_of_kind(
+        ("--train-on",),
+        "{train_on} is for conversations and pieces; give --messages-column (auto finds it) or "
+        "--segments-column too, or leave it out",
+        lambda build: not build.is_rendered,
+    ),
+    *_of_kind(
+        ("--check-against",),
+        "compares the ids of text, and rows are token ids already; leave it out",
+        lambda build: build.input_ids_column is not None,
+    ),
+    *_of_kind(
         ("--overflow truncate:balanced",),
-        "is for rows with a prompt and a response, not for text; choose truncate or truncate:left",
-        _is_text,
+        "is for rows with a prompt and a response, and all tokens of these rows are trained; "
+        "choose truncate or truncate:left",
+        lambda build: not _has_labels(build),
     ),
     Rule(
         ENDS_OF_TEMPLATE,
-        lambda build: (
-            build.messages_column is not None and not {build.bos, build.eos} <= {"auto", "none"}
-        ),
+        lambda build: build.messages_column is not None and build.names_ends,
+    ),
+    Rule(
+        CONTINUATION_OF_TEMPLATE,
+        lambda build: build.messages_column is not None and build.continuation_bos,
     ),
     Rule(
         "--pair-columns is {names}; expected two columns: chosen,rejected",

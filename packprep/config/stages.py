@@ -354,6 +354,11 @@ class Tokenizing:
         common=True,
     )
 
+    @property
+    def names_ends(self) -> bool:
+        """True if BOS or EOS is asked for, or asked not to be."""
+        return (self.bos, self.eos) != ("auto", "auto")
+
     def asked_ends(self) -> dict[str, str]:
         """BOS and EOS of rows of tokens, which have their own: none unless asked for."""
         ends = {"bos": self.bos, "eos": self.eos}

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packprep.chat.build_tokenizer import ChatTokenizer, load_build_tokenizer
+from packprep.chat.build_tokenizer import (
+    ChatTokenizer,
+    check_continuation,
+    load_build_tokenizer,
+)
 from packprep.config.aliases import respelled
 from packprep.config.build_config import BuildConfig, check_keys
 from packprep.config.grammar.spellings import say
@@ -68,10 +72,7 @@ class TokenizeAndPack:
         self.config = BuildConfig(**options)
         named = replace(self.config, tokenizer=tokenizer)
         self.tokenizer = load_build_tokenizer(named.tokenizing, named.parsing, named.token_type)
-        if self.config.continuation_bos and self.tokenizer.bos is None:
-            raise ConfigError(
-                "--continuation-bos needs a BOS, and this tokenizer has none; choose one with --bos"
-            )
+        check_continuation(self.config.cutting, self.tokenizer)
         self.plan = row_plan(self.config.parsing)
         self._engine: EngineChoice | None = None
         self._warned = False

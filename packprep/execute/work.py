@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from packprep.chat.build_tokenizer import load_build_tokenizer
+from packprep.chat.build_tokenizer import check_continuation, load_build_tokenizer
 from packprep.config.build_config import BuildConfig
 from packprep.config.grammar.mix import as_dicts
 from packprep.config.grammar.source_names import hub_tokenizer
@@ -167,11 +167,7 @@ class Work(Generic[Made]):
         """Its tokenizer. ConfigError if that lacks a token that cuts need, or has too many ids."""
         tokenizer = self.origin.tokenizer(progress)
         tokenizer.shard_type(self.config.token_type)
-        if self.config.continuation_bos and tokenizer.bos is None:
-            raise ConfigError(
-                "--continuation-bos needs a BOS, and this tokenizer has none; choose one with "
-                "--bos TOKEN"
-            )
+        check_continuation(self.config.cutting, tokenizer)
         return tokenizer
 
     def job(

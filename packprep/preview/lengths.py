@@ -9,7 +9,7 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.config.build_config import BuildConfig
+from packprep.config.grammar.rules import flag
 from packprep.config.stages import Writing
+from packprep.config.verbs import OF_TEXT
 from packprep.execute.job import Job
 from packprep.execute.stages import Stages
 from packprep.execute.stored import Tokens
@@ -76,25 +78,35 @@ def read_lengths(
     files = files_at(names[0]) if len(names) == 1 and tokens is None else None
     path = files.directory if files is not None else None
     is_output = files is not None and files.find(MANIFEST) is not None
-    if config.skip_rows is not None and (is_output or (path and path.suffix == ".npy")):
-        raise ConfigError(
-            f"--skip-rows needs the rows of sources, but {names[0]} holds lengths only; plan the "
-            "sources, or their token store, instead"
-        )
+    if is_output:  # may have the options that it was built with
+        _refuse(config, ("group_column", "skip_rows"), names[0])
+    elif path is not None and path.suffix == ".npy":
+        _refuse(config, {*OF_TEXT, "skip_rows"} - {"sources", "input_ids_column"}, names[0])
     with tempfile.TemporaryDirectory(prefix="packprep-plan-") as folder:
         staging = Staging(Path(folder))
         staging.scratch.mkdir()
         if tokens is not None:
             lengths = lengths_of_tokens(tokens, _job(config, tokens, staging, progress))
         elif path is not None and path.suffix == ".npy":
-            lengths = lengths_of_array(path, config.parsing, config.holdout, config.seed)
+            lengths = lengths_of_array(path, config.holdout, config.seed)
         elif is_output:
-            lengths = lengths_of_output(finished_output(names[0]), config.parsing)
+            lengths = lengths_of_output(finished_output(names[0]))
         else:
             lengths = _of_text(config, share, staging, progress)
         if lengths.share == 1:
             lengths = sampled(lengths, share, config.seed, trees=config.share_prefixes > 0)
         yield lengths
+
+
+def _refuse(config: BuildConfig, options: Collection[str], name: str) -> None:
+    """Raise ConfigError for the first of these options, which need rows and not their lengths."""
+    default = BuildConfig()
+    for option in sorted(options):
+        if getattr(config, option) != getattr(default, option):
+            raise ConfigError(
+                f"{flag(option)} needs the rows of sources, but {name} holds lengths only; leave "
+                "it out, or plan the sources, or their token store, instead"
+            )
 
 
 def _of_text(config: BuildConfig, share: float, staging: Staging, progress: Progress) -> Lengths:

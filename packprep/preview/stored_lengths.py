@@ -10,7 +10,6 @@ import numpy as np
 from packprep.config.build_config import BuildConfig
 from packprep.config.grammar.option import COLUMN_CHOICE
 from packprep.config.pack_rules import PackRules
-from packprep.config.stages import Parsing
 from packprep.config.verbs import check_verb
 from packprep.derive.entries import find_entries
 from packprep.engines.tokenizer import Special, Tokenizer
@@ -80,7 +79,7 @@ class Lengths:
         return max((int(length.max()) for length in lengths if len(length)), default=0)
 
 
-def lengths_of_array(path: Path, parsing: Parsing, holdout: float, seed: int) -> Lengths:
+def lengths_of_array(path: Path, holdout: float, seed: int) -> Lengths:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except _UNREADABLE as error:
@@ -101,7 +100,6 @@ def lengths_of_array(path: Path, parsing: Parsing, holdout: float, seed: int) ->
         raise InputError(
             f"{path} has {values[wrong]} tokens in row {wrong}; expected 0 to 2^31 - 1"
         )
-    _refuse_groups(path, parsing)
     whole = of_lengths("train", 0, values.astype(np.int32))
     windows = [whole]
     if holdout:
@@ -110,16 +108,7 @@ def lengths_of_array(path: Path, parsing: Parsing, holdout: float, seed: int) ->
     return Lengths(origin=redacted(str(path)), windows=windows, tokenizer=_policy({}))
 
 
-def _refuse_groups(path: Output, config: Parsing) -> None:
-    if config.group_column is not None:
-        raise ConfigError(
-            f"--group-column needs a column, but {path} holds lengths only; plan the sources "
-            "instead"
-        )
-
-
-def lengths_of_output(path: Output, parsing: Parsing) -> Lengths:
-    _refuse_groups(path, parsing)
+def lengths_of_output(path: Output) -> Lengths:
     manifest = read_manifest(path)
     if manifest.has_trees:
         raise ConfigError(

@@ -25,6 +25,7 @@ from packprep.inspect.contents import PackContents, joined_contents, training_sp
 from packprep.output.shard_writer import ShardLayout
 from packprep.packing.account import Sums
 from packprep.packing.figures import FIGURES
+from packprep.packing.strategies import ONE_BY_ONE
 from packprep.preview.output_bytes import output_bytes
 from packprep.preview.stored_lengths import Lengths
 from packprep.preview.window_plan import contents_of, documents_cut, window_sums
@@ -91,6 +92,8 @@ def combinations(
     for length, overflow, strategy in itertools.product(lengths, overflows, strategies):
         try:
             choice = {"max_length": length, "strategy": strategy, "overflow": overflow}
+            if len(strategies) > 1 and strategy not in ONE_BY_ONE:
+                choice["shuffle_documents"] = False
             configs.append(BuildConfig(**respelled({**options, **choice})))
         except ConfigError as reason:
             error = reason

@@ -19,6 +19,7 @@ from packprep.config.stages import Cutting, Ordering, Packing
 from packprep.inspect.histograms import read_windows
 from packprep.output.shard_writer import column_bytes
 from packprep.packing.account import DROPPING, Sums
+from packprep.packing.strategies import ONE_BY_ONE
 from packprep.preview.sweep import Row, row_of
 from packprep.preview.window_plan import documents_cut, of_lengths, window_sums
 from packprep.schemas.manifest import Output, read_manifest
@@ -106,6 +107,8 @@ def _config(options: Mapping[str, object], max_length: int, strategy: str) -> Bu
         kept = {
             key: value for key, value in kept.items() if key not in ("stride", "continuation_bos")
         }
+    if strategy not in ONE_BY_ONE:
+        kept["shuffle_documents"] = False
     try:
         return BuildConfig(**from_recorded(kept), max_length=max_length, strategy=strategy)
     except ConfigError:

@@ -27,12 +27,13 @@ from packprep.sources.formats.datasets_rows import HUB, SAVED, chosen_split, dat
 from packprep.sources.formats.format import Format
 from packprep.sources.formats.jsonl import JSON
 from packprep.sources.formats.registry import FORMATS, format_of, known_endings, known_format
+from packprep.sources.formats.text_rows import TEXT
 from packprep.sources.reading import holds_rows, label_kind
 from packprep.sources.remote import expand_url
 from packprep.sources.source import STDIN, Source, file_state
 from packprep.sources.split_names import of_splits
 from packprep.sources.token_files.names import is_file, token_sources, tokens_name
-from packprep.support.errors import InputError, system_error
+from packprep.support.errors import ConfigError, InputError, system_error
 from packprep.support.progress import Progress, Silent
 from packprep.support.redact import redacted
 
@@ -91,8 +92,10 @@ def _resolved(
                 _check_ids(of_name, parsing.of_source(entry.reading))
                 files += _with_rows(of_name, name, parsing, scratch, progress)
         _check_keys(entry.reading, files, f"source {entry.label}: ")
+        _check_sample_by(entry.reading.get("sample_by"), files, f"source {entry.label}: ")
         sources += files
     _check_keys(whole._asdict(), sources)
+    _check_sample_by(parsing.sample_by, sources)
     once, again = _once(sources)
     if again and reading.is_mix:
         raise InputError(
@@ -168,6 +171,14 @@ def _check_keys(options: Mapping[str, object], sources: list[Source], where: str
                 f"{where}{key} {options[key]!r} is for {listed} datasets, and no source is one; "
                 "leave it out"
             )
+
+
+def _check_sample_by(asked: object, sources: list[Source], where: str = "") -> None:
+    """Refuse a division of .txt files where there are none."""
+    if asked not in (None, "document") and all(source.format != TEXT for source in sources):
+        raise ConfigError(
+            f"{where}--sample-by {asked} divides .txt files, and no source is one; leave it out"
+        )
 
 
 def _once(sources: list[Source]) -> tuple[list[Source], list[Source]]:

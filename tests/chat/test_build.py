@@ -305,7 +305,7 @@ TWO_ASKED = [{"q": [{"role": "user", "content": text} for text in "ab"], "a": "c
         ({"bare": TWO_ASKED} | PROMPTED, "row 0 (line 1): without a chat template a row must"),
         (
             {"bare": PROMPT_ROWS, "train_fields": ("reasoning",)} | PROMPTED,
-            "without a chat template a response is content",
+            "without a chat template a response is one text",
         ),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_mistyped_foreign_or_earlier_word_is_answered_with_the_one_to_use(
         ("build a.jsonl --strategy bestfit", "--strategy is 'bestfit'; did you mean 'best_fit'?"),
         ("build -c gone.yaml", "no configuration file gone.yaml; check the path given with -c"),
         ("build a.jsonl --stride", "option '--stride' requires an argument; see packprep build"),
-        (f"{BUILD} --bos none --continuation-bos", "--continuation-bos needs a BOS, and this"),
+        (f"{BUILD} --bos none --continuation-bos", "--continuation-bos needs a BOS, and none"),
         ("build - -o out --tokenizer tok", "standard input is empty; expected JSON lines"),
     ],
 )
@@ -228,6 +228,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("train_on", "train_fields", "turns", "chat_template"), _CHAT),
     **dict.fromkeys(("template_date", "template_variables", "renderer"), _CHAT),
     "train_overlap": {"stride": 5},
+    "shuffle_documents": {"strategy": "stream"},
     "max_epochs": {"weights": "1"},
     "prompt_column": {"response_column": "r"},
     "response_column": {"prompt_column": "p"},

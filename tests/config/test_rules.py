@@ -21,7 +21,7 @@ OPTIONS = {spec.name: spec for spec in fields(BuildConfig)}
 CHAT = {"messages_column": "m"}
 PAIR = {"pair_columns": "a,b"}
 SAMPLES: dict[str, Any] = PAIR | {"train_fields": "content", "phases": [{"tokens": 5}]}
-SAMPLES |= {"turns": "each", "part": "0/2"}
+SAMPLES |= {"turns": "each", "part": "0/2", "sample_by": "line", "strategy": "stream"}
 CASES: tuple[dict[str, Any], ...] = (
     {"verify_engine": 2},
     {"holdout": 1},
@@ -39,9 +39,14 @@ CASES: tuple[dict[str, Any], ...] = (
     {"turns": "each"},
     CHAT | {"text_template": "t"},
     CHAT | {"truncate_at": "t"},
+    CHAT | {"text_column": "t"},
+    CHAT | {"sample_by": "line"},
+    CHAT | {"continuation_bos": True},
+    {"train_on": "all"},
+    {"input_ids_column": "i", "check_against": "transformers"},
     {"input_ids_column": "i", "parse_special_tokens": True},
     {"overflow": "truncate:balanced"},
-    CHAT | {"bos": "<s>"},
+    CHAT | {"bos": "none"},
     {"pair_columns": "a"},
     PAIR | CHAT,
     PAIR | {"input_ids_column": "auto", "loss_mask_column": "a"},

@@ -129,10 +129,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("text", {"stride": 4, "max_length": 16, "continuation_bos": True}),
     ("text", {"strategy": "wrapped"}),
     ("text", {"strategy": "wrapped", "epochs": 2}),
-    ("text", {"strategy": "wrapped", "epochs": 2, "shuffle_documents": True}),
+    ("text", {"strategy": "greedy", "epochs": 2, "shuffle_documents": True}),
     ("text", {"strategy": "stream", "order": "input", "shuffle_documents": True}),
     ("text", {"group_column": "set"}),
-    ("text", {"group_column": "set", "min_document_tokens": 12, "shuffle_documents": True}),
+    ("text", {"group_column": "set", "min_document_tokens": 12}),
     ("text", {"packs_multiple_of": "4:fill"}),
     ("text", {"packs_multiple_of": 4}),
     ("text", {"epochs": 2}),
@@ -151,7 +151,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 """Builds that draw nothing by the numbers of documents."""
 DRAWN: list[tuple[str, dict[str, Any]]] = [
     ("text", {"holdout": 0.3, "seed": 1}),
-    ("text", {"holdout": 0.3, "group_column": "set", "shuffle_documents": True}),
+    ("text", {"holdout": 0.3, "group_column": "set"}),
     ("text", {"weights": (3, 1)}),
     ("text", {"weights": (3, 1), "max_epochs": 2.5, "holdout": 0.2}),
     ("text", {"weights": (1, 1), "max_tokens": 300, "epochs": 2}),

@@ -90,7 +90,7 @@ def check_build(folder: Path, corpus: list[File], chosen: dict[str, Any]) -> Non
         tokenizer=str(folder / "tokenizer"),
         on_error="skip",
         max_row_size=5_000,
-        sample_by="line",
+        sample_by="line" if ".txt" in (suffix for suffix, _, _ in corpus) else "document",
         **chosen,
     )
     try:

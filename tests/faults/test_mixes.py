@@ -38,6 +38,7 @@ KINDS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "ids": (id_rows(), {"input_ids_column": "ids", "loss_mask_column": "mask", "vocab_size": 320}),
     "pairs": (pair_rows(32), {"prompt_column": "prompt", "pair_columns": "chosen,rejected"}),
 }
+KINDS["pairs"][1].update(bos="auto", eos="auto")
 KINDS["ids"][1].update(bos="none", eos="none", tokenizer=None)
 VALUES: dict[str, Any] = (
     {"strategy": list(STRATEGY_NAMES), "max_length": [16, 32, 64, 512]}

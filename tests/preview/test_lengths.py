@@ -165,7 +165,8 @@ REFUSALS: list[tuple[Any, dict[str, Any], float, str]] = [
     (np.array([2**31]), {}, 1, "has 2147483648 tokens in row 0"),
     (np.array([{}], dtype=object), {}, 1, "cannot be read as an array"),
     (None, {}, 1, r"l\.npy cannot be read"),
-    (FIVE, {"group_column": "g"}, 1, "group_column needs a column"),
+    (FIVE, {"group_column": "g"}, 1, "group_column needs the rows"),
+    (FIVE, {"limit": 3}, 1, "limit needs the rows"),
     *((FIVE, {}, share, "expected a share of more than 0") for share in (0, -1, 1.5, NAN)),
     (FIVE, {}, 1e-6, "larger --sample"),
 ]

@@ -16,6 +16,8 @@ from packprep.windows.segments import DocumentAccount, Segments
 from tests.helpers import reference
 from tests.windows.reference import cut_document, infer_seqlen, labelled
 
+LABELLED: dict[str, Any] = {"input_ids_column": "ids", "labels_column": "labels"}
+
 
 def cut(
     lengths: list[int], ends: int = 0, *, has_bos: bool = True, **options: object
@@ -33,7 +35,7 @@ def pieces(segments: Segments) -> list[tuple[int, int, int]]:
 def configs(draw: st.DrawFn) -> BuildConfig:
     max_length = draw(st.integers(2, 12))
     overflow = draw(st.sampled_from(["split", "truncate", "drop"]))
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     if overflow == "split":
         options["continuation_bos"] = draw(st.booleans())
         options["stride"] = draw(st.integers(0, max_length - 1 - bool(options["continuation_bos"])))
@@ -41,7 +43,7 @@ def configs(draw: st.DrawFn) -> BuildConfig:
     elif overflow == "truncate":
         overflow += draw(st.sampled_from([":left", "", ":balanced"]))
     options["min_loss_tokens"] = draw(st.integers(0, 3))
-    options["input_ids_column"] = "ids"
+    options |= LABELLED
     min_document_tokens = draw(st.integers(0, 4))
     max_document_tokens = draw(st.none() | st.integers(min_document_tokens, 30))
     options |= {
@@ -49,7 +51,7 @@ def configs(draw: st.DrawFn) -> BuildConfig:
         "min_document_tokens": min_document_tokens,
         "max_document_tokens": max_document_tokens,
     }
-    return BuildConfig(max_length=max_length, **options)  # type: ignore[arg-type]
+    return BuildConfig(max_length=max_length, **options)
 
 
 @given(
@@ -66,7 +68,7 @@ def configs(draw: st.DrawFn) -> BuildConfig:
     BuildConfig(max_length=8, stride=6, min_loss_tokens=3, continuation_bos=True), [40], 1, 3, False
 )
 @example(  # a turn ends where the pack is full
-    BuildConfig(max_length=11, overflow="truncate:balanced", input_ids_column="ids"),
+    BuildConfig(max_length=11, overflow="truncate:balanced", **LABELLED),
     [12, 19, 40],
     0,
     10,

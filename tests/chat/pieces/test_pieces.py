@@ -175,7 +175,7 @@ def test_a_build_of_pieces_is_that_of_their_token_ids_and_mask(
     common: dict[str, Any] = {"tokenizer": str(save_tokenizer(tmp_path / "tokenizer"))}
     common |= {"max_length": 128, "verify_engine": 1.0} | more
     named = "auto" if two else "segments"
-    of_ids = common | {"join_pieces": False, "input_ids_column": named}
+    of_ids = common | {"join_pieces": False, "train_on": "assistant", "input_ids_column": named}
     of_ids |= {} if trains_all else {"labels_column": "m,n:mask" if two else "m:mask"}
     made: list[Any] = []
     for rows, options in ((pieced, common | {"segments_column": named}), (ids_rows, of_ids)):
