@@ -1,7 +1,7 @@
 """The tokenizer of a build: its file and, where rows are conversations, their template."""
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -38,6 +38,20 @@ def with_template(tokenizer: Tokenizer, template: "ChatTemplate | Renderer") -> 
         **{spec.name: getattr(tokenizer, spec.name) for spec in fields(Tokenizer)},
         template=template,
     )
+
+
+def ends_of(tokenizer: Tokenizer) -> dict[str, object]:
+    """BOS and EOS of an output for people: text and id of each, None for none.
+
+    by: what writes them, the chat template or renderer; None if they are added to each document.
+    """
+    by, ends = None, {end: token and asdict(token) for end, token in tokenizer.ends().items()}
+    if isinstance(tokenizer, ChatTokenizer):
+        by = tokenizer.template.FACT.replace("_", " ")
+        for end in ends:
+            if text := tokenizer.named_tokens.get(f"{end}_token"):
+                ends[end] = {"text": text, "id": tokenizer.named_ids.get(f"{end}_token")}
+    return {**ends, "by": by}
 
 
 def load_build_tokenizer(

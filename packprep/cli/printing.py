@@ -59,7 +59,8 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
         print_json(report)
     elif not quiet:
         rows = table(report)
-        rows[-1:-1] = _engine(manifest.run.get("engine"))  # before the digest
+        run = manifest.run
+        rows[-1:-1] = [*_ends(run.get("ends")), *_engine(run.get("engine"))]  # before the digest
         print_table(str(output), rows)
         if manifest.names == "hf":
             print_sentence(HOW_TO_TRAIN)
@@ -67,6 +68,24 @@ def print_report(output: "Output", *, as_json: bool, quiet: bool) -> None:
         click.echo(unread, err=True)
     if sentence := left_out_sentence(report):
         click.echo(sentence, err=True)
+
+
+def _ends(ends: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Row of the closing table for BOS and EOS; none for an output of an older packprep."""
+    if ends is None:
+        return []
+    tokens = [ends["bos"], ends["eos"]]
+    if tokens == [None, None]:
+        return [("BOS, EOS", "none")]
+    by = f", where the {ends['by']} writes them" if ends["by"] else ""
+    return [("BOS, EOS", ", ".join(map(_token, tokens)) + by)]
+
+
+def _token(token: Mapping[str, Any] | None) -> str:
+    if token is None:
+        return "none"
+    text = token["text"] if token["text"].isprintable() else repr(token["text"])
+    return text if token["id"] is None else f"{text} (id {token['id']})"
 
 
 def _engine(gate: Mapping[str, object] | None) -> list[tuple[str, str]]:

@@ -51,6 +51,7 @@ class Tokenizer:
     named_tokens: Mapping[str, str] = field(
         default_factory=dict
     )  # bos_token, eos_token, ...: what templates see
+    named_ids: Mapping[str, int] = field(default_factory=dict)  # of named_tokens, as far as known
     chat_templates: Mapping[str, str] = field(
         default_factory=dict, repr=False
     )  # name to Jinja source
@@ -137,6 +138,7 @@ def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Toke
             )
         chosen[end] = None if text is None else Special(text, vocab[text])
         notes += [note] if note else []
+    named = _named_tokens(sides)
     pad = _content(config.get("pad_token"), "pad_token")
     pad_ids = [token.id for token in (chosen["eos"], chosen["bos"]) if token]
     return Tokenizer(
@@ -150,6 +152,7 @@ def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Toke
         is_converted=converted is not None,
         splits_special_tokens=config.get("split_special_tokens") is True,
         named_tokens=named,
+        named_ids={key: vocab[text] for key, text in named.items() if text in vocab},
         chat_templates=_chat_templates(sides, name),
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from packprep.chat.build_tokenizer import ends_of
 from packprep.chat.special_tokens import spelled_in_most
 from packprep.config.pack_rules import PackRules
 from packprep.config.yaml_file import to_yaml
@@ -129,6 +130,7 @@ class Stages:
             "executor": config.runner,
             "engine": self.gate,
             "given": named_inputs(config.reading, config.tokenizing),
+            "ends": ends_of(job.tokenizer),
         }
         index = None
         if config.materialize == "index":

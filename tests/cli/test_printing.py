@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from packprep.cli import printing
 from packprep.cli.main import cli
 from packprep.cli.printing import print_grid, print_table
+from tests.helpers.command import done
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
 from tests.helpers.tiny_shards import GOLDEN
 
@@ -100,6 +101,48 @@ def test_columns_that_do_not_fit_go_below(
         print_grid(title, HEADS, rows, left=(0, 4), colours=["green", None][: len(rows)])
     assert plain(terminal.getvalue()) == lines
     assert "\x1b[32mbest_fit" in terminal.getvalue() or not title
+
+
+CHAT = "{% for m in messages %}{{ m.content }}</s>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ("", "<s> (id 0), </s> (id 1)"),
+        ("--bos none", "none, </s> (id 1)"),
+        ("--bos none --eos none", "none"),
+        ("--input-ids-column ids", "none"),
+        ("--input-ids-column ids --eos </s>", "none, </s> (id 1)"),
+        (
+            "--messages-column messages",
+            "<s> (id 0), </s> (id 1), where the chat template writes them",
+        ),
+        (
+            "--messages-column messages --renderer renderer.py:render",
+            "<s> (id 0), </s> (id 1), where the renderer writes them",
+        ),
+    ],
+)
+def test_a_build_shows_bos_and_eos_by_text_and_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, shown: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    side = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHAT}
+    save_tokenizer(tmp_path / "tok", config=side)
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "a b", "ids": [5, 6], "messages": turns}])
+    (tmp_path / "renderer.py").write_text(
+        "def render(messages, tools):\n    return [{'text': 'a</s>', 'train': True}]\n"
+    )
+    common = ["build", "a.jsonl", "-o", "out", "--tokenizer", "tok", "--max-length", "64"]
+    rows = dict(re.split("  +", line, maxsplit=1) for line in printed(common + options.split()))
+    assert rows["BOS, EOS"] == shown
+
+
+def printed(arguments: list[str]) -> list[str]:
+    """Rows of the table that a build prints, without its title."""
+    return done(*arguments).out.splitlines()[1:]
 
 
 WIDTHS = st.lists(st.integers(1, 30), min_size=2, max_size=12)
