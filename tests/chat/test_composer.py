@@ -211,7 +211,7 @@ def never_composing(template: ChatTemplate, **options: Any) -> TurnFinder:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=share_of_examples(10))
+@settings(max_examples=share_of_examples(20))
 @given(st.data())
 def test_composed_rows_equal_rendered_rows(name: str, data: st.DataObject) -> None:
     roles = data.draw(st.sampled_from(ROLES))

@@ -83,7 +83,10 @@ def chats(count: int) -> list[list[Message]]:
         return random.Random(7).sample([json.loads(line)["messages"] for line in file], count)
 
 
-@pytest.mark.parametrize(("engine", "count"), [("hf", 20), ("fastokens", 150)])
+@pytest.mark.parametrize(
+    ("engine", "count"),
+    [("hf", 10), ("fastokens", 40), pytest.param("fastokens", 150, marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("name", templated())
 def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
     name: str, engine: EngineName, count: int

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
@@ -17,6 +17,7 @@ from packprep.config.yaml_file import from_yaml, load_yaml, to_yaml
 from packprep.packing.strategies import STRATEGIES
 from packprep.support.errors import ConfigError
 from tests.helpers.errors import refused
+from tests.helpers.examples import share_of_examples
 from tests.helpers.files import config
 
 
@@ -86,6 +87,7 @@ def test_the_listed_strategies_are_those_that_exist() -> None:
 NAMES = st.text(min_size=1).filter(lambda name: not names_token_files([name]))  # rows of text
 
 
+@settings(max_examples=share_of_examples(2))
 @example([], "${", 0.0, 0)  # not a variable of the environment
 @given(st.lists(NAMES), st.text(), st.floats(0, 1), st.integers(0, 2**63 - 1))
 def test_options_written_as_yaml_are_read_back_as_they_were(

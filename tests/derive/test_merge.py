@@ -23,6 +23,7 @@ from packprep.schemas import Manifest, read_manifest
 from packprep.support.errors import ConfigError
 from tests.helpers.command import run
 from tests.helpers.corpus import disk_fails, save_tokenizer, texts, write_jsonl
+from tests.helpers.examples import long_but
 from tests.helpers.files import config
 from tests.helpers.tiny_shards import GOLDEN
 from tests.helpers.zoo import NAMES, Zoo
@@ -63,7 +64,13 @@ def check_concatenation(parts: list[Path], whole: Path) -> None:
             assert next(packs, None) is None
 
 
-@pytest.mark.parametrize("name", [*(name for name in NAMES if name != "phases"), "v1-rich"])
+SHORT = ("text", "chats", "pairs", "turns", "trees", "index", "v1-rich")
+"""Kinds of the short run. Those of splits and epochs are cut again there, below."""
+
+
+@pytest.mark.parametrize(
+    "name", long_but(SHORT, [*(name for name in NAMES if name != "phases"), "v1-rich"])
+)
 def test_a_merge_has_the_packs_of_its_parts_in_order_with_unique_document_ids(
     name: str, zoo: Zoo, tmp_path: Path
 ) -> None:
@@ -139,7 +146,7 @@ def test_an_output_that_is_cut_again_has_the_bytes_of_a_build_with_that_shard_si
 def test_splits_and_epochs_are_cut_again_one_by_one(zoo: Zoo, tmp_path: Path) -> None:
     for name in ("split", "epochs"):
         part, whole = zoo[name], tmp_path / name
-        manifest = merge([part, part], whole, shard_size=3_000)
+        manifest = merge([part, part], whole, shard_size=6_000)
         assert len(manifest.files) > 2 * len(read_manifest(part).files)
         check_concatenation([part, part], whole)
 
