@@ -305,6 +305,15 @@ def test_a_mask_that_is_no_padding_is_refused_with_row_and_place(
     assert said in result.err
 
 
+def test_where_one_column_says_what_is_trained_others_are_named(trial: Trial) -> None:
+    row = {"input_ids": [10, 11], "mask": [0, 1], "labels": [10, 11], "loss_mask": [1, 1]}
+    options = ("--input-ids-column", "input_ids", "--labels-column")
+    assert note(trial.build([row], *options, "mask")) == "not read: columns labels, loss_mask"
+    assert note(trial.build([row], *options, "labels:labels+loss_mask:mask")) == (
+        "not read: column mask"
+    )
+
+
 def test_sides_of_pairs_have_masks_of_their_own(trial: Trial) -> None:
     row: dict[str, Any] = {
         "prompt_input_ids": [1, 10, 11],

@@ -105,7 +105,8 @@ KNOWN_COLUMNS = (
         "ids",
         ("labels", "completion_mask", "assistant_masks", "loss_mask"),
         "refused",
-        "every token would be trained; name the column with `--labels-column` or `--carry`",
+        "where `--labels-column` names none: every token would be trained; name it, or `--carry` "
+        "it; else named",
     ),
 )
 

@@ -193,7 +193,12 @@ class TokenIds:
             )
             for side in self.sides
         )
-        columns = (beside(side.ids, name) for side in sides for name in known(("ids",), "refused"))
+        columns = (
+            beside(side.ids, name)
+            for side in sides
+            if (side.labels, side.mask, side.either) == (None, None, None)
+            for name in known(("ids",), "refused")
+        )
         refused = tuple(dict.fromkeys(name for name in columns if name is not None))
         return replace(self, sides=sides, refused=refused)
 
