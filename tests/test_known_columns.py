@@ -305,6 +305,20 @@ def test_a_mask_that_is_no_padding_is_refused_with_row_and_place(
     assert said in result.err
 
 
+@pytest.mark.parametrize("beside", [{}, {"attention_mask": [0, 1, 1]}])
+@pytest.mark.parametrize("option", ["--labels-column other:labels", "--carry other"])
+@pytest.mark.parametrize("values", [[], [10], [10, 11, 12, 13]])
+def test_values_of_another_length_are_refused_with_and_without_padding(
+    trial: Trial, beside: dict[str, Any], option: str, values: list[int]
+) -> None:
+    rows = [{"ids": [10, 11, 12], "other": [10, 11, 12]} | beside for _ in range(3)]
+    rows[1]["other"] = values
+    result = trial.build(rows, "--input-ids-column", "ids", *option.split())
+    assert result.code == 2
+    assert "row 1 (line 2)" in result.err
+    assert f"'other' has {len(values)} values and 'ids' 3" in result.err
+
+
 def test_where_one_column_says_what_is_trained_others_are_named(trial: Trial) -> None:
     row = {"input_ids": [10, 11], "mask": [0, 1], "labels": [10, 11], "loss_mask": [1, 1]}
     options = ("--input-ids-column", "input_ids", "--labels-column")

@@ -118,12 +118,13 @@ def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[
         labels = _labels(table, side, ids, problems)
         if side.attention is not None:
             kept = _attended(table, side.attention, ids, problems)
-            ids, labels = ids.only(kept), labels and labels.only(kept)
+            ids, labels = ids.only(kept, whole), labels and labels.only(kept, whole)
         if side.prompt is not None:
             labels = labels or ids.filled(1, "int8")
             prompt = _ids(table, side.prompt, size, problems)
             if side.prompt_attention is not None:
-                prompt = prompt.only(_attended(table, side.prompt_attention, prompt, problems))
+                attended = _attended(table, side.prompt_attention, prompt, problems)
+                prompt = prompt.only(attended, prompt)
             labels = prompt.filled(
                 NO_LOSS if labels.values.dtype == np.int32 else 0, labels.values.dtype
             ).before(labels)
@@ -137,7 +138,7 @@ def read_numbers(table: pa.Table, plan: RowPlan, problems: RowProblems) -> dict[
             )
             assert whole is not None
             values.check_length(whole)
-            lists[column.name] = values if kept is None else values.only(kept)
+            lists[column.name] = values if kept is None else values.only(kept, whole)
         else:
             scalars[column.name] = _scalars(table[column.name], column, problems)
     usable = problems.usable
@@ -298,10 +299,17 @@ class _Lists:
             values[places + np.arange(len(lists.values))] = lists.values
         return replace(other, values=values, offsets=offsets)
 
-    def only(self, kept: NDArray[np.bool_]) -> _Lists:
-        """The lists without the other values."""
-        offsets = np.append(0, np.cumsum(kept))[self.offsets]
-        return replace(self, values=self.values[kept], offsets=offsets)
+    def only(self, kept: NDArray[np.bool_], ids: _Lists) -> _Lists:
+        """The lists without the values whose token is not kept; see `check_length` for `ids`.
+
+        A list of another length than its row in `ids` is empty: its row has a problem.
+        """
+        lengths, of_ids = np.diff(self.offsets), np.diff(ids.offsets)
+        same = lengths == of_ids
+        mine = np.repeat(same, lengths)
+        mine[mine] = kept[np.repeat(same, of_ids)]
+        offsets = np.append(0, np.cumsum(mine))[self.offsets]
+        return replace(self, values=self.values[mine], offsets=offsets)
 
     def check_length(self, ids: _Lists, rows: NDArray[np.bool_] | None = None) -> None:
         """Add a problem for each row that has more or fewer values than ids.

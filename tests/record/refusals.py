@@ -291,7 +291,8 @@ def _ids() -> Iterator[Case]:
         "fewer weights": ({"w": [1]}, {"carry": ["w"]}),
     }
     for name, (bad, options) in wrong.items():
-        rows = [good] * 3 + [good | bad]
+        named = {"ids", *bad}
+        rows = [{key: row[key] for key in row if key in named} for row in [good] * 3 + [good | bad]]
         yield _refused(f"ids, {name}", {"bad.jsonl": _lines(rows)}, **IDS | options)
     yield _refused(
         "ids, no such column", {"bad.jsonl": _lines([good])}, **IDS | {"input_ids_column": "tokens"}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packprep.config.build_config import BuildConfig
@@ -31,6 +31,7 @@ from tests.helpers.documents import (
     tokens_of,
     with_columns,
 )
+from tests.helpers.examples import share_of_examples
 from tests.helpers.index_files import window_of
 from tests.helpers.trees import Window, plan_and_layout, tree_documents, windows
 from tests.test_laws import configs
@@ -83,6 +84,7 @@ def check_equal(packs: Packs, rows: WindowRows, layout: ShardLayout, copy: Copy)
     assert single.to_pylist() == index_of(packs, layout).to_pylist()
 
 
+@settings(max_examples=share_of_examples(2))
 @given(
     configs() | configs(labels=True),
     st.lists(st.integers(0, 40), max_size=12),
