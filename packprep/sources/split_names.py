@@ -31,7 +31,7 @@ _WORD = re.compile(rf"(?<![^\W\d_])({'|'.join(_SPLITS)})(?![^\W\d_])", re.IGNORE
 _File = TypeVar("_File")
 
 
-def split_of(path: str) -> str | None:
+def split_in_name(path: str) -> str | None:
     """The split that a path says, with / between its names; None for none."""
     for name in reversed(path.split("/")):
         splits = {_SPLITS[word.lower()] for word in _WORD.findall(name)}
@@ -49,7 +49,7 @@ def of_splits(
     ALL; None for a user who has not chosen. Raises InputError if files of several splits would be
     read without a choice, or if a split is missing. Files of no split that are left out are said.
     """
-    splits = {path: split_of(path) for path in files}
+    splits = {path: split_in_name(path) for path in files}
     named: dict[str, list[str]] = {}
     for path, split in splits.items():
         named.setdefault(split or "", []).append(path)
