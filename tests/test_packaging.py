@@ -75,7 +75,7 @@ def of_checkout(checkout: Path, _: Path) -> Path:
 
 def bring_compiled_kernels(installed: Path) -> None:
     """Copy what is compiled of this checkout, which saves half a minute for each place."""
-    for compiled in (ROOT / "packprep").rglob("__pycache__/*.kernel"):
+    for compiled in (ROOT / "packprep" / "packing").rglob("__pycache__/*.kernel"):
         target = installed / compiled.relative_to(ROOT)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(compiled, target)

@@ -38,6 +38,8 @@ class Sources:
         self.stored: dict[tuple[ast.AST, str], list[Place]] = defaultdict(list)
         for package in packages:
             for path in sorted((root / package).rglob("*.py")):
+                if root / "packprep" / "next" in path.parents:
+                    continue  # on no page before it is the product
                 self._read(path.relative_to(root).as_posix(), ast.parse(path.read_text()))
         self._fill_fields()
 

@@ -1,0 +1,133 @@
+"""The columns of a shard: names, kinds and types.
+
+A column holds one list for each pack. Its kind says how long the list is: `token` columns have a
+value for each token, `segment` columns for each segment, `boundary` columns one more than there are
+segments.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from .errors import FormatError
+
+Kind = Literal["token", "segment", "boundary"]
+
+NO_LOSS = -100
+"""Label of a token without loss: the value that torch's cross_entropy ignores by default."""
+FILLER = -1
+"""Document id of padding, and of whole filler packs."""
+WHOLE = -1
+"""Part of a document that is a whole row."""
+UINT16_LIMIT = 1 << 16
+
+TYPES = ("int8", "uint8", "int16", "uint16", "int32", "int64", "float32", "float64")
+"""Types of columns, by their names in numpy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column.
+
+    name: in the files. makes: the standard column whose values it has; `name` unless the files use
+    the names of another tool. dtype: of the values, one of TYPES.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str
+    makes: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or not self.name.isascii() or len(self.name) > 128:
+            raise FormatError(
+                f"column name {self.name[:128]!r} is not an identifier of at most 128 ASCII letters"
+            )
+        if self.kind not in get_args(Kind) or self.dtype not in TYPES:
+            raise FormatError(f"column {self.name} has kind {self.kind!r}, type {self.dtype!r}")
+
+    @property
+    def standard(self) -> str:
+        """Name of the standard column that it has the values of."""
+        return self.makes or self.name
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return np.dtype(self.dtype)
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """list, not large_list: the form that every version of datasets opens."""
+        return pa.list_(pa.from_numpy_dtype(self.numpy_dtype))
+
+
+_STANDARD: tuple[tuple[str, Kind, str], ...] = (
+    ("tokens", "token", "int32"),  # ids; uint16 where the vocabulary fits
+    ("position_ids", "token", "int32"),  # 0, 1, 2, ... in each segment; uint16 where it fits
+    ("cu_seqlens", "boundary", "int32"),  # 0, then the end of each segment
+    ("document_ids", "segment", "int64"),  # input row; -1 is filler
+    ("document_starts", "segment", "int32"),  # offset of its first token in the document
+    ("labels", "token", "int32"),  # unshifted; -100 without loss
+    ("segment_lengths", "segment", "int32"),  # real tokens, where segments end in padding
+    ("pair_ids", "segment", "int64"),  # input row of a pair; -1 is filler
+    ("pair_sides", "segment", "int8"),  # 0 or 1; -1 is filler
+    ("turn_ids", "segment", "int32"),  # part of the row; -1 is a whole row, or filler
+    ("seq_lengths", "segment", "int32"),  # of transformers: tokens of each segment
+)
+STANDARD: dict[str, Column] = {
+    name: Column(name=name, kind=kind, dtype=dtype) for name, kind, dtype in _STANDARD
+}
+"""The columns whose meaning the format fixes; the manifest gives kind and type of any other."""
+
+HF = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
+"""Columns that have another name, or form, with the names of transformers (`--columns hf`)."""
+DEFAULT_COLUMNS = ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
+
+
+def column_of(name: str, *, vocab_size: int, max_length: int, small: bool = True) -> Column:
+    """The standard column; ids and positions as uint16 where `small` and all values fit."""
+    limit = {"tokens": vocab_size, "position_ids": max_length}.get(name, UINT16_LIMIT + 1)
+    column = STANDARD[name]
+    return replace(column, dtype="uint16") if small and limit <= UINT16_LIMIT else column
+
+
+def hf_column(column: Column) -> Column:
+    """The column as transformers names it."""
+    if column.name == "cu_seqlens":
+        return STANDARD["seq_lengths"]
+    return replace(column, name=HF.get(column.name, column.name), makes=column.name)
+
+
+def check_columns(columns: Iterable[Column], where: str) -> tuple[Column, ...]:
+    """The columns as a tuple.
+
+    Raises FormatError for a name that is there twice, a standard column of another kind or type, or
+    if ids or boundaries are missing.
+    """
+    columns = tuple(columns)
+    names = [column.name for column in columns]
+    for column in columns:
+        if names.count(column.name) > 1:
+            raise FormatError(f"{where} lists {column.name} twice; expected each name once")
+        standard = STANDARD.get(column.standard)
+        types = {"tokens": ("int32", "uint16"), "position_ids": ("int32", "uint16")}
+        allowed = types.get(column.standard, (standard.dtype,) if standard else TYPES)
+        kind = standard.kind if standard else column.kind
+        if column.kind != kind or column.dtype not in allowed:
+            raise FormatError(
+                f"{where} says {column.name} is a {column.kind} column of {column.dtype}; expected "
+                f"a {kind} column of {' or '.join(allowed)}"
+            )
+    standards = {column.standard for column in columns}
+    if "tokens" not in standards or not standards & {"cu_seqlens", "seq_lengths"}:
+        raise FormatError(f"{where} lists {', '.join(names)}; expected tokens and cu_seqlens")
+    return columns
+
+
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
+    """Arrow schema of a shard: a list field for each column, in this order, and no metadata."""
+    return pa.schema([(column.name, column.arrow_type) for column in columns])

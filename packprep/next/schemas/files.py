@@ -1,0 +1,155 @@
+"""Files of an output: names, safe paths, and writing whole or not at all."""
+
+import hashlib
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from .canonical import canonical_json
+from .errors import FormatError
+
+MANIFEST = "manifest.json"
+_SPLIT = re.compile(r"\w+([.-]\w+)*", re.ASCII)
+
+
+class Files:
+    """The files of a folder."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def list(self) -> list[str]:
+        """Paths of all files, with forward slashes, sorted."""
+        paths = (path for path in self.root.rglob("*") if path.is_file())
+        return sorted(path.relative_to(self.root).as_posix() for path in paths)
+
+    def local(self, name: str) -> Path:
+        """Path of a file here. Raises FormatError if the name or a link leaves the folder."""
+        path = self.root / check_path(name)
+        if not path.resolve().is_relative_to(self.root.resolve()):
+            raise FormatError(
+                f"{name} is a link out of {self.root}; replace the link with a copy of the file"
+            )
+        return path
+
+    def read(self, name: str) -> bytes:
+        """Content of a file. Raises FormatError if there is none."""
+        try:
+            return self.local(name).read_bytes()
+        except OSError as error:
+            raise FormatError(
+                f"{self.root / name} cannot be read: {error.strerror}; expected the finished "
+                "output of packprep"
+            ) from None
+
+
+def shard_name(shard: int, shards: int) -> str:
+    """Name of a shard: data-00003-of-00010.arrow; at least five digits, so that names sort."""
+    return f"data-{shard:05d}-of-{shards:05d}.arrow"
+
+
+def check_path(path: str) -> PurePosixPath:
+    """A relative path with forward slashes that stays in its folder; FormatError for others."""
+    parts = path.split("/") if isinstance(path, str) else []
+    if (
+        not parts
+        or re.search(r"[\\\0:]", path)
+        or any(part in ("", ".", "..") or len(part) > 200 for part in parts)
+    ):
+        raise FormatError(
+            f"{str(path)[:200]!r} is not a path of a file in an output; expected a relative path "
+            "with forward slashes"
+        )
+    return PurePosixPath(path)
+
+
+def check_split(split: str) -> str:
+    """The name of a split, which is also its folder; FormatError for a bad one."""
+    if not isinstance(split, str) or not _SPLIT.fullmatch(split):
+        raise FormatError(f"{split!r} is no name of a split; expected letters, digits and _")
+    return split
+
+
+def file_digest(path: Path, hasher: Any = hashlib.sha256) -> str:
+    """Hex digest of the bytes of a file."""
+    with path.open("rb", buffering=0) as file:
+        return str(hashlib.file_digest(file, hasher).hexdigest())
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears, complete and on disk, at the end of the block, or never.
+
+    Its temporary name has host and process, so that two processes may write it.
+    """
+    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with writing(path) as file:
+        file.write(content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_dataset_files(
+    folder: Path, files: list[str], fingerprint: str, split: str | None
+) -> None:
+    """Write what `datasets.load_from_disk` opens a folder by.
+
+    files: names of the shards, in row order, at least one. fingerprint: hex digest of the content.
+    Every version of datasets infers the same features from the Arrow types.
+    """
+    state: dict[str, object] = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": fingerprint[:64],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    write_file(folder / "state.json", canonical_json(state))
+    write_file(folder / "dataset_info.json", canonical_json({}))
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """The Arrow files of any saved dataset, in row order. Raises FormatError if it is none."""
+    try:
+        state = json.loads((folder / "state.json").read_bytes())
+        names = [entry["filename"] for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise FormatError(
+            f"{folder / 'state.json'} lists no _data_files; expected what save_to_disk writes"
+        ) from None
+    if state.get("_indices_data_files"):
+        raise FormatError(
+            f"{folder} was saved with an indices mapping; call flatten_indices() and save it again"
+        )
+    return [Files(folder).local(name) for name in names]

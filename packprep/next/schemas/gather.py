@@ -1,0 +1,244 @@
+"""From the plan of packs to their columns: the only place where packs are made.
+
+The writer, a plan output, the loader and every tool call `pack_columns`. The small columns are a
+few numpy passes. Values per token are copied from the mapped token files in runs that are
+consecutive there and in a pack, by numpy or by a compiled loop that the caller passes.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .arrays import Int64
+from .columns import FILLER, NO_LOSS, Column
+from .tokens import Documents, Pointers, span
+from .views import ListView, list_array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """Consecutive packs of a plan: pack p is segments offsets[p]..offsets[p + 1] - 1.
+
+    columns, [segments] each: `document` (index into the documents; -1 is filler), `start` (first
+    token in the document), `count` (tokens of the document), `bos` (an extra BOS goes before),
+    `length` (tokens in the pack: count + bos + padding), and where needed `repeated` (tokens at the
+    beginning that an earlier piece trains), `front` and `hole` (of truncate:balanced: tokens before
+    a hole, and tokens missing there). offsets: int64 [packs + 1].
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    offsets: Int64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What all shards of an output share.
+
+    columns: to make, in their order. bos_id: of an extra BOS. pad_id: of padding and filler.
+    """
+
+    columns: tuple[Column, ...]
+    max_length: int
+    vocab_size: int
+    bos_id: int
+    pad_id: int
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Values that are consecutive in memory and in a pack, [runs] each.
+
+    values: where they begin. count: their number. bos: one more value goes before them. padded: all
+    values in the pack; after those in memory comes padding. mask: int8, as many as the values;
+    padding takes the place of those where it is 0. head: values at the beginning, at most `padded`,
+    whose place padding takes.
+    """
+
+    values: Pointers
+    count: Int64
+    bos: NDArray[np.bool_]
+    padded: Int64
+    mask: Pointers | None = None
+    head: Int64 | None = None
+
+
+Copy = Callable[[Runs, int, int, NDArray[Any]], None]
+"""f(runs, before, after, out): copy all runs into `out`, [sum(padded)].
+
+before: value of an extra BOS. after: value of padding.
+"""
+
+
+def copy_runs(runs: Runs, before: int, after: int, out: NDArray[Any]) -> None:
+    """See `Copy`; about a microsecond a run."""
+    none = np.zeros_like(runs.count)
+    mask = none if runs.mask is None else runs.mask.address
+    head = none if runs.head is None else runs.head
+    columns = (runs.values.address, runs.count, runs.bos, runs.padded, mask, head)
+    cursor = 0
+    for address, count, bos, padded, kept, first in zip(
+        *(c.tolist() for c in columns), strict=True
+    ):
+        place, end = cursor + bos, cursor + padded
+        out[cursor:place] = before
+        if count:
+            part = out[place : place + count]
+            part[:] = span(address, count, runs.values.dtype)
+            if kept:
+                part[span(kept, count, np.dtype(np.int8)) == 0] = after
+        out[place + count : end] = after
+        out[cursor : cursor + first] = after
+        cursor = end
+
+
+def pack_columns(
+    table: Table,
+    documents: Documents,
+    layout: Layout,
+    names: Collection[str] | None = None,
+    copy: Copy = copy_runs,
+) -> pa.RecordBatch:
+    """The packs of a table, a row each, in the columns of the layout.
+
+    names: standard columns to make; None for all. copy: copies runs of values. These tokens have no
+    label: the first of a segment, an extra BOS, repeated ones, padding.
+    """
+    pairs = any(column.standard == "pair_sides" for column in layout.columns)
+    packs = _Packs(table, documents, pairs)
+    arrays, made = dict[str, Any](), dict[str, NDArray[Any]]()
+    for column in layout.columns:
+        if names is not None and column.standard not in names:
+            continue
+        if column.kind == "token":
+            values = np.empty(int(packs.starts[-1]), column.numpy_dtype)
+            before, after = {"labels": (NO_LOSS, NO_LOSS)}.get(column.standard, (0, 0))
+            if column.standard == "tokens":
+                before, after = layout.bos_id, layout.pad_id
+            copy(packs.runs(column, made), before, after, values)
+            made[column.standard] = values
+        else:
+            values = np.ascontiguousarray(packs.values(column), column.numpy_dtype)
+        arrays[column.name] = list_array(ListView(packs.offsets(column), values))
+    return pa.record_batch(list(arrays.values()), names=list(arrays))
+
+
+class _Packs:
+    """Columns of the packs of a table.
+
+    starts: first token of each segment in the batch, and the end, int64 [segments + 1].
+    """
+
+    def __init__(self, table: Table, documents: Documents, pairs: bool) -> None:
+        self.table, self.documents, self.pairs = table, documents, pairs
+        columns = table.columns
+        self.length = columns["length"].astype(np.int64)
+        self.starts = np.append(0, np.cumsum(self.length))
+        self.count = columns["count"].astype(np.int64)
+        self.bos = columns["bos"].astype(np.bool_)
+        self.filler = columns["document"] < 0
+        self.document = np.maximum(columns["document"], 0)  # of filler, any
+
+    def offsets(self, column: Column) -> NDArray[np.int32]:
+        """List offsets of a column, [packs + 1]."""
+        offsets = self.table.offsets
+        if column.kind == "token":
+            offsets = self.starts[offsets]
+        elif column.kind == "boundary":
+            offsets = offsets + np.arange(len(offsets))
+        return offsets.astype(np.int32)
+
+    def runs(self, column: Column, made: Mapping[str, NDArray[Any]]) -> Runs:
+        """Runs of a column with a value per token. made: columns of these packs to copy from."""
+        name = column.standard
+        if name == "position_ids":
+            rising = np.arange(int(self.length.max(initial=0)), dtype=column.numpy_dtype)
+            values = Pointers.into(rising, np.zeros_like(self.length))
+            return Runs(values, self.length, np.zeros_like(self.bos), self.length)
+        if name == "labels":
+            return self._labels(made.get("tokens"))
+        of_documents = self.documents.tokens if name == "tokens" else self.documents.aligned[name]
+        return self._stored(of_documents)
+
+    def _stored(self, of_documents: Pointers, head: Int64 | None = None) -> Runs:
+        """Runs of a column of the token files. of_documents: first value of each document."""
+        columns = self.table.columns
+        values = of_documents.take(self.document).shifted(columns["start"])
+        runs = Runs(values, self.count, self.bos, self.length, head=head)
+        if "front" not in columns:
+            return runs
+        # Runs 2i and 2i + 1 are segment i: before the hole, with its BOS, and after it.
+        front = np.minimum(columns["front"], self.count).astype(np.int64)
+        after = values.shifted(front + columns["hole"])
+        first = front + self.bos
+        return replace(
+            runs,
+            values=replace(values, address=_in_turn(values.address, after.address)),
+            count=_in_turn(front, self.count - front),
+            bos=_in_turn(self.bos, np.zeros_like(self.bos)),
+            padded=_in_turn(first, self.length - first),
+            head=None
+            if head is None
+            else _in_turn(np.minimum(head, first), np.maximum(head - first, 0)),
+        )
+
+    def _labels(self, tokens: NDArray[Any] | None) -> Runs:
+        """Runs of labels: those of the token files, or the tokens, all or by a mask."""
+        head = np.ones_like(self.length)
+        if "repeated" in self.table.columns:
+            head = np.maximum(head, self.bos + self.table.columns["repeated"].astype(np.int64))
+        head = np.minimum(head, self.length)
+        aligned = self.documents.aligned
+        if "labels" in aligned:
+            return self._stored(aligned["labels"], head)
+        runs = self._stored(self.documents.tokens, head)
+        if "mask" in aligned:
+            runs = replace(runs, mask=self._stored(aligned["mask"]).values)
+        if tokens is not None:  # made a moment ago, so they are in the cache
+            firsts = np.cumsum(runs.padded) - runs.padded + runs.bos
+            runs = replace(runs, values=Pointers.into(tokens, firsts))
+        return runs
+
+    def values(self, column: Column) -> NDArray[Any]:
+        """Values of a column per segment or boundary."""
+        columns, documents = self.table.columns, self.documents
+        match column.standard:
+            case "cu_seqlens":
+                return self._boundaries()
+            case "seq_lengths":
+                return self.length
+            case "segment_lengths":
+                return np.where(self.filler, 0, self.count + self.bos)
+            case "document_ids" | "pair_ids":
+                return np.where(self.filler, FILLER, documents.id.take(self.document))
+            case "document_starts":
+                before = self._first_sides() if self.pairs else 0
+                return np.where(self.filler, 0, columns["start"] + before)
+            case "pair_sides" | "turn_ids":
+                return np.where(self.filler, FILLER, documents.part.take(self.document))
+            case name:
+                return np.where(self.filler, 0, documents.values[name].take(self.document))
+
+    def _first_sides(self) -> NDArray[Any]:
+        """Tokens of the first side before the second side of a pair, else 0; [segments]."""
+        lengths = np.append(0, self.documents.length)[:-1]  # of the document before each
+        before: NDArray[Any] = np.where(self.documents.part == 1, lengths, 0)
+        of_segments: NDArray[Any] = before[self.document]
+        return of_segments
+
+    def _boundaries(self) -> NDArray[Any]:
+        """0, then the end of each segment in its pack; packs one after another."""
+        of, packs = self.table.offsets, np.arange(len(self.table.offsets) - 1)
+        sizes = np.diff(of)
+        values = np.zeros(len(self.length) + len(sizes), np.int32)
+        ends = self.starts[1:] - np.repeat(self.starts[of[:-1]], sizes)
+        values[np.arange(len(self.length)) + np.repeat(packs, sizes) + 1] = ends
+        return values
+
+
+def _in_turn(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Values of both in turn: [1, 2], [3, 4] -> [1, 3, 2, 4]."""
+    return np.stack([one, other], axis=1).ravel()

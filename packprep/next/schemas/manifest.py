@@ -1,0 +1,197 @@
+"""manifest.json: the description of an output. It is written last, so its presence means complete.
+
+`data` has everything that decides the bytes, and the digests of those bytes; equal for equal builds
+on any machine. `run` has facts of this build (versions, seconds, paths). `sha256` is the digest of
+the other two.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .canonical import digest_of, parse_signed, signed_json
+from .columns import Column, check_columns
+from .errors import FormatError
+from .files import MANIFEST, Files, check_path, check_split, shard_name
+from .gather import Layout
+
+FORMAT_VERSION = 3
+
+_DATA: dict[str, Any] = {
+    "format_version": int,
+    "identity": str,
+    "inputs": dict,  # options, sources, tokenizer: identity is their digest
+    "columns": list,  # name, kind, dtype, makes
+    "max_length": int,
+    "vocab_size": int,
+    "bos_id": int,
+    "pad_id": int,
+    "splits": dict,  # by name: packs, segments, tokens
+    "files": list,  # path, bytes, sha256; of shards also split, packs, segments, tokens, batches
+    "sources": list,  # name, bytes, digest, rows, first_row, drawn (documents of its stream)
+    "ledger": dict,
+    "plan": (dict, type(None)),  # of `--columns plan`: token files and their store
+}
+_COUNTS = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
+LEDGER = (*_COUNTS, "dropped")
+"""Terms of the ledger: tokens in and added are those packed, truncated and dropped by reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """A file of the output; the fields from split on are of shards only.
+
+    batches: offset in the file of each record batch.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    split: str | None = None
+    packs: int = 0
+    segments: int = 0
+    tokens: int = 0
+    batches: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A manifest that passed all checks. data, run: plain JSON values."""
+
+    data: Mapping[str, Any]
+    run: Mapping[str, Any]
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of every pack, in the order of the files."""
+        return tuple(Column(**value) for value in self.data["columns"])
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What all shards share."""
+        numbers = {n: self.data[n] for n in ("max_length", "vocab_size", "bos_id", "pad_id")}
+        return Layout(columns=self.columns, **numbers)
+
+    @cached_property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The files whose bytes `data` decides."""
+        return tuple(
+            FileEntry(**{**value, "batches": tuple(value.get("batches", ()))})
+            for value in self.data["files"]
+        )
+
+    @cached_property
+    def all_files(self) -> tuple[FileEntry, ...]:
+        """Every file but the manifest: `files`, and those with facts of the run."""
+        return self.files + tuple(FileEntry(**value) for value in self.run["files"])
+
+    def shards(self, split: str) -> tuple[FileEntry, ...]:
+        """The shards of one split, in row order."""
+        return tuple(file for file in self.files if file.split == split)
+
+    @property
+    def splits(self) -> dict[str, dict[str, int]]:
+        """Packs, segments and tokens of each split."""
+        return dict(self.data["splits"])
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a pack."""
+        return int(self.data["max_length"])
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return int(self.data["vocab_size"])
+
+    @property
+    def identity(self) -> str:
+        """Digest of all that decides the bytes: outputs with equal identities have equal bytes."""
+        return str(self.data["identity"])
+
+    @property
+    def is_plan(self) -> bool:
+        """True if the output holds the plan of its packs, and its tokens are in token files."""
+        return self.data["plan"] is not None
+
+    def fingerprint(self, split: str) -> int:
+        """Number below 2^60, equal for the same packs of a split in the same order."""
+        return int(digest_of([file.sha256 for file in self.shards(split)])[:15], 16)
+
+
+def read_manifest(files: Files) -> Manifest:
+    """The manifest of an output.
+
+    Raises FormatError if it is missing, changed by one bit, of another format or inconsistent.
+    """
+    return parse_manifest(files.read(MANIFEST), f"{files}/{MANIFEST}")
+
+
+def manifest_json(data: Mapping[str, Any], run: Mapping[str, Any]) -> bytes:
+    """Content of manifest.json, after the checks of `read_manifest`."""
+    content = signed_json({"data": data, "run": run})
+    parse_manifest(content, MANIFEST)
+    return content
+
+
+def parse_manifest(content: bytes, where: str) -> Manifest:
+    """The manifest in these bytes; see `read_manifest`. where: its name in messages."""
+    value = parse_signed(content, where)
+    data, run = value.get("data"), value.get("run")
+    if not isinstance(data, dict) or not isinstance(run, dict):
+        raise FormatError(f"{where} is not a manifest; expected the keys data and run")
+    if (version := data.get("format_version")) != FORMAT_VERSION:
+        raise FormatError(
+            f"{where} has format version {version!r}, and this packprep reads {FORMAT_VERSION}; "
+            "build again, or install the packprep that wrote it"
+        )
+    for key, kind in _DATA.items():
+        if not isinstance(data.get(key), kind):
+            raise FormatError(f"{where} has no sound {key}; restore the file")
+    manifest = Manifest(data=data, run=run)
+    try:
+        check_columns(manifest.columns, where)
+        _check_files(manifest, where)
+        _check_ledger(manifest, where)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{where} is not a manifest of packprep: {error}") from None
+    if (identity := digest_of(data["inputs"])) != manifest.identity:
+        raise FormatError(f"{where} has another identity than its inputs, {identity}; restore it")
+    return manifest
+
+
+def _check_files(manifest: Manifest, where: str) -> None:
+    """Paths must be unique and inside the output; shards numbered, and sum up to their split."""
+    paths = {MANIFEST}
+    for file in manifest.all_files:
+        check_path(file.path)
+        if file.path in paths:
+            raise FormatError(f"{where} lists {file.path} twice, or itself")
+        paths.add(file.path)
+        if file.split is not None and file.split not in manifest.splits:
+            raise FormatError(f"{where} has {file.path} of the unknown split {file.split!r}")
+    for split, counts in manifest.splits.items():
+        check_split(split)
+        shards = manifest.shards(split)
+        names = [file.path.rpartition("/")[2] for file in shards]
+        if names != [shard_name(number, len(shards)) for number in range(len(shards))]:
+            raise FormatError(f"{where} has shards of {split} that are not numbered in order")
+        for key in ("packs", "segments", "tokens"):
+            if (total := sum(getattr(file, key) for file in shards)) != counts[key]:
+                raise FormatError(
+                    f"{where} has {counts[key]:,} {key} in {split}; its shards have {total:,}"
+                )
+
+
+def _check_ledger(manifest: Manifest, where: str) -> None:
+    """Tokens in and added must be those packed and lost, and packed those of the splits."""
+    ledger = manifest.data["ledger"]
+    tokens_in, overlap, bos, filler, packed, truncated = (ledger[key] for key in _COUNTS)
+    lost = truncated + sum(ledger["dropped"].values())
+    if tokens_in + overlap + bos + filler != packed + lost:
+        raise FormatError(f"{where} has a ledger that does not balance: {ledger}")
+    if packed != sum(counts["tokens"] for counts in manifest.splits.values()):
+        raise FormatError(f"{where} has {packed:,} packed tokens in its ledger, others in splits")

@@ -1,0 +1,32 @@
+"""Work in threads, a bounded number of steps ahead of what takes the results."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def ahead(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], at_once: int, waiting: int = 1
+) -> Iterator[_Result]:
+    """Results of `work` for each item, in order.
+
+    at_once: threads. waiting: results that may wait besides those in work. The first error, in the
+    order of the items, is raised; later items are not begun.
+    """
+    running: deque[Future[_Result]] = deque()
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        for item in items:
+            running.append(pool.submit(work, item))
+            if len(running) >= at_once + waiting:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        for future in running:
+            future.cancel()
+        pool.shutdown()

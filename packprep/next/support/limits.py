@@ -1,0 +1,55 @@
+"""Cores, memory and disk space that this process may use.
+
+A container or a job of a cluster has a part of the machine: quotas of Linux control groups
+(version 2) and Slurm's numbers count too.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import StoppedError
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Cores that this process may use, at least 1; a quota of part of a core counts as a core."""
+    limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()]
+    for text in _of_groups(root, "cpu.max"):
+        quota, _, period = text.partition(" ")
+        if quota.isdigit() and period.isdigit():
+            limits.append(-(-int(quota) // int(period)))
+    limits.append(int(os.environ.get("SLURM_CPUS_PER_TASK", "0") or 0))
+    return min(limit for limit in limits if limit)
+
+
+def usable_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process may use."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits += [int(text) for text in _of_groups(root, "memory.max") if text.isdigit()]
+    limits.append(int(os.environ.get("SLURM_MEM_PER_NODE", "0") or 0) << 20)  # 0: all of the node
+    return min(limit for limit in limits if limit)
+
+
+def _of_groups(root: Path, name: str) -> Iterator[str]:
+    """Content of a file of this process's control group and of those around it."""
+    try:
+        group = (root / "proc/self/cgroup").read_text().strip().rpartition("::")[2]
+    except OSError:
+        return
+    folder = root / "sys/fs/cgroup" / group.strip("/")
+    while folder.is_relative_to(root / "sys/fs/cgroup"):
+        if (folder / name).is_file():
+            yield (folder / name).read_text().strip()
+        folder = folder.parent
+
+
+def check_room(folder: Path, needed: int, what: str) -> None:
+    """Raise StoppedError if the disk of a folder has less room than `needed` bytes for `what`."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StoppedError(
+            f"{what} needs about {needed / 1e9:,.1f} GB and the disk of {folder} has "
+            f"{free / 1e9:,.1f} GB free; free some, or choose another place, and run the command "
+            "again"
+        )
