@@ -1,0 +1,1 @@
+"""Decides which documents share a pack, from their lengths alone."""

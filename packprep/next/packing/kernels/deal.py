@@ -1,0 +1,180 @@
+"""From counts back to documents: count lengths, queue documents by length, deal them to packs.
+
+Memory traffic decides the speed: reads and writes are sequential where possible, and tables fit the
+fast caches. Indices are unsigned in hot loops, because numba checks signed ones for negative
+values.
+"""
+
+import numpy as np
+
+from ...schemas.arrays import Int32, Int64, UInt32
+from .common import larger, set_bits, smaller, smaller_of_16
+from .compiled import Out, kernel
+
+_U0, _U1, _U4, _LANES = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(16)
+_NEXT = np.uint32(1)
+_SORT_ABOVE = np.uint64(128)  # documents; up to this many, comparing all pairs beats a sort
+_HIGHEST = np.int32(2**31 - 1)
+
+
+def count_keys(keys: Int32, counts: Int64) -> int:
+    """Add to counts[k] how often key k occurs.
+
+    Returns the index of the first key that is not in 1..counts.size-1, or -1.
+    """
+    tables = np.zeros((4, counts.size), np.int32)
+    wrong = _count_keys(keys, *tables)
+    np.add(counts, tables.sum(0, np.int64), out=counts)
+    return wrong
+
+
+@kernel
+def _count_keys(
+    keys: Int32, first: Out[Int32], second: Out[Int32], third: Out[Int32], fourth: Out[Int32]
+) -> int:
+    """Count into four tables, else consecutive equal keys would wait for each other's store."""
+    top = np.uint32(first.size - 1)
+    quads = np.uint64(keys.size >> 2)
+    done = 0
+    for quad in range(quads):
+        i = _U4 * quad
+        a, b, c, d = keys[i], keys[i + _U1], keys[i + np.uint64(2)], keys[i + np.uint64(3)]
+        # For keys below 1, key - 1 as an unsigned number is too large as well.
+        wrong = (np.uint32(a - 1) >= top) | (np.uint32(b - 1) >= top)
+        if wrong | (np.uint32(c - 1) >= top) | (np.uint32(d - 1) >= top):
+            break
+        done += 4
+        first[np.uint64(a)] += 1
+        second[np.uint64(b)] += 1
+        third[np.uint64(c)] += 1
+        fourth[np.uint64(d)] += 1
+    for rest in range(done, keys.size):
+        if np.uint32(keys[rest] - 1) >= top:
+            return rest
+        first[keys[rest]] += 1
+    return -1
+
+
+@kernel
+def queue_by_key(keys: Int32, cursors: Out[UInt32], queue: Out[Int32]) -> None:
+    """Fill queue [documents] with document numbers sorted by key; equal keys stay in input order.
+
+    A counting sort. cursors: [keys], where the documents of each key begin; on return, where they
+    end.
+    """
+    for i in range(np.uint64(keys.size)):
+        k = np.uint64(keys[i])
+        place = cursors[k]
+        queue[np.uint64(place)] = i
+        cursors[k] = place + _NEXT
+
+
+def by_pack(pack_of: Int32, packs: int) -> tuple[Int64, Int64]:
+    """Order and offsets of the plan with document i in pack pack_of[i].
+
+    Documents ascend inside a pack.
+    """
+    offsets = np.zeros(packs + 1, np.int64)
+    np.cumsum(np.bincount(pack_of, minlength=packs), out=offsets[1:])
+    order = np.empty(pack_of.size, np.int32)
+    queue_by_key(pack_of, offsets[:-1].astype(np.uint32), order)
+    return order.astype(np.int64), offsets
+
+
+def deal(
+    packs: Int32, starts: Int64, kinds: Int32, cursors: UInt32, queue: Int32
+) -> tuple[Int64, Int64]:
+    """Return order [documents] and offsets [packs + 1]: pack p takes the pattern packs[p].
+
+    kinds: one entry per document of a pattern, kinds[starts[pattern]:starts[pattern + 1]]. cursors:
+    [kinds], the next document of each kind in the queue. Documents ascend inside a pack.
+    """
+    # Large arrays are made by numpy, not in kernels: it requests huge pages for them.
+    order, offsets = np.empty(queue.size, np.int64), np.empty(packs.size + 1, np.int64)
+    largest = int(np.diff(starts).max(initial=0))
+    _deal(packs, starts, kinds, cursors, queue, np.empty(largest + 32, np.int32), order, offsets)
+    if largest > _SORT_ABOVE:
+        sort_long_packs(order, offsets, int(_SORT_ABOVE))
+    return order, offsets
+
+
+def sort_long_packs(order: Int64, offsets: Int64, above: int) -> None:
+    """Sort the packs of more than `above` documents, in place."""
+    for pack in np.flatnonzero(np.diff(offsets) > above).tolist():
+        order[offsets[pack] : offsets[pack + 1]].sort()
+
+
+@kernel
+def _deal(
+    packs: Int32,
+    starts: Int64,
+    kinds: Int32,
+    cursors: Out[UInt32],
+    queue: Int32,
+    pack: Out[Int32],
+    order: Out[Int64],
+    offsets: Out[Int64],
+) -> None:
+    """Fill order and offsets; see `deal`. Packs of more than _SORT_ABOVE documents are not sorted.
+
+    The place of a document in its pack is the number of smaller ones. pack: scratch for one pack
+    and a vector more.
+    """
+    first = _U0
+    offsets[0] = 0
+    last = larger(0, packs.size - 1)
+    # The size of a pack is read one pack ahead, so the processor predicts the end of the loops
+    # below.
+    next_start, next_size = _U0, _U0
+    if packs.size:
+        next_start = np.uint64(starts[packs[0]])
+        next_size = np.uint64(starts[packs[0] + 1]) - next_start
+    for p in range(np.uint64(packs.size)):
+        start, size = next_start, next_size
+        pattern = np.uint64(packs[smaller(p + _U1, last)])
+        next_start = np.uint64(starts[pattern])
+        next_size = np.uint64(starts[pattern + _U1]) - next_start
+        for i in range(size):
+            k = np.uint64(kinds[start + i])
+            cursor = cursors[k]
+            cursors[k] = cursor + _NEXT
+            pack[i] = queue[np.uint64(cursor)]
+        if size <= _LANES:
+            mask = (_U1 << size) - _U1
+            for i in range(size):
+                document = pack[i]
+                order[first + set_bits(smaller_of_16(pack, _U0, document) & mask)] = document
+        elif size <= _SORT_ABOVE:
+            padded = ((size + _LANES - _U1) >> _U4) << _U4
+            for i in range(size, padded):
+                pack[i] = _HIGHEST
+            for i in range(size):
+                document = pack[i]
+                place = first
+                for block in range(_U0, padded, _LANES):
+                    place += set_bits(smaller_of_16(pack, block, document))
+                order[place] = document
+        else:
+            for i in range(size):
+                order[first + i] = pack[i]
+        first += size
+        offsets[p + _U1] = first
+
+
+def joined_ranges(starts: Int64, sizes: Int64) -> Int64:
+    """The numbers starts[0], starts[0] + 1, ... (sizes[0] of them), then those of starts[1], ...
+
+    Example: starts=[5, 0], sizes=[2, 3] -> [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(sizes)
+    return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1] if ends.size else 0)
+
+
+def plan_of_documents(order: Int64, offsets: Int64, starts: Int64) -> tuple[Int64, Int64]:
+    """Turn a plan of atoms into a plan of documents.
+
+    Atom a has the documents starts[a]..starts[a + 1] - 1.
+    """
+    sizes = np.diff(starts)[order]
+    ends = np.append(0, np.cumsum(sizes))
+    return joined_ranges(starts[:-1][order], sizes), ends[offsets]
