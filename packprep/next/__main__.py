@@ -1,0 +1,5 @@
+"""`python -m packprep.next`."""
+
+from .cli.main import main
+
+main()

@@ -1,0 +1,113 @@
+"""The command line: parses arguments, prints text, and returns an exit code.
+
+0 done; 1 a gate or verification failed; 2 wrong usage or bad input; 3 stopped, run again; 130
+Ctrl-C.
+"""
+
+import errno
+import importlib
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from ..schemas.errors import FormatError
+from ..support.errors import ConfigError, PackprepError, StoppedError, redacted
+
+COMMANDS = {
+    "build": "Tokenize and pack sources into shards that load_from_disk opens.",
+    "tokenize": "Tokenize sources into a store.",
+    "pack": "Pack the tokens of a store.",
+    "verify": "Check that an output is sound.",
+}
+"""Commands with their first lines; a module of this name has the click command `command`."""
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENOMEM)
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> Any:
+        if name not in COMMANDS:
+            return None
+        return importlib.import_module(f".{name}", __package__).command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=lambda c, p, v: _versions(c, v),
+    help="Print the versions that a bug report needs.",
+)
+def cli() -> None:
+    """Turn text and token ids into packed training sequences, once, offline."""
+
+
+def _versions(context: click.Context, asked: bool) -> None:
+    if asked:
+        from ..run.job import versions
+
+        for name, version in versions().items():
+            click.echo(f"{name} {version}")
+        context.exit()
+
+
+def main() -> None:
+    """Run the command line, and exit with its code."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        code = cli.main(prog_name="packprep", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code or 0)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except ConfigError as error:
+        _fail(error.flags, 2)
+    except StoppedError as error:
+        _fail(str(error), 3)
+    except (PackprepError, FormatError) as error:
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("stopped; run the same command again to resume", 130)
+    except _Stopped:
+        _fail("stopped by SIGTERM; run the same command again to resume", 3)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        _fail(
+            f"{error.filename or 'the disk'}: {error.strerror}; finished work is kept: make room, "
+            "and run the same command again",
+            3,
+        )
+    except MemoryError:
+        _fail("memory is used up; give less max_memory or fewer --num-proc", 3)
+
+
+class _Stopped(BaseException):
+    """SIGTERM."""
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise _Stopped
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    print(f"error: {redacted(sentence)}", file=sys.stderr)
+    sys.exit(code)

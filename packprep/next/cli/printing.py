@@ -1,0 +1,50 @@
+"""The closing table of a command that made an output."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ..plan.figures import FIGURES
+from ..schemas.packs import Output
+
+
+def print_output(output: Output) -> None:
+    """Print where an output is and what became of every token."""
+    report = json.loads(output.files.read("report.json"))
+    rows = list(_rows(output, report))
+    width = max(len(caption) for caption, _ in rows)
+    print(f"\n{output.name}")
+    for caption, text in rows:
+        print(f"  {caption:<{width}}  {text}")
+
+
+def _rows(output: Output, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    data, tokens, documents = output.manifest.data, report["tokens"], report["documents"]
+    yield "documents", f"{documents['in']:,}" + _list(documents["skipped"], "skipped")
+    yield "tokens", f"{tokens['tokens_in']:,}"
+    ends = data["inputs"]["tokens"].get("tokenizer", {})
+    for end in ("bos", "eos"):
+        if end in ends:
+            token = ends[end]
+            yield end.upper(), "none" if token is None else f"{token[0]!r} ({token[1]})"
+    for split, counts in output.manifest.splits.items():
+        name = "packs" if len(output.manifest.splits) == 1 else f"packs of {split}"
+        yield name, f"{counts['packs']:,} of at most {output.manifest.max_length:,} tokens"
+    lost = {"truncated": tokens["truncated"], **tokens["dropped"]}
+    lost = {reason: count for reason, count in lost.items() if count}
+    if lost:
+        share = f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"
+        yield "tokens lost", share + ": " + ", ".join(f"{n:,} {r}" for r, n in lost.items())
+    for figure in FIGURES:
+        if figure.caption and figure.name in report:
+            yield figure.caption, figure.text.format(**report)
+    yield (
+        "speed",
+        f"{report['tokens_per_second']:,.0f} tokens/s, {report['seconds']['total']:.1f} s",
+    )
+
+
+def _list(counts: dict[str, int], what: str) -> str:
+    if not counts:
+        return ""
+    return f" ({what}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()) + ")"

@@ -1,0 +1,176 @@
+"""Plan one window: cut documents into segments, and segments into packs. No token moves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..packing import order as orders
+from ..packing.api import pack_lengths
+from ..packing.kernels.common import shuffle
+from ..packing.kernels.compiled import FEW, SHORT, interpreted
+from ..packing.plan import PackPlan
+from ..schemas.arrays import Int32
+from ..schemas.cost import Cost
+from ..schemas.tokens import Documents
+from ..support.hashing import Purpose, stream
+from .cut import cut, wrap
+from .figures import window_figures
+from .types import Cutting, Lost, Packs, Segments
+
+Planner = Callable[[Int32, int], PackPlan]
+"""A packer of the user: f(lengths int32 [segments], max_length) -> PackPlan. It is checked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """What `plan_window` needs of the options; names as in `pack_lengths`.
+
+    repack: documents get other neighbours than in the plan of epoch 0.
+    """
+
+    cutting: Cutting
+    strategy: str = "best_fit"
+    num_packs: int | None = None
+    order: str = "shuffle"
+    ranks: int = 8
+    cost: Cost = Cost(24576.0, 1.0)
+    min_pack_tokens: int = 0
+    max_segments: int | None = None
+    shuffle_documents: bool = False
+    repack: bool = False
+
+
+def window_seed(seed: int, number: int, split: str) -> int:
+    """Seed of one window and split, which fits in int64. seed: of the build."""
+    return int(stream(seed, Purpose.WINDOW, number, int(split == "validation"))) >> 1
+
+
+def plan_window(
+    documents: Documents, packing: Packing, seed: int, planner: Planner | None = None
+) -> Packs:
+    """Plan the documents of one window. Raises TooLongError with overflow error, or ConfigError."""
+    tokens = int(documents.length.sum(dtype=np.int64))
+    most = len(documents) + tokens // packing.cutting.max_length  # segments, but for strides
+    with interpreted(most <= FEW and packing.cutting.max_length <= SHORT):
+        return _plan(documents, packing, seed, planner)
+
+
+def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | None) -> Packs:
+    stored = None
+    wrapped = packing.cutting.wrapped and planner is None
+    if packing.repack and (planner is not None or wrapped):
+        visit = np.arange(len(documents), dtype=np.int32)
+        shuffle(visit, 0, len(visit), stream(seed, Purpose.WINDOW_ORDER))
+        documents, stored = documents.take(visit), np.argsort(visit)
+    segments, lost = cut(documents, packing.cutting)
+    if wrapped:
+        segments, offsets, lost = wrap(documents, segments, lost, packing.cutting.max_length)
+        order = np.arange(len(segments))
+        plan = PackPlan(segments.count, packing.cutting.max_length, order, offsets)
+        plan = _ordered(plan, packing, seed)
+    else:
+        plan = _planned(segments, packing, seed, planner)
+    kept = np.where(_whole_losses(lost) < documents.length, documents.length, 0).astype(np.int32)
+    figures = window_figures(
+        plan, kept if stored is None else kept[stored], packing.ranks, packing.cost
+    )
+    packs = Packs(
+        documents=documents,
+        segments=segments,
+        lost=lost,
+        padded=plan.lengths,
+        order=plan.order,
+        offsets=plan.offsets,
+        planned=plan.num_packs,
+        bound=plan.bound,
+        measured=figures,
+    )
+    return _without_small(packs, packing, seed)
+
+
+def _planned(segments: Segments, packing: Packing, seed: int, planner: Planner | None) -> PackPlan:
+    multiple, most = packing.cutting.multiple, packing.cutting.max_length
+    padded = segments.lengths
+    if multiple > 1:
+        padded = (-(-padded.astype(np.int64) // multiple) * multiple).astype(np.int32)
+    if planner is not None:
+        made = planner(padded, most)
+        rules = (segments.group, segments.atom, packing.max_segments)
+        plan = PackPlan(padded, most, made.order, made.offsets, *rules)
+        plan.check()
+        return _ordered(_in_input_order(plan), packing, seed)
+    return pack_lengths(
+        padded,
+        most,
+        packing.strategy,
+        seed,
+        order=packing.order,
+        shuffle_documents=packing.shuffle_documents,
+        max_segments_per_pack=packing.max_segments,
+        groups=segments.group,
+        atoms=segments.atom,
+        num_packs=packing.num_packs,
+        balance_ranks=packing.ranks,
+        cost=packing.cost,
+        repack=packing.repack,
+    )
+
+
+def _in_input_order(plan: PackPlan) -> PackPlan:
+    """The plan with the segments of each pack in input order."""
+    order, offsets = plan.order.astype(np.int64), plan.offsets.astype(np.int64)
+    pack = np.repeat(np.arange(plan.num_packs), np.diff(offsets))
+    return replace(plan, order=order[np.lexsort((order, pack))], offsets=offsets)
+
+
+def _ordered(plan: PackPlan, packing: Packing, seed: int) -> PackPlan:
+    """The plan with its packs in the order of the options."""
+    rules = (plan.lengths, packing.order, seed, packing.ranks, packing.cost)
+    order, offsets = orders.arranged(plan.order, plan.offsets, *rules)
+    return replace(plan, order=order, offsets=offsets)
+
+
+def _without_small(packs: Packs, packing: Packing, seed: int) -> Packs:
+    """The packs without those of fewer than min_pack_tokens tokens, padding not counted."""
+    if not packing.min_pack_tokens or not len(packs):
+        return packs
+    tokens = packs.segments.lengths[packs.order]
+    enough = np.add.reduceat(tokens, packs.offsets[:-1], dtype=np.int64) >= packing.min_pack_tokens
+    if enough.all():
+        return packs
+    packs = packs.take(np.flatnonzero(enough))
+    if packing.order != "balanced":
+        return packs
+    rules = (packs.padded, packing.order, seed, packing.ranks, packing.cost)
+    order, offsets = orders.arranged(packs.order, packs.offsets, *rules)
+    return replace(packs, order=order, offsets=offsets)
+
+
+def of_multiple(packs: Packs, multiple: int, fill: bool, order: str) -> Packs:
+    """The packs as a multiple: the emptiest left out, or filler packs added.
+
+    With order balanced the last packs are left out, so that groups of ranks stay together.
+    """
+    over = len(packs) % multiple
+    if not over:
+        return packs
+    if fill:
+        return packs.filled(multiple - over)
+    if order == "balanced":
+        return packs.take(np.arange(len(packs) - over))
+    return packs.take(np.setdiff1d(np.arange(len(packs)), orders.emptiest(packs.lengths, over)))
+
+
+def kept_tokens(documents: Documents, cutting: Cutting) -> Int32:
+    """Tokens that each document has in packs, filters and cuts applied, [documents].
+
+    Packs that are left out later still count: they depend on all documents.
+    """
+    segments, _ = cut(documents, cutting)
+    sums = np.bincount(segments.document, segments.lengths, len(documents))
+    return sums.astype(np.int32)
+
+
+def _whole_losses(lost: Lost) -> Int32:
+    return sum(lost.dropped.values(), np.zeros_like(lost.truncated))

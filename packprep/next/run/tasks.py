@@ -1,0 +1,243 @@
+"""Tasks: each reads files and writes a file, and its receipt last.
+
+`todo` lists those whose inputs are there and whose receipt is not; `do` does one, in any process,
+twice, in any order. An executor is a loop over the two.
+"""
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..plan.account import account
+from ..plan.cut import TooLongError
+from ..plan.documents import StoredFile, of_split, read_documents, stored_files
+from ..plan.draw import equal_places, streams
+from ..plan.types import Packs, Window
+from ..plan.window import Planner, of_multiple, plan_window, window_seed
+from ..schemas.canonical import digest_of
+from ..schemas.errors import FormatError
+from ..schemas.gather import Layout
+from ..support.errors import InputError
+from ..tokens.engine import Engine
+from ..tokens.gate import choose_engine
+from ..tokens.stage import tokenize_split
+from ..tokens.store import read_entry, receipts
+from ..tokens.types import Entry
+from ..write.layout import layout_of
+from ..write.receipts import WindowFile, read_window, write_receipt
+from ..write.shards import write_shards
+from .job import is_ids, names_of, packing_of, too_long
+from .types import Job, Task
+
+
+class Work:
+    """A job in one process: what its tasks share. planner: see `plan.window.Planner`."""
+
+    def __init__(self, job: Job, planner: Planner | None = None) -> None:
+        self.job, self.planner = job, planner
+        self.notes: list[str] = []
+        self._lock = threading.Lock()
+
+    @cached_property
+    def _engine(self) -> Engine:
+        engine, notes = choose_engine(self.job.tokenizer, self.job.config.engine)
+        self.notes += notes
+        return engine
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, loaded when it is first needed; None if rows are token ids."""
+        if is_ids(self.job):
+            return None
+        with self._lock:
+            return self._engine
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """The token files, all of them; read them after the last task tokenize."""
+        return [read_entry(folder) for folder in self.job.entries]
+
+    @cached_property
+    def files(self) -> list[StoredFile]:
+        """The token files of all entries, in the order of the input."""
+        return stored_files([(e.path, e.files, len(e.facts["names"])) for e in self.entries])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of all sources."""
+        return names_of(self.job, [entry.facts for entry in self.entries])
+
+    @cached_property
+    def made_from(self) -> str:
+        """Digest of all that decides the shards."""
+        return digest_of([self.job.identity, [file.receipt.digest for file in self.files]])
+
+    @cached_property
+    def windows(self) -> list[Window]:
+        """The windows of the output, split by split."""
+        return list_windows(self.job, self.files)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Layout of the shards."""
+        if not self.files:
+            raise InputError("the sources hold no rows; expected at least one document")
+        try:
+            with (
+                pa.OSFile(str(self.files[0].path), mode="r") as file,
+                pa.ipc.open_stream(file) as stream,
+            ):
+                schema = stream.schema
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{self.files[0].path} is not a token file: {error}") from None
+        return layout_of(self.job.config, self.job.tokenizer, schema)
+
+
+def list_windows(job: Job, files: Sequence[StoredFile]) -> list[Window]:
+    """All windows of an output.
+
+    A window has an equal part of every source; with order input, of their sequence.
+    """
+    config = job.config
+    text = sum(file.receipt.text_bytes for file in files)
+    count = max(1, -(-text // int(config.window)))
+    sizes = np.array([file.receipt.documents for file in files], np.int64)
+    seed = None if config.pack_order.name == "input" else int(config.seed)
+    all_streams = streams([range(len(files))], sizes, seed)
+    places = [equal_places(each, count) for each in all_streams]
+    windows = []
+    for split in config.splits:
+        for number in range(count):
+            ranges = [
+                part
+                for each, at in zip(all_streams, places, strict=True)
+                for part in each.ranges(at[number], at[number + 1])
+            ]
+            seed_of = window_seed(int(config.seed), number + int(config.epoch) * count, split)
+            windows.append(Window(number=number, split=split, seed=seed_of, ranges=tuple(ranges)))
+    return windows
+
+
+def todo(work: Work, kind: str) -> list[Task]:
+    """Tasks of a kind without an intact receipt, in order."""
+    if kind == "pack":
+        assert work.job.staging is not None
+        return [
+            Task("pack", number)
+            for number, window in enumerate(work.windows)
+            if read_window(*_places(work.job.staging, window), work.made_from) is None
+        ]
+    done: dict[int, bool] = {}
+    rows, limit = 0, work.job.config.limit
+    for receipt in receipts(work.job.entries[0]):
+        done[receipt.split] = done.get(receipt.split, False) or receipt.last
+        rows += sum(receipt.rows.values())
+    if limit is not None and rows == limit:
+        return []
+    return [
+        Task("tokenize", number) for number in range(len(work.job.splits)) if not done.get(number)
+    ]
+
+
+def _places(staging: Path, window: Window) -> tuple[Path, Path]:
+    """Path of the receipt of a window, and the folder of its shards."""
+    return staging / "receipts" / f"{window.name}.json", staging / "shards"
+
+
+def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any:
+    """Do one task, and return its receipts.
+
+    left: rows that may still be read, of all (None) and by entry of the sources; None for all.
+    """
+    job = work.job
+    if task.kind == "pack":
+        return _pack(work, work.windows[task.number])
+    return tokenize_split(
+        task.number,
+        job.splits[task.number],
+        job.sources,
+        job.tokenizer,
+        work.engine,
+        job.entries[0],
+        skips=job.config.on_error == "skip",
+        group=job.config.group,
+        left=left,
+    )
+
+
+def planned(work: Work, window: Window) -> Packs:
+    """The packs of a window, before a multiple is made."""
+    config = work.job.config
+    documents = of_split(read_documents(work.files, window.ranges), window.split, *config.held_out)
+    pairs = config.pairs is not None or bool(work.entries[0].facts.get("pairs"))
+    packing = packing_of(config, work.job.tokenizer, pairs=pairs)
+    try:
+        return plan_window(documents, packing, window.seed, work.planner)
+    except TooLongError as error:
+        source, row = int(documents.source[error.document]), int(documents.id[error.document])
+        first = _first_row(work, source)
+        raise too_long(error, work.names[source], row - first, int(config.max_length)) from None
+
+
+def _first_row(work: Work, source: int) -> int:
+    """Input row of the first row of a source."""
+    return sum(
+        count
+        for file in work.files
+        for number, count in file.receipt.rows.items()
+        if number + file.sources < source
+    )
+
+
+def _pack(work: Work, window: Window) -> WindowFile:
+    job, staging = work.job, work.job.staging
+    assert staging is not None
+    all_packs = planned(work, window)
+    multiple, order = job.config.multiples, job.config.pack_order.name
+    packs = of_multiple(all_packs, multiple.packs, multiple.fill, order)
+    receipt, folder = _places(staging, window)
+    size = int(job.config.shard_size)
+    shards = write_shards(packs, work.layout, folder, window.name, window.split, size)
+    ends = {
+        end: token.id if (token := getattr(job.tokenizer, end)) else None for end in ("bos", "eos")
+    }
+    sums = account(packs, all_packs, window.split, ends)
+    sizes, counts = np.unique(np.diff(packs.offsets), return_counts=True)
+    figures = {
+        "window": window.number,
+        "split": window.split,
+        "packs": len(packs),
+        "segments": len(packs.order),
+        "tokens": int(packs.lengths.sum()),
+        "bound": packs.bound,
+        "gap": packs.planned - packs.bound,
+        **packs.measured,
+    }
+    made = WindowFile(
+        made_from=work.made_from,
+        window=window.number,
+        split=window.split,
+        shards=tuple(shards),
+        sums={number: each.as_dict() for number, each in sums.items()},
+        figures=figures,
+        sizes=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
+    )
+    write_receipt(receipt, made)
+    return made
+
+
+def done_windows(work: Work) -> list[WindowFile]:
+    """Receipts of all windows. Raises FormatError if one is missing."""
+    assert work.job.staging is not None
+    made = []
+    for window in work.windows:
+        receipt = read_window(*_places(work.job.staging, window), work.made_from)
+        if receipt is None:
+            raise FormatError(f"window {window.name} is not packed; run the command again")
+        made.append(receipt)
+    return made

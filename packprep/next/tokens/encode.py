@@ -1,0 +1,159 @@
+"""The batched function that `datasets.map` calls: a table of documents to a table of tokens.
+
+BOS and EOS are added, once each document. No Python int per token: ids are flat arrays, and ends
+are added by index arithmetic into one array that is allocated before.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ..packing.kernels.compiled import FEW, interpreted
+from ..packing.kernels.gather import add_ends, make_room, with_ends
+from ..schemas.arrays import Int32, Int64
+from ..schemas.columns import NO_LOSS
+from ..schemas.views import ListView, list_array
+from ..support.errors import InputError
+from .engine import Engine
+from .tokenizer import Tokenizer
+
+BATCH_BYTES = 1 << 20  # of text in one call of an engine; it reuses the memory of the call before
+
+
+def encode(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.Table:
+    """Tokens of documents: columns of a token file, see `schemas.tokens`.
+
+    table: columns of `read.types.Batch.documents`, with `text` (null has no tokens) or `ids`; other
+    columns are kept, and lists stay aligned with the tokens. engine: None for ids. Raises
+    InputError for ids that the vocabulary does not have.
+    """
+    if "text" in table.column_names:
+        assert engine is not None
+        tokens = _encoded(one_array(table["text"]), tokenizer, engine)
+        table = table.drop_columns(["text"])
+        rest = {name: one_array(table[name]) for name in table.column_names}
+    else:
+        rest = {name: one_array(table[name]) for name in table.column_names}
+        tokens, rest = _ended(rest, tokenizer)
+    return pa.table({"tokens": tokens, **rest})
+
+
+def _encoded(text: Any, tokenizer: Tokenizer, engine: Engine) -> Any:
+    """Tokens of text, list of the tokenizer's id type, [documents]."""
+    text = text.fill_null("") if text.null_count else text
+    sizes = pc.binary_length(text).to_numpy().astype(np.int64)
+    bos, eos = tokenizer.end_ids
+    left, ids, ends = int(sizes.sum()), np.empty(0, tokenizer.id_type), [np.zeros(1, np.int64)]
+    for first, last in batches(sizes, BATCH_BYTES):
+        new, offsets = engine.encode(text.slice(first, last - first))
+        check_ids(new, tokenizer)
+        wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
+        begin, count, size = int(ends[-1][-1]), int(wider[-1]), int(sizes[first:last].sum())
+        left -= size
+        if begin + count > len(ids):
+            # Room for the rest, if it is like this batch; room that is not used costs nothing.
+            grown = np.empty(begin + count + int(1.1 * count * left / max(size, 1)), ids.dtype)
+            grown[:begin] = ids[:begin]
+            ids = grown
+        with interpreted(len(sizes) <= FEW):
+            add_ends(new, offsets, wider, bos, eos, ids[begin : begin + count])
+        ends.append(wider[1:] + begin)
+    offsets = np.concatenate(ends)
+    return lists(ids[: offsets[-1]], offsets)
+
+
+def _ended(columns: dict[str, Any], tokenizer: Tokenizer) -> tuple[Any, dict[str, Any]]:
+    """Tokens of `ids` with BOS and EOS where they are missing, and the other columns.
+
+    An added BOS has no loss; an added EOS has one if the token before it has. Carried lists are 0
+    at both.
+    """
+    bos, eos = tokenizer.end_ids
+    ids, offsets = flat(columns.pop("ids"))
+    check_ids(ids, tokenizer)
+    if bos < 0 and eos < 0:
+        return lists(ids.astype(tokenizer.id_type, copy=False), offsets), columns
+    first, last = offsets[:-1], offsets[1:] - 1
+    some = last >= first
+    no_bos, no_eos = some & (bos >= 0), some & (eos >= 0)
+    no_bos[some] &= ids[first[some]] != bos
+    no_eos[some] &= ids[last[some]] != eos
+    wider = np.append(0, np.cumsum(np.diff(offsets) + no_bos + no_eos))
+    to = np.arange(len(ids)) + np.repeat(wider[:-1] + no_bos - first, np.diff(offsets))
+
+    def placed(values: NDArray[Any], of_bos: float, of_eos: NDArray[Any] | float) -> Any:
+        out = np.empty(wider[-1], values.dtype)
+        out[to] = values
+        if no_bos.any():
+            out[wider[:-1][no_bos]] = of_bos
+        if no_eos.any():
+            out[wider[1:][no_eos] - 1] = of_eos
+        return lists(out, wider)
+
+    tokens = placed(ids.astype(tokenizer.id_type), bos, eos)
+    for name, column in columns.items():
+        if pa.types.is_list(column.type):
+            values, _ = flat(column)
+            nothing = NO_LOSS if name == "labels" else 0
+            of_eos: Any = 0
+            if name in ("labels", "mask"):
+                trained = values[last[no_eos]] != nothing
+                of_eos = np.where(trained, eos if name == "labels" else 1, nothing)
+            columns[name] = placed(values, nothing, of_eos)
+    return tokens, columns
+
+
+def check_ids(ids: NDArray[Any], tokenizer: Tokenizer) -> None:
+    """Raise InputError for an id that the vocabulary does not have."""
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
+        wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
+        raise InputError(
+            f"the id {wrong:,} is not in the vocabulary of {tokenizer.vocab_size:,} ids; choose "
+            "the tokenizer that made these ids"
+        )
+
+
+def batches(sizes: Int64, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive items of about `most` together, at least one item each."""
+    ends, first = np.cumsum(sizes), 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, before + most, side="left")) + 1, first + 1)
+        last = min(last, len(sizes))
+        yield first, last
+        first = last
+
+
+def one_array(column: Any) -> Any:
+    """A column as one array, without the values around a slice."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    return array
+
+
+def flat(column: Any) -> tuple[NDArray[Any], Int64]:
+    """Values of a list array, and offsets from 0, int64 [lists + 1]."""
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return column.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def lists(values: NDArray[Any], offsets: Int64 | Int32) -> Any:
+    """A list array; InputError if it has more values than Arrow's offsets reach."""
+    if len(values) >= 2**31:
+        raise InputError(
+            f"the documents of a split have {len(values):,} tokens, more than an Arrow list holds; "
+            "cut the file"
+        )
+    return list_array(ListView(offsets.astype(np.int32), np.ascontiguousarray(values)))
+
+
+def room_for_ends(values: NDArray[Any], offsets: Int64, wider: Int64, before: int) -> Any:
+    """Values of documents at the places of their tokens after `add_ends`; 0 elsewhere."""
+    out = np.zeros(wider[-1], values.dtype)
+    make_room(values, offsets, wider, before, out)
+    return out

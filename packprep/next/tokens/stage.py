@@ -1,0 +1,175 @@
+"""The tokenizing stage: one split of the input to token files, through a batched `datasets.map`."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..read.reading import read
+from ..read.types import Batch, Source, Split
+from .encode import encode, one_array
+from .engine import Engine
+from .gate import compare_sample
+from .store import read_receipt, write_tokens
+from .tokenizer import Tokenizer
+from .types import TokenFile
+
+SPLIT_BYTES = 16_000_000
+
+
+def tokenize_split(
+    number: int,
+    split: Split,
+    sources: Sequence[Source],
+    tokenizer: Tokenizer,
+    engine: Engine | None,
+    folder: Path,
+    **reading: Any,
+) -> list[TokenFile]:
+    """Token files of a split, which are written unless they are there.
+
+    Each 16 MB of its text is a file. engine: None if rows are token ids. reading: see `read`.
+    """
+    files: list[TokenFile] = []
+    chunks = _chunks(read(split, sources, **reading))
+    chunk = next(chunks, _Chunk())
+    while True:
+        following = next(chunks, None)
+        last = following is None
+        name = f"tokens-{number:06d}-{len(files):03d}.json"
+        if (done := read_receipt(folder / name)) is None or done.last != last:
+            done = _write(chunk, number, len(files), last, tokenizer, engine, folder)
+        files.append(done)
+        if following is None:
+            return files
+        chunk = following
+
+
+@dataclass
+class _Chunk:
+    """Rows that become one token file."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: Counter[int] = field(default_factory=Counter)
+    skipped: dict[int, Counter[str]] = field(default_factory=dict)
+    cut: dict[int, tuple[int, int]] = field(default_factory=dict)
+    unread: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    bytes: int = 0
+
+    def add(self, batch: Batch) -> None:
+        """Take the documents of a batch; their rows are numbered in the file."""
+        first, table = sum(self.rows.values()), batch.documents
+        row = pc.add(table["row"], pa.scalar(first, pa.int32()))
+        self.tables.append(table.set_column(table.column_names.index("row"), "row", row))
+        self.rows[batch.source] += batch.rows
+        if batch.skipped:
+            self.skipped.setdefault(batch.source, Counter()).update(batch.skipped)
+        if any(batch.cut):
+            before = self.cut.get(batch.source, (0, 0))
+            self.cut[batch.source] = (before[0] + batch.cut[0], before[1] + batch.cut[1])
+        if batch.unread:
+            names = (*self.unread.get(batch.source, ()), *batch.unread)
+            self.unread[batch.source] = tuple(dict.fromkeys(names))
+        self.bytes += _size(table)
+
+
+def _chunks(batches: Iterator[Batch]) -> Iterator[_Chunk]:
+    """Batches put together to files of about 16 MB of text."""
+    chunk = _Chunk()
+    for batch in batches:
+        chunk.add(batch)
+        if chunk.bytes >= SPLIT_BYTES:
+            yield chunk
+            chunk = _Chunk()
+    if chunk.tables:
+        yield chunk
+
+
+def _size(table: pa.Table) -> int:
+    """Bytes of text, or four for each id."""
+    if "text" in table.column_names:
+        return pc.sum(pc.binary_length(table["text"])).as_py() or 0
+    return 4 * (pc.sum(pc.list_value_length(table["ids"])).as_py() or 0)
+
+
+def _write(
+    chunk: _Chunk,
+    split: int,
+    number: int,
+    last: bool,
+    tokenizer: Tokenizer,
+    engine: Engine | None,
+    folder: Path,
+) -> TokenFile:
+    tables = chunk.tables or [_nothing(engine)]
+    table = mapped(pa.concat_tables(tables), tokenizer, engine)
+    receipt: Mapping[str, Any] = {
+        "split": split,
+        "number": number,
+        "last": last,
+        "rows": dict(chunk.rows),
+        "text_bytes": chunk.bytes,
+        "skipped": {source: dict(count) for source, count in chunk.skipped.items()},
+        "cut": chunk.cut,
+        "unread": chunk.unread,
+    }
+    return write_tokens(folder, table, receipt)
+
+
+def _nothing(engine: Engine | None) -> pa.Table:
+    """A table of no documents."""
+    of = {"text": pa.large_string()} if engine else {"ids": pa.list_(pa.int32())}
+    columns = {**of, "row": pa.int32(), "part": pa.int32()}
+    return pa.table({name: pa.array([], kind) for name, kind in columns.items()})
+
+
+def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.Table:
+    """`encode` of a table in memory, called by `datasets.map`."""
+    import datasets
+
+    made = [name for name in ("text", "ids") if name in table.column_names]
+    columns = {"tokens": pa.list_(pa.from_numpy_dtype(tokenizer.id_type))}
+    columns |= {spec.name: spec.type for spec in table.schema if spec.name not in made}
+    if not len(table):
+        return pa.schema(list(columns.items())).empty_table()
+    features = datasets.Features.from_arrow_schema(pa.schema(list(columns.items())))
+    rows = datasets.Dataset(datasets.table.InMemoryTable(table), fingerprint="packprep")
+
+    def batch(rows: pa.Table) -> pa.Table:
+        tokens = encode(rows, tokenizer, engine)
+        compare_sample(engine, rows, tokens, tokenizer)
+        return tokens
+
+    with quiet_datasets():
+        tokens = rows.with_format("arrow").map(
+            batch,
+            batched=True,
+            batch_size=None,
+            remove_columns=made,
+            features=features,
+            keep_in_memory=True,
+            load_from_cache_file=False,
+            new_fingerprint="packprep-tokens",
+        )
+    result = tokens.data.table.select(list(columns))
+    return pa.table({name: one_array(result[name]) for name in columns})
+
+
+@contextlib.contextmanager
+def quiet_datasets() -> Iterator[None]:
+    """Switch off progress bars of `datasets`; restore the setting afterwards."""
+    import datasets
+
+    datasets.utils.tqdm.get_lock()  # made once, before threads need it
+    shown = datasets.utils.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()

@@ -1,0 +1,164 @@
+"""Token files and their receipts in a folder, which is an entry of a store or of one build.
+
+STORE/KEY/ has facts.json, token files, and a receipt beside each, written after it. A file is used
+only with its receipt and digest. KEY is the digest of all that decides the tokens.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from ..schemas.canonical import canonical_json, digest_of, parse_signed, signed_json
+from ..schemas.errors import FormatError
+from ..schemas.files import file_digest, write_file, writing
+from ..support.errors import InputError
+from ..support.records import from_json
+from .types import Entry, TokenFile
+
+FACTS = "facts.json"
+VERSION = 1  # of token files; raised when equal inputs would give other tokens
+_RECEIPT = re.compile(r"tokens-[0-9]{6}-[0-9]{3}\.json")
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """Name of the folder of an entry."""
+    return digest_of({"version": VERSION, **facts})[:32]
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write the facts of an entry, unless they are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / FACTS).exists():
+        write_file(folder / FACTS, canonical_json(facts))
+
+
+def write_tokens(folder: Path, table: pa.Table, receipt: Mapping[str, Any]) -> TokenFile:
+    """Write a token file and its receipt.
+
+    receipt: fields of `TokenFile` that the table does not say.
+    """
+    lengths = np.diff(np.concatenate([_offsets(c) for c in table["tokens"].chunks] or [[0]]))
+    file = TokenFile(documents=len(table), tokens=int(lengths.sum()), bytes=0, digest="", **receipt)
+    with writing(folder / file.name) as raw:
+        hashed = HashedFile(raw, xxhash.xxh3_128())
+        with pa.ipc.new_stream(hashed, table.schema) as writer:  # type: ignore[arg-type]
+            writer.write_table(table)
+    done = TokenFile(**{**vars(file), "bytes": hashed.bytes, "digest": hashed.hasher.hexdigest()})
+    write_file((folder / file.name).with_suffix(".json"), signed_json(_as_json(done)))
+    return done
+
+
+def _offsets(chunk: Any) -> Any:
+    offsets = chunk.offsets.to_numpy().astype(np.int64)
+    return offsets - offsets[0]
+
+
+class HashedFile:
+    """A file to write, as Arrow takes it, that hashes what is written."""
+
+    def __init__(self, file: Any, hasher: Any) -> None:
+        self._file, self.hasher, self.bytes, self.closed = file, hasher, 0, False
+
+    def write(self, data: Any) -> int:
+        """Write a block."""
+        block = memoryview(data)
+        self.hasher.update(block)
+        self._file.write(block)
+        self.bytes += block.nbytes
+        return block.nbytes
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self.bytes
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def flush(self) -> None:
+        """Do nothing: only complete files are read."""
+
+    def close(self) -> None:
+        """Do nothing: the owner of the file closes it."""
+        self.closed = True
+
+
+def _as_json(receipt: TokenFile) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(json.dumps(asdict(receipt)))
+    return value
+
+
+def receipts(folder: Path, *, digests: bool = True) -> Iterator[TokenFile]:
+    """Receipts of the files that are there and intact, in order.
+
+    digests: read every file to see whether a byte has changed, not its size alone.
+    """
+    for path in sorted(folder.glob("tokens-*.json")):
+        if _RECEIPT.fullmatch(path.name) and (receipt := read_receipt(path, digests)) is not None:
+            yield receipt
+
+
+def read_receipt(path: Path, digests: bool = True) -> TokenFile | None:
+    """The receipt of a token file; None without one, or if the file does not match it."""
+    try:
+        receipt = from_json(TokenFile, parse_signed(path.read_bytes(), str(path)))
+        file = path.parent / receipt.name
+        same = file.stat().st_size == receipt.bytes and file.stem == path.stem
+        same = same and (not digests or is_intact(file, receipt))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return receipt if same else None
+
+
+def is_intact(file: Path, receipt: TokenFile) -> bool:
+    """True if no byte has changed."""
+    return file_digest(file, xxhash.xxh3_128) == receipt.digest
+
+
+def read_entry(folder: Path, splits: int | None = None, *, digests: bool = False) -> Entry:
+    """An entry. splits: how many it must have; by default what its facts say.
+
+    Raises FormatError if its facts are missing or damaged.
+    """
+    try:
+        facts = json.loads((folder / FACTS).read_bytes())
+        needed = int(facts["splits"]) if splits is None else splits
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FormatError(
+            f"{folder} is no entry of a token store; expected what packprep tokenize writes"
+        ) from None
+    files = tuple(receipts(folder, digests=digests))
+    rows = sum(sum(file.rows.values()) for file in files)
+    ended = facts.get("limit") is not None and rows == facts["limit"]
+    complete = ended or _complete(files, needed)
+    return Entry(path=folder, key=folder.name, facts=facts, files=files, complete=complete)
+
+
+def _complete(files: Iterable[TokenFile], splits: int) -> bool:
+    """True if every split has all of its files."""
+    numbers: dict[int, list[int]] = {}
+    ended = set()
+    for file in files:
+        numbers.setdefault(file.split, []).append(file.number)
+        if file.last:
+            ended.add(file.split)
+    return ended == set(range(splits)) and all(
+        sorted(of) == list(range(len(of))) for of in numbers.values()
+    )
+
+
+def entries_of(store: Path) -> list[Path]:
+    """Folders of the entries of a store, or of one entry. Raises InputError if there are none."""
+    if (store / FACTS).exists():
+        return [store]
+    folders = sorted(path.parent for path in store.glob(f"*/{FACTS}"))
+    if not folders:
+        raise InputError(f"{store} has no tokens; expected a token store of packprep tokenize")
+    return folders

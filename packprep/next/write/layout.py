@@ -1,0 +1,70 @@
+"""The columns of an output, from its options and the columns of its token files."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from ..config.options import Amounts, BuildConfig, PackOptions
+from ..schemas.columns import (
+    DEFAULT_COLUMNS,
+    Column,
+    column_of,
+    hf_column,
+)
+from ..schemas.gather import Layout
+from ..tokens.tokenizer import Tokenizer
+
+
+def layout_of(config: BuildConfig, tokenizer: Tokenizer, stored: pa.Schema) -> Layout:
+    """Layout of all shards. stored: schema of the token files.
+
+    Padding and repeated tokens need labels, because they have no loss; padding also needs the real
+    lengths of segments.
+    """
+    length = int(config.max_length)
+    names = _names(config, config, stored.names)
+
+    def standard(name: str) -> Column:
+        small = config.token_type == "auto"
+        return column_of(name, vocab_size=tokenizer.vocab_size, max_length=length, small=small)
+
+    columns = [standard(name) for name in names]
+    if config.columns == "hf":
+        columns = [hf_column(column) for column in columns]
+    return Layout(
+        columns=(*columns, *_carried(stored)),
+        max_length=length,
+        vocab_size=tokenizer.vocab_size,
+        bos_id=tokenizer.bos.id if tokenizer.bos else 0,
+        pad_id=tokenizer.pad_id,
+    )
+
+
+def _names(amounts: Amounts, packs: PackOptions, stored: Sequence[str]) -> list[str]:
+    """Standard columns, in their order."""
+    config = amounts if isinstance(amounts, BuildConfig) else None
+    padded = int(packs.pad_to_multiple) > 1
+    filler = config is not None and config.multiples.packs > 1 and config.multiples.fill
+    labels = padded or filler or bool(packs.stride) or bool({"labels", "mask"} & {*stored})
+    chosen = amounts.columns if isinstance(amounts.columns, tuple) else DEFAULT_COLUMNS
+    names = [n for n in DEFAULT_COLUMNS if n in (*chosen, "tokens", "cu_seqlens")]
+    names += ["labels"] if labels or amounts.columns == "hf" else []
+    names += ["segment_lengths"] if padded else []
+    if config is not None and config.pairs is not None:
+        names += ["pair_ids", "pair_sides"]
+    elif config is not None and (config.messages is not None or config.split_at is not None):
+        names += ["turn_ids"]
+    return names
+
+
+def _carried(stored: pa.Schema) -> list[Column]:
+    """Columns of the token files that are copied."""
+    columns = []
+    for spec in stored:
+        if spec.name in ("tokens", "row", "part", "group", "labels", "mask"):
+            continue
+        is_list = pa.types.is_list(spec.type)
+        kind = str(spec.type.value_type if is_list else spec.type)
+        dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
+        columns.append(Column(name=spec.name, kind="token" if is_list else "segment", dtype=dtype))
+    return columns

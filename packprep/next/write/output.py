@@ -1,0 +1,134 @@
+"""OUT.incomplete, where an output is made, and OUT, which is absent or complete.
+
+job.json     what is made, so that the next command can resume it
+tokens/      token files, unless they are in a store
+shards/      shards under the names of their windows; receipts/ has a receipt for each window
+manifest.json is there once the output is complete: what remains is to delete all of the above and
+to rename the folder.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..schemas.canonical import canonical_json
+from ..schemas.errors import FormatError
+from ..schemas.files import MANIFEST, Files, sync_folder, write_file
+from ..schemas.manifest import Manifest, parse_manifest, read_manifest
+from ..support.errors import ConfigError
+
+SUFFIX = ".incomplete"
+JOB, NAMES = "job.json", "names.json"
+PARTS = ("tokens", "shards", "receipts", "scratch", NAMES, JOB)
+
+
+def staging_of(output: Path) -> Path:
+    """Folder in which an output is made, beside it."""
+    return output.with_name(output.name + SUFFIX)
+
+
+def finished(
+    output: Path, identity: str, options: Mapping[str, Any], *, overwrite: bool
+) -> Manifest | None:
+    """The manifest of an output that is there with this identity; None if it must be made.
+
+    options: those that decide bytes. Raises ConfigError for an output of other settings, unless it
+    is to be replaced, and for a folder that is no output.
+    """
+    if not output.exists():
+        return None
+    try:
+        manifest = read_manifest(Files(output))
+    except FormatError as error:
+        if output.is_dir() and not any(output.iterdir()):
+            return None
+        if (output / MANIFEST).exists() and overwrite:
+            return None
+        raise ConfigError(f"{output} is there, and is no output of packprep: {error}") from None
+    if manifest.identity == identity:
+        return manifest
+    if not overwrite:
+        raise ConfigError(
+            f"{output} is an output of other settings or sources"
+            f"{_changed(manifest.data['inputs']['options'], options)}; choose another -o, or "
+            "replace it with --overwrite"
+        )
+    return None
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The options that differ, for a sentence."""
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    each = (f"{n} was {before.get(n, 'default')}, now {now.get(n, 'default')}" for n in names)
+    return f" ({', '.join(each)})" if names else ""
+
+
+def claim(staging: Path, facts: Mapping[str, Any], *, overwrite: bool) -> bool:
+    """Begin in the folder, or resume. Returns True if only the last rename is missing.
+
+    facts: of the job, with its `identity`. Raises ConfigError if another build has left its work
+    there, unless it is to be replaced.
+    """
+    before = _read(staging / JOB)
+    if before is not None and before.get("identity") != facts["identity"]:
+        if not overwrite and any(staging.glob("*/*.json")):
+            raise ConfigError(
+                f"{staging} is an unfinished build of other settings or sources; repeat its "
+                "command to resume it, or add --overwrite to start over"
+            )
+        before = None
+    if before is None and staging.exists():
+        for path in staging.iterdir():
+            if path.name != "scratch":  # standard input is there
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    staging.mkdir(parents=True, exist_ok=True)
+    for path in staging.rglob("*.tmp"):
+        path.unlink(missing_ok=True)
+    if before is not None and _is_complete(staging, facts["identity"]):
+        return True
+    for working, final in (_read(staging / NAMES) or {}).items():
+        if (staging / final).exists():
+            (staging / final).replace(staging / working)
+    (staging / NAMES).unlink(missing_ok=True)
+    for name in ("shards", "receipts"):
+        (staging / name).mkdir(exist_ok=True)
+    write_file(staging / JOB, canonical_json(facts))
+    return False
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_complete(staging: Path, identity: str) -> bool:
+    """True if a sound manifest is there, and every file that it lists."""
+    try:
+        manifest = parse_manifest((staging / MANIFEST).read_bytes(), MANIFEST)
+    except (OSError, FormatError):
+        return False
+    sizes = [(staging / file.path, file.bytes) for file in manifest.all_files]
+    whole = all(path.exists() and path.stat().st_size == size for path, size in sizes)
+    return whole and manifest.identity == identity
+
+
+def publish(staging: Path, output: Path) -> None:
+    """Give the finished output its name; an output that is there is replaced."""
+    for name in PARTS:
+        path = staging / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    old = output.with_name(output.name + ".replaced")
+    shutil.rmtree(old, ignore_errors=True)
+    if output.exists():
+        output.rename(old)
+    staging.rename(output)
+    sync_folder(output.absolute().parent)
+    shutil.rmtree(old, ignore_errors=True)

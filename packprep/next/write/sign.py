@@ -1,0 +1,104 @@
+"""Sign-off, the end of a build: final names of shards, files for `datasets`, report, manifest."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..schemas.canonical import canonical_json, digest_of
+from ..schemas.files import MANIFEST, file_digest, shard_name, write_dataset_files, write_file
+from ..schemas.gather import Layout
+from ..schemas.manifest import (
+    FORMAT_VERSION,
+    LEDGER,
+    Manifest,
+    manifest_json,
+    parse_manifest,
+)
+from .output import NAMES
+from .receipts import ShardFile
+
+
+def sign(
+    staging: Path,
+    shards: Sequence[ShardFile],
+    layout: Layout,
+    facts: Mapping[str, Any],
+    report: Mapping[str, Any],
+    settings: str,
+    run: Mapping[str, Any],
+) -> Manifest:
+    """Name the shards, write all other files, and the manifest last.
+
+    facts: `inputs`, `sources` and `plan` of the manifest. settings: build.yaml. run: how the build
+    ran. Signing again after a crash gives the same files.
+    """
+    splits = list(dict.fromkeys(shard.split for shard in shards))
+    moves, entries = dict[str, str](), list[dict[str, Any]]()
+    for split in splits:
+        folder = f"{split}/" if len(splits) > 1 else ""
+        of_split = [shard for shard in shards if shard.split == split]
+        for number, shard in enumerate(of_split):
+            path = folder + shard_name(number, len(of_split))
+            moves[f"shards/{shard.name}"] = path
+            entry = {key: value for key, value in vars(shard).items() if key != "name"}
+            entries.append({**entry, "path": path, "batches": list(shard.batches)})
+    write_file(staging / NAMES, canonical_json(moves))
+    for working, final in moves.items():
+        (staging / final).parent.mkdir(exist_ok=True)
+        if (staging / working).exists():
+            (staging / working).replace(staging / final)
+    for split in splits:
+        place = staging / split if len(splits) > 1 else staging
+        written = [entry for entry in entries if entry.get("split") == split]
+        names = [entry["path"].rpartition("/")[2] for entry in written]
+        fingerprint = digest_of([split, *(entry["sha256"] for entry in written)])[:16]
+        write_dataset_files(place, names, fingerprint, split)
+    beside = ["state.json", "dataset_info.json"]
+    if len(splits) > 1:
+        beside = [f"{split}/{name}" for split in splits for name in beside]
+        write_file(staging / "dataset_dict.json", canonical_json({"splits": splits}))
+        beside.append("dataset_dict.json")
+    others = [file_entry(staging, name) for name in beside]
+    write_file(staging / "build.yaml", settings.encode())
+    whole = {
+        **report,
+        "bytes": sum(shard.bytes for shard in shards),
+        "shards": len(shards),
+        "sha256": digest_of([entry["sha256"] for entry in entries]),
+    }
+    write_file(staging / "report.json", canonical_json(whole))
+    counts = {
+        split: {
+            key: sum(getattr(shard, key) for shard in shards if shard.split == split)
+            for key in ("packs", "segments", "tokens")
+        }
+        for split in splits
+    }
+    data = {
+        "format_version": FORMAT_VERSION,
+        "identity": digest_of(facts["inputs"]),
+        "columns": [vars(column) for column in layout.columns],
+        "max_length": layout.max_length,
+        "vocab_size": layout.vocab_size,
+        "bos_id": layout.bos_id,
+        "pad_id": layout.pad_id,
+        "splits": counts,
+        "files": [*entries, *others],
+        "ledger": {key: report["tokens"][key] for key in LEDGER},
+        **facts,
+    }
+    run = {**run, "files": [file_entry(staging, name) for name in ("build.yaml", "report.json")]}
+    content = manifest_json(data, run)
+    write_file(staging / MANIFEST, content)
+    return parse_manifest(content, MANIFEST)
+
+
+def file_entry(folder: Path, name: str) -> dict[str, Any]:
+    """Entry of a file in the manifest."""
+    path = folder / name
+    return {
+        "path": name,
+        "bytes": path.stat().st_size,
+        "sha256": file_digest(path, hashlib.sha256),
+    }

@@ -1,0 +1,94 @@
+"""What the second edition makes of the recorded set-ups and bad inputs of text and token ids.
+
+`scripts/record --check --edition second` prints what differs of all of them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.record import inputs
+from tests.record.main import PARTS, differing, fast, recorded
+from tests.record.running import Case, run
+
+COMMANDS = {"build", "tokenize", "pack", "verify"}
+LATER = {
+    "--messages",
+    "--pairs",
+    "--pieces",
+    "--weights",
+    "--max-tokens",
+    "--after",
+    "--part",
+    "plan",
+}
+"""Arguments of later parts."""
+OPEN = {
+    "format saved",
+    "tokenizer of tiktoken",
+    "packed ids, split at eos",
+    "packed ids, split at eos:1",
+    "packed ids, split at bos:1",
+    "packed ids, held out",
+    "pack of a token file",
+    "a dry run",
+    "compressed .gz, not compressed",
+    "compressed .zst, not compressed",
+    "place, a damaged index of Megatron",
+    "option holdout 120%",
+    "option carry, a fraction as a whole number",
+    "option multiple, more than there are",
+    "option holdout of one document",
+    "together, text and a template of text",
+    "ids, text",
+    "ids, a fraction",
+    "ids, a label that is no token",
+    "ids, fewer weights",
+    "output, pack of a damaged store",
+}
+"""Cases of this part that differ still, most by a number in a sentence or in the report."""
+
+
+def is_of_this_part(case: Case) -> bool:
+    """True for text and token ids, from files to shards."""
+    commands = case.commands("second")
+    used = {argument for each in commands for argument in each["arguments"]}
+    known = all(each["command"] in COMMANDS for each in commands)
+    mixes = any("weight" in str(each.get("yaml")) for each in commands)
+    return known and not mixes and not LATER & used and case.kind in ("values", "error")
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    inputs.make(folder)
+    return folder
+
+
+def cases(part: str) -> list[Any]:
+    """The cases of this part, most of them in long runs only."""
+    chosen = fast(PARTS[part]())
+    return [
+        pytest.param(case, marks=[pytest.mark.long] * (case not in chosen), id=case.name)
+        for case in PARTS[part]()
+        if is_of_this_part(case) and case.name not in OPEN
+    ]
+
+
+@pytest.mark.parametrize("case", cases("setups"))
+def test_a_set_up_has_the_values_and_figures_of_the_first_edition(
+    case: Case, made: Path, tmp_path: Path
+) -> None:
+    if case.needs:
+        pytest.importorskip(case.needs)
+    result = run(case, made, tmp_path / "case", "second")
+    assert differing(case, recorded("setups")[case.name], result, "second") == []
+
+
+@pytest.mark.parametrize("case", cases("refusals"))
+def test_a_bad_input_is_refused_like_by_the_first_edition(
+    case: Case, made: Path, tmp_path: Path
+) -> None:
+    result = run(case, made, tmp_path / "case", "second")
+    assert differing(case, recorded("refusals")[case.name], result, "second") == []
