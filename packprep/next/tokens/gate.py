@@ -2,8 +2,8 @@
 
 Before a build, it encodes the probes, which differ in every known way, as the reference does; the
 verdict is kept in the user's cache folder, by tokenizer and versions. During a build, one document
-in 1,000 is encoded by both. Texts with a character of `DIFFERENT` are left to the reference; the
-table is made by scripts/checks/known_characters.py.
+in 1,000 is encoded by both. Texts with a character of `DIFFERENT` are left to the reference: those
+that scripts/checks/known_guards.py finds for fastokens.
 """
 
 import hashlib
