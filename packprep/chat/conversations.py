@@ -66,7 +66,7 @@ _PLAIN_KEYS = {"role", "content"}
 ThoughtKey = Literal["reasoning_content", "thinking", "reasoning"]
 THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "thinking", "reasoning")
 _EMPTY_CELLS = (None, "", b'""', b"[]", b"{}", b"null")
-_READ = {INSTRUCTION, "system", "input", "history", "label", "kto_tag", TOOLS, VARIABLES}
+_READ = {*known(("conversations", "instruction"), "read"), INSTRUCTION, "label", "kto_tag"}
 # Texts that stand for a picture, a video or a sound: <image>, <|video_pad|>, <start_of_image>.
 _PICTURE = re.compile(
     r"<\|?(?:start_of_)?(?:image|img|vision|video|audio)[^<>\s]{0,20}>|\[IMG\]", re.IGNORECASE

@@ -138,7 +138,6 @@ def load_tokenizer(source: Any, *, bos: str = "auto", eos: str = "auto") -> Toke
             )
         chosen[end] = None if text is None else Special(text, vocab[text])
         notes += [note] if note else []
-    named = _named_tokens(sides)
     pad = _content(config.get("pad_token"), "pad_token")
     pad_ids = [token.id for token in (chosen["eos"], chosen["bos"]) if token]
     return Tokenizer(

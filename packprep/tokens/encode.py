@@ -32,6 +32,7 @@ from packprep.sources.formats.arrow_columns import one_array
 from packprep.sources.row_text import SECOND
 from packprep.sources.units import part_bytes, ranges, text_bytes
 from packprep.support.ahead import ahead
+from packprep.support.arrays import Bools
 from packprep.support.errors import InputError
 from packprep.support.problems import Problem
 from packprep.tokens.boundaries import Boundary, split_at_boundaries
@@ -330,8 +331,11 @@ class _EndedIds:
         self._ids = np.empty(0, tokenizer.id_type)
         self._offsets = [np.zeros(1, np.int64)]
 
-    def add(self, ids: Ids, offsets: Offsets, size: int) -> None:
-        """ids: [tokens]. offsets: [documents + 1]."""
+    def add(self, ids: Ids, offsets: Offsets, size: int) -> tuple[Bools, Bools]:
+        """Return the documents that got BOS, and those that got EOS, [documents] each.
+
+        ids: [tokens]. offsets: [documents + 1].
+        """
         bos, eos = self._ends
         _check_ids(ids, self._tokenizer)
         before, after = missing_ends(ids, offsets, bos, eos, may_have=self._may_have)
@@ -348,6 +352,7 @@ class _EndedIds:
             self._ids = grown
         add_ends(ids, offsets, wider, before, bos, eos, self._ids[first : first + new])
         self._offsets.append(wider[1:] + first)
+        return before, after
 
     def joined(self) -> tuple[NDArray[Any], Offsets]:
         """Ids [tokens] and offsets of documents in them [documents + 1]."""
@@ -420,9 +425,8 @@ def _with_ends(table: pa.Table, tokenizer: Tokenizer) -> pa.Table:
     if bos >= 0 or eos >= 0:
         flat = {name: _flat(column) for name, column in lists.items()}
         ids, offsets = flat["ids"]
-        before, after = missing_ends(ids, offsets, bos, eos, may_have=True)
         ended = _EndedIds(tokenizer, 0, may_have=True)
-        ended.add(ids, offsets, 0)
+        before, after = ended.add(ids, offsets, 0)
         tokens, wider = ended.joined()
         lists["ids"] = _lists(tokens, wider)
         for name, (values, _) in flat.items():
