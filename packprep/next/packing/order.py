@@ -104,34 +104,6 @@ def _gather_packs(order: Int64, offsets: Int64, packs: Int64, result: Out[Int64]
             cursor += 1
 
 
-def interleaved(tokens: Int64) -> Int64:
-    """Order of packs in which every span of them has the shares of the sources of its window.
-
-    Shuffled packs have the shares on average only: of 1,000 packs with one source each, the share
-    of a source is off by a point or more. Here the next pack is always of the source that lacks
-    most tokens so far, and packs of one source keep their order.
-
-    tokens: of each source in each pack, [packs, sources]. Returns numbers of packs.
-    Example: packs A A B A A B, two thirds of A -> A B A A B A.
-    """
-    packs, sources = tokens.shape
-    # Tokens above the share of the window, times all tokens of the window, to have whole numbers.
-    above = tokens * tokens.sum() - tokens.sum(axis=1)[:, None] * tokens.sum(axis=0)[None, :]
-    kind = above.argmax(axis=1)
-    members = np.argsort(kind, kind="stable")
-    starts = np.append(0, np.cumsum(np.bincount(kind, minlength=sources)))
-    order = np.empty(packs, np.int64)
-    _take_turns(
-        np.ascontiguousarray(above).ravel(),
-        members,
-        starts[1:],
-        starts[:-1].copy(),
-        np.zeros(sources, np.int64),
-        order,
-    )
-    return order
-
-
 @kernel
 def _take_turns(
     above: Int64,

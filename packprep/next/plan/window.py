@@ -162,15 +162,5 @@ def of_multiple(packs: Packs, multiple: int, fill: bool, order: str) -> Packs:
     return packs.take(np.setdiff1d(np.arange(len(packs)), orders.emptiest(packs.lengths, over)))
 
 
-def kept_tokens(documents: Documents, cutting: Cutting) -> Int32:
-    """Tokens that each document has in packs, filters and cuts applied, [documents].
-
-    Packs that are left out later still count: they depend on all documents.
-    """
-    segments, _ = cut(documents, cutting)
-    sums = np.bincount(segments.document, segments.lengths, len(documents))
-    return sums.astype(np.int32)
-
-
 def _whole_losses(lost: Lost) -> Int32:
     return sum(lost.dropped.values(), np.zeros_like(lost.truncated))

@@ -67,18 +67,6 @@ def stream(seed: int, purpose: Purpose, *numbers: int) -> np.uint64:
     return np.uint64(key)
 
 
-def stream_samples() -> dict[str, str]:
-    """Two numbers of each purpose's stream for seed 0, in hexadecimal, by the purpose's name.
-
-    A build keeps them: one that was begun with other streams must not be resumed.
-    """
-    numbers = np.arange(2)
-    return {
-        purpose.name.lower(): mix(stream(0, purpose), numbers).astype(">u8").tobytes().hex()
-        for purpose in Purpose
-    }
-
-
 def mix(key: np.uint64, values: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
     """64 bits for each value; different values of a key never share them."""
     with np.errstate(over="ignore"):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..packing.kernels.compiled import FEW, interpreted
-from ..packing.kernels.gather import add_ends, make_room, with_ends
+from ..packing.kernels.gather import add_ends, with_ends
 from ..schemas.arrays import Int32, Int64
 from ..schemas.columns import NO_LOSS
 from ..schemas.views import ListView, list_array
@@ -150,10 +150,3 @@ def lists(values: NDArray[Any], offsets: Int64 | Int32) -> Any:
             "cut the file"
         )
     return list_array(ListView(offsets.astype(np.int32), np.ascontiguousarray(values)))
-
-
-def room_for_ends(values: NDArray[Any], offsets: Int64, wider: Int64, before: int) -> Any:
-    """Values of documents at the places of their tokens after `add_ends`; 0 elsewhere."""
-    out = np.zeros(wider[-1], values.dtype)
-    make_room(values, offsets, wider, before, out)
-    return out
