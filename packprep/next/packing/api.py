@@ -5,7 +5,6 @@ number of documents, and dealing documents to the planned packs is a counting so
 documents take about an eighth of a second on one core, and 20 bytes of memory per document.
 """
 
-import difflib
 from dataclasses import replace
 from typing import Any
 
@@ -14,23 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..schemas.arrays import Int32, Int64
 from ..schemas.cost import ATTENTION_COST, Cost
-from ..support.errors import ConfigError
+from ..support.errors import ConfigError, nearest
 from ..support.hashing import Purpose, stream
-from .kernels.compiled import FEW, SHORT, interpreted
-from .kernels.deal import count_keys, plan_of_documents
-from .order import ORDERS
+from .kernels.common import FEW, SHORT, interpreted
+from .kernels.deal import ORDERS, plan_of_documents
 from .plan import PackPlan
 from .repack import repacking
-from .strategies import (
-    NO_LIMIT,
-    STRATEGIES,
-    ItemPlanner,
-    Items,
-    PackedItems,
-    arranged_packs,
-)
-
-__all__ = ["STRATEGIES", "pack_lengths"]
+from .strategies import NO_LIMIT, STRATEGIES, ItemPlanner, Items, PackedItems, arranged_packs
 
 _LONGEST = 2**24  # tokens in a pack; tables of this size take a few hundred megabytes
 
@@ -75,81 +64,53 @@ def pack_lengths(
     The same arguments give the same plan on any machine. Raises ConfigError.
     Example: pack_lengths([5, 6, 2, 3], 8, order="input") packs documents [0, 3] and [1, 2].
     """
-    planner = _planner(strategy, repack)
-    if order not in ORDERS:
-        raise ConfigError(_unknown("order", order, ORDERS))
+    for kind, name, known in (("strategy", strategy, STRATEGIES), ("order", order, ORDERS)):
+        if name not in known:
+            raise ConfigError(f"{kind} is {name!r}{nearest(str(name), known)}")
     if repack and order == "input":
         raise ConfigError("repack cannot keep documents in input order; choose another order")
-    max_length = _whole_number("max_length", max_length, _LONGEST)
-    limit = (
-        None
-        if max_segments_per_pack is None
-        else _whole_number("max_segments_per_pack", max_segments_per_pack)
-    )
-    documents, counts = _as_lengths(lengths, max_length)
+    if num_packs is not None and (strategy != "balanced" or groups is not None):
+        raise ConfigError("num_packs is for strategy balanced without groups; leave it out")
+    planner = repacking(strategy) if repack else STRATEGIES[strategy]
+    most = _whole_number("max_length", max_length, _LONGEST)
+    limit = _whole_number("max_segments_per_pack", max_segments_per_pack)
+    documents, counts = _as_lengths(lengths, most)
     group_of = _per_document("groups", groups, documents.size)
     atom_of = _per_document("atoms", atoms, documents.size)
     items = Items(
         lengths=documents,
         counts=counts,
         weights=None,
-        max_length=max_length,
+        max_length=most,
         slots=limit or NO_LIMIT,
         seed=int(seed),
         order=order,
         shuffle_documents=shuffle_documents,
-        num_packs=None if num_packs is None else _whole_number("num_packs", num_packs),
+        num_packs=_whole_number("num_packs", num_packs),
         ranks=_whole_number("balance_ranks", balance_ranks),
         cost=Cost(*cost),
     )
-    if items.num_packs is not None and strategy != "balanced":
-        raise ConfigError(
-            f"num_packs is for strategy balanced; leave it out with strategy {strategy}"
-        )
-    if items.num_packs is not None and group_of is not None:
-        raise ConfigError(
-            "num_packs cannot be used with groups, which are packed one by one; leave one of them "
-            "out"
-        )
-    joined, group_of_item, starts = items, group_of, None
-    if atom_of is not None and documents.size:
-        joined, starts, group_of_item = _join_atoms(items, atom_of, group_of)
-    with interpreted(documents.size <= FEW and max_length <= SHORT):
-        result, offsets = (
-            planner(joined)
-            if group_of_item is None or not documents.size
-            else _plan_groups(planner, joined, group_of_item)
-        )
-        if starts is not None:
-            result, offsets = plan_of_documents(result, offsets, starts)
+    with interpreted(documents.size <= FEW and most <= SHORT):
+        if atom_of is None or not documents.size:
+            packs = _plan_groups(planner, items, group_of)
+        else:
+            joined, starts, group_of_atom = _join_atoms(items, atom_of, group_of)
+            packs = plan_of_documents(*_plan_groups(planner, joined, group_of_atom), starts)
             if order in ("length", "balanced"):  # by lengths of documents, not of atoms
-                result, offsets = arranged_packs(result, offsets, items)
-    return PackPlan(documents, max_length, result, offsets, group_of, atom_of, limit)
+                packs = arranged_packs(*packs, items)
+    return PackPlan(documents, most, *packs, group_of, atom_of, limit)
 
 
-def _planner(strategy: str, repack: bool) -> ItemPlanner:
-    if strategy == "wrapped":
-        raise ConfigError(
-            "strategy wrapped cuts documents where packs end, which needs more than their lengths; "
-            "use packprep build --strategy wrapped, or another strategy here"
-        )
-    if strategy not in STRATEGIES:
-        raise ConfigError(_unknown("strategy", strategy, tuple(STRATEGIES)))
-    return repacking(strategy) if repack else STRATEGIES[strategy]
-
-
-def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]) -> PackedItems:
+def _plan_groups(
+    planner: ItemPlanner, items: Items, groups: NDArray[np.integer] | None
+) -> PackedItems:
     """Plan each group of items separately, then order all packs."""
+    if groups is None or not groups.size:
+        return planner(items)
     by_group = np.argsort(groups, kind="stable")
-    first = (
-        np.flatnonzero(np.diff(groups[by_group], prepend=groups[by_group[:1]] - 1))
-        if groups.size
-        else np.zeros(0, int)
-    )
-    ends = [*first[1:].tolist(), groups.size]
-    order, offsets = np.empty(groups.size, np.int64), [np.zeros(1, np.int64)]
-    for number, (start, end) in enumerate(zip(first.tolist(), ends, strict=True)):
-        members = by_group[start:end]
+    ends = np.flatnonzero(np.diff(groups[by_group])) + 1
+    orders, offsets, start = list[Int64](), [np.zeros(1, np.int64)], 0
+    for number, members in enumerate(np.split(by_group, ends)):
         group = replace(
             items,
             lengths=items.lengths[members],
@@ -159,9 +120,10 @@ def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]
             seed=int(stream(items.seed, Purpose.GROUP, number)),
         )
         group_order, group_offsets = planner(group)
-        order[start:end] = members[group_order]
+        orders.append(members[group_order])
         offsets.append(group_offsets[1:] + start)
-    return arranged_packs(order, np.concatenate(offsets), items)
+        start += members.size
+    return arranged_packs(np.concatenate(orders), np.concatenate(offsets), items)
 
 
 def _join_atoms(
@@ -218,36 +180,19 @@ def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32, Int64]:
     array = np.asarray(lengths)
     if array.size == 0:
         array = array.astype(np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array.size > NO_LIMIT:
         raise ConfigError(
-            f"lengths must be a 1-D array of integers; got {array.dtype} of shape {array.shape}"
+            f"lengths is {array.dtype} of shape {array.shape}, expected a 1-D array of integers, "
+            f"at most {NO_LIMIT:,} of them"
         )
-    if array.size > NO_LIMIT:
+    if array.size and not 1 <= array.min() <= array.max() <= max_length:
+        wrong = int(np.argmax((array < 1) | (array > max_length)))
         raise ConfigError(
-            f"{array.size:,} documents are too many for one plan; pack at most {NO_LIMIT:,} at a "
-            "time"
-        )
-    if array.dtype != np.int32:
-        # A length that int32 cannot hold is not in 1..max_length; neither is 0.
-        array = (
-            np.where((array < 1) | (array > max_length), array.dtype.type(0), array)
-            if array.dtype.itemsize > 2
-            else array
+            f"lengths[{wrong}] is {array[wrong]:,} and a pack holds 1 to {max_length:,} tokens; "
+            "split, truncate or drop the document"
         )
     documents = np.ascontiguousarray(array, np.int32)
-    counts = np.zeros(max_length + 1, np.int64)
-    with interpreted(documents.size <= FEW and max_length <= SHORT):
-        wrong = count_keys(documents, counts)
-    if wrong >= 0:
-        length = np.asarray(lengths)[wrong]
-        raise ConfigError(
-            f"lengths[{wrong}] is {length:,} but a pack holds {max_length:,}; split, truncate or "
-            "drop the document"
-            if length > max_length
-            else f"lengths[{wrong}] is {length:,} but every document needs at least 1 token; leave "
-            "it out"
-        )
-    return documents, counts
+    return documents, np.bincount(documents, minlength=max_length + 1)
 
 
 def _per_document(
@@ -264,13 +209,9 @@ def _per_document(
     return array
 
 
-def _whole_number(name: str, value: Any, most: int = NO_LIMIT) -> int:
+def _whole_number(name: str, value: Any, most: int = NO_LIMIT) -> Any:
+    if value is None and name in ("max_segments_per_pack", "num_packs"):
+        return None
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= most:
         raise ConfigError(f"{name} is {value!r} but must be a whole number from 1 to {most:,}")
     return int(value)
-
-
-def _unknown(kind: str, name: object, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(str(name), known, 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}"
-    return f"unknown {kind} {name!r}; {hint}"

@@ -1,17 +1,26 @@
 """The result of packing: which documents are in which pack, and how good the plan is.
 
-Figures are computed when they are first used, in one pass over the plan.
+Figures are computed when they are first used, in one pass over the plan. Sums of fractions are
+taken from left to right, so they are the same on every machine. Lower bounds on the packs of any
+plan are proven from the lengths alone, in a few milliseconds for thousands of distinct lengths.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemas.arrays import Int32, Int64
+from ..schemas.arrays import Float64, Int32, Int64
 from ..schemas.cost import ATTENTION_COST, Cost
-from ..support.errors import ConfigError
+from ..support.errors import ConfigError, brief
+from .kernels.common import Out, kernel
+from .kernels.deal import by_first_document, permuted, sequence
+
+_FAMILIES = 20  # dual feasible functions tried; the first few nearly always decide
+_CELLS = 16_000  # kinds times functions that are tried at once; their arrays fit the caches
 
 
 @dataclass(frozen=True)
@@ -42,12 +51,10 @@ class PackPlan:
     def num_packs(self) -> int:
         return self.offsets.size - 1
 
-    @cached_property
+    @property
     def fills(self) -> Int64:
         """Tokens in each pack, int64 [packs]."""
-        from .kernels.measure import placed_fills
-
-        return placed_fills(self._placed, self.offsets)
+        return np.diff(np.append(0, np.cumsum(self._placed, dtype=np.int64))[self.offsets])
 
     @property
     def utilization(self) -> float:
@@ -62,12 +69,25 @@ class PackPlan:
 
     @cached_property
     def bound(self) -> int:
-        """Lower bound on the packs of any plan, the best that packprep.packing.bounds proves."""
-        from .bounds import lower_bound
-
-        return lower_bound(
-            self.lengths, self.max_length, self.max_segments_per_pack, self.groups, self.atoms
-        )
+        """Lower bound on the packs of any plan: see `bound_of_counts`, summed over groups."""
+        lengths, groups = self.lengths, self.groups
+        documents = np.ones(lengths.size, np.int64)
+        if self.atoms is not None and lengths.size:
+            first = np.flatnonzero(np.diff(self.atoms, prepend=self.atoms[0] - 1))
+            lengths = np.add.reduceat(lengths, first).astype(np.int32)
+            documents = np.diff(np.append(first, self.atoms.size))
+            groups = None if groups is None else groups[first]
+        members: list[Any] = [slice(None)]
+        if groups is not None:
+            by_group = np.argsort(groups, kind="stable")
+            members = np.split(by_group, np.flatnonzero(np.diff(groups[by_group])) + 1)
+        bound = 0
+        for some in members:
+            counts = np.bincount(lengths[some])
+            kinds = np.flatnonzero(counts)[::-1].astype(np.int32)
+            total, slots = int(documents[some].sum()), self.max_segments_per_pack
+            bound += bound_of_counts(kinds, counts[kinds], self.max_length, total, slots)
+        return bound
 
     @property
     def gap(self) -> int:
@@ -87,22 +107,29 @@ class PackPlan:
         packs combine long and short ones. Epsilon squared: 1 - (within / (documents - packs)) /
         (total / (documents - 1)); 0 if that is undefined.
         """
-        from .kernels.measure import log_variances
-
-        within, total = log_variances(self._placed, self.offsets)
-        free = self.lengths.size - self.num_packs
-        if free <= 0 or total <= 1e-24 * self.lengths.size:  # equal lengths, but for rounding
+        lengths, documents = self._placed, self.lengths.size
+        free = documents - self.num_packs
+        if free <= 0:
             return 0.0
-        return 1.0 - (within / free) / (total / (self.lengths.size - 1))
+        # A logarithm costs more than all other work, and many documents have few different lengths.
+        table = np.zeros(int(lengths.max()) + 1)
+        different = np.flatnonzero(np.bincount(lengths))
+        table[different] = [math.log(length) for length in different.tolist()]
+        table -= _sums(table, lengths, np.array([0, documents]))[0] / documents
+        sums, squares = (_sums(each, lengths, self.offsets) for each in (table, table * table))
+        within = np.maximum(0.0, squares - sums * sums / np.maximum(np.diff(self.offsets), 1))
+        total = float(np.cumsum(squares)[-1])
+        if total <= 1e-24 * documents:  # equal lengths, but for rounding
+            return 0.0
+        return 1.0 - (float(np.cumsum(within)[-1]) / free) / (total / (documents - 1))
 
-    def costs(self, cost: Cost | tuple[float, float] = ATTENTION_COST) -> NDArray[np.float64]:
+    def costs(self, cost: Cost | tuple[float, float] = ATTENTION_COST) -> Float64:
         """Cost of each pack, float64 [packs].
 
         cost: a `packprep.loaders.Cost`, or (a, b) for a * tokens + b * sum(length**2).
         """
-        from .kernels.measure import placed_costs
-
-        return placed_costs(self._placed, self.offsets, Cost(*cost))
+        table = Cost(*cost).flops(np.arange(self.lengths.max(initial=0) + 1))
+        return _sums(table, self._placed, self.offsets)
 
     def straggler(self, ranks: int, cost: Cost | tuple[float, float] = ATTENTION_COST) -> float:
         """Factor by which steps take longer than with equal work; 1 is perfect.
@@ -115,83 +142,73 @@ class PackPlan:
         costs = self.costs(cost)
         if not costs.size:
             return 1.0
-        steps = (
-            costs[: costs.size // ranks * ranks].reshape(-1, ranks)
-            if costs.size >= ranks
-            else costs[None]
-        )
+        ranks = min(ranks, costs.size)
+        steps = costs[: costs.size // ranks * ranks].reshape(-1, ranks)
         return float((steps.max(axis=1) / steps.mean(axis=1)).mean())
+
+    def arranged(self, order: str, seed: int, ranks: int, cost: Cost) -> "PackPlan":
+        """The same packs in the order `order`, see `pack_lengths`."""
+        if order == "input":
+            packs = by_first_document(self.order, self.offsets)
+        else:
+            longest, work = np.zeros(0, np.int32), np.zeros(0)
+            if order == "length" and self.num_packs:
+                longest = np.maximum.reduceat(self._placed, self.offsets[:-1])
+            if order == "balanced":
+                work = self.costs(cost)
+            once = np.ones(self.num_packs, np.int64)
+            sorted_packs = sequence(order, once, longest, work, seed, ranks)
+            packs = permuted(self.order, self.offsets, sorted_packs)
+        return replace(self, order=packs[0], offsets=packs[1])
 
     def check(self) -> None:
         """Raise ConfigError unless every document is in one pack, and packs keep the constraints.
 
         These are max_length, max_segments_per_pack, groups and atoms.
         """
-        from .kernels.measure import first_fault
-
-        documents = self.lengths.size
-        for name, values in (("order", self.order), ("offsets", self.offsets)):
-            if (
-                not isinstance(values, np.ndarray)
-                or values.ndim != 1
-                or values.dtype.kind not in "iu"
-            ):
+        order, offsets, documents = self.order, self.offsets, self.lengths.size
+        for name, values in (("order", order), ("offsets", offsets)):
+            if getattr(values, "ndim", 0) != 1 or values.dtype.kind not in "iu":
                 raise ConfigError(
-                    f"{name} of the plan must be a 1-D integer array; got {_describe(values)}"
+                    f"{name} of the plan is {brief(values)}, expected a 1-D array of integers"
                 )
-        if self.order.size != documents:
+        if [*offsets[:1], *offsets[-1:]] != [0, documents] or order.size != documents:
             raise ConfigError(
-                f"the plan orders {self.order.size:,} documents but there are {documents:,}"
+                f"the plan orders {order.size:,} documents, with offsets {brief(offsets)}; "
+                f"expected all {documents:,}, and offsets from 0 to their number"
             )
-        if not self.offsets.size or self.offsets[0] != 0 or self.offsets[-1] != documents:
-            ends = f"{self.offsets[0]}..{self.offsets[-1]}" if self.offsets.size else "nothing"
+        sizes = np.diff(offsets).astype(np.int64)
+        if (sizes < 1).any():
             raise ConfigError(
-                f"offsets of the plan go {ends} but must go from 0 to {documents}, the number of "
-                "documents"
+                f"pack {np.argmax(sizes < 1)} of the plan has no documents: offsets must rise"
             )
-        fault, pack, value = first_fault(
-            np.ascontiguousarray(self.lengths, np.int32),
-            np.ascontiguousarray(self.order, np.int64),
-            np.ascontiguousarray(self.offsets, np.int64),
-            self.max_length,
-        )
-        if fault == 1:
-            raise ConfigError(f"pack {pack} of the plan has no documents: offsets must rise")
-        if fault == 2:
+        missing = np.setdiff1d(np.arange(documents), order)
+        if missing.size:
             raise ConfigError(
-                f"pack {pack} of the plan names document {value}; documents are 0..{documents - 1}"
+                f"document {missing[0]} is in no pack of the plan; each of 0..{documents - 1} must "
+                "be there once"
             )
-        if fault == 3:
-            raise ConfigError(
-                f"document {value} is in the plan twice, the second time in pack {pack}"
-            )
-        if fault == 4:
-            raise ConfigError(
-                f"pack {pack} of the plan has {value:,} tokens but a pack holds {self.max_length:,}"
-            )
-        self._check_constraints()
-
-    def _check_constraints(self) -> None:
-        sizes = np.diff(self.offsets)
-        limit = self.max_segments_per_pack
-        if limit is not None and (over := np.flatnonzero(sizes > limit)).size:
-            raise ConfigError(
-                f"pack {over[0]} of the plan has {sizes[over[0]]:,} documents but a pack holds "
-                f"{limit:,}"
-            )
-        pack = np.repeat(np.arange(self.num_packs), sizes)  # of each place in the order
-        if self.groups is not None:
-            group = self.groups[self.order]
-            mixed = np.flatnonzero((pack[1:] == pack[:-1]) & (group[1:] != group[:-1]))
-            if mixed.size:
-                first, second = self.order[mixed[0] : mixed[0] + 2]
+        for values, unit, most in (
+            (self.fills, "tokens", self.max_length),
+            (sizes, "documents", self.max_segments_per_pack),
+        ):
+            if most is not None and values.max(initial=0) > most:
+                pack = int(np.argmax(values > most))
                 raise ConfigError(
-                    f"pack {pack[mixed[0]]} of the plan has documents {first} and {second}; they "
-                    "are of two groups: expected packs of one group"
+                    f"pack {pack} of the plan has {values[pack]:,} {unit} but a pack holds {most:,}"
+                )
+        pack_of = np.empty(documents, np.int64)
+        pack_of[order] = np.repeat(np.arange(self.num_packs), sizes)
+        if self.groups is not None:
+            mixed = self.groups[order] != np.repeat(self.groups[order[offsets[:-1]]], sizes)
+            if mixed.any():
+                document = order[np.argmax(mixed)]
+                raise ConfigError(
+                    f"pack {pack_of[document]} of the plan has document {document}, which is of "
+                    "another group than its first; expected packs of one group"
                 )
         if self.atoms is not None:
-            pack[self.order] = pack.copy()  # of each document
-            parted = (self.atoms[1:] == self.atoms[:-1]) & (pack[1:] != pack[:-1])
+            parted = (self.atoms[1:] == self.atoms[:-1]) & (pack_of[1:] != pack_of[:-1])
             if parted.any():
                 first = int(np.argmax(parted))
                 raise ConfigError(
@@ -200,7 +217,91 @@ class PackPlan:
                 )
 
 
-def _describe(values: object) -> str:
-    if isinstance(values, np.ndarray):
-        return f"{values.dtype} of shape {values.shape}"
-    return type(values).__name__
+def _sums(table: Float64, lengths: Int32, offsets: Int64) -> Float64:
+    """Sum of table[length] over the documents of each pack; lengths in the order of packs."""
+    sums = np.empty(offsets.size - 1)
+    _sum_packs(table, lengths, offsets, sums)
+    return sums
+
+
+@kernel
+def _sum_packs(table: Float64, lengths: Int32, offsets: Int64, sums: Out[Float64]) -> None:
+    """Sum from left to right."""
+    for pack in range(sums.size):
+        total = 0.0
+        for i in range(offsets[pack], offsets[pack + 1]):
+            total += table[lengths[i]]
+        sums[pack] = total
+
+
+def bound_of_counts(
+    kinds: Int32, counts: Int64, capacity: int, documents: int, slots: int | None
+) -> int:
+    """Lower bound for counts[i] items of length kinds[i]; together `documents` documents.
+
+    kinds: descending, equal ones allowed.
+    """
+    best = max(
+        feasible_bound(kinds, counts, capacity, _FAMILIES), over_a_third(kinds, counts, capacity)
+    )
+    return max(int(best), -(-int(documents) // slots) if slots else 0)
+
+
+def feasible_bound(kinds: Int32, counts: Int64, capacity: int, families: int) -> int:
+    """Best lower bound from dual feasible functions f: in a pack, the f of documents sum to <= 1.
+
+    kinds: distinct lengths, descending. counts: documents of each. f_0 is length / capacity; f_k
+    maps lengths between i / (k + 1) and (i + 1) / (k + 1) of the capacity to i / k. Each is tried
+    with every threshold: documents shorter than the threshold count 0, those that leave no room for
+    it count 1. With families = 1 this is L2.
+    """
+    documents, lengths = int(counts.sum()), kinds.astype(np.int64)
+    # Thresholds from the shortest kind up to half of the capacity, and the kinds that leave no
+    # room for each: the first `full` ones.
+    thresholds = lengths[::-1][: int(np.count_nonzero(2 * lengths <= capacity))]
+    full = lengths.size - np.searchsorted(lengths[::-1], capacity - thresholds, side="right")
+    best = 0
+    most = (1 << 62) // max(documents, 1) // max(capacity, 1)  # so that no sum overflows
+    every = np.arange(min(families, most) + 1)
+    rows = max(1, _CELLS // max(lengths.size, 1))
+    for k in (every[first : first + rows, None] for first in range(0, every.size, rows)):
+        units = capacity * np.maximum(k, 1)
+        parts = lengths * (k + 1)
+        # f in 1 / unit. On the border between two parts, f_k is length / capacity.
+        floors = parts // capacity * capacity
+        on_border = (k == 0) | (parts == floors)
+        shares = np.where(on_border, lengths * np.maximum(k, 1), floors)
+        sums = shares * counts
+        totals = sums.sum(1, keepdims=True)
+        raised = _from_zero((units - shares) * counts)[:, full]
+        dropped = _from_zero(sums[:, ::-1])[:, : thresholds.size + 1]
+        last = raised[:, -1:] if thresholds.size else np.zeros_like(totals)
+        most_of_row = (totals + np.concatenate([raised, last], 1) - dropped).max(1, keepdims=True)
+        best = max(best, int((-(-most_of_row // units)).max()))
+    return best
+
+
+def _from_zero(values: Int64) -> Int64:
+    """Sums of the first 0, 1, 2, ... values of each row."""
+    sums = np.zeros((values.shape[0], values.shape[1] + 1), np.int64)
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
+
+
+def over_a_third(kinds: Int32, counts: Int64, capacity: int) -> int:
+    """Exact number of packs for documents longer than capacity / 3; no pack holds three of them.
+
+    Documents over capacity / 2 need a pack each. Longest first, each is combined with one of the
+    others if any fits: any that fits now also fits into all later packs. The rest goes in pairs.
+    """
+    lengths = kinds.astype(np.int64)
+    long, mid = 2 * lengths > capacity, 3 * lengths > capacity
+    large, small = lengths[long], lengths[mid & ~long]
+    alone, others = counts[long], _from_zero(counts[mid & ~long][None, ::-1])[0]
+    # Others that fit beside each kind of long documents: those that are left of the kinds before,
+    # and the new ones. An excess of long documents is not carried over.
+    fit = others[np.searchsorted(small[::-1], capacity - large, side="right")]
+    balance = np.append(0, fit - np.cumsum(alone))
+    left = int(balance[-1] - min(0, balance.min()))
+    waiting = left + int(others[-1] - (fit[-1] if fit.size else 0))
+    return int(alone.sum()) + (waiting + 1) // 2

@@ -5,6 +5,7 @@ packprep.loaders instead.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,10 +15,11 @@ from ..support.errors import ConfigError
 from ..support.hashing import Purpose, stream
 from .api import pack_lengths
 from .kernels.common import shuffle
-from .order import PackOrder
+from .kernels.deal import PackOrder
 from .plan import PackPlan
 
 
+@dataclass(eq=False, repr=False)
 class MultipackSampler:
     """Batches for one rank: a `batch_sampler` for a DataLoader.
 
@@ -47,46 +49,32 @@ class MultipackSampler:
     [[[0, 1]], [[2, 3, 4]], [[5]]]
     """
 
-    def __init__(
-        self,
-        lengths: ArrayLike,
-        max_length: int,
-        batch_size: int = 1,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        seed: int = 0,
-        strategy: str = "stream",
-        group_size: int | None = None,
-        max_segments_per_pack: int | None = None,
-        sequential: bool = False,
-        drop_last: bool = True,
-        order: PackOrder | None = None,
-        balance_ranks: int | None = None,
-        cost: Cost | tuple[float, float] = ATTENTION_COST,
-        num_packs: int | None = None,
-    ) -> None:
-        for name, value in (
-            ("batch_size", batch_size),
-            ("world_size", world_size),
-            ("group_size", group_size),
-        ):
+    lengths: ArrayLike
+    max_length: int
+    batch_size: int = 1
+    _: KW_ONLY
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+    strategy: str = "stream"
+    group_size: int | None = None
+    max_segments_per_pack: int | None = None
+    sequential: bool = False
+    drop_last: bool = True
+    order: PackOrder | None = None
+    balance_ranks: int | None = None
+    cost: Cost | tuple[float, float] = ATTENTION_COST
+    num_packs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "world_size", "group_size"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}, expected at least 1")
-        if not 0 <= rank < world_size:
-            raise ConfigError(f"rank is {rank}, expected 0 to {world_size - 1}, world_size - 1")
-        self.lengths = np.asarray(lengths)
-        self.max_length, self.batch_size = max_length, batch_size
-        self.rank, self.world_size, self.seed = rank, world_size, seed
-        self.strategy, self.group_size, self.max_segments_per_pack = (
-            strategy,
-            group_size,
-            max_segments_per_pack,
-        )
-        self.sequential, self.drop_last = sequential, drop_last
-        self.order: PackOrder = order or ("input" if sequential else "shuffle")
-        self.balance_ranks = world_size if balance_ranks is None else balance_ranks
-        self.cost, self.num_packs = cost, num_packs
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"rank is {self.rank}, expected 0 to {self.world_size - 1}, world_size - 1"
+            )
         self.epoch = 0
         self._done = 0  # packs of this epoch already given out, all ranks together
         self._plans: dict[int, PackPlan] = {}
@@ -100,26 +88,23 @@ class MultipackSampler:
 
     def _pack(self) -> PackPlan:
         seed, groups = int(stream(self.seed, Purpose.EPOCH, self.epoch)), None
-        if (
-            not self.sequential
-            and self.group_size is not None
-            and self.group_size < self.lengths.size
-        ):
-            drawn = np.arange(self.lengths.size, dtype=np.int32)
-            shuffle(drawn, 0, drawn.size, stream(seed, Purpose.EPOCH_GROUPS))
-            groups = np.empty(drawn.size, np.int64)
-            groups[drawn] = np.arange(drawn.size) // self.group_size
+        documents = np.size(self.lengths)
+        if not self.sequential and self.group_size is not None and self.group_size < documents:
+            drawn = np.arange(documents, dtype=np.int32)
+            shuffle(drawn, 0, documents, stream(seed, Purpose.EPOCH_GROUPS))
+            groups = np.empty(documents, np.int64)
+            groups[drawn] = np.arange(documents) // self.group_size
         return pack_lengths(
             self.lengths,
             self.max_length,
             "first_fit_input" if self.sequential else self.strategy,
             seed,
-            order=self.order,
+            order=self.order or ("input" if self.sequential else "shuffle"),
             shuffle_documents=not self.sequential,
             max_segments_per_pack=self.max_segments_per_pack,
             groups=groups,
             num_packs=self.num_packs,
-            balance_ranks=self.balance_ranks,
+            balance_ranks=self.world_size if self.balance_ranks is None else self.balance_ranks,
             cost=self.cost,
         )
 

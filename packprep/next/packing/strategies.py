@@ -2,8 +2,7 @@
 
 Planners on counts decide patterns of packs from the number of items of each length, then deal the
 items to the packs. Planners on items go through them one by one. A new strategy is one function,
-one line in STRATEGIES, and its name in config/grammar/option.py, which help, checks and
-completion read.
+one line in STRATEGIES, and its name in config/grammar.py, which help and checks read.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +14,9 @@ from ..schemas.arrays import Int32, Int64
 from ..schemas.cost import Cost
 from ..support.errors import ConfigError
 from ..support.hashing import Purpose, stream
-from . import order as orders
-from .bounds import bound_of_counts
 from .kernels.balanced import even_out, longest_first
 from .kernels.common import shuffle, shuffle_ranges
-from .kernels.deal import by_pack, deal, queue_by_key
+from .kernels.deal import by_first_document, by_pack, deal, queue_by_key, sequence
 from .kernels.fit import Patterns, best_fit_patterns, first_fit_patterns
 from .kernels.optimal import perfect_fill_patterns
 from .kernels.spread import emptiest_first_patterns
@@ -30,6 +27,7 @@ from .kernels.stream import (
     sort_packs,
     stream_packs,
 )
+from .plan import PackPlan, bound_of_counts
 
 NO_LIMIT = 2**31 - 1  # segments per pack, if there is no limit
 _BISECTIONS = 12  # of the number of packs, if segments per pack are limited
@@ -101,7 +99,7 @@ def _dealt(
         longest = np.maximum.reduceat(lengths[kinds], run_starts[:-1])
     if items.order == "balanced" and times.size:
         cost = np.add.reduceat(copies * items.cost.flops(lengths[kinds]), run_starts[:-1])
-    packs = orders.sequence(items.order, times, longest, cost, items.seed, items.ranks)
+    packs = sequence(items.order, times, longest, cost, items.seed, items.ranks)
     queue = np.empty(keys.size, np.int32)
     queue_by_key(keys, starts[:-1].astype(np.uint32), queue)
     if items.order != "input":
@@ -112,7 +110,7 @@ def _dealt(
     pattern_starts = np.concatenate([run_starts[:1], np.cumsum(sizes)])
     cursors = (starts[lengths] if items.weights is None else starts[:-1]).astype(np.uint32)
     order, offsets = deal(packs, pattern_starts, np.repeat(kinds, copies), cursors, queue)
-    return orders.by_first_document(order, offsets) if items.order == "input" else (order, offsets)
+    return by_first_document(order, offsets) if items.order == "input" else (order, offsets)
 
 
 def _kinds(items: Items) -> tuple[Int32, Kinds, Int64]:
@@ -312,9 +310,9 @@ ONE_BY_ONE = ("stream", "greedy", "first_fit_input")
 
 def arranged_packs(order: Int64, offsets: Int64, items: Items) -> PackedItems:
     """Return the same packs in the order `items.order`."""
-    return orders.arranged(
-        order, offsets, items.lengths, items.order, items.seed, items.ranks, items.cost
-    )
+    plan = PackPlan(items.lengths, items.max_length, order, offsets)
+    plan = plan.arranged(items.order, items.seed, items.ranks, items.cost)
+    return plan.order, plan.offsets
 
 
 def _or_none(weights: Int32 | None) -> Int32:

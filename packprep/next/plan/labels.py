@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..packing.kernels.common import array_at, larger
-from ..packing.kernels.compiled import Out, kernel
+from ..packing.kernels.common import Out, array_at, kernel, larger
 from ..schemas.arrays import Bools, Int32, Int64
 from ..schemas.columns import NO_LOSS
 from ..schemas.tokens import Documents, Pointers

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..packing import order as orders
 from ..packing.api import pack_lengths
-from ..packing.kernels.common import shuffle
-from ..packing.kernels.compiled import FEW, SHORT, interpreted
+from ..packing.kernels.common import FEW, SHORT, interpreted, shuffle
+from ..packing.kernels.deal import emptiest
 from ..packing.plan import PackPlan
 from ..schemas.arrays import Int32
 from ..schemas.cost import Cost
@@ -68,7 +67,7 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
         segments, offsets, lost = wrap(documents, segments, lost, packing.cutting.max_length)
         order = np.arange(len(segments))
         plan = PackPlan(segments.count, packing.cutting.max_length, order, offsets)
-        plan = _ordered(plan, packing, seed)
+        plan = plan.arranged(packing.order, seed, packing.ranks, packing.cost)
     else:
         plan = _planned(segments, packing, seed, planner)
     kept = np.where(_whole_losses(lost) < documents.length, documents.length, 0).astype(np.int32)
@@ -99,7 +98,8 @@ def _planned(segments: Segments, packing: Packing, seed: int, planner: Planner |
         rules = (segments.group, segments.atom, packing.max_segments)
         plan = PackPlan(padded, most, made.order, made.offsets, *rules)
         plan.check()
-        return _ordered(_in_input_order(plan), packing, seed)
+        plan = _in_input_order(plan)
+        return plan.arranged(packing.order, seed, packing.ranks, packing.cost)
     return pack_lengths(
         padded,
         most,
@@ -124,13 +124,6 @@ def _in_input_order(plan: PackPlan) -> PackPlan:
     return replace(plan, order=order[np.lexsort((order, pack))], offsets=offsets)
 
 
-def _ordered(plan: PackPlan, packing: Packing, seed: int) -> PackPlan:
-    """The plan with its packs in the order of the options."""
-    rules = (plan.lengths, packing.order, seed, packing.ranks, packing.cost)
-    order, offsets = orders.arranged(plan.order, plan.offsets, *rules)
-    return replace(plan, order=order, offsets=offsets)
-
-
 def _without_small(packs: Packs, packing: Packing, seed: int) -> Packs:
     """The packs without those of fewer than min_pack_tokens tokens, padding not counted."""
     if not packing.min_pack_tokens or not len(packs):
@@ -142,9 +135,9 @@ def _without_small(packs: Packs, packing: Packing, seed: int) -> Packs:
     packs = packs.take(np.flatnonzero(enough))
     if packing.order != "balanced":
         return packs
-    rules = (packs.padded, packing.order, seed, packing.ranks, packing.cost)
-    order, offsets = orders.arranged(packs.order, packs.offsets, *rules)
-    return replace(packs, order=order, offsets=offsets)
+    plan = PackPlan(packs.padded, packing.cutting.max_length, packs.order, packs.offsets)
+    plan = plan.arranged(packing.order, seed, packing.ranks, packing.cost)
+    return replace(packs, order=plan.order, offsets=plan.offsets)
 
 
 def of_multiple(packs: Packs, multiple: int, fill: bool, order: str) -> Packs:
@@ -159,7 +152,7 @@ def of_multiple(packs: Packs, multiple: int, fill: bool, order: str) -> Packs:
         return packs.filled(multiple - over)
     if order == "balanced":
         return packs.take(np.arange(len(packs) - over))
-    return packs.take(np.setdiff1d(np.arange(len(packs)), orders.emptiest(packs.lengths, over)))
+    return packs.take(np.setdiff1d(np.arange(len(packs)), emptiest(packs.lengths, over)))
 
 
 def _whole_losses(lost: Lost) -> Int32:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..packing.kernels.compiled import FEW, interpreted
+from ..packing.kernels.common import FEW, interpreted
 from ..packing.kernels.gather import add_ends, with_ends
 from ..schemas.arrays import Int32, Int64
 from ..schemas.columns import NO_LOSS

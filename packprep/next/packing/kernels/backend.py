@@ -4,19 +4,18 @@ Functions of `common` have twins here that LLVM turns into single instructions.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
 from numba import carray, from_dtype, njit, types
-from numba.core import cgutils, event
+from numba.core import cgutils
 from numba.core.cgutils import true_bit
 from numba.extending import intrinsic, overload, register_jitable
 
 from . import common
-from .compiled import INLINED
-from .disk_cache import KernelCache, can_keep
+from .common import INLINED
+from .disk_cache import KernelCache
 
 _NUMBERS = {
     int: types.int64,
@@ -24,7 +23,6 @@ _NUMBERS = {
     bool: types.boolean,
     np.uint64: types.uint64,
 }
-_NEVER_KEPT = "in every run: no folder to keep them can be written; set NUMBA_CACHE_DIR"
 
 
 def compiled(function: Callable[..., Any], arguments: Sequence[tuple[Any, bool, bool]]) -> Any:
@@ -159,24 +157,3 @@ def _overload_copy_values(values, out):  # type: ignore[no-untyped-def] # numba 
             out[place] = values[place]
 
     return copy
-
-
-class _FirstCompiled(event.Listener):  # type: ignore[misc,unused-ignore]
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._reported = say, False
-
-    def on_start(self, _: event.Event) -> None:
-        if not self._reported:
-            self._reported = True
-            self._say(f"compiling kernels ({'first run' if can_keep() else _NEVER_KEPT})")
-
-    def on_end(self, _: event.Event) -> None:
-        pass
-
-
-def compiling(say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Report once, by `say`, that kernels that are not in the cache are compiled."""
-    listening: AbstractContextManager[None] = event.install_listener(
-        "numba:compile", _FirstCompiled(say)
-    )
-    return listening

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...schemas.arrays import Int32, Int64
 from ...schemas.balance import exchange_until_even, place_longest_first
-from .compiled import kernel
+from .common import kernel
 from .deal import by_pack
 
 _longest_first = kernel(place_longest_first)

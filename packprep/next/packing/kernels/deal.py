@@ -1,15 +1,21 @@
-"""From counts back to documents: count lengths, queue documents by length, deal them to packs.
+"""From counts back to documents: order packs, queue documents by length, deal them to the packs.
+
+Orders of packs are shuffled, like the input, longest first, or balanced for ranks in step. They are
+decided on patterns of packs, so they need no second pass over the documents.
 
 Memory traffic decides the speed: reads and writes are sequential where possible, and tables fit the
 fast caches. Indices are unsigned in hot loops, because numba checks signed ones for negative
 values.
 """
 
+from typing import Any, Literal, get_args
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ...schemas.arrays import Int32, Int64, UInt32
-from .common import larger, set_bits, smaller, smaller_of_16
-from .compiled import Out, kernel
+from ...support.hashing import Purpose, stream
+from .common import Out, kernel, larger, set_bits, shuffle, smaller, smaller_of_16
 
 _U0, _U1, _U4, _LANES = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(16)
 _NEXT = np.uint32(1)
@@ -17,42 +23,34 @@ _SORT_ABOVE = np.uint64(128)  # documents; up to this many, comparing all pairs 
 _HIGHEST = np.int32(2**31 - 1)
 
 
-def count_keys(keys: Int32, counts: Int64) -> int:
-    """Add to counts[k] how often key k occurs.
+PackOrder = Literal["shuffle", "input", "length", "balanced"]
+ORDERS: tuple[str, ...] = get_args(PackOrder)
 
-    Returns the index of the first key that is not in 1..counts.size-1, or -1.
+
+def sequence(
+    pack_order: str, times: Int64, longest: Int32, cost: NDArray[np.float64], seed: int, ranks: int
+) -> Int32:
+    """The pattern of each pack; pattern i occurs times[i] times.
+
+    times, longest, cost: [patterns]; cost is any measure of a pack's work. Returns int32 [packs].
+    pack_order shuffle: every arrangement is equally likely. length: longest document first.
+    balanced: sorted by cost and cut into groups of `ranks` packs, groups shuffled; the cheapest
+    packs % ranks are last. input: in the order of the patterns.
     """
-    tables = np.zeros((4, counts.size), np.int32)
-    wrong = _count_keys(keys, *tables)
-    np.add(counts, tables.sum(0, np.int64), out=counts)
-    return wrong
-
-
-@kernel
-def _count_keys(
-    keys: Int32, first: Out[Int32], second: Out[Int32], third: Out[Int32], fourth: Out[Int32]
-) -> int:
-    """Count into four tables, else consecutive equal keys would wait for each other's store."""
-    top = np.uint32(first.size - 1)
-    quads = np.uint64(keys.size >> 2)
-    done = 0
-    for quad in range(quads):
-        i = _U4 * quad
-        a, b, c, d = keys[i], keys[i + _U1], keys[i + np.uint64(2)], keys[i + np.uint64(3)]
-        # For keys below 1, key - 1 as an unsigned number is too large as well.
-        wrong = (np.uint32(a - 1) >= top) | (np.uint32(b - 1) >= top)
-        if wrong | (np.uint32(c - 1) >= top) | (np.uint32(d - 1) >= top):
-            break
-        done += 4
-        first[np.uint64(a)] += 1
-        second[np.uint64(b)] += 1
-        third[np.uint64(c)] += 1
-        fourth[np.uint64(d)] += 1
-    for rest in range(done, keys.size):
-        if np.uint32(keys[rest] - 1) >= top:
-            return rest
-        first[keys[rest]] += 1
-    return -1
+    patterns = np.arange(times.size, dtype=np.int32)
+    if pack_order == "length":
+        patterns = np.argsort(-longest, kind="stable").astype(np.int32)
+    elif pack_order == "balanced":
+        patterns = np.argsort(-cost, kind="stable").astype(np.int32)
+    packs = np.repeat(patterns, times[patterns])
+    if pack_order == "shuffle":
+        shuffle(packs, 0, packs.size, stream(seed, Purpose.PACK_ORDER))
+    elif pack_order == "balanced":
+        grouped = packs.size // ranks * ranks
+        groups = np.arange(grouped // ranks, dtype=np.int32)
+        shuffle(groups, 0, groups.size, stream(seed, Purpose.STEP_ORDER))
+        packs[:grouped] = packs[:grouped].reshape(-1, ranks)[groups].ravel()
+    return packs
 
 
 @kernel
@@ -178,3 +176,25 @@ def plan_of_documents(order: Int64, offsets: Int64, starts: Int64) -> tuple[Int6
     sizes = np.diff(starts)[order]
     ends = np.append(0, np.cumsum(sizes))
     return joined_ranges(starts[:-1][order], sizes), ends[offsets]
+
+
+def permuted(order: Int64, offsets: Int64, packs: NDArray[np.integer[Any]]) -> tuple[Int64, Int64]:
+    """Return the plan whose pack p is pack packs[p] of this one; `packs` may omit some."""
+    sizes = np.diff(offsets)[packs]
+    moved = np.append(0, np.cumsum(sizes))
+    return order[joined_ranges(offsets[packs], sizes)], moved
+
+
+def by_first_document(order: Int64, offsets: Int64) -> tuple[Int64, Int64]:
+    """Return the same packs, sorted by their first documents."""
+    return permuted(order, offsets, np.argsort(order[offsets[:-1]]))
+
+
+def emptiest(fills: Int64, count: int) -> Int64:
+    """The `count` packs with the fewest tokens, in ascending order.
+
+    They are dropped where the number of packs must be a multiple.
+
+    fills: int64 [packs], tokens. Among equally full packs, later ones are chosen.
+    """
+    return np.sort(np.lexsort((-np.arange(fills.size), fills))[:count])

@@ -10,7 +10,6 @@ cannot write, and does not see that a function in another file changed.
 import hashlib
 import pickle
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -75,20 +74,6 @@ def cache_folders(source: Path) -> list[Path]:
     if config.CACHE_DIR:
         return [Path(config.CACHE_DIR)]
     return [source.parent / "__pycache__", cache_folder("kernels")]
-
-
-def can_keep() -> bool:
-    """True if compiled kernels of this package can be written, which is tried."""
-
-    def is_writable(folder: Path) -> bool:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError:
-            return False
-        return True
-
-    return any(map(is_writable, cache_folders(Path(__file__))))
 
 
 @lru_cache

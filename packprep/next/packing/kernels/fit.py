@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...schemas.arrays import Int32, Int64, UInt64
-from .common import bitmap, larger, next_set, put_bit, smaller
-from .compiled import Out, inlined, kernel
+from .common import Out, bitmap, inlined, kernel, larger, next_set, put_bit, smaller
 
 Patterns = tuple[Int64, Int32, Int32, Int64]
 """starts [patterns + 1] into the runs; kind, copies [runs]; packs [patterns]."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ...schemas.arrays import Int32, Int64, Out
 from ...schemas.gather import Runs
-from .common import array_at, copy_values
-from .compiled import kernel
+from .common import array_at, copy_values, kernel
 
 
 def with_ends(offsets: Int64, ends: int) -> Int64:
@@ -45,21 +44,6 @@ def add_ends(
         copy_values(ids[first:last], out[cursor : cursor + last - first])
         if eos >= 0:
             out[wider[document + 1] - 1] = eos
-
-
-@kernel
-def make_room(
-    values: NDArray[Any], offsets: Int64, wider: Int64, before: int, out: Out[NDArray[Any]]
-) -> None:
-    """Copy values of documents to the places of their tokens after `add_ends`.
-
-    before: places at the beginning of each document that are for BOS. offsets, wider: [documents +
-    1], where documents begin in values and in out. Other places in out are unchanged.
-    """
-    for document in range(len(offsets) - 1):
-        first, last = offsets[document], offsets[document + 1]
-        start = wider[document] + before
-        copy_values(values[first:last], out[start : start + last - first])
 
 
 def copy_compiled(runs: Runs, before: int, after: int, out: NDArray[Any]) -> None:

@@ -9,8 +9,7 @@ million documents need thousands of searches.
 import numpy as np
 
 from ...schemas.arrays import Int32, Int64
-from .common import larger, smaller
-from .compiled import Out, inlined, kernel
+from .common import Out, inlined, kernel, larger, smaller
 from .fit import PatternList, Patterns, living, rooms
 
 

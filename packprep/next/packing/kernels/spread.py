@@ -6,8 +6,7 @@ emptiest pack keeps all packs alike.
 """
 
 from ...schemas.arrays import Int32, Int64, UInt64
-from .common import next_set, put_bit, smaller
-from .compiled import Out, kernel
+from .common import Out, kernel, next_set, put_bit, smaller
 from .fit import Patterns, grown
 
 

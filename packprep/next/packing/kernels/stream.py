@@ -6,8 +6,7 @@ Next fit, first fit, best fit, and a stream that fills the end of each pack exac
 import numpy as np
 
 from ...schemas.arrays import Bools, Int32, Int64, UInt64
-from .common import bitmap, larger, next_set, put_bit
-from .compiled import Out, kernel
+from .common import Out, bitmap, kernel, larger, next_set, put_bit
 from .deal import by_pack, queue_by_key, sort_long_packs
 
 _SHORT = 32  # documents of a pack that insertion sorts quickly
