@@ -23,7 +23,7 @@ BUDGET = {
     "cli": 500,
 }
 """Rooms, the lowest first, with the code lines that each may have when it is finished."""
-OVER = {"schemas": 1130, "config": 697, "read": 1680, "plan": 948, "run": 604}
+OVER = {"schemas": 1006, "config": 697, "read": 1680, "plan": 943, "run": 604}
 """Rooms that are not down to their budget yet, with what they may have until then: lower these."""
 TREE_IS_FLAT = ("__main__", "__init__")
 _NO_CODE = (

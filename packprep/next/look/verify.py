@@ -1,7 +1,7 @@
 """Verify an output: digests, invariants, each document once, and the account."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 from ..schemas.columns import FILLER
 from ..schemas.errors import FormatError
 from ..schemas.files import MANIFEST
+from ..schemas.manifest import COUNTS
 from ..schemas.packs import Output, check_file, open_output, packs
 from ..schemas.validate import Finding, findings
-from ..schemas.views import list_view
+from ..schemas.views import ListView, list_view, segments_of
 
 
 def verify(place: str | Path) -> list[Finding]:
@@ -29,7 +30,7 @@ def _findings(output: Output) -> Iterator[Finding]:
     for name in output.files.list():
         if name not in listed:
             yield Finding(kind="surplus file", what=f"{output.name}/{name} is not in the manifest")
-    damaged = set()
+    layout, damaged = output.manifest.layout, set()
     for file in output.manifest.all_files:
         try:
             check_file(output, file)
@@ -40,20 +41,20 @@ def _findings(output: Output) -> Iterator[Finding]:
     for split, counts in output.manifest.splits.items():
         if split in damaged:
             continue
-        found = dict.fromkeys(("packs", "segments", "tokens"), 0)
-        kinds = set()
+        found, kinds = dict.fromkeys(COUNTS, 0), set()
         try:
             for part in packs(output, split, check=False):
                 where = part.shard.path
-                for finding in findings(part.batch, output.manifest.layout, where, part.first):
+                for finding in findings(part.batch, layout, where, part.first):
                     if finding.kind not in kinds:
                         kinds.add(finding.kind)
                         yield finding
-                tokens = list_view(part.batch, _stored(output, "tokens"), where)
+                views = {c.standard: list_view(part.batch, c.name, where) for c in layout.columns}
+                segments = segments_of(views, where, part.first)
+                pieces.append(_pieces(views, len(segments.starts)))
                 found["packs"] += len(part.batch)
-                found["tokens"] += len(tokens.flat)
-                pieces.append(_segments(output, part.batch, where))
-                found["segments"] += len(pieces[-1][0])
+                found["segments"] += len(segments.starts)
+                found["tokens"] += int(segments.tokens[-1])
         except FormatError as error:
             yield Finding(kind="damaged file", what=str(error))
             continue
@@ -65,34 +66,11 @@ def _findings(output: Output) -> Iterator[Finding]:
     yield from _report(output)
 
 
-def _stored(output: Output, standard: str) -> str:
-    """Name of a standard column in the files."""
-    return next(c.name for c in output.manifest.columns if c.standard == standard)
-
-
-def _segments(output: Output, batch: Any, where: str) -> tuple[Any, ...]:
-    """Document, part, first token and end of each segment of a batch, where columns say them."""
-    names = {column.standard: column.name for column in output.manifest.columns}
-    values = {
-        name: list_view(batch, names[name], where).flat
-        for name in ("document_ids", "document_starts", "turn_ids", "pair_sides", "segment_lengths")
-        if name in names
-    }
-    if "seq_lengths" in names:
-        lengths = list_view(batch, names["seq_lengths"], where).flat
-    else:
-        view = list_view(batch, names["cu_seqlens"], where)
-        steps = np.diff(view.flat)
-        inside = np.ones(len(steps), np.bool_)
-        inside[(view.offsets[1:-1] - view.offsets[0]) - 1] = False
-        lengths = steps[inside]
-    none = np.full(len(lengths), FILLER)
-    return (
-        values.get("document_ids", none),
-        values.get("turn_ids", values.get("pair_sides", none)),
-        values.get("document_starts", none),
-        values.get("segment_lengths", lengths),
-    )
+def _pieces(views: Mapping[str, ListView], count: int) -> tuple[Any, ...]:
+    """Document, part and first token of each of so many segments, where columns say them."""
+    values, none = {name: view.flat for name, view in views.items()}, np.full(count, FILLER)
+    parts = values.get("turn_ids", values.get("pair_sides", none))
+    return values.get("document_ids", none), parts, values.get("document_starts", none)
 
 
 def _coverage(output: Output, pieces: list[tuple[Any, ...]]) -> Iterator[Finding]:
@@ -100,7 +78,7 @@ def _coverage(output: Output, pieces: list[tuple[Any, ...]]) -> Iterator[Finding
     names = {column.standard for column in output.manifest.columns}
     if not pieces or not {"document_ids", "document_starts"} <= names:
         return
-    ids, parts, starts, _ = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    ids, parts, starts = (np.concatenate(each) for each in zip(*pieces, strict=True))
     real = ids != FILLER
     rows = sum(source["rows"] for source in output.manifest.data["sources"])
     if (ids[real] >= rows).any():

@@ -37,10 +37,10 @@ def stored_files(entries: Sequence[tuple[Path, Sequence[TokenFile], int]]) -> li
     return files
 
 
-def read_file(file: StoredFile, columns: Sequence[str] = ()) -> Documents:
+def read_file(file: StoredFile) -> Documents:
     """All documents of a token file."""
     rows = {source + file.sources: count for source, count in file.receipt.rows.items()}
-    return mapped_documents(file.path, file.first_row, rows, columns)
+    return mapped_documents(file.path, file.first_row, rows)
 
 
 def read_documents(files: Sequence[StoredFile], ranges: Sequence[Range]) -> Documents:

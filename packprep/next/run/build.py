@@ -138,11 +138,10 @@ def _sign(work: Work, seconds: dict[str, float]) -> Manifest:
     digests = [s for entry in work.entries for s in entry.facts["deciding"]["sources"]]
     sizes = [size for entry in work.entries for size in entry.facts["bytes"]]
     for number, (name, table) in enumerate(zip(work.names, report["sources"], strict=True)):
-        rows = table["rows"]
-        fact: dict[str, Any] = {"name": name, "bytes": sizes[number], "rows": rows}
+        fact: dict[str, Any] = {"name": name, "bytes": sizes[number], "rows": table["rows"]}
         fact |= {"digest": digests[number]["digest"], "first_row": first}
         sources.append({**fact, "drawn": table["documents"]["in"]})
-        first += rows
+        first += table["rows"]
     given = job.config.tokenizer
     run = {
         "versions": versions(),
@@ -150,7 +149,8 @@ def _sign(work: Work, seconds: dict[str, float]) -> Manifest:
         "num_proc": job.config.cores,
         "tokenizer": given if isinstance(given, str | int) else None,
     }
-    facts = {"inputs": job.inputs, "sources": sources, "plan": None}
+    seed = None if job.config.pack_order.name == "input" else int(job.config.seed)
+    facts = {"inputs": job.inputs, "sources": sources, "draw": {"seed": seed}, "plan": None}
     return sign(job.staging, shards, work.layout, facts, report, to_yaml(job.config), run)
 
 

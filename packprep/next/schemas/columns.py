@@ -5,7 +5,7 @@ value for each token, `segment` columns for each segment, `boundary` columns one
 segments.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -82,6 +82,7 @@ STANDARD: dict[str, Column] = {
     name: Column(name=name, kind=kind, dtype=dtype) for name, kind, dtype in _STANDARD
 }
 """The columns whose meaning the format fixes; the manifest gives kind and type of any other."""
+_SMALL = ("tokens", "position_ids")  # may be uint16
 
 HF = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
 """Columns that have another name, or form, with the names of transformers (`--columns hf`)."""
@@ -102,30 +103,26 @@ def hf_column(column: Column) -> Column:
     return replace(column, name=HF.get(column.name, column.name), makes=column.name)
 
 
-def check_columns(columns: Iterable[Column], where: str) -> tuple[Column, ...]:
-    """The columns as a tuple.
+def check_columns(columns: Sequence[Column], where: str) -> None:
+    """Raise FormatError unless these can be the columns of a shard.
 
-    Raises FormatError for a name that is there twice, a standard column of another kind or type, or
-    if ids or boundaries are missing.
+    No two have one name or the values of one standard column; each standard column has its kind and
+    type; ids and boundaries are there.
     """
-    columns = tuple(columns)
     names = [column.name for column in columns]
+    standards = {column.standard for column in columns}
+    if min(len({*names}), len(standards)) < len(names):
+        raise FormatError(f"{where} lists {', '.join(names)}; expected each column once")
     for column in columns:
-        if names.count(column.name) > 1:
-            raise FormatError(f"{where} lists {column.name} twice; expected each name once")
-        standard = STANDARD.get(column.standard)
-        types = {"tokens": ("int32", "uint16"), "position_ids": ("int32", "uint16")}
-        allowed = types.get(column.standard, (standard.dtype,) if standard else TYPES)
-        kind = standard.kind if standard else column.kind
-        if column.kind != kind or column.dtype not in allowed:
+        standard = STANDARD.get(column.standard, column)
+        types = (standard.dtype, *["uint16"] * (column.standard in _SMALL))
+        if column.kind != standard.kind or column.dtype not in types:
             raise FormatError(
                 f"{where} says {column.name} is a {column.kind} column of {column.dtype}; expected "
-                f"a {kind} column of {' or '.join(allowed)}"
+                f"a {standard.kind} column of {' or '.join(types)}"
             )
-    standards = {column.standard for column in columns}
     if "tokens" not in standards or not standards & {"cu_seqlens", "seq_lengths"}:
         raise FormatError(f"{where} lists {', '.join(names)}; expected tokens and cu_seqlens")
-    return columns
 
 
 def schema_of(columns: Sequence[Column]) -> pa.Schema:

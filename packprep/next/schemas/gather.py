@@ -108,18 +108,14 @@ def pack_columns(
     label: the first of a segment, an extra BOS, repeated ones, padding.
     """
     pairs = any(column.standard == "pair_sides" for column in layout.columns)
-    packs = _Packs(table, documents, pairs)
-    arrays, made = dict[str, Any](), dict[str, NDArray[Any]]()
+    packs, arrays = _Packs(table, documents, pairs), dict[str, Any]()
     for column in layout.columns:
         if names is not None and column.standard not in names:
             continue
         if column.kind == "token":
             values = np.empty(int(packs.starts[-1]), column.numpy_dtype)
-            before, after = {"labels": (NO_LOSS, NO_LOSS)}.get(column.standard, (0, 0))
-            if column.standard == "tokens":
-                before, after = layout.bos_id, layout.pad_id
-            copy(packs.runs(column, made), before, after, values)
-            made[column.standard] = values
+            ends = {"labels": (NO_LOSS, NO_LOSS), "tokens": (layout.bos_id, layout.pad_id)}
+            copy(packs.runs(column), *ends.get(column.standard, (0, 0)), values)
         else:
             values = np.ascontiguousarray(packs.values(column), column.numpy_dtype)
         arrays[column.name] = list_array(ListView(packs.offsets(column), values))
@@ -129,18 +125,16 @@ def pack_columns(
 class _Packs:
     """Columns of the packs of a table.
 
-    starts: first token of each segment in the batch, and the end, int64 [segments + 1].
+    length: tokens of each segment, [segments]. starts: its first token in the batch, and the end,
+    int64 [segments + 1].
     """
 
     def __init__(self, table: Table, documents: Documents, pairs: bool) -> None:
         self.table, self.documents, self.pairs = table, documents, pairs
-        columns = table.columns
-        self.length = columns["length"].astype(np.int64)
+        self.length = table.columns["length"].astype(np.int64)
         self.starts = np.append(0, np.cumsum(self.length))
-        self.count = columns["count"].astype(np.int64)
-        self.bos = columns["bos"].astype(np.bool_)
-        self.filler = columns["document"] < 0
-        self.document = np.maximum(columns["document"], 0)  # of filler, any
+        self.filler = table.columns["document"] < 0
+        self.document = np.maximum(table.columns["document"], 0)  # of filler, any
 
     def offsets(self, column: Column) -> NDArray[np.int32]:
         """List offsets of a column, [packs + 1]."""
@@ -151,56 +145,43 @@ class _Packs:
             offsets = offsets + np.arange(len(offsets))
         return offsets.astype(np.int32)
 
-    def runs(self, column: Column, made: Mapping[str, NDArray[Any]]) -> Runs:
-        """Runs of a column with a value per token. made: columns of these packs to copy from."""
-        name = column.standard
+    def runs(self, column: Column) -> Runs:
+        """Runs of a column with a value per token."""
+        aligned, name = self.documents.aligned, column.standard
         if name == "position_ids":
             rising = np.arange(int(self.length.max(initial=0)), dtype=column.numpy_dtype)
             values = Pointers.into(rising, np.zeros_like(self.length))
-            return Runs(values, self.length, np.zeros_like(self.bos), self.length)
-        if name == "labels":
-            return self._labels(made.get("tokens"))
-        of_documents = self.documents.tokens if name == "tokens" else self.documents.aligned[name]
-        return self._stored(of_documents)
+            return Runs(values, self.length, np.zeros(len(self.length), np.bool_), self.length)
+        if name != "labels":
+            return self._stored(self.documents.tokens if name == "tokens" else aligned[name])
+        # Labels are those of the token files, or the tokens, all or by a mask.
+        bos, repeated = (self.table.columns.get(n, 0) for n in ("bos", "repeated"))
+        head = np.minimum(np.maximum(bos + repeated, 1), self.length)
+        runs = self._stored(aligned.get("labels", self.documents.tokens), head)
+        if "labels" not in aligned and "mask" in aligned:
+            runs = replace(runs, mask=self._stored(aligned["mask"]).values)
+        return runs
 
     def _stored(self, of_documents: Pointers, head: Int64 | None = None) -> Runs:
         """Runs of a column of the token files. of_documents: first value of each document."""
         columns = self.table.columns
+        count, bos = columns["count"].astype(np.int64), columns["bos"].astype(np.bool_)
         values = of_documents.take(self.document).shifted(columns["start"])
-        runs = Runs(values, self.count, self.bos, self.length, head=head)
         if "front" not in columns:
-            return runs
+            return Runs(values, count, bos, self.length, head=head)
         # Runs 2i and 2i + 1 are segment i: before the hole, with its BOS, and after it.
-        front = np.minimum(columns["front"], self.count).astype(np.int64)
+        front = np.minimum(columns["front"], count).astype(np.int64)
         after = values.shifted(front + columns["hole"])
-        first = front + self.bos
-        return replace(
-            runs,
-            values=replace(values, address=_in_turn(values.address, after.address)),
-            count=_in_turn(front, self.count - front),
-            bos=_in_turn(self.bos, np.zeros_like(self.bos)),
-            padded=_in_turn(first, self.length - first),
-            head=None
-            if head is None
-            else _in_turn(np.minimum(head, first), np.maximum(head - first, 0)),
+        first = front + bos
+        if head is not None:
+            head = _in_turn(np.minimum(head, first), np.maximum(head - first, 0))
+        return Runs(
+            replace(values, address=_in_turn(values.address, after.address)),
+            _in_turn(front, count - front),
+            _in_turn(bos, np.zeros_like(bos)),
+            _in_turn(first, self.length - first),
+            head=head,
         )
-
-    def _labels(self, tokens: NDArray[Any] | None) -> Runs:
-        """Runs of labels: those of the token files, or the tokens, all or by a mask."""
-        head = np.ones_like(self.length)
-        if "repeated" in self.table.columns:
-            head = np.maximum(head, self.bos + self.table.columns["repeated"].astype(np.int64))
-        head = np.minimum(head, self.length)
-        aligned = self.documents.aligned
-        if "labels" in aligned:
-            return self._stored(aligned["labels"], head)
-        runs = self._stored(self.documents.tokens, head)
-        if "mask" in aligned:
-            runs = replace(runs, mask=self._stored(aligned["mask"]).values)
-        if tokens is not None:  # made a moment ago, so they are in the cache
-            firsts = np.cumsum(runs.padded) - runs.padded + runs.bos
-            runs = replace(runs, values=Pointers.into(tokens, firsts))
-        return runs
 
     def values(self, column: Column) -> NDArray[Any]:
         """Values of a column per segment or boundary."""
@@ -211,7 +192,7 @@ class _Packs:
             case "seq_lengths":
                 return self.length
             case "segment_lengths":
-                return np.where(self.filler, 0, self.count + self.bos)
+                return np.where(self.filler, 0, columns["count"] + columns["bos"])
             case "document_ids" | "pair_ids":
                 return np.where(self.filler, FILLER, documents.id.take(self.document))
             case "document_starts":

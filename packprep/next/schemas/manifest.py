@@ -13,7 +13,7 @@ from typing import Any
 from .canonical import digest_of, parse_signed, signed_json
 from .columns import Column, check_columns
 from .errors import FormatError
-from .files import MANIFEST, Files, check_path, check_split, shard_name
+from .files import MANIFEST, Files, check_path, shard_name
 from .gather import Layout
 
 FORMAT_VERSION = 3
@@ -30,11 +30,16 @@ _DATA: dict[str, Any] = {
     "splits": dict,  # by name: packs, segments, tokens
     "files": list,  # path, bytes, sha256; of shards also split, packs, segments, tokens, batches
     "sources": list,  # name, bytes, digest, rows, first_row, drawn (documents of its stream)
+    "draw": dict,  # seed, or null if the order is that of the input
     "ledger": dict,
-    "plan": (dict, type(None)),  # of `--columns plan`: token files and their store
+    # None, or of `--columns plan`: entries, a list of path, key, and files (name, bytes, digest).
+    # Its shards hold the table of `gather.Table`, a row a pack, in place of the columns.
+    "plan": (dict, type(None)),
 }
-_COUNTS = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
-LEDGER = (*_COUNTS, "dropped")
+COUNTS = ("packs", "segments", "tokens")
+"""Numbers of each split, and of each shard."""
+_TERMS = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
+LEDGER = (*_TERMS, "dropped")
 """Terms of the ledger: tokens in and added are those packed, truncated and dropped by reason."""
 
 
@@ -101,19 +106,9 @@ class Manifest:
         return int(self.data["max_length"])
 
     @property
-    def vocab_size(self) -> int:
-        """Token ids are below this."""
-        return int(self.data["vocab_size"])
-
-    @property
     def identity(self) -> str:
         """Digest of all that decides the bytes: outputs with equal identities have equal bytes."""
         return str(self.data["identity"])
-
-    @property
-    def is_plan(self) -> bool:
-        """True if the output holds the plan of its packs, and its tokens are in token files."""
-        return self.data["plan"] is not None
 
     def fingerprint(self, split: str) -> int:
         """Number below 2^60, equal for the same packs of a split in the same order."""
@@ -165,31 +160,27 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
 
 def _check_files(manifest: Manifest, where: str) -> None:
     """Paths must be unique and inside the output; shards numbered, and sum up to their split."""
-    paths = {MANIFEST}
-    for file in manifest.all_files:
-        check_path(file.path)
-        if file.path in paths:
-            raise FormatError(f"{where} lists {file.path} twice, or itself")
-        paths.add(file.path)
-        if file.split is not None and file.split not in manifest.splits:
-            raise FormatError(f"{where} has {file.path} of the unknown split {file.split!r}")
-    for split, counts in manifest.splits.items():
-        check_split(split)
+    paths = [MANIFEST, *(str(check_path(file.path)) for file in manifest.all_files)]
+    if len({*paths}) < len(paths):
+        raise FormatError(f"{where} lists a file twice, or itself")
+    splits = manifest.splits
+    if unknown := {file.split for file in manifest.files} - {None, *splits}:
+        raise FormatError(f"{where} has shards of the unknown split {unknown.pop()!r}")
+    for split, counts in splits.items():
         shards = manifest.shards(split)
-        names = [file.path.rpartition("/")[2] for file in shards]
-        if names != [shard_name(number, len(shards)) for number in range(len(shards))]:
+        folder = f"{split}/" if len(splits) > 1 else ""
+        names = [folder + shard_name(number, len(shards)) for number in range(len(shards))]
+        if [file.path for file in shards] != names:
             raise FormatError(f"{where} has shards of {split} that are not numbered in order")
-        for key in ("packs", "segments", "tokens"):
-            if (total := sum(getattr(file, key) for file in shards)) != counts[key]:
-                raise FormatError(
-                    f"{where} has {counts[key]:,} {key} in {split}; its shards have {total:,}"
-                )
+        sums = {key: sum(getattr(file, key) for file in shards) for key in COUNTS}
+        if sums != counts:
+            raise FormatError(f"{where} has {counts} in {split}; its shards have {sums}")
 
 
 def _check_ledger(manifest: Manifest, where: str) -> None:
     """Tokens in and added must be those packed and lost, and packed those of the splits."""
     ledger = manifest.data["ledger"]
-    tokens_in, overlap, bos, filler, packed, truncated = (ledger[key] for key in _COUNTS)
+    tokens_in, overlap, bos, filler, packed, truncated = (ledger[key] for key in _TERMS)
     lost = truncated + sum(ledger["dropped"].values())
     if tokens_in + overlap + bos + filler != packed + lost:
         raise FormatError(f"{where} has a ledger that does not balance: {ledger}")

@@ -8,7 +8,7 @@ of the text), and carried columns: a list has a value for each token, a number i
 A row without text has one document of no tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from .arrays import Bools, Int32, Int64
 from .errors import FormatError
 from .views import list_view, numpy_values
 
-OWN = ("tokens", "row", "part", "group")
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pointers:
@@ -34,9 +32,6 @@ class Pointers:
     address: Int64
     dtype: np.dtype[Any]
     memory: tuple[Any, ...]
-
-    def __len__(self) -> int:
-        return len(self.address)
 
     @staticmethod
     def into(values: NDArray[Any], index: NDArray[np.integer[Any]]) -> "Pointers":
@@ -61,7 +56,7 @@ class Pointers:
 
     def read(self) -> NDArray[Any]:
         """The value at each pointer, [pointers]."""
-        if not len(self):
+        if not len(self.address):
             return np.empty(0, self.dtype)
         first = int(self.address.min())
         index = (self.address - first) // self.dtype.itemsize
@@ -108,90 +103,72 @@ class Documents:
 
     def take(self, index: Bools | NDArray[np.integer[Any]]) -> "Documents":
         """Select by a mask, or by indices in their order."""
-        return Documents(
-            id=self.id[index],
-            part=self.part[index],
-            source=self.source[index],
-            length=self.length[index],
-            tokens=self.tokens.take(index),
-            aligned={name: column.take(index) for name, column in self.aligned.items()},
-            values={name: values[index] for name, values in self.values.items()},
-            group=None if self.group is None else self.group[index],
-            hashes=None if self.hashes is None else self.hashes[index],
-        )
+
+        def taken(columns: Sequence[Any]) -> Any:
+            column = columns[0]
+            return column.take(index) if isinstance(column, Pointers) else column[index]
+
+        return _each_column([self], taken)
 
     @staticmethod
     def joined(parts: "Sequence[Documents]") -> "Documents":
-        """Concatenate one or more parts with the same columns; groups are numbered again."""
-        first = parts[0]
+        """Concatenate one or more parts with the same columns, and number their groups."""
 
-        def joined(name: str) -> NDArray[Any]:
-            return np.concatenate([getattr(part, name) for part in parts])
+        def joined(columns: Sequence[Any]) -> Any:
+            join = Pointers.joined if isinstance(columns[0], Pointers) else np.concatenate
+            return join(columns)
 
-        return Documents(
-            id=joined("id"),
-            part=joined("part"),
-            source=joined("source"),
-            length=joined("length"),
-            tokens=Pointers.joined([part.tokens for part in parts]),
-            aligned={
-                name: Pointers.joined([part.aligned[name] for part in parts])
-                for name in first.aligned
-            },
-            values={
-                name: np.concatenate([part.values[name] for part in parts]) for name in first.values
-            },
-            **_grouped(None if first.hashes is None else joined("hashes")),
-        )
+        documents = _each_column(parts, joined)
+        return replace(documents, group=_numbered(documents.hashes))
 
 
-def mapped_documents(
-    path: Path, first_row: int, rows_of_sources: Mapping[int, int], columns: Sequence[str] = ()
-) -> Documents:
+def _each_column(parts: Sequence[Documents], made: Callable[[Sequence[Any]], Any]) -> Documents:
+    """Documents whose columns are made from those of the parts, one after another."""
+    columns = dict[str, Any]()
+    for name in Documents.__dataclass_fields__:
+        values: list[Any] = [getattr(part, name) for part in parts]
+        if isinstance(values[0], Mapping):
+            columns[name] = {key: made([each[key] for each in values]) for key in values[0]}
+        elif values[0] is not None:
+            columns[name] = made(values)
+    return Documents(**columns)
+
+
+def mapped_documents(path: Path, first_row: int, rows_of_sources: Mapping[int, int]) -> Documents:
     """The documents of a token file, which is mapped: nothing is read but lengths and numbers.
 
     first_row: input row of the first row of the file. rows_of_sources: rows of the file by source,
-    in the order of the sources. columns: other columns to read; all if empty. Raises FormatError
-    for a file that is not a token file.
+    in the order of the sources. Groups have no numbers yet. Raises FormatError for a file that is
+    not a token file.
     """
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file.read_buffer()) as stream:
-            names, batches = stream.schema.names, list(stream)
-    except (pa.ArrowException, OSError, ValueError) as error:
+            batch = stream.read_next_batch()
+    except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
         raise FormatError(
             f"{path} is not a token file: {error}; delete it and run the command again"
         ) from None
-    if missing := [name for name in ("tokens", "row", "part") if name not in names]:
-        raise FormatError(f"{path} has no column {missing[0]}; delete it and run again")
-    lists, numbers = dict[str, list[Pointers]](), dict[str, list[NDArray[Any]]]()
-    lengths = []
-    for batch in batches:
-        for name in names:
-            if columns and name not in (*OWN, *columns):
-                continue
-            column = batch.column(name)
-            if pa.types.is_list(column.type):
-                view = list_view(batch, name, str(path))
-                lists.setdefault(name, []).append(Pointers.into(view.values, view.offsets[:-1]))
-                if name == "tokens":
-                    lengths.append(np.diff(view.offsets))
-            else:
-                numbers.setdefault(name, []).append(numpy_values(column))
-    if not batches:
-        return no_documents()
-    aligned = {name: Pointers.joined(parts) for name, parts in lists.items()}
-    values = {name: np.concatenate(parts) for name, parts in numbers.items()}
+    aligned, values = dict[str, Pointers](), dict[str, NDArray[Any]]()
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_list(column.type):
+            view = list_view(batch, name, str(path))
+            aligned[name] = Pointers.into(view.values, view.offsets[:-1])
+            if name == "tokens":
+                lengths = np.diff(view.offsets)
+        else:
+            values[name] = numpy_values(column)
+    if missing := {"tokens", "row", "part"} - {*aligned, *values}:
+        raise FormatError(f"{path} has no column {min(missing)}; delete it and run again")
     row = values.pop("row")
-    sources = np.array([*rows_of_sources], np.int32)
     ends = np.cumsum([*rows_of_sources.values()], dtype=np.int64)
     return Documents(
         id=row + np.int64(first_row),
         part=values.pop("part"),
-        source=sources[np.searchsorted(ends, row, side="right")],
-        length=np.concatenate(lengths, dtype=np.int32),
+        source=np.array([*rows_of_sources], np.int32)[np.searchsorted(ends, row, side="right")],
+        length=lengths,
         tokens=aligned.pop("tokens"),
         aligned=aligned,
-        **_grouped(values.pop("group", None)),
+        hashes=values.pop("group", None),
         values=values,
     )
 
@@ -203,11 +180,11 @@ def no_documents() -> Documents:
     return Documents(id=none, part=numbers, source=numbers, length=numbers, tokens=tokens)
 
 
-def _grouped(hashes: Int64 | None) -> dict[str, Any]:
+def _numbered(hashes: Int64 | None) -> Int32 | None:
     """Groups numbered by first appearance: hashes [7, 3, 7] -> [0, 1, 0]."""
     if hashes is None:
-        return {}
+        return None
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     number = np.empty(len(first), np.int32)
     number[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    return {"hashes": hashes, "group": number[inverse]}
+    return number[inverse]

@@ -107,7 +107,7 @@ def _write(
     folder: Path,
 ) -> TokenFile:
     tables = chunk.tables or [_nothing(engine)]
-    table = mapped(pa.concat_tables(tables), tokenizer, engine)
+    batch = mapped(pa.concat_tables(tables), tokenizer, engine)
     receipt: Mapping[str, Any] = {
         "split": split,
         "number": number,
@@ -118,7 +118,7 @@ def _write(
         "cut": chunk.cut,
         "unread": chunk.unread,
     }
-    return write_tokens(folder, table, receipt)
+    return write_tokens(folder, batch, receipt)
 
 
 def _nothing(engine: Engine | None) -> pa.Table:
@@ -128,7 +128,7 @@ def _nothing(engine: Engine | None) -> pa.Table:
     return pa.table({name: pa.array([], kind) for name, kind in columns.items()})
 
 
-def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.Table:
+def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.RecordBatch:
     """`encode` of a table in memory, called by `datasets.map`."""
     import datasets
 
@@ -136,7 +136,7 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.T
     columns = {"tokens": pa.list_(pa.from_numpy_dtype(tokenizer.id_type))}
     columns |= {spec.name: spec.type for spec in table.schema if spec.name not in made}
     if not len(table):
-        return pa.schema(list(columns.items())).empty_table()
+        return pa.RecordBatch.from_pylist([], pa.schema(list(columns.items())))
     features = datasets.Features.from_arrow_schema(pa.schema(list(columns.items())))
     rows = datasets.Dataset(datasets.table.InMemoryTable(table), fingerprint="packprep")
 
@@ -156,8 +156,8 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.T
             load_from_cache_file=False,
             new_fingerprint="packprep-tokens",
         )
-    result = tokens.data.table.select(list(columns))
-    return pa.table({name: one_array(result[name]) for name in columns})
+    result = tokens.data.table
+    return pa.record_batch([one_array(result[name]) for name in columns], names=list(columns))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -39,25 +38,21 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
         write_file(folder / FACTS, canonical_json(facts))
 
 
-def write_tokens(folder: Path, table: pa.Table, receipt: Mapping[str, Any]) -> TokenFile:
-    """Write a token file and its receipt.
+def write_tokens(folder: Path, batch: pa.RecordBatch, receipt: Mapping[str, Any]) -> TokenFile:
+    """Write a token file, which is one record batch, and its receipt.
 
-    receipt: fields of `TokenFile` that the table does not say.
+    receipt: fields of `TokenFile` that the batch does not say.
     """
-    lengths = np.diff(np.concatenate([_offsets(c) for c in table["tokens"].chunks] or [[0]]))
-    file = TokenFile(documents=len(table), tokens=int(lengths.sum()), bytes=0, digest="", **receipt)
+    tokens: Any = batch.column("tokens")
+    count = len(tokens.flatten())
+    file = TokenFile(documents=len(batch), tokens=count, bytes=0, digest="", **receipt)
     with writing(folder / file.name) as raw:
         hashed = HashedFile(raw, xxhash.xxh3_128())
-        with pa.ipc.new_stream(hashed, table.schema) as writer:  # type: ignore[arg-type]
-            writer.write_table(table)
+        with pa.ipc.new_stream(hashed, batch.schema) as writer:  # type: ignore[arg-type]
+            writer.write_batch(batch)
     done = TokenFile(**{**vars(file), "bytes": hashed.bytes, "digest": hashed.hasher.hexdigest()})
     write_file((folder / file.name).with_suffix(".json"), signed_json(_as_json(done)))
     return done
-
-
-def _offsets(chunk: Any) -> Any:
-    offsets = chunk.offsets.to_numpy().astype(np.int64)
-    return offsets - offsets[0]
 
 
 class HashedFile:

@@ -9,6 +9,7 @@ from ..schemas.canonical import canonical_json, digest_of
 from ..schemas.files import MANIFEST, file_digest, shard_name, write_dataset_files, write_file
 from ..schemas.gather import Layout
 from ..schemas.manifest import (
+    COUNTS,
     FORMAT_VERSION,
     LEDGER,
     Manifest,
@@ -30,8 +31,8 @@ def sign(
 ) -> Manifest:
     """Name the shards, write all other files, and the manifest last.
 
-    facts: `inputs`, `sources` and `plan` of the manifest. settings: build.yaml. run: how the build
-    ran. Signing again after a crash gives the same files.
+    facts: `inputs`, `sources`, `draw` and `plan` of the manifest. settings: build.yaml. run: how
+    the build ran. Signing again after a crash gives the same files.
     """
     splits = list(dict.fromkeys(shard.split for shard in shards))
     moves, entries = dict[str, str](), list[dict[str, Any]]()
@@ -71,7 +72,7 @@ def sign(
     counts = {
         split: {
             key: sum(getattr(shard, key) for shard in shards if shard.split == split)
-            for key in ("packs", "segments", "tokens")
+            for key in COUNTS
         }
         for split in splits
     }
