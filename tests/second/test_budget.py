@@ -2,6 +2,7 @@
 
 import ast
 import io
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +22,15 @@ BUDGET = {
     "run": 600,
     "look": 400,
     "cli": 500,
+    "loaders": 3250,
 }
 """Rooms, the lowest first, with the code lines that each may have when it is finished."""
+ALONE = {"loaders": ["schemas"]}
+"""Rooms that import these of the others, and not all before them."""
 OVER = {"schemas": 1006, "config": 697, "read": 1680, "plan": 943, "run": 604}
 """Rooms that are not down to their budget yet, with what they may have until then: lower these."""
+READS = {"numpy", "pyarrow"}
+"""What a reader needs besides the standard library."""
 TREE_IS_FLAT = ("__main__", "__init__")
 _NO_CODE = (
     tokenize.COMMENT,
@@ -87,6 +93,13 @@ def test_a_room_has_no_more_lines_than_its_budget(room: str) -> None:
     assert lines <= OVER.get(room, BUDGET[room])
 
 
+def test_the_file_that_people_copy_stands_by_itself() -> None:
+    path = TREE / "loaders" / "packs.py"
+    assert code_lines(path) <= 80
+    assert {name.split(".")[0] for name in imports(path)} <= {*sys.stdlib_module_names, *READS}
+    assert max(map(len, path.read_text().splitlines())) <= 100
+
+
 def test_every_module_is_in_a_room() -> None:
     paths = [*TREE.rglob("*.py")]
     assert {room_of(path) for path in paths} == {"", *BUDGET}
@@ -95,12 +108,15 @@ def test_every_module_is_in_a_room() -> None:
 
 def test_a_room_imports_those_before_it_and_nothing_of_the_first_edition() -> None:
     order = [*BUDGET]
+
+    def allowed(room: str) -> list[str]:
+        return [*ALONE.get(room, order[: order.index(room)]), room]
+
     wrong = [
         f"{path.relative_to(TREE)} imports {name}"
         for path in TREE.rglob("*.py")
         if (room := room_of(path))
         for name in imports(path)
-        if name.split(".")[0] in ("packprep", "loaders")
-        or (name in order and order.index(name) > order.index(room))
+        if name.split(".")[0] == "packprep" or (name in order and name not in allowed(room))
     ]
     assert wrong == []
