@@ -47,7 +47,7 @@ LEDGER = (*_TERMS, "dropped")
 class FileEntry:
     """A file of the output; the fields from split on are of shards only.
 
-    batches: offset in the file of each record batch.
+    batches: offset in the file, and number of the first pack, of each record batch.
     """
 
     path: str
@@ -57,7 +57,7 @@ class FileEntry:
     packs: int = 0
     segments: int = 0
     tokens: int = 0
-    batches: tuple[int, ...] = ()
+    batches: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Manifest:
     def files(self) -> tuple[FileEntry, ...]:
         """The files whose bytes `data` decides."""
         return tuple(
-            FileEntry(**{**value, "batches": tuple(value.get("batches", ()))})
+            FileEntry(**{**value, "batches": tuple(map(tuple, value.get("batches", ())))})
             for value in self.data["files"]
         )
 

@@ -14,7 +14,7 @@ from ..support.records import from_json
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """A shard as it was written. batches: offset in the file of each record batch."""
+    """A shard as it was written. batches: place in the file, first pack of each record batch."""
 
     name: str
     split: str
@@ -23,7 +23,7 @@ class ShardFile:
     packs: int
     segments: int
     tokens: int
-    batches: tuple[int, ...]
+    batches: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,12 +79,14 @@ def batches_at_most(sizes: Int64, most: int) -> Iterator[tuple[int, int]]:
 def _write_shard(
     packs: Packs, first: int, last: int, layout: Layout, folder: Path, name: str, split: str
 ) -> ShardFile:
-    places: list[int] = []
+    places: list[tuple[int, int]] = []
     with writing(folder / name) as raw:
         file = HashedFile(raw, _LateSha256())
         with pa.ipc.new_stream(file, schema_of(layout.columns)) as writer:  # type: ignore[arg-type]
+            written = 0
             for batch in record_batches(packs, layout, name, first, last):
-                places.append(file.bytes)
+                places.append((file.bytes, written))
+                written += len(batch)
                 writer.write_batch(batch)
         digest = file.hasher.hexdigest()
     return ShardFile(
