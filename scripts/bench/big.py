@@ -12,7 +12,6 @@ and lets sha256sum read the same files, in turns. Linux only. Removes everything
 import gzip
 import itertools
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import click
 import tables
-from common import copies, lines, measure, measure_command, text_options
+from common import copies, lines, measure, measure_command, resident, text_options
 
 GB = 1_000_000_000
 CORES = os.cpu_count() or 1
@@ -128,7 +127,7 @@ def watched_build(source: Path, tokenizer: Path, output: Path, max_memory: str) 
 
     def sample() -> None:
         while not ended.wait(_SAMPLE_EVERY):
-            record.memory.append((time.monotonic() - start, anonymous(process.pid)))
+            record.memory.append((time.monotonic() - start, resident(process.pid)))
 
     sampler = threading.Thread(target=sample)
     sampler.start()
@@ -145,27 +144,6 @@ def watched_build(source: Path, tokenizer: Path, output: Path, max_memory: str) 
         sampler.join()
     record.wall = time.monotonic() - start
     return record
-
-
-def anonymous(root: int) -> int:
-    """Anonymous resident bytes of a process and all below it."""
-    parents: dict[int, int] = {}
-    sizes: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            text = status.read_text()
-        except OSError:  # it has ended
-            continue
-        process = int(status.parent.name)
-        for name, values in (("PPid", parents), ("RssAnon", sizes)):
-            if match := re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE):
-                values[process] = int(match[1])
-    total, found = 0, {root}
-    for process in sorted(parents):  # nearly in order of their start
-        if process == root or parents[process] in found:
-            found.add(process)
-            total += sizes.get(process, 0) * 1024
-    return total
 
 
 def show_build(record: Record, markdown: bool) -> None:

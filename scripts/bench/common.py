@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -92,3 +93,27 @@ def measure_command(command: Sequence[str]) -> tuple[dict[str, float], str]:
         "cpu": usage.ru_utime + usage.ru_stime,
         "peak": usage.ru_maxrss * 1024.0,
     }, printed
+
+
+def resident(root: int, kind: str = "RssAnon") -> int:
+    """Resident bytes of a process and all below it.
+
+    kind: RssAnon for those of no file, VmRSS for all, in which processes count shared ones again.
+    """
+    parents: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            text = status.read_text()
+        except OSError:  # it has ended
+            continue
+        process = int(status.parent.name)
+        for name, values in (("PPid", parents), (kind, sizes)):
+            if match := re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE):
+                values[process] = int(match[1])
+    total, found = 0, {root}
+    for process in sorted(parents):  # nearly in order of their start
+        if process == root or parents[process] in found:
+            found.add(process)
+            total += sizes.get(process, 0) * 1024
+    return total

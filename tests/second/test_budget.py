@@ -1,13 +1,13 @@
 """Budgets and arrows of the second edition: code lines of each room, and what it may import."""
 
 import ast
-import io
 import sys
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.entered import code_lines
 
 TREE = Path(__file__).parents[2] / "packprep" / "next"
 BUDGET = {
@@ -32,36 +32,6 @@ OVER = {"schemas": 1006, "config": 697, "read": 1680, "plan": 943, "run": 604}
 READS = {"numpy", "pyarrow"}
 """What a reader needs besides the standard library."""
 TREE_IS_FLAT = ("__main__", "__init__")
-_NO_CODE = (
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-)
-
-
-def docstring_lines(tree: ast.Module) -> set[int]:
-    """Lines of the docstrings of a module, of its classes and functions."""
-    lines: set[int] = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        first = node.body[0] if node.body else None
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            lines |= {*range(first.lineno, (first.end_lineno or first.lineno) + 1)}
-    return lines
-
-
-def code_lines(path: Path) -> int:
-    """Lines with code: not blank, no comment and no docstring."""
-    text = path.read_text()
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _NO_CODE:
-            lines |= {*range(token.start[0], token.end[0] + 1)}
-    return len(lines - docstring_lines(ast.parse(text)))
 
 
 def room_of(path: Path) -> str:
@@ -89,13 +59,13 @@ def imports(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("room", BUDGET)
 def test_a_room_has_no_more_lines_than_its_budget(room: str) -> None:
-    lines = sum(map(code_lines, (TREE / room).rglob("*.py")))
+    lines = sum(len(code_lines(path)) for path in (TREE / room).rglob("*.py"))
     assert lines <= OVER.get(room, BUDGET[room])
 
 
 def test_the_file_that_people_copy_stands_by_itself() -> None:
     path = TREE / "loaders" / "packs.py"
-    assert code_lines(path) <= 80
+    assert len(code_lines(path)) <= 80
     assert {name.split(".")[0] for name in imports(path)} <= {*sys.stdlib_module_names, *READS}
     assert max(map(len, path.read_text().splitlines())) <= 100
 
