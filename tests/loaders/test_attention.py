@@ -157,8 +157,8 @@ def test_torch_varlen_says_causal_by_its_window(monkeypatch: pytest.MonkeyPatch)
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     calls: list[dict[str, Any]] = []
 
-    def varlen_attn(*, window_size: tuple[int, int], **arguments: Any) -> Any:
-        calls.append(arguments | {"window_size": window_size})
+    def varlen_attn(*, window_size: Any, enable_gqa: bool, **arguments: Any) -> Any:
+        calls.append(arguments | {"window_size": window_size, "enable_gqa": enable_gqa})
         return arguments["query"]
 
     stub_varlen(monkeypatch, varlen_attn)
@@ -172,6 +172,28 @@ def test_torch_varlen_says_causal_by_its_window(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ValueError, match="the varlen_attn of this torch has no window_size"):
         varlen_attention(q, q, q, CU, 7, backend="torch_varlen")
     assert attention_backend(q) == "reference"
+
+
+def test_torch_varlen_of_torch_2_11_has_no_flag_for_grouped_queries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def varlen_attn(
+        query: Any,
+        key: Any,
+        value: Any,
+        cu_seq_q: Any,
+        cu_seq_k: Any,
+        max_q: int,
+        max_k: int,
+        *,
+        scale: float | None = None,
+        window_size: tuple[int, int] = (-1, -1),
+    ) -> Any:
+        return key
+
+    stub_varlen(monkeypatch, varlen_attn)
+    q, k = on_gpu(4), on_gpu(2)
+    assert varlen_attention(q, k, k, CU, 7, backend="torch_varlen") is k
 
 
 def test_the_fastest_that_can_run_is_taken(
