@@ -31,21 +31,13 @@ OPEN = {
     "packed ids, split at eos:1",
     "packed ids, split at bos:1",
     "packed ids, held out",
-    "pack of a token file",
-    "a dry run",
     "compressed .gz, not compressed",
     "compressed .zst, not compressed",
     "place, a damaged index of Megatron",
-    "option holdout 120%",
     "option carry, a fraction as a whole number",
-    "option multiple, more than there are",
-    "option holdout of one document",
-    "together, text and a template of text",
     "ids, text",
     "ids, a fraction",
     "ids, a label that is no token",
-    "ids, fewer weights",
-    "output, pack of a damaged store",
 }
 """Cases of this part that differ still, most by a number in a sentence or in the report."""
 

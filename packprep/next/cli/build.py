@@ -2,22 +2,25 @@
 
 from typing import Any
 
+import click
+
 from ..run.build import build
-from ..support.progress import Console
-from .options import all_but, config_of, progress_of
+from .options import GROUPS, config_of, progress_of
 from .options import command as make
 from .printing import print_output
 
 
-def run(config_file: str | None, quiet: bool, **given: Any) -> None:
+def run(config_file: str | None, quiet: bool, dry_run: bool, **given: Any) -> None:
     """Build, and print the closing table."""
     config = config_of(given, config_file)
-    progress = progress_of(quiet)
-    try:
+    with progress_of(quiet) as progress:
+        if dry_run:
+            from ..run import dry_run as sample
+
+            with sample.dry_run(config, progress) as (output, share):
+                print_output(output, share)
+            return
         output = build(config, progress=progress)
-    finally:
-        if isinstance(progress, Console):
-            progress.close()
     if not quiet:
         print_output(output)
 
@@ -25,7 +28,7 @@ def run(config_file: str | None, quiet: bool, **given: Any) -> None:
 command = make(
     "build",
     run,
-    all_but("part"),
+    [name for names in GROUPS.values() for name in names if name != "part"],
     """Tokenize and pack SOURCE... into shards that load_from_disk opens.
 
     SOURCE: .jsonl .json .csv .tsv .txt .parquet .arrow (also .gz, .zst), a glob, a folder, - for
@@ -34,4 +37,7 @@ command = make(
 
     Example: packprep build docs/*.jsonl.gz -o packed --tokenizer gpt2
     """,
+)
+command.params.append(
+    click.Option(["--dry-run"], is_flag=True, help="Plan the first 16 MB of each source.")
 )

@@ -1,26 +1,73 @@
 """Options of commands from the fields of the stages, and the help page by groups."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
+from ..config.checks import LATER
 from ..config.grammar import flag
 from ..config.options import BuildConfig
 from ..config.yaml_file import HINTS, from_yaml
 from ..support.errors import ConfigError
-from ..support.progress import Console, Silent
+from ..support.progress import Console, Progress, Silent
+
+GROUPS = {
+    "Every build": ("output", "tokenizer", "max_length", "strategy", "overflow", "seed"),
+    "Text": ("text", "bos", "eos"),
+    "Chats": ("messages", "chat_template", "train_on", "turns"),
+    "Pairs, ids, pieces": ("pairs", "ids", "pieces"),
+    "Packs": (
+        *("stride", "min_document_tokens", "max_document_tokens", "min_pack_tokens"),
+        *("max_segments", "pad_to_multiple", "order", "epoch", "group"),
+    ),
+    "Mixes and amounts": ("weights", "max_tokens", "after"),
+    "For a trainer": ("columns", "carry", "multiple", "holdout"),
+    "First tries": ("limit", "dry_run"),
+    "Running": (
+        *("store", "overwrite", "on_error", "executor", "num_proc", "part"),
+        *("config_file", "quiet"),
+    ),
+}
+"""Options on the command line by headings of the help page; the others are for YAML and Python."""
 
 
-def _options(names: Sequence[str]) -> list[click.Option]:
-    return [_option(spec) for spec in fields(BuildConfig) if spec.name in names]
+class Command(click.Command):
+    """A command whose help has groups, and which takes each option once."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {
+            param.name: record
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
+        }
+        for group, names in {**GROUPS, "Help": ("help",)}.items():
+            if rows := [records[name] for name in names if name in records]:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            given = self.make_parser(ctx).parse_args(list(args))[2]
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            if name in HINTS:
+                raise ConfigError(
+                    f"there is no {error.option_name}; it is called {flag(HINTS[name])} here"
+                ) from None
+            raise
+        for param in given:
+            if given.count(param) > 1 and not getattr(param, "multiple", False):
+                raise ConfigError(f"{flag(str(param.name))} is given twice; give it once")
+        return super().parse_args(ctx, args)
 
 
 def _option(spec: "Field[Any]") -> click.Option:
     """The click option of a field; None if it was not given, so that YAML counts."""
-    facts = spec.metadata
+    facts, later = spec.metadata, spec.name in LATER and LATER[spec.name] is None
     flags = [*([facts["short"]] if "short" in facts else []), f"--{spec.name.replace('_', '-')}"]
     words = facts["help"]
     choices = [each for each in get_args(spec.type) if isinstance(each, str)]
@@ -33,55 +80,19 @@ def _option(spec: "Field[Any]") -> click.Option:
         metavar="|".join(choices) or facts["metavar"] or None,
         multiple=spec.name == "carry",
         help=words,
+        hidden=later,
     )
 
 
-def all_but(*names: str) -> list[str]:
-    """Options on the command line without some."""
-    return [
-        spec.name
-        for spec in fields(BuildConfig)
-        if not spec.metadata.get("yaml") and spec.name not in ("sources", *names)
-    ]
-
-
-class Command(click.Command):
-    """A command whose options are fields, with its help by groups."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        by_name = {spec.name: spec.metadata.get("group") for spec in fields(BuildConfig)}
-        for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
-                group = by_name.get(str(param.name)) or "Running"
-                groups.setdefault(group, []).append(record)
-        order = list(dict.fromkeys([*filter(None, by_name.values()), *groups]))
-        for group in order:
-            if group in groups:
-                with formatter.section(group):
-                    formatter.write_dl(groups[group])
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-").replace("-", "_")
-            if name in HINTS:
-                raise ConfigError(
-                    f"there is no {error.option_name}; it is called {flag(HINTS[name])} here"
-                ) from None
-            raise
-
-
 def command(name: str, function: Callable[..., Any], names: Sequence[str], words: str) -> Command:
-    """A command with options of fields, a config file, and sources as arguments."""
+    """A command with sources as arguments and options of these names."""
     params: list[click.Parameter] = [
         click.Argument(["sources"], nargs=-1, metavar="SOURCE..."),
-        *_options(names),
+        *[_option(spec) for spec in fields(BuildConfig) if spec.name in names],
         click.Option(
             ["-c", "--config", "config_file"], metavar="FILE", help="YAML: all of these, and more."
         ),
-        click.Option(["-q", "--quiet", "quiet"], is_flag=True, help="Print errors only."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only."),
     ]
     settings = {"max_content_width": 80}
     return Command(name, callback=function, params=params, help=words, context_settings=settings)
@@ -96,6 +107,14 @@ def config_of(given: Mapping[str, Any], config_file: str | None) -> BuildConfig:
     return BuildConfig(**(options | own))
 
 
-def progress_of(quiet: bool) -> Console | Silent:
-    """Where a command reports its progress."""
-    return Silent() if quiet else Console()
+@contextmanager
+def progress_of(quiet: bool) -> Iterator[Progress]:
+    """Where a command reports its progress; a live line is removed at its end."""
+    if quiet:
+        yield Silent()
+        return
+    console = Console()
+    try:
+        yield console
+    finally:
+        console.close()

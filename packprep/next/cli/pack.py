@@ -3,28 +3,16 @@
 from typing import Any
 
 from ..run.build import pack
-from ..support.progress import Console
+from .options import GROUPS, config_of, progress_of
 from .options import command as make
-from .options import config_of, progress_of
 from .printing import print_output
-
-_OPTIONS = (
-    *("output", "overwrite", "max_length", "strategy", "overflow", "stride"),
-    *("min_document_tokens", "max_document_tokens", "min_pack_tokens", "max_segments"),
-    *("pad_to_multiple", "order", "seed", "epoch", "weights", "max_tokens", "multiple"),
-    *("holdout", "after", "columns", "executor", "num_proc", "part"),
-)
 
 
 def run(config_file: str | None, quiet: bool, **given: Any) -> None:
     """Pack, and print the closing table."""
     config = config_of(given, config_file)
-    progress = progress_of(quiet)
-    try:
+    with progress_of(quiet) as progress:
         output = pack(config, progress=progress)
-    finally:
-        if isinstance(progress, Console):
-            progress.close()
     if not quiet:
         print_output(output)
 
@@ -32,8 +20,16 @@ def run(config_file: str | None, quiet: bool, **given: Any) -> None:
 command = make(
     "pack",
     run,
-    _OPTIONS,
+    (
+        *("output", "tokenizer", "max_length", "strategy", "overflow", "seed", "bos", "eos", "ids"),
+        *[name for name in GROUPS["Packs"] if name != "group"],
+        *GROUPS["Mixes and amounts"],
+        *("columns", "multiple", "holdout", "overwrite", "executor", "num_proc", "part"),
+    ),
     """Pack the tokens of stores: the bytes that `packprep build` would write.
+
+    SOURCE: what `packprep tokenize` or --store wrote, or token files (.bin .npy .ds) with their
+    --tokenizer.
 
     Example: packprep pack tokens -o packed --max-length 8192
     """,

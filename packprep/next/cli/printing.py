@@ -8,12 +8,18 @@ from ..plan.figures import FIGURES
 from ..schemas.packs import Output
 
 
-def print_output(output: Output) -> None:
-    """Print where an output is and what became of every token."""
+def print_output(output: Output, share: float | None = None) -> None:
+    """Print where an output is and what became of every token. share: of the text in a dry run."""
     report = json.loads(output.files.read("report.json"))
-    rows = list(_rows(output, report))
+    rows, name = list(_rows(output, report)), output.name
+    if share is not None:
+        name = f"dry run of the first 16 MB of each source, {share:.1%} of the text"
+        tokens, packs = report["tokens"]["tokens_packed"] / share, report["packs"] / share
+        size = report["bytes"] / share / 1e6
+        whole = f"about {tokens:,.0f} tokens in {packs:,.0f} packs, {size:,.0f} MB"
+        rows.append(("the whole build", whole))
     width = max(len(caption) for caption, _ in rows)
-    print(f"\n{output.name}")
+    print(f"\n{name}")
     for caption, text in rows:
         print(f"  {caption:<{width}}  {text}")
 

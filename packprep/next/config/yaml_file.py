@@ -82,35 +82,6 @@ def check_names(options: Mapping[str, Any], where: str) -> None:
             raise ConfigError(f"{where} has the unknown key {name!r}{hint}")
 
 
-def to_yaml(config: BuildConfig) -> str:
-    """The options that have a value, as YAML that `from_yaml` reads back to an equal config.
-
-    Options of one command, such as part, and tokenizer objects are left out.
-    """
-    import yaml
-
-    left_out = ("executor", "part", "overwrite", "num_proc", "max_memory")
-    options = {
-        spec.name: _plain(getattr(config, spec.name))
-        for spec in fields(config)
-        if spec.name not in left_out and getattr(config, spec.name) not in (None, ())
-    }
-    if not isinstance(config.tokenizer, (str, int)):
-        options.pop("tokenizer", None)
-    return yaml.safe_dump(options, sort_keys=False, allow_unicode=False, width=10**9)
-
-
-def _plain(value: Any) -> Any:
-    """The value as YAML writes it: a tuple as a list, ${ as $${."""
-    if isinstance(value, str):
-        return value.replace("${", "$${")
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return value
-
-
 def _loaded(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     """Keys and values of one file, with _ in the keys."""
     try:

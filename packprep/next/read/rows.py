@@ -87,7 +87,7 @@ def documents_of(
         assert isinstance(source.rows, Ids)
         columns = _ids(raw.table, source.rows, problems)
     for name, is_list, dtype in source.carried:
-        like = columns["ids"] if is_list else None
+        like = (columns["ids"], getattr(source.rows, "column", "")) if is_list else None
         columns[name] = _carried(raw.table[name], name, dtype, like, problems)
     if group is not None:
         columns["group"] = _groups(raw.table[group], group, problems)
@@ -258,7 +258,7 @@ def _lists(values: NDArray[Any], offsets: NDArray[Any]) -> Any:
 
 
 def _carried(column: Any, name: str, dtype: str, like: Any, problems: dict[int, Problem]) -> Any:
-    """A carried column. like: the ids that a list must be as long as."""
+    """A carried column. like: the ids that a list must be as long as, and their name."""
     array, kind = _one(column), pa.from_numpy_dtype(np.dtype(dtype))
     wanted = kind if like is None else pa.list_(kind)
     try:
@@ -278,10 +278,10 @@ def _carried(column: Any, name: str, dtype: str, like: Any, problems: dict[int, 
         problems.setdefault(number, Problem("bad_carry", f"the row has no {name!r}"))
     if like is not None:
         lengths = pc.fill_null(pc.list_value_length(made), 0).to_numpy()
-        wanted_lengths = pc.list_value_length(like).to_numpy()
+        wanted_lengths = pc.list_value_length(like[0]).to_numpy()
         for number in np.flatnonzero(lengths != wanted_lengths).tolist():
             values = f"{name!r} has {lengths[number]} values"
-            what = f"{values}, expected {wanted_lengths[number]} as the ids"
+            what = f"{values}, expected {wanted_lengths[number]} as {like[1]!r}"
             problems.setdefault(number, Problem("bad_carry", what))
         return made
     return made.fill_null(0)

@@ -71,11 +71,12 @@ def resolve(
     split_at: tuple[str, int] | None,
     scratch: Path,
     progress: Progress,
+    digests: bool = True,
 ) -> list[Source]:
     """All sources of a build, each with its digest and how its rows are read.
 
-    vocab_size, split_at: see `Ids`. scratch: folder for a copy of standard input. Raises InputError
-    for a name that means nothing.
+    vocab_size, split_at: see `Ids`. scratch: folder for a copy of standard input. digests: read
+    all files for their digests. Raises InputError for a name that means nothing.
     """
     sources: list[Source] = []
     seen: dict[tuple[int, int], str] = {}
@@ -98,10 +99,9 @@ def resolve(
     if again:
         others = f", and {len(again) - 1:,} others" if len(again) > 1 else ""
         progress.say(f"{again[0]} is named twice, and read once{others}")
-    if not sources:
-        raise InputError("the sources hold no rows; expected at least one document")
-    with ThreadPoolExecutor(8) as pool:
-        sources = list(pool.map(_digested, sources))
+    if digests:
+        with ThreadPoolExecutor(8) as pool:
+            sources = list(pool.map(_digested, sources))
     return _typed(sources, config)
 
 

@@ -1,18 +1,19 @@
 """`build`, `tokenize` and `pack`: a job, an executor, a signature."""
 
+import itertools
 import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..config.checks import names_token_files
 from ..config.options import BuildConfig
-from ..config.yaml_file import to_yaml
+from ..plan.types import Dropped
 from ..plan.window import Planner
-from ..schemas.manifest import Manifest
 from ..schemas.packs import Output, open_output
-from ..support.errors import ConfigError, InputError
+from ..support.errors import InputError
+from ..support.limits import check_room
 from ..support.lock import locked
 from ..support.progress import Progress, Silent
 from ..tokens.types import Entry
@@ -20,10 +21,10 @@ from ..write.output import claim, finished, publish
 from ..write.report import make_report
 from ..write.sign import sign
 from . import local
-from .job import make_job, stored_job, versions, write_entry
-from .nothing_left import nothing_left
+from .job import Job, make_job, stored_job, text_bytes, versions, write_entry
 from .tasks import Work, done_windows
-from .types import Job
+
+_TOKENS_PER_BYTE = 0.25  # of text: what English has with a common vocabulary
 
 
 def build(
@@ -35,136 +36,128 @@ def build(
     as it is. planner: a packer of your own, see `pack_lengths` for its plan; its name is part of
     the identity. Raises ConfigError, InputError or StoppedError.
     """
-    progress = progress or Silent()
-    with _timed() as seconds:
-        job = _with_planner(make_job(config, progress), planner)
-        return _made(job, progress, planner, seconds, tokenizes=True)
+    began, progress = time.monotonic(), progress or Silent()
+    return make(make_job(config, progress, planner), progress, began)
 
 
 def pack(
     config: BuildConfig, *, progress: Progress | None = None, planner: Planner | None = None
 ) -> Output:
-    """Pack the token stores that a config names as sources; else as `build`."""
-    progress = progress or Silent()
-    with _timed() as seconds:
-        job = _with_planner(stored_job(config, progress), planner)
-        return _made(job, progress, planner, seconds, tokenizes=False)
+    """Pack the token stores or token files that a config names as sources; else as `build`."""
+    if names_token_files(config.sources):
+        return build(config, progress=progress, planner=planner)
+    began = time.monotonic()
+    return make(stored_job(config, planner), progress or Silent(), began)
 
 
 def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
     """Tokenize the sources of a config into its store, and return the entry."""
     progress = progress or Silent()
-    job = make_job(config, progress, packs=False)
-    with locked(job.entries[0], f"tokens are being written to {job.entries[0]}"):
-        write_entry(job)
-        work = Work(job)
-        local.tokenize(work, progress)
-    _check_limit(work)
+    work = Work(make_job(config, progress, packs=False))
+    _tokenize(work, progress)
     return work.entries[0]
 
 
-def _made(
-    job: Job,
-    progress: Progress,
-    planner: Planner | None,
-    seconds: dict[str, float],
-    *,
-    tokenizes: bool,
-) -> Output:
+def make(job: Job, progress: Progress, began: float) -> Output:
+    """Make the output of a job, unless it is there. began: when the command did."""
     config, output = job.config, Path(job.config.output)
-    assert job.staging is not None
-    options = job.inputs["options"]
-    if finished(output, job.identity, options, overwrite=config.overwrite) is not None:
+    if finished(output, job.identity, job.inputs["options"], overwrite=config.overwrite):
         progress.say(f"{output} is finished already: nothing to do")
         return open_output(output)
+    facts = {"identity": job.identity, "inputs": job.inputs}
     with locked(output, f"{output} is being built"):
-        facts = {"identity": job.identity, "inputs": job.inputs}
         if not claim(job.staging, facts, overwrite=config.overwrite):
-            work = Work(job, planner)
-            if tokenizes:
-                write_entry(job)
-                with _stage(seconds, "tokenize"):
-                    if config.store:
-                        with locked(job.entries[0], f"{job.entries[0]} is being written"):
-                            local.tokenize(work, progress)
-                    else:
-                        local.tokenize(work, progress)
-                for note in work.notes:
-                    progress.say(note)
-                _check_limit(work)
-            with _stage(seconds, "pack"):
-                local.pack(work, progress)
-            _sign(work, seconds)
+            work = Work(job)
+            times = [began, time.monotonic()]
+            if job.splits:
+                _tokenize(work, progress)
+            times.append(time.monotonic())
+            local.pack(work, progress)
+            times.append(time.monotonic())
+            _sign(work, times)
         publish(job.staging, output)
     return open_output(output)
 
 
-def _check_limit(work: Work) -> None:
+def _tokenize(work: Work, progress: Progress) -> None:
+    """Make the token files of a job."""
+    folder = work.job.entries[0]
+    with locked(folder, f"{folder} is being written"):
+        write_entry(work.job)
+        _check_room(work.job)
+        local.tokenize(work, progress)
+    for note in work.notes:
+        progress.say(note)
     if not any(file.receipt.documents for file in work.files):
         raise InputError("the sources hold no rows; expected at least one document")
 
 
-def _with_planner(job: Job, planner: Planner | None) -> Job:
-    """The job with the name of the planner in its identity."""
-    if planner is None:
-        return job
-    from dataclasses import replace
-
-    from ..schemas.canonical import digest_of
-
-    if job.config.part is not None or job.config.executor != "local":
-        raise ConfigError("a planner of your own is for one process; leave out part and executor")
-    name = f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__name__)}"
-    inputs = {**job.inputs, "planner": name}
-    return replace(job, inputs=inputs, identity=digest_of(inputs))
+def _check_room(job: Job) -> None:
+    """Raise StoppedError if the disks have too little room for the tokens, or for the shards."""
+    config, size = job.config, job.tokenizer.id_type.itemsize
+    if job.has_limit or job.sample:
+        return
+    tokens = int(sum(map(text_bytes, job.sources)) * _TOKENS_PER_BYTE)
+    check_room(job.entries[0], tokens * size, "the tokens")
+    if config.output:
+        positions = 2 if config.max_length <= 2**16 else 4
+        stored = 0 if config.store else size
+        check_room(job.staging, tokens * (stored + size + positions), "the build")
 
 
-def _sign(work: Work, seconds: dict[str, float]) -> Manifest:
-    """Write everything but shards, the manifest last."""
-    job, windows = work.job, done_windows(work)
-    assert job.staging is not None
+def _sign(work: Work, times: list[float]) -> None:
+    """Write everything but shards, the manifest last. times: at which stages began and ended."""
+    job, config, windows = work.job, work.job.config, done_windows(work)
     files = [(file.sources, file.receipt) for file in work.files]
-    ranks = job.config.pack_order.ranks
-    report = make_report(work.names, files, windows, int(job.config.max_length), ranks)
-    for split in job.config.splits:
+    ranks = config.pack_order.ranks
+    report = make_report(work.names, files, windows, config.max_length, ranks)
+    for split in config.splits:
         if not report["splits"].get(split, {}).get("packs"):
-            raise InputError(nothing_left(split, report, job.config))
-    shards = [shard for window in windows for shard in window.shards]
-    total = round(sum(seconds.values()), 3)
-    report["seconds"] = {**{k: round(v, 3) for k, v in seconds.items()}, "total": total}
-    report["tokens_per_second"] = round(report["tokens"]["tokens_in"] / max(total, 1e-9), 1)
+            raise InputError(_nothing_left(split, report, config))
+    stages = zip(("start", "tokenize", "pack"), itertools.pairwise(times), strict=True)
+    report["seconds"] = {name: round(end - begin, 3) for name, (begin, end) in stages}
+    total = times[-1] - times[0]
+    report["seconds"]["total"] = round(total, 3)
+    report["tokens_per_second"] = round(report["tokens"]["tokens_in"] / total, 1)
     report["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    first, sources = 0, []
-    digests = [s for entry in work.entries for s in entry.facts["deciding"]["sources"]]
+    deciding = [of for entry in work.entries for of in entry.facts["deciding"]["sources"]]
     sizes = [size for entry in work.entries for size in entry.facts["bytes"]]
-    for number, (name, table) in enumerate(zip(work.names, report["sources"], strict=True)):
-        fact: dict[str, Any] = {"name": name, "bytes": sizes[number], "rows": table["rows"]}
-        fact |= {"digest": digests[number]["digest"], "first_row": first}
-        sources.append({**fact, "drawn": table["documents"]["in"]})
+    first, sources = 0, list[dict[str, Any]]()
+    for number, table in enumerate(report["sources"]):
+        facts = {"name": table["name"], "bytes": sizes[number], "rows": table["rows"]}
+        facts |= {"digest": deciding[number]["digest"], "first_row": first}
+        sources.append({**facts, "drawn": table["documents"]["in"]})
         first += table["rows"]
-    given = job.config.tokenizer
     run = {
         "versions": versions(),
-        "executor": job.config.executor,
-        "num_proc": job.config.cores,
-        "tokenizer": given if isinstance(given, str | int) else None,
+        "executor": config.executor,
+        "num_proc": config.cores,
+        "tokenizer": config.tokenizer if isinstance(config.tokenizer, str | int) else None,
     }
-    seed = None if job.config.pack_order.name == "input" else int(job.config.seed)
+    seed = None if config.pack_order.name == "input" else config.seed
     facts = {"inputs": job.inputs, "sources": sources, "draw": {"seed": seed}, "plan": None}
-    return sign(job.staging, shards, work.layout, facts, report, to_yaml(job.config), run)
+    shards = [shard for window in windows for shard in window.shards]
+    sign(job.staging, shards, work.layout, facts, report, config.to_yaml(), run)
 
 
-@contextmanager
-def _timed() -> Iterator[dict[str, float]]:
-    """Seconds by stage; what is before the first stage is `start`."""
-    seconds: dict[str, float] = {"start": time.monotonic()}
-    yield seconds
-
-
-@contextmanager
-def _stage(seconds: dict[str, float], name: str) -> Iterator[None]:
-    began = time.monotonic()
-    if seconds["start"] > 1e6 or len(seconds) == 1:
-        seconds["start"] = began - seconds["start"]
-    yield
-    seconds[name] = seconds.get(name, 0.0) + time.monotonic() - began
+def _nothing_left(split: str, report: Mapping[str, Any], config: BuildConfig) -> str:
+    """The sentence of a split without packs, with the causes that took documents and no others."""
+    documents, tokens = report["documents"], report["tokens"]
+    planned = sum(window["bound"] + window["gap"] for window in report["windows"])
+    dropped = tokens["dropped"]
+    causes = [
+        (f"{dropped[each]:,} tokens are {each.place.format(**vars(config))}", each.cure)
+        for each in sorted(Dropped, key=lambda each: -dropped.get(each, 0))
+        if dropped.get(each)
+    ]
+    if others := tokens["tokens_packed"]:
+        causes.append((f"{others:,} tokens are in the other split", "change holdout"))
+    if documents["empty"]:
+        causes.append((f"{documents['empty']:,} rows have no text", "check the columns"))
+    for reason, count in documents["skipped"].items():
+        causes.append((f"{count:,} rows were skipped: {reason}", "fix the rows"))
+    found, cures = zip(*causes or [("it has no tokens", "give it more")], strict=True)
+    return (
+        f"no pack is left for the split {split}, of {planned:,} that were planned from "
+        f"{documents['in']:,} documents: {', '.join(found)}; {', '.join(dict.fromkeys(cures))}"
+    )

@@ -1,20 +1,21 @@
 """From the options to a job: which files are read, how, and what decides the bytes."""
 
+import contextlib
 import importlib.metadata
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ..config.checks import kind_of_rows
 from ..config.options import BuildConfig
-from ..plan.cut import TooLongError
 from ..plan.types import Cutting
-from ..plan.window import Packing
+from ..plan.window import Packing, Planner
 from ..read.sources import resolve
 from ..read.splits import splits
-from ..read.types import Ids
+from ..read.types import Source, Split
 from ..schemas.canonical import digest_of
 from ..schemas.cost import Cost
 from ..support.errors import ConfigError, InputError
@@ -22,32 +23,79 @@ from ..support.progress import Progress
 from ..tokens.store import entries_of, is_intact, key_of, read_entry, write_facts
 from ..tokens.tokenizer import Tokenizer, load_tokenizer, split_token
 from ..write.output import staging_of
-from .types import Job
 
 
-def tokenizer_of(config: BuildConfig) -> Tokenizer:
-    """The tokenizer of a build. Rows of ids and pieces have ends of their own, unless asked for."""
-    ends = {"bos": config.bos, "eos": config.eos}
-    if kind_of_rows(config) not in ("text", "messages"):
-        ends = {end: "none" if asked == "auto" else asked for end, asked in ends.items()}
-    return load_tokenizer(config.tokenizer, **ends)
+class Task(NamedTuple):
+    """tokenize: a split, by its number. pack: a window, by its place in the list of windows."""
+
+    kind: Literal["tokenize", "pack"]
+    number: int
 
 
-def make_job(config: BuildConfig, progress: Progress, *, packs: bool = True) -> Job:
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A command as a value: a pure function of the options and of the files that they name.
+
+    sources, splits: empty for `pack STORE`. entries: folders of token files; for build and tokenize
+    the one that its tasks write. inputs: all that decides the bytes of the output. sample: one
+    token file of each split is enough.
+    """
+
+    config: BuildConfig
+    sources: tuple[Source, ...] = ()
+    splits: tuple[Split, ...] = ()
+    tokenizer: Tokenizer
+    entries: tuple[Path, ...]
+    inputs: Mapping[str, Any]
+    planner: Planner | None = None
+    sample: bool = False
+
+    @property
+    def staging(self) -> Path:
+        """Folder in which the output is made."""
+        return staging_of(Path(self.config.output))
+
+    @property
+    def has_limit(self) -> bool:
+        """True if some rows of the sources are not read."""
+        limits = [self.config.limit, *(source.limit for source in self.sources)]
+        return any(limit is not None for limit in limits)
+
+    @cached_property
+    def identity(self) -> str:
+        """Digest of all that decides the bytes of the output."""
+        return digest_of(self.inputs)
+
+
+def text_bytes(source: Source) -> int:
+    """Bytes of a source as plain text: compressed text is mostly four times as long."""
+    return source.bytes * (4 if source.compression else 1)
+
+
+def make_job(
+    config: BuildConfig,
+    progress: Progress,
+    planner: Planner | None = None,
+    *,
+    packs: bool = True,
+    sample: bool = False,
+) -> Job:
     """The job of `build`, or of `tokenize` if nothing is packed.
 
-    Digests of all sources are computed, and the folder of token files is made with its facts.
+    Digests of all sources are computed, unless they are read for a sample alone.
     """
     _check_places(config, packs=packs)
-    tokenizer = tokenizer_of(config)
+    ends = {"bos": config.bos, "eos": config.eos}
+    if kind_of_rows(config) not in ("text", "messages"):  # such rows have ends of their own
+        ends = {end: "none" if asked == "auto" else asked for end, asked in ends.items()}
+    tokenizer = load_tokenizer(config.tokenizer, **ends)
     for note in tokenizer.notes:
         progress.say(note)
-    staging = staging_of(Path(config.output)) if packs else None
-    scratch = (staging or Path(str(config.store))) / "scratch"
+    staging = staging_of(Path(config.output)) if packs else Path(str(config.store))
     split_at = split_token(config.tokenizer, config.split_at)
-    sources = tuple(resolve(config, tokenizer.vocab_size, split_at, scratch, progress))
-    parts = tuple(splits(sources))
-    deciding: dict[str, Any] = {
+    scratch = staging / "scratch"
+    sources = resolve(config, tokenizer.vocab_size, split_at, scratch, progress, digests=not sample)
+    tokens = {
         "sources": [
             {"digest": s.digest, "format": s.format, "entry": s.entry, "limit": s.limit}
             | {"rows": {"kind": type(s.rows).__name__, **asdict(s.rows)}}
@@ -55,32 +103,29 @@ def make_job(config: BuildConfig, progress: Progress, *, packs: bool = True) -> 
         ],
         "tokenizer": tokenizer.facts(),
         "options": {
-            name: value
+            name: getattr(config, name)
             for name in ("carry", "group", "limit", "template_variables")
-            if (value := getattr(config, name)) not in (None, ())
+            if config.is_set(name)
         },
         "skips": config.on_error == "skip",
     }
-    key = key_of(deciding)
-    folder = Path(config.store) / key if config.store else Path(str(staging)) / "tokens"
-    inputs = {"tokens": deciding, "options": config.deciding()}
+    folder = Path(config.store) / key_of(tokens) if config.store else staging / "tokens"
     return Job(
         config=config,
-        sources=sources,
-        splits=parts,
+        sources=tuple(sources),
+        splits=tuple(splits(sources)),
         tokenizer=tokenizer,
         entries=(folder,),
-        staging=staging,
-        inputs=inputs,
-        identity=digest_of(inputs),
+        inputs=_inputs(tokens, config, planner),
+        planner=planner,
+        sample=sample,
     )
 
 
 def write_entry(job: Job) -> None:
     """Write the facts of the token files that the job makes."""
-    deciding = job.inputs["tokens"]
     facts = {
-        "deciding": deciding,
+        "deciding": job.inputs["tokens"],
         "splits": len(job.splits),
         "limit": job.config.limit,
         "names": [source.name for source in job.sources],
@@ -90,54 +135,58 @@ def write_entry(job: Job) -> None:
     write_facts(job.entries[0], facts)
 
 
-def stored_job(config: BuildConfig, progress: Progress) -> Job:
+def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
     """The job of `pack STORE...`.
 
     Raises ConfigError for a store without tokens, or with several sets of them.
     """
-    _check_places(config, packs=True)
+    _check_places(config)
     folders = []
     for store in config.sources:
-        found = entries_of(Path(str(store)))
-        if len(found) > 1:
-            listed = ", ".join(str(folder) for folder in found[:5])
+        entries = entries_of(Path(str(store)))
+        if len(entries) > 1:
+            listed = ", ".join(str(folder) for folder in entries[:5])
             raise ConfigError(f"{store} has tokens of several inputs; name one of {listed}")
-        folders += found
-    entries = [read_entry(folder) for folder in folders]
-    for entry in entries:
+        folders += entries
+    tokens: list[Any] = []
+    for folder in folders:
+        entry = read_entry(folder)
         if not entry.complete:
+            raise ConfigError(f"{folder} has open splits; run packprep tokenize again to finish it")
+        for file in entry.files:
+            if not is_intact(folder / file.name, file):
+                raise InputError(
+                    f"{folder / file.name} has changed since it was written; delete {folder}, and "
+                    "tokenize its sources again"
+                )
+        tokens.append(entry.facts["deciding"])
+        if tokens[-1]["tokenizer"] != tokens[0]["tokenizer"]:
             raise ConfigError(
-                f"{entry.path} has open splits; run packprep tokenize again to finish it"
+                "the stores were made with different tokenizers; pack each of them by itself"
             )
-        damaged = next((f for f in entry.files if not is_intact(entry.path / f.name, f)), None)
-        if damaged is not None:
-            raise InputError(
-                f"{entry.path / damaged.name} has changed since it was written; delete "
-                f"{entry.path}, and tokenize its sources again"
-            )
-    deciding = [entry.facts["deciding"] for entry in entries]
-    tokenizers = [each["tokenizer"] for each in deciding]
-    if tokenizers.count(tokenizers[0]) != len(tokenizers):
-        raise ConfigError(
-            "the stores were made with different tokenizers; pack each of them by itself"
-        )
-    tokens: Any = deciding[0]
-    if len(deciding) > 1:
-        tokens = {"stores": deciding}
-    inputs = {"tokens": tokens, "options": config.deciding()}
     return Job(
         config=config,
-        sources=(),
-        splits=(),
-        tokenizer=Tokenizer.from_facts(tokenizers[0]),
+        tokenizer=Tokenizer.from_facts(tokens[0]["tokenizer"]),
         entries=tuple(folders),
-        staging=staging_of(Path(config.output)),
-        inputs=inputs,
-        identity=digest_of(inputs),
+        inputs=_inputs(tokens[0] if len(tokens) == 1 else {"stores": tokens}, config, planner),
+        planner=planner,
     )
 
 
-def _check_places(config: BuildConfig, *, packs: bool) -> None:
+def _inputs(
+    tokens: Mapping[str, Any], config: BuildConfig, planner: Planner | None
+) -> dict[str, Any]:
+    """All that decides the bytes of an output."""
+    inputs = {"tokens": tokens, "options": config.deciding()}
+    if planner is None:
+        return inputs
+    if config.part is not None or config.executor != "local":
+        raise ConfigError("a planner of your own is for one process; leave out part and executor")
+    name = getattr(planner, "__qualname__", type(planner).__name__)
+    return {**inputs, "planner": f"{planner.__module__}.{name}"}
+
+
+def _check_places(config: BuildConfig, *, packs: bool = True) -> None:
     if not config.sources:
         raise InputError("no source is given; name files, a folder, - or a hub dataset")
     if packs and not config.output:
@@ -150,14 +199,14 @@ def packing_of(config: BuildConfig, tokenizer: Tokenizer, *, pairs: bool) -> Pac
     """What planning a window needs of the options."""
     overflow, order = config.too_long, config.pack_order
     cutting = Cutting(
-        max_length=int(config.max_length),
+        max_length=config.max_length,
         overflow=overflow.name,
         how=overflow.how,
-        stride=int(config.stride),
+        stride=config.stride,
         continuation_bos=config.continuation_bos,
-        min_document_tokens=int(config.min_document_tokens),
-        max_document_tokens=_int(config.max_document_tokens),
-        multiple=int(config.pad_to_multiple),
+        min_document_tokens=config.min_document_tokens,
+        max_document_tokens=config.max_document_tokens,
+        multiple=config.pad_to_multiple,
         ends=sum(end >= 0 for end in tokenizer.end_ids),
         has_bos=tokenizer.bos is not None,
         pairs=pairs,
@@ -170,15 +219,11 @@ def packing_of(config: BuildConfig, tokenizer: Tokenizer, *, pairs: bool) -> Pac
         order=order.name,
         ranks=order.ranks,
         cost=Cost(*order.cost),
-        min_pack_tokens=int(config.min_pack_tokens),
-        max_segments=_int(config.max_segments),
+        min_pack_tokens=config.min_pack_tokens,
+        max_segments=config.max_segments,
         shuffle_documents=config.shuffle_documents,
-        repack=int(config.epoch) > 0,
+        repack=config.epoch > 0,
     )
-
-
-def _int(value: int | str | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def versions() -> dict[str, str]:
@@ -186,26 +231,6 @@ def versions() -> dict[str, str]:
     names = ("packprep", "datasets", "pyarrow", "tokenizers", "numpy", "numba", "fastokens")
     found = {"python": platform.python_version()}
     for name in names:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
-
-
-def too_long(error: TooLongError, source: str, row: int, max_length: int) -> InputError:
-    """The error about a document that is longer than a pack, with its file and row."""
-    return InputError(
-        f"{source} row {row} has {error.tokens:,} tokens but a pack holds {max_length:,}; choose "
-        "--overflow split, truncate or drop"
-    )
-
-
-def names_of(job: Job, facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of all sources of a job, in order."""
-    return [s.name for s in job.sources] or [n for each in facts for n in each["names"]]
-
-
-def is_ids(job: Job) -> bool:
-    """True if the rows are token ids, which need no engine."""
-    return all(isinstance(source.rows, Ids) for source in job.sources)

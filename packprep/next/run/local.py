@@ -1,11 +1,10 @@
 """The local executor: threads of this process, a loop over `todo` and `do`."""
 
 from ..support.ahead import ahead
-from ..support.limits import check_room
 from ..support.progress import Progress
 from ..tokens.store import receipts
+from .job import Task
 from .tasks import Work, do, todo
-from .types import Task
 
 MEMORY = 150_000_000  # bytes of one task that tokenizes: text, rows, ids, and a copy to write
 
@@ -13,26 +12,18 @@ MEMORY = 150_000_000  # bytes of one task that tokenizes: text, rows, ids, and a
 def tokenize(work: Work, progress: Progress) -> None:
     """Do all tasks that tokenize and are not done."""
     job, config = work.job, work.job.config
-    tasks = todo(work, "tokenize")
-    total = sum(source.bytes for source in job.sources) / 1e6
-    if len(tasks) < len(job.splits):
-        left = (
-            f"{len(tasks):,} of {len(job.splits):,} splits are left"
-            if tasks
-            else "no text was read"
-        )
+    tasks, splits = todo(work, "tokenize"), len(job.splits)
+    if len(tasks) < splits:
+        left = f"{len(tasks):,} of {splits:,} splits are left" if tasks else "no text was read"
         progress.say(f"tokens reused: {left}")
-    if not tasks:
-        return
-    if config.limit is not None or any(source.limit is not None for source in job.sources):
+    if job.has_limit:
         _in_order(work, tasks)
         return
-    check_room(job.entries[0], int(total * 1e6 / 2), "the build")
     threads = max(1, min(config.cores, config.memory // MEMORY, len(tasks)))
-    done = total * (1 - len(tasks) / max(len(job.splits), 1))
-    for _ in ahead(lambda task: do(work, task), tasks, threads):
-        done += total / max(len(job.splits), 1)
-        progress.advance("tokenize", done, total, "MB")
+    total = sum(source.bytes for source in job.sources) / 1e6
+    for number, _ in enumerate(ahead(lambda task: do(work, task), tasks, threads), 1):
+        done = splits - len(tasks) + number
+        progress.advance("tokenize", total * done / splits, total, "MB")
 
 
 def _in_order(work: Work, tasks: list[Task]) -> None:
@@ -42,12 +33,11 @@ def _in_order(work: Work, tasks: list[Task]) -> None:
         source.entry: source.limit for source in job.sources if source.limit is not None
     }
     if job.config.limit is not None:
-        left[None] = int(job.config.limit)
+        left[None] = job.config.limit
     for receipt in receipts(job.entries[0]):
         for number, rows in receipt.rows.items():
-            for key in (None, job.sources[number].entry):
-                if key in left:
-                    left[key] -= rows
+            for key in left.keys() & {None, job.sources[number].entry}:
+                left[key] -= rows
     for task in tasks:
         if left.get(None) != 0:
             do(work, task, left)
@@ -59,9 +49,9 @@ def pack(work: Work, progress: Progress) -> None:
     if len(tasks) < windows:
         progress.say(f"{windows - len(tasks):,} of {windows:,} windows were written before")
     sizes = [sum(part.last - part.first for part in each.ranges) for each in work.windows]
-    documents = max(sizes, default=0)
-    at_once = max(1, min(work.job.config.cores, work.job.config.memory // (120 * documents + 1)))
-    if work.planner is not None:
+    at_once = work.job.config.memory // (120 * max(sizes, default=0) + 1)
+    at_once = max(1, min(work.job.config.cores, at_once))
+    if work.job.planner is not None:
         at_once = 1  # a planner of the user's own may not be thread-safe
     for number, _ in enumerate(ahead(lambda task: do(work, task), tasks, at_once), 1):
         progress.advance("pack", windows - len(tasks) + number, windows, "windows")

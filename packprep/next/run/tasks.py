@@ -18,7 +18,8 @@ from ..plan.cut import TooLongError
 from ..plan.documents import StoredFile, of_split, read_documents, stored_files
 from ..plan.draw import equal_places, streams
 from ..plan.types import Packs, Window
-from ..plan.window import Planner, of_multiple, plan_window, window_seed
+from ..plan.window import of_multiple, plan_window, window_seed
+from ..read.types import Ids
 from ..schemas.canonical import digest_of
 from ..schemas.errors import FormatError
 from ..schemas.gather import Layout
@@ -31,15 +32,14 @@ from ..tokens.types import Entry
 from ..write.layout import layout_of
 from ..write.receipts import WindowFile, read_window, write_receipt
 from ..write.shards import write_shards
-from .job import is_ids, names_of, packing_of, too_long
-from .types import Job, Task
+from .job import Job, Task, packing_of
 
 
 class Work:
-    """A job in one process: what its tasks share. planner: see `plan.window.Planner`."""
+    """A job in one process: what its tasks share."""
 
-    def __init__(self, job: Job, planner: Planner | None = None) -> None:
-        self.job, self.planner = job, planner
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self.notes: list[str] = []
         self._lock = threading.Lock()
 
@@ -52,7 +52,7 @@ class Work:
     @property
     def engine(self) -> Engine | None:
         """The engine, loaded when it is first needed; None if rows are token ids."""
-        if is_ids(self.job):
+        if all(isinstance(source.rows, Ids) for source in self.job.sources):
             return None
         with self._lock:
             return self._engine
@@ -70,7 +70,8 @@ class Work:
     @cached_property
     def names(self) -> list[str]:
         """Names of all sources."""
-        return names_of(self.job, [entry.facts for entry in self.entries])
+        names = [source.name for source in self.job.sources]
+        return names or [name for entry in self.entries for name in entry.facts["names"]]
 
     @cached_property
     def made_from(self) -> str:
@@ -85,17 +86,11 @@ class Work:
     @cached_property
     def layout(self) -> Layout:
         """Layout of the shards."""
-        if not self.files:
-            raise InputError("the sources hold no rows; expected at least one document")
-        try:
-            with (
-                pa.OSFile(str(self.files[0].path), mode="r") as file,
-                pa.ipc.open_stream(file) as stream,
-            ):
-                schema = stream.schema
-        except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"{self.files[0].path} is not a token file: {error}") from None
-        return layout_of(self.job.config, self.job.tokenizer, schema)
+        with (
+            pa.OSFile(str(self.files[0].path), mode="r") as file,
+            pa.ipc.open_stream(file) as stream,
+        ):
+            return layout_of(self.job.config, self.job.tokenizer, stream.schema)
 
 
 def list_windows(job: Job, files: Sequence[StoredFile]) -> list[Window]:
@@ -126,7 +121,6 @@ def list_windows(job: Job, files: Sequence[StoredFile]) -> list[Window]:
 def todo(work: Work, kind: str) -> list[Task]:
     """Tasks of a kind without an intact receipt, in order."""
     if kind == "pack":
-        assert work.job.staging is not None
         return [
             Task("pack", number)
             for number, window in enumerate(work.windows)
@@ -167,6 +161,7 @@ def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any
         skips=job.config.on_error == "skip",
         group=job.config.group,
         left=left,
+        most=1 if job.sample else None,
     )
 
 
@@ -174,34 +169,31 @@ def planned(work: Work, window: Window) -> Packs:
     """The packs of a window, before a multiple is made."""
     config = work.job.config
     documents = of_split(read_documents(work.files, window.ranges), window.split, *config.held_out)
-    pairs = config.pairs is not None or bool(work.entries[0].facts.get("pairs"))
+    pairs = bool(work.entries[0].facts["pairs"])
     packing = packing_of(config, work.job.tokenizer, pairs=pairs)
     try:
-        return plan_window(documents, packing, window.seed, work.planner)
+        return plan_window(documents, packing, window.seed, work.job.planner)
     except TooLongError as error:
         source, row = int(documents.source[error.document]), int(documents.id[error.document])
-        first = _first_row(work, source)
-        raise too_long(error, work.names[source], row - first, int(config.max_length)) from None
-
-
-def _first_row(work: Work, source: int) -> int:
-    """Input row of the first row of a source."""
-    return sum(
-        count
-        for file in work.files
-        for number, count in file.receipt.rows.items()
-        if number + file.sources < source
-    )
+        row -= sum(
+            rows
+            for file in work.files
+            for number, rows in file.receipt.rows.items()
+            if number + file.sources < source
+        )
+        raise InputError(
+            f"{work.names[source]} row {row} has {error.tokens:,} tokens but a pack holds "
+            f"{config.max_length:,}; choose --overflow split, truncate or drop"
+        ) from None
 
 
 def _pack(work: Work, window: Window) -> WindowFile:
-    job, staging = work.job, work.job.staging
-    assert staging is not None
+    job = work.job
     all_packs = planned(work, window)
     multiple, order = job.config.multiples, job.config.pack_order.name
     packs = of_multiple(all_packs, multiple.packs, multiple.fill, order)
-    receipt, folder = _places(staging, window)
-    size = int(job.config.shard_size)
+    receipt, folder = _places(job.staging, window)
+    size = job.config.shard_size
     shards = write_shards(packs, work.layout, folder, window.name, window.split, size)
     ends = {
         end: token.id if (token := getattr(job.tokenizer, end)) else None for end in ("bos", "eos")
@@ -233,7 +225,6 @@ def _pack(work: Work, window: Window) -> WindowFile:
 
 def done_windows(work: Work) -> list[WindowFile]:
     """Receipts of all windows. Raises FormatError if one is missing."""
-    assert work.job.staging is not None
     made = []
     for window in work.windows:
         receipt = read_window(*_places(work.job.staging, window), work.made_from)

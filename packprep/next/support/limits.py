@@ -45,11 +45,15 @@ def _of_groups(root: Path, name: str) -> Iterator[str]:
 
 
 def check_room(folder: Path, needed: int, what: str) -> None:
-    """Raise StoppedError if the disk of a folder has less room than `needed` bytes for `what`."""
+    """Raise StoppedError if the disk of a folder has less room than `needed` bytes for `what`.
+
+    Files in the folder are a part of it that is there.
+    """
+    needed -= sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise StoppedError(
-            f"{what} needs about {needed / 1e9:,.1f} GB and the disk of {folder} has "
+            f"{what} will need about {needed / 1e9:,.1f} GB and the disk of {folder} has "
             f"{free / 1e9:,.1f} GB free; free some, or choose another place, and run the command "
             "again"
         )

@@ -1,6 +1,7 @@
 """The tokenizing stage: one split of the input to token files, through a batched `datasets.map`."""
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,14 +30,16 @@ def tokenize_split(
     tokenizer: Tokenizer,
     engine: Engine | None,
     folder: Path,
+    most: int | None = None,
     **reading: Any,
 ) -> list[TokenFile]:
     """Token files of a split, which are written unless they are there.
 
-    Each 16 MB of its text is a file. engine: None if rows are token ids. reading: see `read`.
+    Each 16 MB of its text is a file. engine: None if rows are token ids. most: files that are made
+    of the split; None for all. reading: see `read`.
     """
     files: list[TokenFile] = []
-    chunks = _chunks(read(split, sources, **reading))
+    chunks = itertools.islice(_chunks(read(split, sources, **reading)), most)
     chunk = next(chunks, _Chunk())
     while True:
         following = next(chunks, None)

@@ -29,7 +29,7 @@ def layout_of(config: BuildConfig, tokenizer: Tokenizer, stored: pa.Schema) -> L
         return column_of(name, vocab_size=tokenizer.vocab_size, max_length=length, small=small)
 
     columns = [standard(name) for name in names]
-    if config.columns == "hf":
+    if config.columns == ("hf",):
         columns = [hf_column(column) for column in columns]
     return Layout(
         columns=(*columns, *_carried(stored)),
@@ -46,9 +46,10 @@ def _names(amounts: Amounts, packs: PackOptions, stored: Sequence[str]) -> list[
     padded = int(packs.pad_to_multiple) > 1
     filler = config is not None and config.multiples.packs > 1 and config.multiples.fill
     labels = padded or filler or bool(packs.stride) or bool({"labels", "mask"} & {*stored})
-    chosen = amounts.columns if isinstance(amounts.columns, tuple) else DEFAULT_COLUMNS
+    hf = amounts.columns == ("hf",)
+    chosen = DEFAULT_COLUMNS if hf or not amounts.columns else amounts.columns
     names = [n for n in DEFAULT_COLUMNS if n in (*chosen, "tokens", "cu_seqlens")]
-    names += ["labels"] if labels or amounts.columns == "hf" else []
+    names += ["labels"] if labels or hf else []
     names += ["segment_lengths"] if padded else []
     if config is not None and config.pairs is not None:
         names += ["pair_ids", "pair_sides"]

@@ -1,0 +1,53 @@
+"""`--dry-run`: the output of the first 16 MB of each source, in a folder that is deleted."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+from ..config.options import BuildConfig
+from ..read.splits import SPLIT_BYTES
+from ..read.types import Split
+from ..schemas.packs import Output
+from ..support.progress import Progress
+from .build import make
+from .job import Job, make_job, text_bytes
+
+
+@contextmanager
+def dry_run(config: BuildConfig, progress: Progress) -> Iterator[tuple[Output, float]]:
+    """The output of a sample while the context lasts, and the share of the text that it has.
+
+    A sample has one split, and no multiple is made of its packs. The share is 1 if rows are
+    limited. Nothing is written where the build would write.
+    """
+    with TemporaryDirectory(prefix="packprep-") as folder:
+        small = replace(config, output=f"{folder}/out", store=None, overwrite=False)
+        small = replace(small, holdout=None, multiple=1, max_tokens=None)
+        job = make_job(small, progress, sample=True)
+        sample = replace(job, splits=tuple(first_splits(job)))
+        yield make(sample, progress, time.monotonic()), _share(sample, job)
+
+
+def first_splits(job: Job) -> Iterator[Split]:
+    """The first split of each source that the user named, such as a folder."""
+    seen: set[int] = set()
+    for split in job.splits:
+        entries = {job.sources[piece.source].entry for piece in split}
+        if entries - seen:
+            yield split
+        seen |= entries
+
+
+def _share(sample: Job, job: Job) -> float:
+    """Share of the text of a job that a sample reads, from the sizes of files."""
+    if job.has_limit:
+        return 1.0
+    pieces = Counter(piece.source for split in job.splits for piece in split)
+    read = 0.0
+    for split in sample.splits:
+        sizes = (text_bytes(job.sources[p.source]) / pieces[p.source] for p in split)
+        read += min(sum(sizes), SPLIT_BYTES)
+    return read / sum(map(text_bytes, job.sources))
