@@ -1,17 +1,17 @@
 """The second edition (`packprep.next`) against the first, each build in a new process, in turns.
 
 \b
-scripts/bench/editions.py --what start     a build of 20 documents: CPU s, and what is imported
-scripts/bench/editions.py --what text      --megabytes 400: CPU s without the start, and wall s
-scripts/bench/editions.py --what peers     the same text by gigatoken-bin of peers.py: wall s
-scripts/bench/editions.py --what memory    --gigabytes 1: peak of JSON lines and of Parquet
-scripts/bench/editions.py --what memory    --gigabytes 10 --gigabytes 20: growth of the second
-scripts/bench/editions.py --what entered   modules and code lines that a build of 79 texts enters
+python scripts/bench/editions.py --what ...
+    start     a build of 20 documents: CPU s, and what is imported
+    text      --megabytes 400: CPU s without the start, and wall s
+    peers     the same text by gigatoken-bin of peers.py: wall s
+    memory    --gigabytes 1: peak of JSON lines and of Parquet, both editions
+    memory    --gigabytes 10 --gigabytes 20: growth of the second
+    entered   modules and code lines that a build of 80 documents enters
 
 Text: the documents of --text again and again, in another order each time. CPU s: of a process and
 its children. Caches are warm: of each program one build of 20 documents comes first, uncounted.
-Every table has the medians of --runs turns; ratios are of the first edition to the row, and more
-than 1 is better. Everything is written below --folder, and removed.
+Every table has the medians of --runs turns. Everything is written below --folder, and removed.
 """
 
 import itertools

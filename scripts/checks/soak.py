@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,13 +19,11 @@ from typing import Any
 
 import click
 
-from packprep.output.staging import staging_path
-from packprep.schemas import read_manifest
 from packprep.support.limits import usable_cores
 from tests.faults import harness
-from tests.faults.crash_checks import Found, commands, explore
+from tests.faults.crash_checks import Found, explore
+from tests.faults.editions import EDITIONS, Edition
 from tests.faults.harness import ERRORS, STAGES, Ended, Fault, forked
-from tests.helpers.zoo import NAMES
 
 SECONDS = {"tokenize": 0.5, "pack": 0.3, "sign off": 0.05}  # share of a build until a kill by time
 KIND_NAMES = ("open", "open to read", "write", "fsync", "rename", "read")
@@ -46,26 +44,27 @@ class Failures:
 class Soak(Failures):
     """One folder of builds, and the output of an undisturbed one to compare with."""
 
-    def __init__(self, folder: Path, seed: int, shim: bool, kind: str | None) -> None:
+    def __init__(
+        self, folder: Path, seed: int, edition: Edition, kind: str | None, *, few: bool = False
+    ) -> None:
         super().__init__(seed)
-        self.folder, self.shim = folder, shim
-        self.arguments = (
-            harness.kind_of_build(folder, kind) if kind is not None else harness.corpus(folder)
-        )
+        folder.mkdir(exist_ok=True)
+        self.folder, self.edition = folder, edition
+        self.steps = edition.steps(folder, kind, few)
         self.output, self.log = folder / "out", folder / "log"
         start = time.monotonic()
         self.expected = self.whole("--num-proc", "1", output=folder / "undisturbed")
         self.seconds = time.monotonic() - start
 
     def build(self, *more: str, output: Path | None = None, **disturbance: Any) -> Ended:
-        target = str(output or self.output)
-        return forked([*self.arguments, "-o", target, *more], self.log, **disturbance)
+        steps = [[*step, *more] for step in self.steps(output or self.output)]
+        return forked(steps, self.log, main=self.edition.main, **disturbance)
 
     def whole(self, *more: str, output: Path) -> Any:
         """Facts of the output of a build that is not disturbed."""
         ended = self.build(*more, output=output)
         assert ended.code == 0, ended.err
-        return read_manifest(output).data
+        return self.edition.data(output)
 
     def calls(self, kind: str, *more: str) -> int:
         """Number of calls of a kind that an undisturbed build makes, on what is on the disk."""
@@ -77,10 +76,14 @@ class Soak(Failures):
         """The same command ends with the bytes of an undisturbed build, and leaves nothing else."""
         output = output or self.output
         ended = self.build(*more, output=output)
-        if ended.code != 0 or read_manifest(output).data != self.expected:
+        if ended.code != 0 or self.edition.data(output) != self.expected:
             self.fail(f"{what}: resumed with exit code {ended.code}: {ended.err[-300:]}")
-        elif not harness.absent_or_complete(output) or staging_path(output).exists():
+        elif not self.edition.absent_or_complete(output) or self._is_left(output):
             self.fail(f"{what}: the output is not whole or something is left beside it")
+
+    def _is_left(self, output: Path) -> bool:
+        """True if the folder in which an output was made, or a file that was begun, is left."""
+        return self.edition.staging_of(output).exists() or any(output.parent.rglob("*.tmp"))
 
     def kills(self, number: int) -> str:
         """SIGKILL at random times, every stage in turn, workers 1 and 2."""
@@ -90,10 +93,10 @@ class Soak(Failures):
             harness.clear(self.output)
             stage = min(STAGES, key=lambda name: landed[name])
             delay = self.random.random() * SECONDS[stage] * self.seconds
-            ended = self.build(*workers, kill=harness.kill_in(stage, self.output, delay))
-            found = harness.stage_of(self.output)
+            ended = self.build(*workers, kill=self._kill_in(stage, delay))
+            found = self.edition.stage_of(self.output)
             what = f"kill {landed.total()} in {found}, {workers[1]} workers"
-            if not harness.absent_or_complete(self.output):
+            if not self.edition.absent_or_complete(self.output):
                 self.fail(f"{what}: the output is neither absent nor whole")
             if ended.code == -9 and found in STAGES:  # else it was done before
                 landed[found] += 1
@@ -101,13 +104,14 @@ class Soak(Failures):
         hit = ", ".join(f"{count} in {stage}" for stage, count in landed.items())
         return f"{landed.total()} SIGKILLs: {hit}"
 
+    def _kill_in(self, stage: str, delay: float) -> Callable[[int], None]:
+        return harness.kill_in(stage, self.output, delay, self.edition.stage_of)
+
     def failing_calls(self, of: str, most: int | None) -> Iterator[str]:
         """Let the N-th call fail, N = 1, 2, ... until a build is clean.
 
         `most`: so many of each kind, spread evenly.
         """
-        self.arguments = harness.few_files(self.arguments)
-        self.expected = self.whole(output=self.folder / "few")
         for kind in of:
             for error, what in ERRORS.items():
                 if (error == "short" and kind != "w") or (error == "ENOSPC" and kind in "Oi"):
@@ -129,12 +133,12 @@ class Soak(Failures):
         ended = self.build("--num-proc", "1", fault=fault)
         lines = [line for line in ended.err.splitlines() if line[:6] not in ("", "calls ")]
         if ended.code == 0:
-            if not self.output.exists() or read_manifest(self.output).data != self.expected:
+            if not self.output.exists() or self.edition.data(self.output) != self.expected:
                 self.fail(f"{at}: exit code 0 and another output")
             return fault.call <= total
         if ended.code not in (2, 3) or len(lines) != 1 or fault.call > total:
             self.fail(f"{at}: exit code {ended.code}: {ended.err[-300:]}")
-        if not harness.absent_or_complete(self.output):
+        if not self.edition.absent_or_complete(self.output):
             self.fail(f"{at}: a half-written output")
         self.check_resume(at, "--num-proc", "1")
         return False
@@ -145,7 +149,8 @@ class Soak(Failures):
         harness.small_disk(disk, big)
         output = disk / "out"
         harness.clear(self.output)
-        self.build(output=output, kill=harness.kill_in(STAGES[-1], output, 0))  # most is there
+        last = harness.kill_in(STAGES[-1], output, 0, self.edition.stage_of)
+        self.build(output=output, kill=last)  # most is there
         peak = sum(path.stat().st_blocks * 512 for path in disk.rglob("*"))
         stages: Counter[str] = Counter()
         for number in range(sizes):
@@ -158,7 +163,7 @@ class Soak(Failures):
                 self.fail(f"disk {number}: exit code {ended.code}: {ended.err[-300:]}")
             if output.exists():
                 self.fail(f"disk {number}: a half-written output")
-            stages["refused" if refused else harness.stage_of(output)] += 1
+            stages["refused" if refused else self.edition.stage_of(output)] += 1
             harness.small_disk(disk, big)
             self.check_resume(f"disk {number}", output=output)
         subprocess.run(["umount", disk], check=True)
@@ -178,24 +183,40 @@ class Soak(Failures):
         return f"{len(killed)} SIGKILLs of workers"
 
 
-def _parts(soak: Soak, given: SimpleNamespace) -> Iterator[str]:
-    if given.kills:
-        yield soak.kills(given.kills)
-    if given.workers:
-        yield soak.killed_workers(given.workers)
+def _parts(folder: Path, given: SimpleNamespace) -> Iterator[tuple[str, int]]:
+    """A line of each part, and the number of failures."""
+    edition = EDITIONS[given.edition]
+    second = given.edition == "second"
+    kinds = edition.kinds if second and given.kind is None else [given.kind]
+
+    def soak(name: str, kind: str | None = given.kind, **sizes: Any) -> Soak:
+        return Soak(folder / name, given.seed, edition, kind, **sizes)
+
+    for number, kind in enumerate(kinds if given.kills else ()):
+        each = soak(f"kills-{number}", kind)
+        line = each.kills(given.kills // len(kinds))
+        yield f"{kind}: {line}" if second else line, each.failures
+    if given.workers and not second:  # the second has no processes
+        each = soak("workers")
+        yield each.killed_workers(given.workers), each.failures
     if given.mounts and given.disks:
-        yield soak.full_disks(given.disks)
-    if given.shim:
-        yield from soak.failing_calls(given.kinds, given.calls)
+        each = soak("disks")
+        yield each.full_disks(given.disks), each.failures
+    if given.shim and given.kinds:
+        each = soak("calls", few=True)
+        for line in each.failing_calls(given.kinds, given.calls):
+            yield line, 0
+        yield "calls", each.failures
 
 
 def _power_cuts(folder: Path, given: SimpleNamespace) -> int:
     """Check states of the disk after kills and power cuts. Returns the number of faults."""
-    names = [name for name in commands(folder, folder) if given.only in name]
+    names = [n for n in EDITIONS[given.edition].commands(folder, folder) if given.only in n]
     if not names:
         raise click.UsageError(f"--only is {given.only}, which no command has in its name")
     each = given.crash_states // len(names)
-    cases = [(name, folder / name, given.seed, each, given.every, given.forget) for name in names]
+    rest = (given.seed, each, given.every, given.forget)
+    cases = [(given.edition, name, folder / name, *rest) for name in names]
     failures, again, by_model, forgotten = 0, 0, Counter[str](), Counter[str]()
     with get_context("fork").Pool(2 * usable_cores().value) as pool:  # threads wait for threads
         for found in pool.imap(_explore, cases):
@@ -216,24 +237,24 @@ def _power_cuts(folder: Path, given: SimpleNamespace) -> int:
     return failures
 
 
-def _explore(case: tuple[str, Path, int, int, int, Sequence[str]]) -> Found:
-    return explore(*case)
+def _explore(case: tuple[str, str, Path, int, int, int, Sequence[str]]) -> Found:
+    return explore(EDITIONS[case[0]], *case[1:])
 
 
 def _run(given: SimpleNamespace) -> int:
     if not given.inside:
         return harness.under_shim(Path(__file__), sys.argv[1:]).returncode
-    harness.warm()
+    EDITIONS[given.edition].warm()
     start = time.monotonic()
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where syncs take no time
     with tempfile.TemporaryDirectory(dir=memory if given.crash_states else None) as folder:
         if given.crash_states:
             failures = _power_cuts(Path(folder), given)
         else:
-            soak = Soak(Path(folder), given.seed, given.shim, given.kind)
-            for line in _parts(soak, given):
+            failures = 0
+            for line, failed in _parts(Path(folder), given):
                 print(line, flush=True)
-            failures = soak.failures
+                failures += failed
         print(f"seed {given.seed}: {failures} failures in {time.monotonic() - start:,.0f} s")
         return 1 if failures else 0
 
@@ -248,7 +269,10 @@ _option = partial(click.option, show_default=True)
 @_option("--kinds", default="oOwsri", help="o(pen) O(pen to read) w(rite) s(ync) r(ename) i(n).")
 @_option("--disks", default=10, help="Sizes of a disk that fills up.")
 @_option("--workers", default=20, help="SIGKILLs of worker processes.")
-@_option("--kind", type=click.Choice(NAMES), help="Kind of build; default: text, with a holdout.")
+@_option("--edition", type=click.Choice([*EDITIONS]), default="first", help="Builds of this one.")
+@_option(
+    "--kind", help="Kind of build; default: text with a holdout, or all of the second edition."
+)
 @_option(
     "--crash-states", default=0, help="Check so many states that kills and power cuts leave, only."
 )

@@ -43,7 +43,7 @@ class RemoteSoak(Failures):
         super().__init__(seed)
         self.folder, self.server, self.tap, self.arguments = folder, server, tap, arguments
         self.number = 0
-        ended = forked([*arguments, "-o", str(folder / "undisturbed")], folder / "log")
+        ended = forked([[*arguments, "-o", str(folder / "undisturbed")]], folder / "log")
         assert ended.code == 0, ended.err
         self.expected = read_manifest(folder / "undisturbed").data
         self.packs = sum(split["packs"] for split in self.expected["splits"].values())
@@ -59,7 +59,7 @@ class RemoteSoak(Failures):
         self.tap.arm(at, share, strike)
         workers = str(self.random.randint(1, 2))
         work = ["--work-dir", str(self.folder / "work"), "--num-proc", workers]
-        return forked([*self.arguments, "-o", url, *work], self.folder / "log", kill=pids.append)
+        return forked([[*self.arguments, "-o", url, *work]], self.folder / "log", kill=pids.append)
 
     def measured(self, word: str) -> list[int]:
         """Of an undisturbed build, first pieces of the requests from one that sends this on."""

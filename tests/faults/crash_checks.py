@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import datasets
 
@@ -19,11 +20,14 @@ from packprep.loaders import PackedShards
 from packprep.schemas import read_manifest
 from packprep.schemas.storage.export_manifest import EXPORT, read_export
 from packprep.tokens.store import STORED
-from packprep.tokens.store_entries import entries_in, is_store
+from packprep.tokens.store_entries import entries_in
 
 from . import harness
 from .crash_states import CrashState, crash_states
 from .recording import Recorder, Recording, Tree, write_tree
+
+if TYPE_CHECKING:
+    from .editions import Edition
 
 OUT = "out"  # the output of every command
 STORE = "store"  # of tokens, where a command has one
@@ -104,6 +108,7 @@ class Recorded:
 
     name: str
     command: Command
+    edition: "Edition"
     disk: Path
     log: Path
     recording: Recording
@@ -116,22 +121,31 @@ class Recorded:
         self.old, self.new = (
             self._part(each) for each in (self.recording.before, self.recording.after)
         )
-        self.data = _data(self.disk / OUT)
+        self.data = self.edition.data(self.disk / OUT)
         self.beside = {name.split("/")[0] for name in self.recording.after}
-        read(self.disk / OUT)  # here too, so that forks have what it imports and compiles
+        self.edition.read(
+            self.disk / OUT
+        )  # here too, so that forks have what it imports and compiles
 
     @classmethod
-    def of(cls, name: str, command: Command, folder: Path, start: Tree | None = None) -> "Recorded":
+    def of(
+        cls,
+        name: str,
+        command: Command,
+        edition: "Edition",
+        folder: Path,
+        start: Tree | None = None,
+    ) -> "Recorded":
         """Run and record a command. start: what is on the disk; default: what `before` makes."""
         disk, log = folder / "disk", folder / "log"
         write_tree(start or {}, disk)
         for arguments in command.before if start is None else ():
-            ended = harness.forked(list(arguments), log)
+            ended = harness.forked([arguments], log, main=edition.main)
             assert ended.code == 0, ended
         recorder = Recorder(folder / "recording", disk)
-        ended = harness.forked(list(command.arguments), log, fault=recorder)
+        ended = harness.forked([command.arguments], log, fault=recorder, main=edition.main)
         assert ended.code == 0, ended
-        return cls(name, command, disk, log, recorder.recording())
+        return cls(name, command, edition, disk, log, recorder.recording())
 
     def faults(self, state: CrashState, *, again: bool = True) -> list[str]:
         """Sentences on what is wrong in a state. again: run the command on it as well."""
@@ -143,7 +157,7 @@ class Recorded:
         return found
 
     def _part(self, files: Tree) -> Tree | None:
-        return finished_entries(files) if self.command.grows_store else part(files)
+        return self.edition.finished_entries(files) if self.command.grows_store else part(files)
 
     def _seen_in(self, state: CrashState) -> list[str]:
         there = self._part(state.files)
@@ -167,12 +181,12 @@ class Recorded:
     def _read_and_run(self) -> int:
         """Read the output, run the command again, and read it again; 0 if nothing is wrong."""
         output = self.disk / OUT
-        if is_store(output) if self.command.grows_store else output.exists():
-            read(output)
-        code = harness.command(self.command.arguments)
+        if self.edition.is_store(output) if self.command.grows_store else output.exists():
+            self.edition.read(output)
+        code = harness.command(self.command.arguments, self.edition.main)
         assert code == 0, f"the same command ends with {code}"
-        read(output)
-        assert _data(output) == self.data, "the same command makes another output"
+        self.edition.read(output)
+        assert self.edition.data(output) == self.data, "the same command makes another output"
         names = {path.name for path in self.disk.iterdir()}
         assert names == self.beside, f"{sorted(names ^ self.beside)} are left or gone"
         return 0
@@ -224,7 +238,7 @@ def _difference(there: Tree, *wholes: Tree | None) -> str:
     return f"{', '.join(min(differing, key=len)[:4])} differ from any whole one"
 
 
-def _data(output: Path) -> object:
+def data(output: Path) -> object:
     """Facts that two whole outputs or exports with the same bytes share."""
     if (output / EXPORT).exists():
         export = read_export(output)
@@ -247,7 +261,13 @@ class Found:
 
 
 def explore(
-    name: str, folder: Path, seed: int, number: int, every: int, forget: Sequence[str]
+    edition: "Edition",
+    name: str,
+    folder: Path,
+    seed: int,
+    number: int,
+    every: int,
+    forget: Sequence[str],
 ) -> Found:
     """Check `number` distinct states of a command.
 
@@ -258,8 +278,8 @@ def explore(
     """
     folder.mkdir()
     found, seen, draw = Found(name), set[str](), Random(seed)
-    command = commands(folder, folder / "disk")[name]
-    recorded = Recorded.of(name, command, folder)
+    command = edition.commands(folder, folder / "disk")[name]
+    recorded = Recorded.of(name, command, edition, folder)
     again = number // 4 if number >= _MANY else 0
 
     def check(each: Recorded, states: Iterator[CrashState], where: str = "") -> None:
@@ -272,7 +292,7 @@ def explore(
     check(recorded, distinct(recorded.recording, seed, number - again, seen))
     starts = distinct(recorded.recording, seed + 1, _CUT_TWICE, set())
     for start in [*starts] if again else []:
-        second = Recorded.of(name, command, folder, start.files)
+        second = Recorded.of(name, command, edition, folder, start.files)
         before = found.by_model.total()
         states = distinct(second.recording, seed, again // _CUT_TWICE, seen)
         check(second, states, f"{start}, then ")

@@ -10,6 +10,7 @@ compiler only kills by time are there.
 import contextlib
 import ctypes
 import errno
+import importlib
 import os
 import shutil
 import signal
@@ -37,6 +38,7 @@ SOAK = ROOT / "scripts/checks/soak.py"
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short": -1}
 STAGES = ("tokenize", "pack", "sign off")
+MAIN = "packprep.cli.main"
 
 
 @dataclass(frozen=True)
@@ -127,19 +129,20 @@ class Fault:
 
 
 def forked(
-    arguments: list[str],
+    commands: Sequence[Sequence[str]],
     log: Path,
     fault: Armed | None = None,
     kill: Callable[[int], None] | None = None,
+    main: str = MAIN,
 ) -> Ended:
-    """`packprep ARGUMENTS` in a fork.
+    """`packprep ARGUMENTS` of each command in a fork, until one fails.
 
     kill: is given its pid while it runs. log: where its standard error goes.
     """
 
     def work() -> int:
         library = fault.arm() if fault is not None else None
-        code = command(arguments)
+        code = next(filter(None, (command(arguments, main) for arguments in commands)), 0)
         if library is not None:
             os.write(2, f"\ncalls {library.fault_count()}\n".encode())
         return code
@@ -168,13 +171,14 @@ def in_fork(work: Callable[[], int], log: Path, kill: Callable[[int], None] | No
     return Ended(os.waitstatus_to_exitcode(status), log.read_text(errors="replace"))
 
 
-def command(arguments: Sequence[str]) -> int:
-    """`packprep ARGUMENTS` in this process. Returns its exit code."""
-    from packprep.cli.main import main
+def command(arguments: Sequence[str], main: str = MAIN) -> int:
+    """`packprep ARGUMENTS` in this process. Returns its exit code.
 
+    main: module of the command line.
+    """
     sys.argv = ["packprep", *arguments]
     try:
-        main()
+        importlib.import_module(main).main()
     except SystemExit as stopped:
         sys.stderr.flush()
         return int(stopped.code or 0)
@@ -217,7 +221,9 @@ def _ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def kill_in(stage: str, output: Path, delay: float) -> Callable[[int], None]:
+def kill_in(
+    stage: str, output: Path, delay: float, stage_of: Callable[[Path], str] = stage_of
+) -> Callable[[int], None]:
     """Kills a build some seconds after it is seen in a stage."""
 
     def kill(pid: int) -> None:

@@ -1,0 +1,213 @@
+"""What interrupted builds differ by in the two editions: commands, layout of folders, readers."""
+
+import importlib
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+import pyarrow.parquet as pq
+import zstandard
+
+from packprep.next.look.verify import verify
+from packprep.next.read.formats import jsonl
+from packprep.next.read.splits import splits
+from packprep.next.schemas.files import MANIFEST, Files
+from packprep.next.schemas.manifest import read_manifest as read_second
+from packprep.next.tokens import stage
+from packprep.next.tokens.store import FACTS, read_entry, read_receipt
+from packprep.next.write.output import JOB, NAMES, staging_of
+from packprep.output.staging import staging_path
+from packprep.tokens.store_entries import is_store
+from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.zoo import NAMES as ZOO
+
+from . import crash_checks, harness
+from .crash_checks import OUT, STORE, Command
+from .recording import Tree, write_tree
+
+Steps = list[list[str]]  # commands, one after the other
+KINDS = ("jsonl", "jsonl.zst", "parquet", "tokenize, pack")
+_TEXT_OF_A_SPLIT = 4000  # bytes; 16 MB otherwise
+_SMALL = {"window": "16KB", "shard_size": "30KB"}
+
+
+@dataclass(frozen=True)
+class Edition:
+    """An edition.
+
+    main: module of its command line. warm: imports all that a build needs. kinds: of builds. steps:
+    commands of a kind, or of the default, for an output; their sources are made in the folder. few:
+    with few files. data: facts that two whole outputs or stores with the same bytes share.
+    stage_of: see `harness.stage_of`. staging_of: folder in which an output is made. read: reads an
+    output or a store by all that reads it; AssertionError for damage. finished_entries: entries of
+    stores in a tree, None if there is none.
+    """
+
+    main: str
+    warm: Callable[[], None]
+    kinds: Sequence[str]
+    steps: Callable[[Path, str | None, bool], Callable[[Path], Steps]]
+    data: Callable[[Path], object]
+    stage_of: Callable[[Path], str]
+    staging_of: Callable[[Path], Path]
+    absent_or_complete: Callable[[Path], bool]
+    commands: Callable[[Path, Path], dict[str, Command]]
+    read: Callable[[Path], None]
+    is_store: Callable[[Path], bool]
+    finished_entries: Callable[[Tree], Tree | None]
+
+
+def _first_steps(folder: Path, kind: str | None, few: bool) -> Callable[[Path], Steps]:
+    arguments = harness.kind_of_build(folder, kind) if kind else harness.corpus(folder)
+    arguments = harness.few_files(arguments) if few else arguments
+    return lambda output: [[*arguments, "-o", str(output)]]
+
+
+def _warm_second() -> None:
+    """Import what a build needs, and let it make many small splits and pieces."""
+    harness.warm()
+    for name in ("build", "pack", "tokenize"):
+        importlib.import_module(f"packprep.next.cli.{name}")
+    splits.__defaults__ = (_TEXT_OF_A_SPLIT,)
+    for module, name in ((stage, "SPLIT_BYTES"), (jsonl, "BLOCK")):
+        setattr(module, name, _TEXT_OF_A_SPLIT)
+
+
+def _second_inputs(folder: Path, few: bool) -> tuple[list[str], list[str], list[str]]:
+    """Two files of JSON lines, options of tokens, and options of several windows and shards."""
+    files = [
+        str(write_jsonl(folder / f"{name}.jsonl", texts(40 if few else 120, seed=seed)))
+        for seed, name in enumerate("ab", 1)
+    ]
+    sizes = {"window": "40KB", "shard_size": "1MB"} if few else _SMALL
+    (folder / "packs.yaml").write_text(json.dumps({"max_length": 64, "holdout": 0.2} | sizes))
+    tokens = ["--tokenizer", str(save_tokenizer(folder / "tok")), "-q"]
+    return files, tokens, ["-c", str(folder / "packs.yaml"), "-q"]
+
+
+def _second_steps(folder: Path, kind: str | None, few: bool) -> Callable[[Path], Steps]:
+    files, tokens, packs = _second_inputs(folder, few)
+    if kind == "tokenize, pack":
+        return lambda output: [
+            ["tokenize", *files, *tokens, "-o", f"{output}.store"],
+            ["pack", f"{output}.store", *packs, "-o", str(output)],
+        ]
+    sources = [str(_converted(Path(file), kind)) for file in files]
+    return lambda output: [["build", *sources, *tokens, *packs, "-o", str(output)]]
+
+
+def _converted(file: Path, kind: str | None) -> Path:
+    """A file of JSON lines, or its rows in another format."""
+    if kind in (None, "jsonl"):
+        return file
+    if kind == "parquet":
+        path = file.with_suffix(".parquet")
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        table = datasets.Dataset.from_list(rows).data.table
+        pq.write_table(table, path, row_group_size=8)
+        return path
+    path = file.with_suffix(".jsonl.zst")
+    path.write_bytes(zstandard.compress(file.read_bytes()))
+    return path
+
+
+def _second_commands(folder: Path, disk: Path) -> dict[str, Command]:
+    files, tokens, packs = _second_inputs(folder, few=True)
+    out, store = ["-o", str(disk / OUT)], str(disk / STORE)
+
+    def build(kind: str) -> list[str]:
+        return ["build", *(str(_converted(Path(f), kind)) for f in files), *tokens, *packs, *out]
+
+    def tokenize(place: str) -> list[str]:
+        return ["tokenize", *files, *tokens, "-o", str(disk / place)]
+
+    other = ["build", files[0], *tokens, *out, "--max-length", "32"]
+    return {
+        "tokenize": Command(tokenize(OUT), grows_store=True),
+        "pack": Command(["pack", store, *packs, *out], [tokenize(STORE)]),
+        **{f"build of {kind}": Command(build(kind)) for kind in ("jsonl", "jsonl.zst", "parquet")},
+        "build with a store": Command([*build("jsonl"), "--store", store]),
+        "overwrite": Command([*build("jsonl"), "--overwrite"], [other]),
+    }
+
+
+def _second_data(output: Path) -> object:
+    if _is_second_store(output):
+        entries = [read_entry(path.parent) for path in sorted(output.glob(f"*/{FACTS}"))]
+        return [(entry.key, entry.facts, entry.files, entry.complete) for entry in entries]
+    return read_second(Files(output)).data
+
+
+def _second_stage_of(output: Path) -> str:
+    staging = staging_of(output)
+    if (output / MANIFEST).exists() and not (staging / JOB).exists():
+        return "after"
+    if (staging / MANIFEST).exists() or (staging / NAMES).exists():
+        return "sign off"
+    if any((staging / "shards").glob("*")):
+        return "pack"
+    stores = (staging / "tokens", *output.parent.glob(f"{output.name}.store/*"))
+    return "tokenize" if any((store / FACTS).exists() for store in stores) else "before"
+
+
+def _second_whole(output: Path) -> bool:
+    return not output.exists() or verify(output) == []
+
+
+def _read_second(output: Path) -> None:
+    for path in output.glob("*/tokens-*.json"):
+        assert read_receipt(path) is not None, f"{path} is of no intact file"
+    if _is_second_store(output):
+        return
+    assert verify(output) == []
+    rows = datasets.load_from_disk(str(output))
+    for split, counts in read_second(Files(output)).splits.items():
+        of_split = rows[split] if isinstance(rows, datasets.DatasetDict) else rows
+        assert len(of_split) == counts["packs"]
+
+
+def _is_second_store(output: Path) -> bool:
+    return any(output.glob(f"*/{FACTS}"))
+
+
+def _second_finished_entries(files: Tree) -> Tree | None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_tree(files, Path(folder) / "tree")
+        paths = (Path(folder) / "tree").glob(f"{OUT}/*/{FACTS}")
+        whole = {f"{OUT}/{p.parent.name}" for p in paths if read_entry(p.parent).complete}
+    return {name: files[name] for name in files if name.rpartition("/")[0] in whole} or None
+
+
+EDITIONS = {
+    "first": Edition(
+        main=harness.MAIN,
+        warm=harness.warm,
+        kinds=ZOO,
+        steps=_first_steps,
+        data=crash_checks.data,
+        stage_of=harness.stage_of,
+        staging_of=staging_path,
+        absent_or_complete=harness.absent_or_complete,
+        commands=crash_checks.commands,
+        read=crash_checks.read,
+        is_store=is_store,
+        finished_entries=crash_checks.finished_entries,
+    ),
+    "second": Edition(
+        main="packprep.next.cli.main",
+        warm=_warm_second,
+        kinds=KINDS,
+        steps=_second_steps,
+        data=_second_data,
+        stage_of=_second_stage_of,
+        staging_of=staging_of,
+        absent_or_complete=_second_whole,
+        commands=_second_commands,
+        read=_read_second,
+        is_store=_is_second_store,
+        finished_entries=_second_finished_entries,
+    ),
+}
