@@ -26,7 +26,6 @@ LATER = {
 """Arguments of later parts."""
 OPEN = {
     "format saved",
-    "tokenizer of tiktoken",
     "packed ids, split at eos",
     "packed ids, split at eos:1",
     "packed ids, split at bos:1",

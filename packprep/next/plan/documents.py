@@ -9,7 +9,7 @@ import numpy as np
 from ..schemas.arrays import Bools
 from ..schemas.tokens import Documents, mapped_documents, no_documents
 from ..support.hashing import Purpose, drawn, stream
-from ..tokens.types import TokenFile
+from ..tokens.store import TokenFile
 from .draw import permuted
 from .types import Range
 

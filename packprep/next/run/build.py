@@ -16,7 +16,7 @@ from ..support.errors import InputError
 from ..support.limits import check_room
 from ..support.lock import locked
 from ..support.progress import Progress, Silent
-from ..tokens.types import Entry
+from ..tokens.store import Entry
 from ..write.output import claim, finished, publish
 from ..write.report import make_report
 from ..write.sign import sign

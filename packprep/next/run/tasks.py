@@ -24,11 +24,9 @@ from ..schemas.canonical import digest_of
 from ..schemas.errors import FormatError
 from ..schemas.gather import Layout
 from ..support.errors import InputError
-from ..tokens.engine import Engine
-from ..tokens.gate import choose_engine
+from ..tokens.engine import Engine, choose_engine
 from ..tokens.stage import tokenize_split
-from ..tokens.store import read_entry, receipts
-from ..tokens.types import Entry
+from ..tokens.store import Entry, read_entry, receipts
 from ..write.layout import layout_of
 from ..write.receipts import WindowFile, read_window, write_receipt
 from ..write.shards import write_shards
@@ -45,7 +43,8 @@ class Work:
 
     @cached_property
     def _engine(self) -> Engine:
-        engine, notes = choose_engine(self.job.tokenizer, self.job.config.engine)
+        size = sum(source.bytes for source in self.job.sources)
+        engine, notes = choose_engine(self.job.tokenizer, self.job.config.engine, size)
         self.notes += notes
         return engine
 

@@ -1,9 +1,12 @@
-"""Work in threads, a bounded number of steps ahead of what takes the results."""
+"""Work cut into parts, and done in threads a bounded number of steps ahead of its results."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -30,3 +33,13 @@ def ahead(
         for future in running:
             future.cancel()
         pool.shutdown()
+
+
+def ranges(sizes: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive items of at most `most` together, or of one item."""
+    ends, first = np.append(0, np.cumsum(sizes)), 0
+    while first < len(sizes):
+        last = int(np.searchsorted(ends, ends[first] + most, side="right")) - 1
+        last = max(last, first + 1)
+        yield first, last
+        first = last

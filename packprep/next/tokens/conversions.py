@@ -156,13 +156,18 @@ def _special_ids(config: Mapping[str, Any], first: int) -> dict[str, int]:
     it. Others follow.
     """
     added = config.get("added_tokens_decoder") or {}
-    decoder = {int(place): str(token["content"]) for place, token in added.items()}
+    decoder = {int(place): _content(token) for place, token in added.items()}
     listed: Any = next((config[key] for key in _EXTRA if config.get(key)), [])
     listed = list(listed.values()) if isinstance(listed, dict) else listed
-    others = [str(each["content"] if isinstance(each, dict) else each) for each in listed]
+    others = [_content(each) for each in listed]
     ids = range(first, max(decoder, default=0) + 1)
     texts = [decoder.get(place, f"<|reserved_token_{place}|>") for place in ids]
     return {text: first + n for n, text in enumerate(dict.fromkeys([*texts, *others]))}
+
+
+def _content(token: Any) -> str:
+    """Text of a special token, which is text, or an object with `content`."""
+    return str(token["content"] if isinstance(token, dict) else token)
 
 
 def _sentencepiece(path: Path, raw: bytes, config: Mapping[str, Any]) -> _Conversion:

@@ -4,7 +4,6 @@ BOS and EOS are added, once each document. No Python int per token: ids are flat
 are added by index arithmetic into one array that is allocated before.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ..packing.kernels.gather import add_ends, with_ends
 from ..schemas.arrays import Int32, Int64
 from ..schemas.columns import NO_LOSS
 from ..schemas.views import ListView, list_array
+from ..support.ahead import ranges
 from ..support.errors import InputError
 from .engine import Engine
 from .tokenizer import Tokenizer
@@ -48,7 +48,7 @@ def _encoded(text: Any, tokenizer: Tokenizer, engine: Engine) -> Any:
     sizes = pc.binary_length(text).to_numpy().astype(np.int64)
     bos, eos = tokenizer.end_ids
     left, ids, ends = int(sizes.sum()), np.empty(0, tokenizer.id_type), [np.zeros(1, np.int64)]
-    for first, last in batches(sizes, BATCH_BYTES):
+    for first, last in ranges(sizes, BATCH_BYTES):
         new, offsets = engine.encode(text.slice(first, last - first))
         check_ids(new, tokenizer)
         wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
@@ -115,17 +115,6 @@ def check_ids(ids: NDArray[Any], tokenizer: Tokenizer) -> None:
             f"the id {wrong:,} is not in the vocabulary of {tokenizer.vocab_size:,} ids; choose "
             "the tokenizer that made these ids"
         )
-
-
-def batches(sizes: Int64, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of consecutive items of about `most` together, at least one item each."""
-    ends, first = np.cumsum(sizes), 0
-    while first < len(sizes):
-        before = int(ends[first - 1]) if first else 0
-        last = max(int(np.searchsorted(ends, before + most, side="left")) + 1, first + 1)
-        last = min(last, len(sizes))
-        yield first, last
-        first = last
 
 
 def one_array(column: Any) -> Any:

@@ -3,8 +3,9 @@
     hf         `tokenizers`, the reference: reads every tokenizer.json; 2-4 MB per core-second
     fastokens  BPE only; 30-130 MB per core-second
 
-The fast engine is trusted only after `gate` has compared it with the reference. Several threads may
-call an engine at once: both release the interpreter lock.
+The fast engine is trusted only after `gate` has compared it with the reference, so the reference
+may take small inputs: it loads faster. Several threads may call an engine at once: both release the
+interpreter lock.
 """
 
 import array
@@ -12,18 +13,19 @@ import importlib.metadata
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..support.ahead import ahead
+from ..support.ahead import ahead, ranges
 from ..support.errors import ConfigError, InputError
 from ..support.limits import usable_cores
+from .tokenizer import Tokenizer
 
-CALL_BYTES = (
-    1 << 19
-)  # of text in a call of `tokenizers`, which keeps 65 bytes a token until it ends
+CALL_BYTES = 1 << 19  # of text in a call of `tokenizers`, which keeps 65 bytes a token meanwhile
+SMALL = 500_000  # bytes that `tokenizers` encodes before fastokens is loaded
 
 Ids = tuple[NDArray[np.int32], NDArray[np.int64]]
 
@@ -62,11 +64,9 @@ class Reference:
 
     def encode(self, texts: Any) -> Ids:
         """See `Engine.encode`."""
-        from .encode import batches
-
         documents = texts.to_pylist()
         sizes = np.array([len(text) for text in documents], np.int64)
-        parts = [documents[first:last] for first, last in batches(sizes, CALL_BYTES)]
+        parts = [documents[first:last] for first, last in ranges(sizes, CALL_BYTES)]
         ids, lengths = [], []
         for flat, of in ahead(self._encoded, parts, usable_cores()):
             ids.append(flat)
@@ -131,3 +131,28 @@ def _as_sentence(fault: str) -> Iterator[None]:
     except BaseException as error:
         reason: Any = str(error).splitlines()[:1] or [type(error).__name__]
         raise InputError(f"{fault}: {reason[0]}") from error
+
+
+def choose_engine(
+    tokenizer: Tokenizer, requested: str, size: int, *, parse_special_tokens: bool = False
+) -> tuple[Engine, list[str]]:
+    """The engine of a build, and notes about it for the user.
+
+    requested: auto takes the fast engine where it passes the gate and the input has `size` bytes to
+    gain from it, else the reference; hf or fastokens take that one. Raises ConfigError or
+    InputError if it cannot be taken.
+    """
+    if tokenizer.json is None:
+        raise ConfigError("--tokenizer is a number, and rows are text; name a tokenizer")
+    reference = partial(Reference, tokenizer.json, parse_special_tokens=parse_special_tokens)
+    if requested == "hf" or (requested == "auto" and size <= SMALL):
+        return reference(), []
+    from .gate import gated
+
+    try:
+        fast = Fastokens(tokenizer.json, parse_special_tokens=parse_special_tokens)
+        return gated(fast, reference, tokenizer, parse_special_tokens), []
+    except (ConfigError, InputError) as error:
+        if requested != "auto":
+            raise
+        return reference(), [f"tokenizers itself tokenizes this build, which is slower: {error}"]

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from ..read.reading import read
 from ..read.types import Batch, Source, Split
 from .encode import encode, one_array
 from .engine import Engine
-from .gate import compare_sample
-from .store import read_receipt, write_tokens
+from .gate import Gated
+from .store import TokenFile, read_receipt, write_tokens
 from .tokenizer import Tokenizer
-from .types import TokenFile
 
 SPLIT_BYTES = 16_000_000
 
@@ -40,7 +38,7 @@ def tokenize_split(
     """
     files: list[TokenFile] = []
     chunks = itertools.islice(_chunks(read(split, sources, **reading)), most)
-    chunk = next(chunks, _Chunk())
+    chunk = next(chunks, [])
     while True:
         following = next(chunks, None)
         last = following is None
@@ -53,43 +51,16 @@ def tokenize_split(
         chunk = following
 
 
-@dataclass
-class _Chunk:
-    """Rows that become one token file."""
-
-    tables: list[pa.Table] = field(default_factory=list)
-    rows: Counter[int] = field(default_factory=Counter)
-    skipped: dict[int, Counter[str]] = field(default_factory=dict)
-    cut: dict[int, tuple[int, int]] = field(default_factory=dict)
-    unread: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    bytes: int = 0
-
-    def add(self, batch: Batch) -> None:
-        """Take the documents of a batch; their rows are numbered in the file."""
-        first, table = sum(self.rows.values()), batch.documents
-        row = pc.add(table["row"], pa.scalar(first, pa.int32()))
-        self.tables.append(table.set_column(table.column_names.index("row"), "row", row))
-        self.rows[batch.source] += batch.rows
-        if batch.skipped:
-            self.skipped.setdefault(batch.source, Counter()).update(batch.skipped)
-        if any(batch.cut):
-            before = self.cut.get(batch.source, (0, 0))
-            self.cut[batch.source] = (before[0] + batch.cut[0], before[1] + batch.cut[1])
-        if batch.unread:
-            names = (*self.unread.get(batch.source, ()), *batch.unread)
-            self.unread[batch.source] = tuple(dict.fromkeys(names))
-        self.bytes += _size(table)
-
-
-def _chunks(batches: Iterator[Batch]) -> Iterator[_Chunk]:
+def _chunks(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
     """Batches put together to files of about 16 MB of text."""
-    chunk = _Chunk()
+    chunk, size = list[Batch](), 0
     for batch in batches:
-        chunk.add(batch)
-        if chunk.bytes >= SPLIT_BYTES:
+        chunk.append(batch)
+        size += _size(batch.documents)
+        if size >= SPLIT_BYTES:
             yield chunk
-            chunk = _Chunk()
-    if chunk.tables:
+            chunk, size = [], 0
+    if chunk:
         yield chunk
 
 
@@ -101,7 +72,7 @@ def _size(table: pa.Table) -> int:
 
 
 def _write(
-    chunk: _Chunk,
+    chunk: Sequence[Batch],
     split: int,
     number: int,
     last: bool,
@@ -109,19 +80,32 @@ def _write(
     engine: Engine | None,
     folder: Path,
 ) -> TokenFile:
-    tables = chunk.tables or [_nothing(engine)]
-    batch = mapped(pa.concat_tables(tables), tokenizer, engine)
+    """The token file of a chunk; its rows are numbered in the file."""
+    tables, rows = [], Counter[int]()
+    skipped, cut, unread = dict[int, Counter[str]](), dict[int, Any](), dict[int, Any]()
+    for batch in chunk:
+        table, source = batch.documents, batch.source
+        row = pc.add(table["row"], pa.scalar(rows.total(), pa.int32()))
+        tables.append(table.set_column(table.column_names.index("row"), "row", row))
+        rows[source] += batch.rows
+        if batch.skipped:
+            skipped.setdefault(source, Counter()).update(batch.skipped)
+        if any(batch.cut):
+            cut[source] = [a + b for a, b in zip(cut.get(source, (0, 0)), batch.cut, strict=True)]
+        if batch.unread:
+            unread[source] = [*dict.fromkeys([*unread.get(source, ()), *batch.unread])]
+    table = pa.concat_tables(tables) if tables else _nothing(engine)
     receipt: Mapping[str, Any] = {
         "split": split,
         "number": number,
         "last": last,
-        "rows": dict(chunk.rows),
-        "text_bytes": chunk.bytes,
-        "skipped": {source: dict(count) for source, count in chunk.skipped.items()},
-        "cut": chunk.cut,
-        "unread": chunk.unread,
+        "rows": dict(rows),
+        "text_bytes": _size(table),
+        "skipped": {source: dict(reasons) for source, reasons in skipped.items()},
+        "cut": cut,
+        "unread": unread,
     }
-    return write_tokens(folder, batch, receipt)
+    return write_tokens(folder, mapped(table, tokenizer, engine), receipt)
 
 
 def _nothing(engine: Engine | None) -> pa.Table:
@@ -145,7 +129,8 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.R
 
     def batch(rows: pa.Table) -> pa.Table:
         tokens = encode(rows, tokenizer, engine)
-        compare_sample(engine, rows, tokens, tokenizer)
+        if isinstance(engine, Gated):
+            engine.compare_sample(rows, tokens, tokenizer)
         return tokens
 
     with quiet_datasets():

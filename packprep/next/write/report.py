@@ -8,7 +8,7 @@ import numpy as np
 
 from ..plan.account import Sums
 from ..plan.figures import figures_of
-from ..tokens.types import TokenFile
+from ..tokens.store import TokenFile
 from .receipts import WindowFile
 
 

@@ -19,8 +19,7 @@ from ..schemas.columns import Column, schema_of
 from ..schemas.files import writing
 from ..schemas.gather import Layout, copy_runs, pack_columns
 from ..schemas.validate import check_batch
-from ..support.ahead import ahead
-from ..tokens.encode import batches
+from ..support.ahead import ahead, ranges
 from ..tokens.store import HashedFile
 from .receipts import ShardFile
 
@@ -35,7 +34,7 @@ def write_shards(
     sizes = pack_bytes(layout.columns, packs.lengths, np.diff(packs.offsets))
     return [
         _write_shard(packs, first, last, layout, folder, f"{name}-{number:05d}.arrow", split)
-        for number, (first, last) in enumerate(batches(sizes, shard_size))
+        for number, (first, last) in enumerate(ranges(sizes, shard_size))
     ]
 
 
@@ -62,18 +61,8 @@ def record_batches(
         check_batch(batch, layout, where, part[0])
         return batch
 
-    parts = batches_at_most(packs.lengths[first:last], BATCH_TOKENS)
+    parts = ranges(packs.lengths[first:last], BATCH_TOKENS)
     return ahead(made, parts, 1)  # gathering beside hashing and writing
-
-
-def batches_at_most(sizes: Int64, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of consecutive items of at most `most` together, or of one item."""
-    ends, first = np.append(0, np.cumsum(sizes)), 0
-    while first < len(sizes):
-        last = int(np.searchsorted(ends, ends[first] + most, side="right")) - 1
-        last = max(last, first + 1)
-        yield first, last
-        first = last
 
 
 def _write_shard(
