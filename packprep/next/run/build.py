@@ -13,8 +13,7 @@ from ..plan.types import Dropped
 from ..plan.window import Planner
 from ..schemas.packs import Output, open_output
 from ..support.errors import InputError
-from ..support.limits import check_room
-from ..support.lock import locked
+from ..support.limits import check_room, locked
 from ..support.progress import Progress, Silent
 from ..tokens.store import Entry
 from ..write.output import claim, finished, publish

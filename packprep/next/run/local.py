@@ -2,6 +2,7 @@
 
 from ..support.ahead import ahead
 from ..support.progress import Progress
+from ..tokens.stage import import_datasets
 from ..tokens.store import receipts
 from .job import Task
 from .tasks import Work, do, todo
@@ -16,6 +17,9 @@ def tokenize(work: Work, progress: Progress) -> None:
     if len(tasks) < splits:
         left = f"{len(tasks):,} of {splits:,} splits are left" if tasks else "no text was read"
         progress.say(f"tokens reused: {left}")
+    if not tasks:
+        return
+    import_datasets()
     if job.has_limit:
         _in_order(work, tasks)
         return

@@ -24,12 +24,12 @@ from ..schemas.canonical import digest_of
 from ..schemas.errors import FormatError
 from ..schemas.gather import Layout
 from ..support.errors import InputError
+from ..support.records import write_record
 from ..tokens.engine import Engine, choose_engine
 from ..tokens.stage import tokenize_split
 from ..tokens.store import Entry, read_entry, receipts
 from ..write.layout import layout_of
-from ..write.receipts import WindowFile, read_window, write_receipt
-from ..write.shards import write_shards
+from ..write.shards import WindowFile, read_window, write_shards
 from .job import Job, Task, packing_of
 
 
@@ -218,7 +218,7 @@ def _pack(work: Work, window: Window) -> WindowFile:
         figures=figures,
         sizes=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
     )
-    write_receipt(receipt, made)
+    write_record(receipt, made)
     return made
 
 

@@ -1,17 +1,28 @@
-"""Dataclasses from the JSON that `dataclasses.asdict` and canonical JSON make of them."""
+"""Receipts: dataclasses in files of canonical JSON with a digest of itself."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ..schemas.canonical import parse_signed, signed_json
+from ..schemas.files import write_file
 
 _Value = TypeVar("_Value")
 
 
-def from_json(kind: type[_Value], value: Any) -> _Value:
-    """The value of a type from its JSON; a field with a default may be missing.
+def write_record(path: Path, value: Any) -> None:
+    """Write a dataclass whole or not at all."""
+    write_file(path, signed_json(json.loads(json.dumps(asdict(value)))))
 
-    Raises TypeError, ValueError or KeyError for JSON of another form.
-    """
-    made: _Value = _made(kind, value)
+
+def read_record(path: Path, kind: type[_Value]) -> _Value | None:
+    """What `write_record` wrote; None if that is missing, damaged or of another form."""
+    try:
+        made: _Value = _made(kind, parse_signed(path.read_bytes(), str(path)))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
     return made
 
 

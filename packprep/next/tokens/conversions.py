@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ..support.cache import cache_folder, keep
 from ..support.errors import ConfigError, InputError
+from ..support.limits import cache_folder, keep
 from .engine import Reference
 from .probes import probes
 from .tokenizer_files import SIDE_FILES, TokenizerFiles

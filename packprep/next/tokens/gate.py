@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..support.cache import cache_folder, keep
 from ..support.errors import InputError
 from ..support.hashing import Purpose, drawn, stream
+from ..support.limits import cache_folder, keep
 from . import probes as _probes
 from .encode import flat, one_array
 from .engine import Engine, Ids, Reference

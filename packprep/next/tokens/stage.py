@@ -1,7 +1,9 @@
 """The tokenizing stage: one split of the input to token files, through a batched `datasets.map`."""
 
 import contextlib
+import gc
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -113,6 +115,20 @@ def _nothing(engine: Engine | None) -> pa.Table:
     of = {"text": pa.large_string()} if engine else {"ids": pa.list_(pa.int32())}
     columns = {**of, "row": pa.int32(), "part": pa.int32()}
     return pa.table({name: pa.array([], kind) for name, kind in columns.items()})
+
+
+def import_datasets() -> None:
+    """Begin to import `datasets`, which takes most of a second, beside other work."""
+    threading.Thread(target=_import_datasets).start()
+
+
+def _import_datasets() -> None:
+    collects = gc.isenabled()
+    gc.disable()  # an import leaves no garbage, and to look for it takes a tenth of its time
+    with contextlib.suppress(Exception):  # `mapped` raises it
+        import datasets  # noqa: F401
+    if collects:
+        gc.enable()
 
 
 def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.RecordBatch:

@@ -6,19 +6,19 @@ only with its receipt and digest. KEY is the digest of all that decides the toke
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import xxhash
 
-from ..schemas.canonical import canonical_json, digest_of, parse_signed, signed_json
+from ..schemas.canonical import canonical_json, digest_of
 from ..schemas.errors import FormatError
 from ..schemas.files import file_digest, write_file, writing
 from ..support.errors import InputError
-from ..support.records import from_json
+from ..support.records import read_record, write_record
 
 FACTS = "facts.json"
 VERSION = 1  # of token files; raised when equal inputs would give other tokens
@@ -91,26 +91,27 @@ def write_tokens(folder: Path, batch: pa.RecordBatch, receipt: Mapping[str, Any]
     """
     tokens: Any = batch.column("tokens")
     count = len(tokens.flatten())
-    file = TokenFile(documents=len(batch), tokens=count, bytes=0, digest="", **receipt)
-    with writing(folder / file.name) as raw:
-        hashed = HashedFile(raw, xxhash.xxh3_128())
-        with pa.ipc.new_stream(hashed, batch.schema) as writer:  # type: ignore[arg-type]
+    made = TokenFile(documents=len(batch), tokens=count, bytes=0, digest="", **receipt)
+    hasher = xxhash.xxh3_128()
+    with writing(folder / made.name) as raw:
+        file = WatchedFile(raw, hasher.update)
+        with pa.ipc.new_stream(file, batch.schema) as writer:  # type: ignore[arg-type]
             writer.write_batch(batch)
-    done = TokenFile(**{**vars(file), "bytes": hashed.bytes, "digest": hashed.hasher.hexdigest()})
-    write_file((folder / file.name).with_suffix(".json"), signed_json(_as_json(done)))
-    return done
+    made = replace(made, bytes=file.bytes, digest=hasher.hexdigest())
+    write_record((folder / made.name).with_suffix(".json"), made)
+    return made
 
 
-class HashedFile:
-    """A file to write, as Arrow takes it, that hashes what is written."""
+class WatchedFile:
+    """A file to write, as Arrow takes it. seen: called with each block, which never changes."""
 
-    def __init__(self, file: Any, hasher: Any) -> None:
-        self._file, self.hasher, self.bytes, self.closed = file, hasher, 0, False
+    def __init__(self, file: Any, seen: Callable[[memoryview], Any]) -> None:
+        self._file, self._seen, self.bytes, self.closed = file, seen, 0, False
 
     def write(self, data: Any) -> int:
         """Write a block."""
         block = memoryview(data)
-        self.hasher.update(block)
+        self._seen(block)
         self._file.write(block)
         self.bytes += block.nbytes
         return block.nbytes
@@ -131,11 +132,6 @@ class HashedFile:
         self.closed = True
 
 
-def _as_json(receipt: TokenFile) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(json.dumps(asdict(receipt)))
-    return value
-
-
 def receipts(folder: Path, *, digests: bool = True) -> Iterator[TokenFile]:
     """Receipts of the files that are there and intact, in order.
 
@@ -148,13 +144,10 @@ def receipts(folder: Path, *, digests: bool = True) -> Iterator[TokenFile]:
 
 def read_receipt(path: Path, digests: bool = True) -> TokenFile | None:
     """The receipt of a token file; None without one, or if the file does not match it."""
-    try:
-        receipt = from_json(TokenFile, parse_signed(path.read_bytes(), str(path)))
-        file = path.parent / receipt.name
-        same = file.stat().st_size == receipt.bytes and file.stem == path.stem
-        same = same and (not digests or is_intact(file, receipt))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    receipt, file = read_record(path, TokenFile), path.with_suffix(".arrow")
+    if receipt is None or receipt.name != file.name or not file.is_file():
         return None
+    same = file.stat().st_size == receipt.bytes and (not digests or is_intact(file, receipt))
     return receipt if same else None
 
 

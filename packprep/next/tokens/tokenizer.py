@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy as np
 from ..schemas.columns import UINT16_LIMIT
 from ..support.errors import ConfigError, InputError, nearest
 from .tokenizer_files import SIDE_FILES, TEMPLATE_FILE, read_tokenizer
+
+_FACTS = ("sha256", "vocab_size", "pad_id")
 
 
 class Special(NamedTuple):
@@ -29,11 +32,10 @@ class Special(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """A tokenizer.json with truncation and padding switched off, and its BOS and EOS.
+    """A tokenizer.json, and its BOS and EOS. Engines switch off truncation and padding.
 
     json: None for a vocabulary of ids alone. sha256: of the tokenizer.json as it was read.
-    vocab_size: one more than the largest id. named_tokens: bos_token, image_token, ... as chat
-    templates see them. chat_templates: Jinja source by name.
+    vocab_size: one more than the largest id. sides: see `TokenizerFiles`.
     """
 
     json: bytes | None = field(default=None, repr=False)
@@ -43,8 +45,32 @@ class Tokenizer:
     eos: Special | None = None
     pad_id: int = 0
     notes: tuple[str, ...] = ()
-    named_tokens: Mapping[str, str] = field(default_factory=dict)
-    chat_templates: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sides: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def named_tokens(self) -> dict[str, str]:
+        """bos_token, image_token, ... as chat templates see them; the first file decides."""
+        named: dict[str, str] = {}
+        for keys in (self.sides.get(file, {}) for file in SIDE_FILES):
+            extra = keys.get("extra_special_tokens")
+            own = {key: value for key, value in keys.items() if key.endswith("_token")}
+            for key, token in {**own, **(extra if isinstance(extra, dict) else {})}.items():
+                text = token.get("content") if isinstance(token, dict) else token
+                if isinstance(text, str):
+                    named.setdefault(key, text)
+        return named
+
+    @cached_property
+    def chat_templates(self) -> dict[str, str]:
+        """Jinja source by name: of template files, else of tokenizer_config.json (one or many)."""
+        config = self.sides.get(SIDE_FILES[0], {})
+        entry: Any = self.sides.get(TEMPLATE_FILE) or config.get("chat_template")
+        if isinstance(entry, list):
+            entry = {item["name"]: item["template"] for item in entry}
+        templates = {"default": entry} if isinstance(entry, str) else dict(entry or {})
+        if not all(isinstance(source, str) for source in templates.values()):
+            raise InputError("the chat_template of the tokenizer is not text; expected Jinja")
+        return templates
 
     @property
     def id_type(self) -> np.dtype[Any]:
@@ -59,18 +85,13 @@ class Tokenizer:
     def facts(self) -> dict[str, Any]:
         """All that decides ids and padding, as JSON."""
         ends = {"bos": self.bos and [*self.bos], "eos": self.eos and [*self.eos]}
-        return {
-            "sha256": self.sha256,
-            "vocab_size": self.vocab_size,
-            "pad_id": self.pad_id,
-            **ends,
-        }
+        return {name: getattr(self, name) for name in _FACTS} | ends
 
     @staticmethod
     def from_facts(facts: Mapping[str, Any]) -> "Tokenizer":
         """The tokenizer as a store knows it: no text can be encoded."""
         bos, eos = (Special(*facts[end]) if facts[end] else None for end in ("bos", "eos"))
-        same = {name: facts[name] for name in ("sha256", "vocab_size", "pad_id")}
+        same = {name: facts[name] for name in _FACTS}
         return Tokenizer(**same, bos=bos, eos=eos)
 
 
@@ -99,21 +120,19 @@ def load_tokenizer(source: Any, bos: str = "auto", eos: str = "auto") -> Tokeniz
                     f"--{end} {text!r} is not in the vocabulary of {files.name}{near}"
                 )
             chosen[end] = None if text is None else Special(text, vocab[text])
-        off = [key for key in ("truncation", "padding") if parsed.get(key)]
-        notes += [f"{files.name}: stored {key} is switched off" for key in off]
-        raw = json.dumps({**parsed, "truncation": None, "padding": None}).encode()
+        stored = [key for key in ("truncation", "padding") if parsed.get(key)]
+        notes += [f"{files.name}: stored {key} is switched off" for key in stored]
         pad = _text_of(files.sides.get(SIDE_FILES[0], {}).get("pad_token"), "pad_token")
         pads = [token.id for token in (chosen["eos"], chosen["bos"]) if token]
         return Tokenizer(
-            json=raw if off else files.raw,
+            json=files.raw,
             sha256=hashlib.sha256(files.raw).hexdigest(),
             vocab_size=max(vocab.values()) + 1,
             bos=chosen["bos"],
             eos=chosen["eos"],
             pad_id=vocab[pad] if pad in vocab else (pads or [0])[0],
             notes=tuple(notes),
-            named_tokens=_named_tokens(files.sides),
-            chat_templates=_chat_templates(files.sides, files.name),
+            sides=files.sides,
         )
     except (ConfigError, InputError):
         raise
@@ -215,28 +234,3 @@ def _text_of(token: Any, label: str) -> str | None:
     if text is not None and not isinstance(text, str):
         raise InputError(f"{label} is {str(token)[:60]}; expected the text of a token, or null")
     return text or None
-
-
-def _named_tokens(sides: Mapping[str, Any]) -> dict[str, str]:
-    """Text of each named token of the side files; the first file with the name decides."""
-    named: dict[str, str] = {}
-    for file in SIDE_FILES:
-        keys = sides.get(file, {})
-        extra = keys.get("extra_special_tokens")
-        own = {key: value for key, value in keys.items() if key.endswith("_token")}
-        for key, token in {**own, **(extra if isinstance(extra, dict) else {})}.items():
-            text = token.get("content") if isinstance(token, dict) else token
-            if isinstance(text, str):
-                named.setdefault(key, text)
-    return named
-
-
-def _chat_templates(sides: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Chat templates by name: of template files, else of tokenizer_config.json (one or many)."""
-    entry: Any = sides.get(TEMPLATE_FILE) or sides.get(SIDE_FILES[0], {}).get("chat_template")
-    if isinstance(entry, list):
-        entry = {item["name"]: item["template"] for item in entry}
-    templates = {"default": entry} if isinstance(entry, str) else dict(entry or {})
-    if not all(isinstance(source, str) for source in templates.values()):
-        raise InputError(f"the chat_template of {name} is not text; expected a Jinja template")
-    return templates

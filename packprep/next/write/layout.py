@@ -4,13 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ..config.options import Amounts, BuildConfig, PackOptions
-from ..schemas.columns import (
-    DEFAULT_COLUMNS,
-    Column,
-    column_of,
-    hf_column,
-)
+from ..config.options import BuildConfig
+from ..schemas.columns import DEFAULT_COLUMNS, Column, column_of, hf_column
 from ..schemas.gather import Layout
 from ..tokens.tokenizer import Tokenizer
 
@@ -22,13 +17,12 @@ def layout_of(config: BuildConfig, tokenizer: Tokenizer, stored: pa.Schema) -> L
     lengths of segments.
     """
     length = int(config.max_length)
-    names = _names(config, config, stored.names)
 
     def standard(name: str) -> Column:
         small = config.token_type == "auto"
         return column_of(name, vocab_size=tokenizer.vocab_size, max_length=length, small=small)
 
-    columns = [standard(name) for name in names]
+    columns = [standard(name) for name in _names(config, stored.names)]
     if config.columns == ("hf",):
         columns = [hf_column(column) for column in columns]
     return Layout(
@@ -40,22 +34,18 @@ def layout_of(config: BuildConfig, tokenizer: Tokenizer, stored: pa.Schema) -> L
     )
 
 
-def _names(amounts: Amounts, packs: PackOptions, stored: Sequence[str]) -> list[str]:
+def _names(config: BuildConfig, stored: Sequence[str]) -> list[str]:
     """Standard columns, in their order."""
-    config = amounts if isinstance(amounts, BuildConfig) else None
-    padded = int(packs.pad_to_multiple) > 1
-    filler = config is not None and config.multiples.packs > 1 and config.multiples.fill
-    labels = padded or filler or bool(packs.stride) or bool({"labels", "mask"} & {*stored})
-    hf = amounts.columns == ("hf",)
-    chosen = DEFAULT_COLUMNS if hf or not amounts.columns else amounts.columns
+    filler = config.multiples.packs > 1 and config.multiples.fill
+    padded, hf = config.pad_to_multiple > 1, config.columns == ("hf",)
+    labels = padded or filler or bool(config.stride) or bool({"labels", "mask"} & {*stored})
+    chosen = DEFAULT_COLUMNS if hf or not config.columns else config.columns
     names = [n for n in DEFAULT_COLUMNS if n in (*chosen, "tokens", "cu_seqlens")]
     names += ["labels"] if labels or hf else []
     names += ["segment_lengths"] if padded else []
-    if config is not None and config.pairs is not None:
-        names += ["pair_ids", "pair_sides"]
-    elif config is not None and (config.messages is not None or config.split_at is not None):
-        names += ["turn_ids"]
-    return names
+    if config.pairs is not None:
+        return [*names, "pair_ids", "pair_sides"]
+    return names if config.messages is None and config.split_at is None else [*names, "turn_ids"]
 
 
 def _carried(stored: pa.Schema) -> list[Column]:

@@ -9,7 +9,7 @@ import numpy as np
 from ..plan.account import Sums
 from ..plan.figures import figures_of
 from ..tokens.store import TokenFile
-from .receipts import WindowFile
+from .shards import WindowFile
 
 
 def make_report(

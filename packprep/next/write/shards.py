@@ -1,11 +1,13 @@
-"""Write the packs of a window as shards: gathered, checked, hashed, and complete or absent.
+"""Write the packs of a window as shards, and its receipt: gathered, checked, hashed.
 
 A shard is an Arrow stream of record batches of about half a million tokens: larger ones hash and
 write slower, because they do not fit the processor's cache.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,55 @@ import numpy as np
 import pyarrow as pa
 
 from ..packing.kernels.gather import copy_compiled
+from ..plan.account import Sums
 from ..plan.types import Packs
 from ..schemas.arrays import Int64
 from ..schemas.columns import Column, schema_of
-from ..schemas.files import writing
+from ..schemas.files import file_digest, writing
 from ..schemas.gather import Layout, copy_runs, pack_columns
 from ..schemas.validate import check_batch
 from ..support.ahead import ahead, ranges
-from ..tokens.store import HashedFile
-from .receipts import ShardFile
+from ..support.records import read_record
+from ..tokens.store import WatchedFile
 
 BATCH_TOKENS = 1 << 19
 _FEW = 2000  # segments that numpy copies faster than a compiler is loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardFile:
+    """A shard as it was written. batches: place in the file, first pack of each record batch."""
+
+    name: str
+    split: str
+    bytes: int
+    sha256: str
+    packs: int
+    segments: int
+    tokens: int
+    batches: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowFile:
+    """Receipt of a window.
+
+    made_from: digest of all that decides its bytes. sums: account by number of source, -1 is of no
+    source. figures: its row in report.json. sizes: packs by their number of segments.
+    """
+
+    made_from: str
+    window: int
+    split: str
+    shards: tuple[ShardFile, ...]
+    sums: Mapping[int, Mapping[str, Any]]
+    figures: Mapping[str, Any]
+    sizes: Mapping[int, int]
+
+    @property
+    def account(self) -> dict[int, Sums]:
+        """The sums."""
+        return {number: Sums.from_json(sums) for number, sums in self.sums.items()}
 
 
 def write_shards(
@@ -68,21 +107,30 @@ def record_batches(
 def _write_shard(
     packs: Packs, first: int, last: int, layout: Layout, folder: Path, name: str, split: str
 ) -> ShardFile:
-    places: list[tuple[int, int]] = []
-    with writing(folder / name) as raw:
-        file = HashedFile(raw, _LateSha256())
+    sha256, blocks, places = hashlib.sha256(), list[memoryview](), list[tuple[int, int]]()
+
+    def update(written: list[memoryview]) -> None:
+        for block in written:
+            sha256.update(block)
+
+    with writing(folder / name) as raw, ThreadPoolExecutor(1) as pool:
+        file = WatchedFile(raw, blocks.append)
         with pa.ipc.new_stream(file, schema_of(layout.columns)) as writer:  # type: ignore[arg-type]
-            written = 0
+            hashing, done = pool.submit(update, []), 0
             for batch in record_batches(packs, layout, name, first, last):
-                places.append((file.bytes, written))
-                written += len(batch)
+                places.append((file.bytes, done))
+                done += len(batch)
                 writer.write_batch(batch)
-        digest = file.hasher.hexdigest()
+                hashing.result()
+                hashing = pool.submit(update, blocks.copy())
+                blocks.clear()
+        hashing.result()
+        update(blocks)
     return ShardFile(
         name=name,
         split=split,
         bytes=file.bytes,
-        sha256=digest,
+        sha256=sha256.hexdigest(),
         packs=last - first,
         segments=int(packs.offsets[last] - packs.offsets[first]),
         tokens=int(packs.lengths[first:last].sum()),
@@ -90,35 +138,18 @@ def _write_shard(
     )
 
 
-class _LateSha256:
-    """A sha256 that a second thread computes. A block must not change after `update`."""
+def read_window(path: Path, shards: Path, made_from: str) -> WindowFile | None:
+    """A receipt whose shards are all there and intact, made from this; else None.
 
-    def __init__(self) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        self._sha256, self._small = hashlib.sha256(), list[memoryview]()
-        self._pool, self._running = ThreadPoolExecutor(1), list[Any]()
-
-    def update(self, block: memoryview) -> None:
-        """Hash a block later; large ones at once, small ones together."""
-        self._small.append(block)
-        if block.nbytes >= 1 << 16 or len(self._small) > 100:
-            self._submit()
-            if len(self._running) > 8:  # blocks that wait in memory
-                self._running.pop(0).result()
-
-    def _submit(self) -> None:
-        self._running.append(self._pool.submit(self._hash, self._small))
-        self._small = []
-
-    def _hash(self, blocks: list[memoryview]) -> None:
-        for block in blocks:
-            self._sha256.update(block)
-
-    def hexdigest(self) -> str:
-        """Digest of all blocks."""
-        self._submit()
-        for future in self._running:
-            future.result()
-        self._pool.shutdown()
-        return self._sha256.hexdigest()
+    shards: their folder.
+    """
+    receipt = read_record(path, WindowFile)
+    if receipt is None or receipt.made_from != made_from:
+        return None
+    for shard in receipt.shards:
+        file = shards / shard.name
+        if not file.is_file() or file.stat().st_size != shard.bytes:
+            return None
+        if file_digest(file) != shard.sha256:
+            return None
+    return receipt

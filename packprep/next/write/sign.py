@@ -8,16 +8,9 @@ from typing import Any
 from ..schemas.canonical import canonical_json, digest_of
 from ..schemas.files import MANIFEST, file_digest, shard_name, write_dataset_files, write_file
 from ..schemas.gather import Layout
-from ..schemas.manifest import (
-    COUNTS,
-    FORMAT_VERSION,
-    LEDGER,
-    Manifest,
-    manifest_json,
-    parse_manifest,
-)
+from ..schemas.manifest import FORMAT_VERSION, LEDGER, manifest_json
 from .output import NAMES
-from .receipts import ShardFile
+from .shards import ShardFile
 
 
 def sign(
@@ -28,7 +21,7 @@ def sign(
     report: Mapping[str, Any],
     settings: str,
     run: Mapping[str, Any],
-) -> Manifest:
+) -> None:
     """Name the shards, write all other files, and the manifest last.
 
     facts: `inputs`, `sources`, `draw` and `plan` of the manifest. settings: build.yaml. run: how
@@ -69,13 +62,6 @@ def sign(
         "sha256": digest_of([entry["sha256"] for entry in entries]),
     }
     write_file(staging / "report.json", canonical_json(whole))
-    counts = {
-        split: {
-            key: sum(getattr(shard, key) for shard in shards if shard.split == split)
-            for key in COUNTS
-        }
-        for split in splits
-    }
     data = {
         "format_version": FORMAT_VERSION,
         "identity": digest_of(facts["inputs"]),
@@ -84,15 +70,13 @@ def sign(
         "vocab_size": layout.vocab_size,
         "bos_id": layout.bos_id,
         "pad_id": layout.pad_id,
-        "splits": counts,
+        "splits": report["splits"],
         "files": [*entries, *others],
         "ledger": {key: report["tokens"][key] for key in LEDGER},
         **facts,
     }
     run = {**run, "files": [file_entry(staging, name) for name in ("build.yaml", "report.json")]}
-    content = manifest_json(data, run)
-    write_file(staging / MANIFEST, content)
-    return parse_manifest(content, MANIFEST)
+    write_file(staging / MANIFEST, manifest_json(data, run))
 
 
 def file_entry(folder: Path, name: str) -> dict[str, Any]:

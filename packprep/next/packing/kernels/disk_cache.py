@@ -22,7 +22,7 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from ...support.cache import cache_folder, keep
+from ...support.limits import cache_folder, keep
 
 _DIGEST = 32  # bytes of a sha256
 
