@@ -13,7 +13,7 @@ import zstandard
 
 from packprep.next.look.verify import verify
 from packprep.next.read.formats import jsonl
-from packprep.next.read.splits import splits
+from packprep.next.read.reading import splits
 from packprep.next.schemas.files import MANIFEST, Files
 from packprep.next.schemas.manifest import read_manifest as read_second
 from packprep.next.tokens import stage

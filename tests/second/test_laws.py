@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from packprep.next.plan.cut import cut
 from packprep.next.plan.draw import equal_places, permuted, streams
 from packprep.next.plan.types import Cutting, Dropped
-from packprep.next.read.reading import read
-from packprep.next.read.splits import splits
+from packprep.next.read.reading import read, splits
 from packprep.next.read.types import Source, Text
 from packprep.next.schemas.columns import NO_LOSS, column_of
 from packprep.next.schemas.gather import Layout, Table, pack_columns
@@ -42,7 +41,7 @@ def documents_of(lengths: Sequence[int], **aligned: Any) -> Documents:
 def source_of(path: Path) -> Source:
     size = path.stat().st_size
     return Source(
-        number=0, name="a", path=str(path), format="json", bytes=size, digest="", rows=Text()
+        number=0, name="a", paths=(str(path),), format="json", bytes=size, digest="", rows=Text()
     )
 
 

@@ -25,18 +25,11 @@ LATER = {
 }
 """Arguments of later parts."""
 OPEN = {
-    "format saved",
     "packed ids, split at eos",
     "packed ids, split at eos:1",
     "packed ids, split at bos:1",
     "packed ids, held out",
-    "compressed .gz, not compressed",
-    "compressed .zst, not compressed",
-    "place, a damaged index of Megatron",
-    "option carry, a fraction as a whole number",
     "ids, text",
-    "ids, a fraction",
-    "ids, a label that is no token",
 }
 """Cases of this part that differ still, most by a number in a sentence or in the report."""
 

@@ -7,9 +7,10 @@ or folder are sorted bytewise, so that document ids never depend on the disk.
 import glob
 import os
 import re
+import shutil
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +27,16 @@ from ..schemas.errors import FormatError
 from ..schemas.files import file_digest, saved_files
 from ..support.errors import ConfigError, InputError, redacted
 from ..support.progress import Progress
-from .formats.jsonl import first_rows
-from .formats.registry import FORMATS, format_of
+from .reading import state_of
 from .rows import columns_of, template_parts
-from .types import Carried, Ids, Rows, Source, Text, Wanted
+from .types import ENDINGS, Carried, Ids, Kind, Raw, Rows, Source, Text, format_of, known_format
 
-STDIN = "standard input"
 _SPLITS = {"train": "train", "training": "train", "test": "test", "validation": "validation"}
 _SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation", "eval": "test"}
 _KEYS = ("path", "weight", "max_epochs", "limit", "text", "ids", "sample_by")
+_TOKENS = {".idx": ".bin", ".offsets.npy": ".npy", ".label_mask.npy": ".npy", ".csv.gz": ".npy"}
+"""Endings of files beside token files, and of those."""
+_WINDOW, _MEMORY = 1 << 27, 600_000_000  # bytes of a usual window, and of a process without one
 
 
 class Entry(NamedTuple):
@@ -45,7 +47,7 @@ class Entry(NamedTuple):
 
 
 def entries_of(config: BuildConfig) -> list[Entry]:
-    """The entries of `sources`. Raises ConfigError for an unknown key."""
+    """The entries of `sources`. Raises ConfigError for an unknown key, or a value that is wrong."""
     entries = []
     for source in config.sources:
         if not isinstance(source, Mapping):
@@ -55,12 +57,20 @@ def entries_of(config: BuildConfig) -> list[Entry]:
         several = tuple(paths) if isinstance(paths, list | tuple) else (paths,)
         if not several or not all(isinstance(path, str) and path for path in several):
             raise ConfigError(f"a source has path {paths!r}; expected a file, or a list of files")
-        for key in source:
+        for key, value in source.items():
             if key not in _KEYS:
                 raise ConfigError(
                     f"source {several[0]} has the unknown key {key!r}, expected one of "
                     f"{', '.join(_KEYS)}"
                 )
+            if key == "limit" and (count_of(value) or 0) < 1:
+                raise ConfigError(f"source {several[0]}: limit is {value}, expected at least 1")
+            if key in ("weight", "max_epochs"):
+                if (share_of(value) or 0) <= 0:
+                    raise ConfigError(
+                        f"source {several[0]}: {key} is {value}, expected a number above 0"
+                    )
+                raise ConfigError(f"{key} of a source is not there yet in this edition")
         entries.append(Entry(several, source))
     return entries
 
@@ -79,45 +89,36 @@ def resolve(
     all files for their digests. Raises InputError for a name that means nothing.
     """
     sources: list[Source] = []
-    seen: dict[tuple[int, int], str] = {}
+    seen: set[tuple[int, int]] = set()
     again: list[str] = []
     for number, entry in enumerate(entries_of(config)):
-        paths: list[tuple[Path, str]] = []
+        own = {
+            "rows": rows_of(config, entry.options, vocab_size, split_at),
+            "entry": number,
+            "limit": count_of(entry.options.get("limit")),
+            "window": max(_WINDOW, min(1 << 31, config.memory - _MEMORY)),
+        }
         for name in entry.paths:
-            for path, shown in _expanded(name, config.output, scratch, progress):
-                facts = path.stat()
+            for shown, paths in _files(name, config.output, scratch, progress):
+                source = _source(len(sources), shown, paths, own)
+                facts = paths[0].stat()
                 if (place := (facts.st_dev, facts.st_ino)) in seen:
-                    again.append(shown)
+                    again.append(source.name)
                     continue
-                seen[place] = shown
-                paths.append((path, shown))
-        rows = rows_of(config, entry.options, vocab_size, split_at)
-        limit = _amounts(entry)
-        for path, shown in paths:
-            source = _source(path, shown, rows)
-            sources.append(replace(source, number=len(sources), entry=number, limit=limit))
+                seen.add(place)
+                sources.append(source)
     if again:
         others = f", and {len(again) - 1:,} others" if len(again) > 1 else ""
         progress.say(f"{again[0]} is named twice, and read once{others}")
     if digests:
         with ThreadPoolExecutor(8) as pool:
             sources = list(pool.map(_digested, sources))
-    return _typed(sources, config)
-
-
-def _amounts(entry: Entry) -> int | None:
-    """The limit of an entry. Raises ConfigError for an amount that cannot work."""
-    for key, least in (("limit", 1), ("weight", 0), ("max_epochs", 0)):
-        value: Any = entry.options.get(key, 1)
-        number = count_of(value) if key == "limit" else share_of(value)
-        if number is None or number < least or not number:
-            raise ConfigError(
-                f"source {entry.paths[0]}: {key} is {value}, expected "
-                f"{'at least 1' if least else 'a number above 0'}"
-            )
-        if key in ("weight", "max_epochs") and key in entry.options:
-            raise ConfigError(f"{key} of a source is not there yet in this edition; leave it out")
-    return count_of(entry.options.get("limit"))
+    firsts = {source.entry: source for source in reversed(sources)}
+    known = {entry: _checked(source, config) for entry, source in sorted(firsts.items())}
+    return [
+        replace(each, rows=known[each.entry].rows, carried=known[each.entry].carried)
+        for each in sources
+    ]
 
 
 def rows_of(
@@ -150,144 +151,112 @@ def rows_of(
     raise ConfigError(f"--{kind} is not there yet in this edition")
 
 
-def _expanded(
+def _files(
     name: str, output: str, scratch: Path, progress: Progress
-) -> Iterator[tuple[Path, str]]:
-    """Files that a name means, each with its name in messages."""
+) -> Sequence[tuple[str, Sequence[Path]]]:
+    """The files that a name means: those of each source, after its name in messages."""
     if name == "-":
-        yield _spooled(scratch), STDIN
-        return
+        return [("standard input", [_spooled(scratch)])]
     if name.startswith("hub:"):
-        yield from _from_hub(name)
-        return
+        return [(name, _from_hub(name))]
     place, _, split = name.partition("#") if not os.path.lexists(name) else (name, "", "")
     path = Path(place)
     try:
         if path.is_dir() and any((path / f).exists() for f in ("state.json", "dataset_dict.json")):
-            files = _saved(path, split)
-        elif path.is_dir():
-            files = _of_split(_walked(path, output), place, split, progress)
+            return [_saved(path, split)]
+        if path.is_dir():
+            files = _of_split(_walked(path, output), path, split, progress)
         elif os.path.lexists(place):
-            files = [_tokens_of(path)]
+            files = [path]
         elif Path(f"{place}.idx").is_file():  # Megatron names both files by what they share
-            files = [Path(f"{place}.bin")]
+            files = [Path(f"{place}.idx")]
         elif glob.has_magic(place):
-            found = sorted(glob.glob(place, recursive=True), key=os.fsencode)
-            files = _of_split(
-                [Path(f) for f in found if not Path(f).is_dir()], place, split, progress
-            )
-            if not files:
+            names = sorted(glob.glob(place, recursive=True), key=os.fsencode)
+            found = [Path(each) for each in names if not Path(each).is_dir()]
+            if not found:
                 raise InputError(f"no file matches {place}; check the pattern")
+            root = Path(re.split(r"[*?[]", place)[0] + "x").parent
+            files = _of_split(found, root, split, progress)
         else:
             raise InputError(
                 f"there is no file {place}; check the path (a dataset of the hub is hub:ORG/SET)"
             )
     except OSError as error:
         raise InputError(f"{error.filename or name} cannot be read: {error.strerror}") from None
-    for file in files:
-        yield file, redacted(str(file))
+    files = list(dict.fromkeys(map(_tokens_of, files)))
+    return [(str(file), [file]) for file in files]
 
 
 def _walked(path: Path, output: str) -> list[Path]:
     """Files of a known format in a folder, sorted bytewise, without those of the output."""
-    own = {Path(output + end).absolute() for end in ("", ".incomplete", ".replaced")}
+    own = {Path(output + end).absolute() for end in ("", ".incomplete", ".replaced") if output}
 
-    def unreadable(error: OSError) -> None:  # os.walk would skip the folder
+    def stop(error: OSError) -> None:  # os.walk would skip the folder
         raise error
 
-    files = []
-    for folder, subfolders, names in os.walk(path, onerror=unreadable):
-        subfolders[:] = [
-            name
-            for name in subfolders
-            if not name.startswith(".") and not (output and Path(folder, name).absolute() in own)
-        ]
+    files: list[Path] = []
+    for folder, subfolders, names in os.walk(path, onerror=stop):
+        shown = [name for name in subfolders if not name.startswith(".")]
+        subfolders[:] = [name for name in shown if Path(folder, name).absolute() not in own]
         files += [
             Path(folder, name)
             for name in names
-            if not name.startswith(".") and format_of(name)[0] is not None
+            if not name.startswith(".") and known_format(name)[0]
         ]
-    beside = {
-        other
-        for file in files
-        if (found := format_of(file.name)[0]) is not None and found.beside is not None
-        for other in _quietly_beside(str(file), found.beside)
-    }
-    files = [file for file in files if str(file) not in beside]
     if not files:
-        endings = ", ".join(f".{end}" for each in FORMATS.values() for end in each.endings)
-        raise InputError(f"{path} holds no file of a known format; expected {endings}")
+        raise InputError(f"{path} holds no file of a known format; expected {_endings()}")
     return sorted(files, key=os.fsencode)
 
 
-def _quietly_beside(name: str, beside: Any) -> list[str]:
-    try:
-        return list(beside(name))
-    except InputError:
-        return []
+def _endings() -> str:
+    return ", ".join(f".{ending}" for ending in ENDINGS)
 
 
-def _of_split(files: Sequence[Path], place: str, asked: str, progress: Progress) -> list[Path]:
+def _of_split(files: Sequence[Path], root: Path, asked: str, progress: Progress) -> list[Path]:
     """The files of the split that is asked for; InputError if several are there and none is."""
-    by_split: dict[str, list[Path]] = {}
-    for file in files:
-        by_split.setdefault(split_name(file, place), []).append(file)
-    named = sorted(name for name in by_split if name)
+    of = {file: split_name(file, root) for file in files}
+    named = sorted({*of.values()} - {""})
     if asked:
-        wanted = asked.split("+")
-        chosen = [f for f in files if {split_name(f, place), _raw_split(f, place)} & {*wanted}]
-        if not chosen:
+        wanted = {_SPLITS.get(word, word) for word in asked.split("+")}
+        files = [file for file in files if of[file] in wanted]
+        if not files:
             raise InputError(
-                f"{place} has no files of {asked!r}; it has {', '.join(named) or 'none'}"
+                f"{root} has no files of {asked!r}; it has {', '.join(named) or 'none'}"
             )
-        files = chosen
     elif len(named) > 1:
         raise InputError(
-            f"{place} has files of several splits: {', '.join(named)}; name one, such as "
-            f"{place}#{named[0]}, or all: {place}#{'+'.join(named)}"
+            f"{root} has files of several splits: {', '.join(named)}; name one, such as "
+            f"{root}#{named[0]}, or all: {root}#{'+'.join(named)}"
         )
     full = [file for file in files if file.stat().st_size]
-    if len(full) < len(files):
-        empty = len(files) - len(full)
-        progress.say(f"{place}: {empty:,} empty file{'s are' if empty > 1 else ' is'} passed over")
     if not full:
-        raise InputError(f"{place} has empty files only; expected at least one document")
-    return [_tokens_of(file) for file in full]
+        raise InputError(f"{root} has empty files only; expected at least one document")
+    if empty := len(files) - len(full):
+        progress.say(f"{root}: {empty:,} empty file{'s are' if empty > 1 else ' is'} passed over")
+    return full
 
 
-def split_name(path: Path, place: str) -> str:
+def split_name(path: Path, root: Path) -> str:
     """Split that the name of a file or of its folders says; "" for none.
 
     A word counts alone, or apart from the rest by other signs than letters.
     """
-    return _SPLITS.get(_raw_split(path, place), "")
-
-
-def _raw_split(path: Path, place: str) -> str:
-    root = Path(place) if not glob.has_magic(place) else Path(place.split("*", 1)[0]).parent
-    try:
-        parts = path.relative_to(root).parts
-    except ValueError:
-        parts = path.parts[-1:]
-    for part in (parts[-1].split(".")[0], *parts[:-1]):
-        for word in re.split(r"[^A-Za-z]+", part):
-            if word.lower() in _SPLITS:
-                return word.lower()
-    return ""
+    *folders, name = path.relative_to(root).parts
+    words = re.findall("[A-Za-z]+", " ".join([name.split(".")[0], *folders]))
+    return next((_SPLITS[word.lower()] for word in words if word.lower() in _SPLITS), "")
 
 
 def _tokens_of(path: Path) -> Path:
-    """x.bin of x.idx, and x.npy of x.offsets.npy; others unchanged."""
-    for ending, tokens in ((".idx", ".bin"), (".offsets.npy", ".npy"), (".label_mask.npy", ".npy")):
-        if path.name.endswith(ending):
-            other = path.with_name(path.name.removesuffix(ending) + tokens)
-            if other.is_file():
-                return other
+    """The token file that a file is beside; others unchanged."""
+    for ending, tokens in _TOKENS.items():
+        other = path.with_name(path.name.removesuffix(ending) + tokens)
+        if path.name.endswith(ending) and other.is_file():
+            return other
     return path
 
 
-def _saved(path: Path, split: str) -> list[Path]:
-    """The Arrow files of a saved dataset, or of a split of one."""
+def _saved(path: Path, split: str) -> tuple[str, list[Path]]:
+    """Name and files of a saved dataset, or of a split of one."""
     if (path / "dataset_dict.json").exists():
         splits = sorted(child.name for child in path.iterdir() if (child / "state.json").exists())
         chosen = split or (splits[0] if len(splits) == 1 else "")
@@ -296,7 +265,7 @@ def _saved(path: Path, split: str) -> list[Path]:
             raise InputError(f"{path} has several splits; name one: {named}")
         path = path / chosen
     try:
-        return saved_files(path)
+        return str(path), saved_files(path)
     except FormatError as error:
         raise InputError(str(error)) from None
 
@@ -305,14 +274,11 @@ def _spooled(scratch: Path) -> Path:
     scratch.mkdir(parents=True, exist_ok=True)
     path = scratch / "stdin.jsonl"
     with path.open("wb") as file:
-        while block := sys.stdin.buffer.read(1 << 20):
-            file.write(block)
-    if not path.stat().st_size:
-        raise InputError("standard input is empty; expected JSON lines")
+        shutil.copyfileobj(sys.stdin.buffer, file)
     return path
 
 
-def _from_hub(name: str) -> list[tuple[Path, str]]:
+def _from_hub(name: str) -> list[Path]:
     """The Arrow files of hub:ORG/SET[:NAME][@REVISION][#SPLIT], in the cache of `datasets`."""
     match = re.fullmatch(r"hub:([^:@#]+)(?::([^:@#]+))?(?:@([^#]+))?(?:#(.+))?", name)
     if match is None:
@@ -329,101 +295,101 @@ def _from_hub(name: str) -> list[tuple[Path, str]]:
         raise InputError(f"no dataset {name} came from the hub: {reason}; check the name") from None
     if loaded._indices is not None:
         loaded = loaded.flatten_indices()
-    return [(Path(file["filename"]), redacted(name)) for file in loaded.cache_files]
+    return [Path(file["filename"]) for file in loaded.cache_files]
 
 
-def _source(path: Path, shown: str, rows: Rows) -> Source:
-    """A source without its digest."""
-    kind, compression = format_of(path.name)
-    if kind is None:
-        endings = ", ".join(f".{end}" for each in FORMATS.values() for end in each.endings)
-        raise InputError(f"{shown} is of no known format; expected {endings}, also .gz and .zst")
-    if path.is_symlink() and not path.exists():
-        raise InputError(f"{shown} is a link to {os.readlink(path)}, which does not exist")
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):
-        raise InputError(f"{shown} is not a regular file; to read a pipe use - for standard input")
-    if not facts.st_size:
+def _source(number: int, name: str, paths: Sequence[Path], own: Mapping[str, Any]) -> Source:
+    """A source without its digest. own: fields that the sources of an entry share."""
+    shown, (kind, compression) = redacted(name), known_format(paths[0].name)
+    if not kind:
+        raise InputError(f"{shown} is of no known format; expected {_endings()}, also .gz and .zst")
+    try:
+        if not all(stat.S_ISREG(path.stat().st_mode) for path in paths):
+            raise InputError(
+                f"{shown} is not a regular file; to read a pipe use - for standard input"
+            )
+        beside = format_of(kind).beside
+        if beside is not None and not isinstance(own["rows"], Ids):
+            raise InputError(
+                f"{shown} holds token ids, and this build reads text; give --ids input_ids, or "
+                "name other files"
+            )
+        files = [*map(str, paths), *(beside(str(paths[0])) if beside is not None else ())]
+        state = state_of(files)
+    except OSError as error:
+        raise InputError(f"{shown} cannot be read: {error.strerror}") from None
+    if not sum(size for size, _ in state):
         raise InputError(f"{shown} is empty; expected at least one document")
-    if kind.beside is not None and not isinstance(rows, Ids):
-        raise InputError(
-            f"{shown} holds token ids, and this build reads text; give --ids input_ids, or name "
-            "other files"
-        )
     return Source(
-        number=0,
+        number=number,
         name=shown,
-        path=str(path),
-        format=kind.name,
+        paths=tuple(files),
+        format=kind,
         compression=compression,
-        bytes=facts.st_size,
+        bytes=sum(size for size, _ in state),
         digest="",
-        state=facts.st_mtime_ns,
-        rows=rows,
+        state=state,
+        **own,
     )
 
 
 def _digested(source: Source) -> Source:
-    """The source with the digest of its content, and of the files beside it."""
-    beside = FORMATS[source.format].beside
-    others = beside(source.path) if beside is not None else []
+    """The source with the digest of its content."""
     try:
-        digests = [file_digest(Path(name), xxhash.xxh3_128) for name in [source.path, *others]]
+        digests = [file_digest(Path(path), xxhash.xxh3_128) for path in source.paths]
     except OSError as error:
         raise InputError(f"{source.name} cannot be read: {error.strerror}") from None
-    whole = digests[0] if not others else xxhash.xxh3_128_hexdigest(" ".join(digests).encode())
-    return replace(source, digest=whole)
-
-
-def _typed(sources: list[Source], config: BuildConfig) -> list[Source]:
-    """The sources with the kinds of their labels, and the types of carried columns.
-
-    The first file of each entry says them; wanted columns must be there.
-    """
-    firsts = {source.entry: source for source in reversed(sources)}
-    known = {entry: _checked(source, config) for entry, source in sorted(firsts.items())}
-    return [
-        replace(
-            source,
-            rows=replace(source.rows, kind=known[source.entry].rows.kind)  # type: ignore
-            if isinstance(source.rows, Ids)
-            else source.rows,
-            carried=known[source.entry].carried,
-        )
-        for source in sources
-    ]
+    if len(digests) > 1:
+        digests = [xxhash.xxh3_128_hexdigest(" ".join(digests).encode())]
+    return replace(source, digest=digests[0])
 
 
 def _checked(source: Source, config: BuildConfig) -> Source:
-    """One source, with its columns checked and its types known."""
-    names = FORMATS[source.format].columns(source)
-    for name in columns_of(source, config.group):
+    """A source with the kind of its labels and the types of carried columns.
+
+    Its first rows say them. Raises InputError if they lack a column that is read.
+    """
+    carried = [CarriedOption.parse(each) for each in config.carry]
+    columns = columns_of(source, config.group)
+    unknown = [each.name for each in carried]
+    if isinstance(source.rows, Ids) and source.rows.labels and not source.rows.kind:
+        unknown += [source.rows.column, source.rows.labels]
+    columns |= dict.fromkeys(unknown, Kind(()))
+    first = next(format_of(source.format).read(source, 0, -1, columns), None)
+    if first is None:
+        return source  # which has no rows: reading it says so
+    _check_names(source, columns, first)
+    rows = source.rows
+    if isinstance(rows, Ids) and rows.labels and not rows.kind:
+        rows = replace(rows, kind=_label_kind(source, rows, first.table))
+    types = [_carried(source, each, first.table[each.name]) for each in carried]
+    return replace(source, rows=rows, carried=tuple(types))
+
+
+def _check_names(source: Source, columns: Mapping[str, Kind], first: Raw) -> None:
+    """Raise InputError unless each of these columns is there once."""
+    names = first.names or first.table.column_names
+    for name in columns:
         if names.count(name) > 1:
             raise InputError(f"{source.name} has more than one column {name!r}; rename one")
-        is_token_file = FORMATS[source.format].beside is not None
-        if name not in names and not is_token_file and source.format != "json":
+        is_null = name in first.table.column_names and first.table[name].null_count == len(
+            first.table
+        )
+        if name not in names and is_null and not first.problems:
             raise InputError(
                 f"{source.name} has no column {name!r}; it has {', '.join(names) or 'no columns'}"
             )
-        if name not in names and source.format == "json":
-            objects = list(first_rows(source))
-            if objects and not any(name in each for each in objects):
-                raise InputError(f"{source.name} has no column {name!r}; it has {', '.join(names)}")
-    rows = source.rows
-    if isinstance(rows, Ids) and rows.labels is not None and rows.kind is None:
-        source = replace(source, rows=replace(rows, kind=_label_kind(source, rows)))
-    carried = tuple(_carried_type(source, CarriedOption.parse(each)) for each in config.carry)
-    return replace(source, carried=carried)
 
 
-def _label_kind(source: Source, rows: Ids) -> str:
+def _label_kind(source: Source, rows: Ids, table: pa.Table) -> str:
     """labels or mask, as the first rows with values say."""
-    table = _first_table(source, (rows.column, str(rows.labels)))
-    labels = [value for row in table.get(str(rows.labels), []) for value in row or []]
+    labels, ids = (
+        {value for row in table[name].to_pylist() for value in row or ()}
+        for name in (str(rows.labels), rows.column)
+    )
     if any(isinstance(value, bool) for value in labels):
         return "mask"
-    ids = {value for row in table.get(rows.column, []) for value in row or []}
-    if not {*labels} <= {0, 1}:
+    if not labels <= {0, 1}:
         return "labels"
     if not ids <= {0, 1} or not labels:
         return "mask"
@@ -433,24 +399,17 @@ def _label_kind(source: Source, rows: Ids) -> str:
     )
 
 
-def _carried_type(source: Source, asked: CarriedOption) -> Carried:
+def _carried(source: Source, asked: CarriedOption, column: Any) -> Carried:
     """The type of a carried column in the first rows."""
-    values = [v for v in _first_table(source, (asked.name,)).get(asked.name, []) if v is not None]
-    is_list = bool(values) and isinstance(values[0], list)
-    try:
-        found = pa.array(values).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        found = pa.string()
-    kind: Any = found.value_type if is_list else found
-    if source.format in ("parquet", "arrow"):
-        kind = _stored_type(source, asked.name)
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if not numbers:
+    found: Any = column.type
+    kind = getattr(found, "value_type", found)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         shown = "no value" if pa.types.is_null(kind) else str(found)
         raise InputError(
             f"{source.name} has {shown} in {asked.name!r} in its first rows, expected numbers or "
             "lists of numbers to carry"
         )
+    is_list = kind is not found
     if is_list and not isinstance(source.rows, Ids):
         raise InputError(
             f"{source.name} has lists in {asked.name!r}: a value for each token needs the tokens "
@@ -459,21 +418,3 @@ def _carried_type(source: Source, asked: CarriedOption) -> Carried:
     stored = {"bool": "int8", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
     stored |= {"halffloat": "float32", "double": "float32", "float": "float32"}
     return Carried(asked.name, is_list, asked.type or stored.get(str(kind), str(kind)))
-
-
-def _stored_type(source: Source, name: str) -> Any:
-    """Type of the numbers in a column of a Parquet or Arrow file."""
-    wanted = Wanted({name: (pa.int64(),)})
-    raw = next(FORMATS[source.format].read(source, 0, -1, wanted), None)
-    kind: Any = pa.null() if raw is None else raw.table[name].type
-    return getattr(kind, "value_type", kind)
-
-
-def _first_table(source: Source, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Values of columns in the first rows."""
-    if source.format == "json":
-        rows = list(first_rows(source))
-        return {name: [row.get(name) for row in rows] for name in names}
-    wanted = Wanted(dict.fromkeys(names, (pa.list_(pa.int64()),)))
-    raw = next(FORMATS[source.format].read(source, 0, -1, wanted), None)
-    return {} if raw is None else raw.table.slice(0, 512).to_pydict()

@@ -1,9 +1,11 @@
-"""Values of the room: sources, pieces of files, kinds of rows, and documents as they are read."""
+"""Values of the room: sources, kinds of rows, formats, and documents as they are read."""
 
+import importlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -64,6 +66,9 @@ class Pieces:
 
 Rows = Text | Ids | Chat | Pairs | Pieces
 
+LIMIT = 256_000_000
+"""Bytes of a row at most."""
+
 
 class Carried(NamedTuple):
     """A column that is copied. is_list: it has a number for each token. dtype: of numpy."""
@@ -75,26 +80,37 @@ class Carried(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One input file, in the order of the input.
+    """One file of the input, or several that belong together, in the order of the input.
 
-    number: over the build. name: in messages and the report, without secrets. path: of the file.
-    format: a key of FORMATS. compression: gz, zst or nothing. bytes, digest: size and xxh3-128 of
-    the content. state: modification time when it was digested. rows: how its rows are read. entry:
-    number of its entry of `sources`; limit: rows of all files of that entry.
+    number: over the build. name: in messages and the report, without secrets. paths: the file with
+    the rows first, then those beside it; or the files of a saved dataset. format: see `format_of`.
+    compression: gz, zst or nothing. bytes, digest: size and xxh3-128 of the content. state: sizes
+    and modification times when it was digested. window: bytes of a Zstandard window at most. rows:
+    how its rows are read. entry: number of its entry of `sources`; limit: rows of all files of that
+    entry.
     """
 
     number: int
     name: str
-    path: str
+    paths: tuple[str, ...]
     format: str
     compression: str = ""
     bytes: int
     digest: str
-    state: int = 0
+    state: tuple[tuple[int, int], ...] = ()
+    window: int = 1 << 27
     rows: Rows
     carried: tuple[Carried, ...] = ()
     entry: int = 0
     limit: int | None = None
+
+    def open(self) -> Any:
+        """The plain bytes of the first file. Reading raises InputError for damaged compression."""
+        if not self.compression:
+            return Path(self.paths[0]).open("rb")
+        from .formats.compressed import opened
+
+        return opened(self)
 
 
 class Piece(NamedTuple):
@@ -112,23 +128,99 @@ Split = tuple[Piece, ...]
 """About 16 MB of files: many small ones, or a part of a large one."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a format must read. columns: by name, the types that JSON is parsed to.
+class Kind(NamedTuple):
+    """Values of a column. types: that JSON is parsed to; none for what the values are.
 
-    sample_by: of .txt files. limit: most bytes of a row.
+    value: in words; of a list, each of its items. reason: of the problem of a row with others.
+    dtype: of numpy, for numbers.
     """
 
-    columns: Mapping[str, tuple[pa.DataType, ...]]
-    sample_by: str = "document"
-    limit: int = 256_000_000
+    types: tuple[pa.DataType, ...]
+    value: str = ""
+    reason: str = ""
+    dtype: str = ""
+
+    @property
+    def is_list(self) -> bool:
+        """True for lists of numbers."""
+        return bool(self.types) and pa.types.is_list(self.types[0])
+
+    @property
+    def items(self) -> tuple[pa.DataType, ...]:
+        """The types; of lists, those of their items."""
+        return tuple(getattr(kind, "value_type", kind) for kind in self.types)
+
+    @property
+    def expected(self) -> str:
+        """What the value of a row must be, in words."""
+        return f"a list with {self.value} for each token" if self.is_list else self.value
+
+
+Columns = Mapping[str, Kind]
+GROUP = Kind(
+    (pa.large_string(), pa.int64(), pa.bool_(), pa.float64()),
+    "text, a number, true or false",
+    "bad_group",
+)
+
+
+def group_text(value: Any) -> str:
+    """The text of a group: 1 is '1', 1.0 too, true is 'true'."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 class Raw(NamedTuple):
-    """Rows as a format reads them. problems: of rows of the table, which are null there."""
+    """Rows as a format reads them: the wanted columns, null where a row has none.
+
+    problems: of rows of the table, which are null there. names: of all columns of the source, where
+    the table begins it; none for token files.
+    """
 
     table: pa.Table
     problems: Mapping[int, Problem] = {}
+    names: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A format of files.
+
+    read: f(source, begin, end, columns) -> rows of a piece, in order; see `Piece`. cut: f(source,
+    size) -> places at which pieces of about `size` bytes begin, 0 first; None if a file is one
+    piece. line_of: f(source, row) -> line of a row, from 1; None if rows are not lines. beside:
+    f(path) -> other files that belong to a file.
+    """
+
+    read: Callable[[Source, int, int, Columns], Iterator[Raw]]
+    cut: Callable[[Source, int], list[int]] | None = None
+    line_of: Callable[[Source, int], int | None] | None = None
+    beside: Callable[[str], list[str]] | None = None
+
+
+ENDINGS = {"jsonl": "json", "json": "json", "ndjson": "json", "csv": "csv", "tsv": "csv"}
+ENDINGS |= {"txt": "text", "parquet": "parquet", "arrow": "arrow"}
+ENDINGS |= {"bin": "megatron", "npy": "npy", "ds": "datatrove"}
+"""Formats by endings of file names."""
+_MODULES = {"json": "jsonl", "csv": "plain", "text": "plain", "parquet": "tables"}
+_MODULES |= {"arrow": "tables"} | dict.fromkeys(("megatron", "npy", "datatrove"), "token_files")
+
+
+def format_of(name: str) -> Format:
+    """The format of this name, from the table FORMATS of its module."""
+    module = importlib.import_module(f".formats.{_MODULES[name]}", __package__)
+    made: Format = module.FORMATS[name]
+    return made
+
+
+def known_format(path: str) -> tuple[str, str]:
+    """Format of a file by its ending, "" for others, and its compression."""
+    stem, _, ending = path.lower().rpartition(".")
+    compression = ending if ending in ("gz", "zst") else ""
+    return ENDINGS.get(stem.rpartition(".")[2] if compression else ending, ""), compression
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +231,8 @@ class Batch:
     from the first row of the batch), `part` (int32, -1 whole), `text` (large_string, null for a row
     without text) or `ids` (list<int32>), and where rows have them `labels` (list<int32>) or `mask`
     (list<int8>), `group` (int64), carried columns; a row has at least one document. cut: documents
-    and characters that truncate_at removed. unread: columns that are not read.
+    and characters that truncate_at removed. unread: columns that are not read. divided: number of
+    rows that became several documents, where rows may; else None.
     """
 
     source: int
@@ -148,3 +241,4 @@ class Batch:
     skipped: Counter[str] = field(default_factory=Counter)
     cut: tuple[int, int] = (0, 0)
     unread: tuple[str, ...] = ()
+    divided: int | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from ..config.options import BuildConfig
-from ..read.splits import SPLIT_BYTES
+from ..read.reading import SPLIT_BYTES
 from ..read.types import Split
 from ..schemas.packs import Output
 from ..support.progress import Progress

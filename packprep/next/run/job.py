@@ -13,8 +13,8 @@ from ..config.checks import kind_of_rows
 from ..config.options import BuildConfig
 from ..plan.types import Cutting
 from ..plan.window import Packing, Planner
+from ..read.reading import splits
 from ..read.sources import resolve
-from ..read.splits import splits
 from ..read.types import Source, Split
 from ..schemas.canonical import digest_of
 from ..schemas.cost import Cost

@@ -1,69 +1,64 @@
 """JSON lines, an array of objects, or a single object; only wanted columns are parsed.
 
-Arrow's block parser does the work, with an explicit schema, so that other columns may differ from
-row to row. Where it refuses a block, the lines are parsed one by one, which finds the bad rows.
+Arrow's parser takes a block of lines, with an explicit schema, so that other columns may differ
+from row to row. Where it refuses a block, each line is parsed by `json`, which finds the bad rows.
 """
 
 import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.json as paj
 
 from ...support.errors import InputError, brief
-from ..types import Problem, Raw, Source, Wanted
-from .format import BLOCK, GROUP, Format, group_text, opened
+from ..types import GROUP, LIMIT, Columns, Format, Kind, Problem, Raw, Source, group_text
 
+BLOCK = 4 << 20  # bytes that are read at once
 _BOM = b"\xef\xbb\xbf"
-_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+_SPACE = re.compile(r"[ \t\r\n]*")
+_WORDS = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
 
 
-def _read(source: Source, begin: int, end: int, wanted: Wanted) -> Iterator[Raw]:
-    with opened(source) as file:
+def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
+    with source.open() as file:
         if begin:
             file.seek(begin - 1)
             file.readline()  # the line that begins before this piece belongs to the one before
         place = file.tell() if begin else 0
-        first = True
         while end < 0 or place < end:
-            size = BLOCK if end < 0 else min(BLOCK, end - place)
-            block = file.read(size)
+            block = file.read(BLOCK if end < 0 else min(BLOCK, end - place))
             if not block:
                 return
+            first = not place
             place += len(block)
-            if first and not begin:
-                block, first = block.removeprefix(_BOM), False
-                if block.lstrip()[:1] == b"[":
-                    yield from _array(source, block + file.read(wanted.limit), wanted)
-                    return
-            rest = b"" if block.endswith(b"\n") else file.readline(wanted.limit + 1)
+            if first and (block := block.removeprefix(_BOM)).lstrip()[:1] == b"[":
+                yield from _array(source, block + file.read(LIMIT), columns)
+                return
+            rest = b"" if block.endswith(b"\n") else file.readline(LIMIT + 1)
+            if len(rest) > LIMIT:
+                raise InputError(f"{source.name} has a line of more than {LIMIT:,} bytes; split it")
             place += len(rest)
-            if len(rest) > wanted.limit:
-                raise InputError(
-                    f"{source.name} has a line of more than {wanted.limit:,} bytes; split it"
-                )
-            yield _rows(block + rest, wanted)
+            yield _rows(block + rest, columns, first=first)
 
 
-def _rows(block: bytes, wanted: Wanted) -> Raw:
-    """Rows of some whole lines."""
-    table = _parsed(block, wanted)
-    if table is not None:
-        return Raw(table)
-    return _from_values(_single_object(block) or _lines(block), wanted)
+def _rows(block: bytes, columns: Columns, *, first: bool) -> Raw:
+    """Rows of some whole lines. first: they begin the file."""
+    if (table := _parsed(block, columns)) is None:
+        return _from_values(_objects(block), columns)
+    line = block.lstrip().partition(b"\n")[0]
+    return Raw(table, names=_from_values([line], {}).names if first else ())
 
 
-def _parsed(block: bytes, wanted: Wanted) -> pa.Table | None:
-    """Rows by the compiled parser; None if some row must be parsed alone."""
-    if block.lstrip()[:1] != b"{" or _JSON_TEXT in [t[0] for t in wanted.columns.values()]:
-        return None  # the parser crashes on a block of only null, and mixes up nested keys
-    for types in itertools.product(*wanted.columns.values()):
-        schema = pa.schema(list(zip(wanted.columns, types, strict=True)))
+def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
+    """Rows by the compiled parser; None if it refuses one, or a row is not one line."""
+    if block.lstrip()[:1] != b"{":
+        return None  # the parser crashes on a block of only null
+    for types in itertools.product(*(kind.types for kind in columns.values())):
+        schema = pa.schema(list(zip(columns, types, strict=True)))
         try:
             table = paj.read_json(
                 pa.BufferReader(block),  # type: ignore[arg-type]
@@ -75,45 +70,29 @@ def _parsed(block: bytes, wanted: Wanted) -> pa.Table | None:
             table.validate(full=True)
         except pa.ArrowInvalid:
             continue
-        return table if _one_a_line(block.lstrip(b"\n"), len(table)) else None
+        ends = block.count(b"\n") + (not block.endswith(b"\n"))
+        return table if len(table) == ends or len(table) == len([*_lines(block)]) else None
     return None
-
-
-def _one_a_line(block: bytes, rows: int) -> bool:
-    """True if each of these objects has a line of its own.
-
-    The parser also accepts {...} {...} and {...\\n...}. Objects on lines of their own are separated
-    by }\\n{, which cannot occur inside an object.
-    """
-    content = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(content == ord("\n"))
-    if len(ends) and ends[-1] == len(block) - 1:
-        ends = ends[:-1]
-    carriage = content[ends - 1] == ord("\r")
-    before, after = content[ends - 1 - carriage], content[ends + 1]
-    return len(ends) + 1 == rows and bool((before == ord("}")).all() and (after == ord("{")).all())
 
 
 def _lines(block: bytes) -> Iterator[bytes]:
     return (line for line in block.split(b"\n") if line.strip())
 
 
-def _single_object(block: bytes) -> list[Any] | None:
-    """The one row of a file that is a single object on several lines."""
-    if b"\n" not in block.strip():
-        return None
+def _objects(block: bytes) -> Iterable[Any]:
+    """The lines of a block; its value if that is a single one on several lines."""
     try:
-        return [_DECODER.decode(block.decode())]
+        return [_DECODER.decode(block.decode())] if b"\n" in block.strip() else _lines(block)
     except (ValueError, RecursionError):
-        return None
+        return _lines(block)
 
 
-def _array(source: Source, block: bytes, wanted: Wanted) -> Iterator[Raw]:
+def _array(source: Source, block: bytes, columns: Columns) -> Iterator[Raw]:
     """Rows of a file that is an array, which is read whole."""
-    if len(block) > wanted.limit:
+    if len(block) > LIMIT:
         raise InputError(
-            f"{source.name} is a JSON array of more than {wanted.limit:,} bytes, which is read "
-            "whole; write one object a line (jq -c '.[]')"
+            f"{source.name} is a JSON array of more than {LIMIT:,} bytes, which is read whole; "
+            "write one object a line (jq -c '.[]')"
         )
     try:
         rows = _elements(source, block.decode())
@@ -122,7 +101,7 @@ def _array(source: Source, block: bytes, wanted: Wanted) -> Iterator[Raw]:
             f"{source.name} byte {error.start} is not UTF-8; save it as UTF-8"
         ) from None
     while taken := list(itertools.islice(rows, 1000)):
-        yield _from_values(taken, wanted)
+        yield _from_values(taken, columns)
 
 
 def _elements(source: Source, text: str) -> Iterator[Any]:
@@ -146,7 +125,7 @@ def _elements(source: Source, text: str) -> Iterator[Any]:
         if text[place : place + 1] != ",":
             raise broken("expected a comma or the end of the array before it")
         place = _after_space(text, place + 1)
-    if _after_space(text, place + 1) < len(text):
+    if text[place + 1 :].strip():
         raise broken("text follows the end of the array")
 
 
@@ -155,19 +134,13 @@ def _after_space(text: str, place: int) -> int:
     return match.end() if match else place
 
 
-def _fault(error: Exception, begin: int = 0) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg.removesuffix(' at')} at character {error.pos - begin}"
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:100]
-
-
 class _Object(dict[str, Any]):
-    """An object that remembers a key that it has twice."""
+    """An object that remembers which keys it has twice."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         counts = Counter(key for key, _ in pairs) if len(self) < len(pairs) else {}
-        self.twice = min((key for key, count in counts.items() if count > 1), default=None)
+        self.twice = [key for key, count in counts.items() if count > 1]
 
 
 def _int(text: str) -> int | float:
@@ -178,197 +151,139 @@ def _int(text: str) -> int | float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_Object, parse_int=_int)
-_JSON_TEXT = pa.large_binary()
-_SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def _from_values(rows: Iterable[Any], wanted: Wanted) -> Raw:
+def _fault(error: Exception, begin: int = 0) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg.removesuffix(' at')} at character {error.pos - begin}"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:100]
+
+
+class _BadRowError(Exception):
+    """A row that cannot be used. args: those of its `Problem`."""
+
+
+def _from_values(rows: Iterable[Any], columns: Columns) -> Raw:
     """Rows that are JSON lines, or parsed values."""
-    values: dict[str, list[Any]] = {name: [] for name in wanted.columns}
+    values: dict[str, list[Any]] = {name: [] for name in columns}
     problems: dict[int, Problem] = {}
-    for number, line in enumerate(rows):
-        row, problem = _decoded(line, wanted) if isinstance(line, bytes) else (line, None)
-        row = {} if row is None else row  # null is a row without columns, as for the parser
-        if not isinstance(row, dict):
-            problem = Problem("bad_json", f"it is {_kind(row)}, expected an object")
-            row = {}
-        for name, types in wanted.columns.items():
-            value, fault = _value(row, name, types)
-            problem = problem or fault
-            values[name].append(value if problem is None else None)
-        if problem is not None:
-            problems[number] = problem
-            for name in wanted.columns:
-                values[name][-1] = None
-    return Raw(
-        pa.table({name: _column(values[name], types) for name, types in wanted.columns.items()}),
-        problems,
-    )
-
-
-def _column(values: list[Any], types: tuple[pa.DataType, ...]) -> Any:
-    """Array of values that `_value` accepted."""
-    for kind in types:
+    names: Sequence[str] | None = None
+    for number, each in enumerate(rows):
+        row: dict[str, Any] = {}
         try:
-            return pa.array(values, kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-            continue
-    return pa.array([None if v is None else json.dumps(v) for v in values], pa.large_string())
+            found = _object(each, columns)
+            names = [*found] if names is None else names
+            row = {name: _value(found, name, kind) for name, kind in columns.items()}
+        except _BadRowError as error:
+            problems[number] = Problem(*error.args)
+        for name in columns:
+            values[name].append(row.get(name))
+    table = {name: _column(values[name], kind) for name, kind in columns.items()}
+    return Raw(pa.table(table), problems, names or ())
 
 
-def _decoded(line: bytes, wanted: Wanted) -> tuple[Any, Problem | None]:
-    """The value of a line, or its problem; good if the compiled parser accepts it alone."""
-    if len(line) > wanted.limit:
-        return None, Problem("too_large", f"the line has more than {wanted.limit:,} bytes")
+def _column(values: list[Any], kind: Kind) -> Any:
+    """Array of values; of JSON text if they have no common type."""
     try:
-        return _DECODER.decode(line.decode()), None
-    except UnicodeDecodeError as error:
-        problem = Problem("bad_utf8", f"byte {error.start} of the line is not UTF-8")
-    except (ValueError, RecursionError) as error:
-        problem = Problem("bad_json", f"invalid JSON: {_fault(error)}")
-        if line.startswith(_BOM):
-            mark = "it begins with a byte order mark, which only the start of a file may have"
-            problem = Problem("bad_json", mark)
-    if (table := _parsed(line, wanted)) is not None:
-        return table.to_pylist()[0], None
-    return None, problem
+        return pa.array(values, kind.types[0] if kind.types else None)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([json.dumps(value) for value in values], pa.string())
 
 
-def _value(
-    row: dict[str, Any], name: str, types: tuple[pa.DataType, ...]
-) -> tuple[Any, Problem | None]:
-    """The value of a row in a column, or the problem that it has."""
-    value = row.get(name)
-    if getattr(row, "twice", None) == name:
-        return None, Problem("bad_json", f"duplicate key {name!r}")
-    if value is None:
-        return None, None
-    if types[0] == _JSON_TEXT:
-        return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"), None
-    if types == GROUP and isinstance(value, (str, int, float)):
-        value = group_text(value)
-    if str(types[0]) in ("int64", "list<item: int64>"):
-        value = _whole(value)
-    if not any(_fits(value, kind) for kind in types):
-        is_text = pa.types.is_string(types[0]) and len(types) == 1
-        reason = "bad_group" if types == GROUP else "not_text" if is_text else "not_numbers"
-        what = f"{name!r} {_misfit(value, types)}, expected {_expected(types)}"
-        return None, Problem(reason, what)
-    if isinstance(value, str):
+def _object(row: Any, columns: Columns) -> dict[str, Any]:
+    """A row, which is sound if `json` or the compiled parser accepts its line alone."""
+    if isinstance(row, bytes):
         try:
-            value.encode()
-        except UnicodeEncodeError:
-            return None, Problem("bad_utf8", f"{name!r} has a lone surrogate")
-    return value, None
+            row = _DECODER.decode(row.decode())
+        except (ValueError, RecursionError) as error:
+            if (table := _parsed(row, columns)) is None:
+                raise _bad_line(row, error) from None
+            row = table.to_pylist()[0]
+    if not isinstance(row, dict | None):
+        raise _BadRowError("bad_json", f"it is {_shown(row)}, expected an object")
+    return row or {}  # null is a row without columns, as for the compiled parser
 
 
-def _whole(value: Any) -> Any:
-    """6 for 6.0, and for each number of a list; another value unchanged."""
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _bad_line(line: bytes, error: Exception) -> _BadRowError:
+    if isinstance(error, UnicodeDecodeError):
+        return _BadRowError("bad_utf8", f"byte {error.start} of the line is not UTF-8")
+    if line.startswith(_BOM):
+        mark = "it begins with a byte order mark, which only the start of a file may have"
+        return _BadRowError("bad_json", mark)
+    return _BadRowError("bad_json", f"invalid JSON: {_fault(error)}")
 
 
-def _misfit(value: Any, types: tuple[pa.DataType, ...]) -> str:
-    """What a value is that fits none of the types; of a list, its first such item."""
-    if isinstance(value, list) and pa.types.is_list(types[0]):
-        items: list[Any] = [getattr(kind, "value_type", kind) for kind in types]
-        fitting = (any(item is None or _fits(item, kind) for kind in items) for item in value)
-        place = next((place for place, fits in enumerate(fitting) if not fits), 0)
-        return f"has {brief(value[place])} at {place}"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"is {brief(value) if is_number else _kind(value)}"
+def _value(row: dict[str, Any], name: str, kind: Kind) -> Any:
+    """The value of a row in a column, as a type of the column takes it."""
+    value = row.get(name)
+    if name in getattr(row, "twice", ()):
+        raise _BadRowError("bad_json", f"duplicate key {name!r}")
+    if value is None or not kind.types:
+        return value
+    if kind == GROUP and isinstance(value, (str, int, float)):
+        value = group_text(value)
+    if kind.is_list and not isinstance(value, list):
+        what = f"{name!r} is {_shown(value)}, expected {kind.expected}"
+        raise _BadRowError(kind.reason, what)
+    types = kind.items
+    for place, item in enumerate(value if kind.is_list else [value]):
+        if item is not None and not any(_fits(item, each) for each in types):
+            shown = f"has {brief(item)} at {place}" if kind.is_list else f"is {_shown(item)}"
+            raise _BadRowError(kind.reason, f"{name!r} {shown}, expected {kind.value}")
+    if isinstance(value, str) and not _is_utf8(value):
+        raise _BadRowError("bad_utf8", f"{name!r} has a lone surrogate")
+    return _whole(value) if types[0] == pa.int64() else value
 
 
-def _fits(value: Any, kind: pa.DataType) -> bool:
-    """True if a column of this type takes the value without a change."""
-    if pa.types.is_list(kind):
-        return isinstance(value, list) and all(
-            item is None or _fits(item, kind.value_type) for item in value
-        )
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return isinstance(value, str)
-    if pa.types.is_boolean(kind):
-        return isinstance(value, bool)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
         return False
-    if pa.types.is_integer(kind):
-        return isinstance(value, int) and -(2**63) <= value < 2**63
     return True
 
 
-def _expected(types: tuple[pa.DataType, ...]) -> str:
-    kind: Any = types[0]
-    if types == GROUP:
-        return "text, a number, true or false"
-    if pa.types.is_list(kind):
-        return (
-            f"a list of {'numbers' if pa.types.is_floating(kind.value_type) else 'whole numbers'}"
-        )
-    if pa.types.is_string(kind):
-        return "text"
-    return "a number" if pa.types.is_floating(kind) else "a whole number"
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """True if a column of this type takes the value: 6.0 is a whole number too."""
+    if isinstance(value, str) or not pa.types.is_primitive(kind):
+        return isinstance(value, str) and not pa.types.is_primitive(kind)
+    if isinstance(value, bool) or pa.types.is_boolean(kind):
+        return isinstance(value, bool) and pa.types.is_boolean(kind)
+    if isinstance(value, float):
+        return pa.types.is_floating(kind) or value.is_integer()
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), "a number")
+def _whole(value: Any) -> Any:
+    """1 for 1.0 and true, and for each number of a list."""
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return None if value is None else int(value)
 
 
-def _columns(source: Source) -> list[str]:
-    """Names in the first row that is an object. Raises InputError if there is none."""
-    return list(next(first_rows(source), {}))
-
-
-def first_rows(source: Source, most: int = 512) -> Iterator[dict[str, Any]]:
-    """Up to `most` rows at the beginning of a file that are objects."""
-    with opened(source) as file:
-        block = file.read(1 << 20).removeprefix(_BOM)
-        if block.lstrip()[:1] == b"[":
-            block += file.read(1 << 28)
-            try:
-                rows = _DECODER.decode(block.decode())
-            except (ValueError, RecursionError):
-                rows = []
-        else:
-            block += file.readline(1 << 28)
-            rows = _single_object(block) or (_quietly(line) for line in _lines(block))
-    return (row for row in itertools.islice(rows, most) if isinstance(row, dict))
-
-
-def _quietly(line: bytes) -> Any:
-    try:
-        return _DECODER.decode(line.decode())
-    except (ValueError, RecursionError):
-        return None
+def _shown(value: Any) -> str:
+    return _WORDS.get(type(value)) or brief(value)
 
 
 def _cut(source: Source, size: int) -> list[int]:
     """Places of pieces of JSON lines; one piece of an array or a single object."""
-    with opened(source) as file:
+    with source.open() as file:
         head = file.readline(1 << 24).removeprefix(_BOM).strip()
-    if not (head.startswith(b"{") and head.endswith(b"}")):
-        return [0]
-    return list(range(0, max(source.bytes, 1), size))
+    is_line = head.startswith(b"{") and head.endswith(b"}")
+    return list(range(0, max(source.bytes, 1), size)) if is_line else [0]
 
 
 def _line_of(source: Source, row: int) -> int | None:
-    """Line of a row; reads the file up to it."""
-    with opened(source) as file:
-        rows = -1
+    """Line of a row; reads the file up to it. None in an array."""
+    with source.open() as file:
         for number, line in enumerate(file, 1):
-            if number == 1 and line.removeprefix(_BOM).lstrip()[:1] == b"[":
+            text = line.removeprefix(_BOM).strip()
+            if number == 1 and text.startswith(b"["):
                 return None
-            rows += bool(line.removeprefix(_BOM).strip())
-            if rows == row:
+            row -= bool(text)
+            if row < 0:
                 return number
     return None
 
 
-JSON = Format(
-    name="json",
-    endings=("jsonl", "json", "ndjson"),
-    read=_read,
-    columns=_columns,
-    cut=_cut,
-    line_of=_line_of,
-)
+FORMATS = {"json": Format(read=_read, cut=_cut, line_of=_line_of)}

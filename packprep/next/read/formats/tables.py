@@ -1,5 +1,6 @@
 """Parquet files and Arrow files: columns as they are."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,54 +8,55 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...support.errors import InputError
-from ..types import Raw, Source, Wanted
-from .format import Format, unreadable
+from ..types import Columns, Format, Raw, Source
 
 _ROWS = 10_000  # of a table at most
-_BROKEN = (pa.ArrowException, OSError, ValueError, TypeError)
+_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
-def _taken(table: Any, source: Source, wanted: Wanted) -> pa.Table:
-    """The wanted columns that a table has; null where it has none. Damage is an error."""
-    names = set(table.schema.names)
-    columns = {}
-    for name, types in wanted.columns.items():
-        column = table.column(name) if name in names else _nulls(len(table), types[0])
-        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
-            view = binary.get(chunk.type)  # bad UTF-8 is found later, with its row
-            (chunk if view is None else chunk.view(view)).validate(full=True)
-        columns[name] = column
-    return pa.table(columns)
-
-
-def _nulls(rows: int, kind: Any) -> Any:
-    return pa.nulls(rows, kind)
-
-
-def _read_parquet(source: Source, begin: int, end: int, wanted: Wanted) -> Iterator[Raw]:
+@contextlib.contextmanager
+def _sound(source: Source) -> Iterator[None]:
+    """Turn what the library says about damage into an InputError."""
     try:
-        with pq.ParquetFile(source.path, page_checksum_verification=True) as file:
-            names = [n for n in wanted.columns if n in file.schema_arrow.names]
-            groups = list(range(begin, file.num_row_groups if end < 0 else end))
-            for batch in file.iter_batches(_ROWS, groups, names, use_threads=False):
-                yield Raw(_taken(batch, source, wanted))
-    except _BROKEN as error:
-        if isinstance(error, InputError):
-            raise
-        raise unreadable(source, error) from None
+        yield
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        what = f"{source.name} is not a sound {source.format} file"
+        raise InputError(f"{what}: {reason}; fetch the file again") from None
+
+
+def _taken(batch: Any, columns: Columns, names: list[str]) -> Raw:
+    """The wanted columns that a batch has; null where it has none."""
+    table = {}
+    for name, kind in columns.items():
+        if name not in batch.schema.names:
+            kind_of: Any = kind.types[0] if kind.types else pa.null()
+            table[name] = pa.nulls(len(batch), kind_of)
+            continue
+        column = table[name] = batch.column(name)
+        view = _BINARY.get(column.type)  # bad UTF-8 is found later, with its row
+        (column if view is None else column.view(view)).validate(full=True)
+    return Raw(pa.table(table), names=names)
+
+
+def _read_parquet(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
+    with (
+        _sound(source),
+        pq.ParquetFile(source.paths[0], page_checksum_verification=True) as file,
+    ):
+        names = file.schema_arrow.names
+        wanted = [name for name in columns if name in names]
+        groups = list(range(begin, file.num_row_groups if end < 0 else end))
+        for batch in file.iter_batches(_ROWS, groups, wanted, use_threads=False):
+            yield _taken(batch, columns, names)
 
 
 def _cut_parquet(source: Source, size: int) -> list[int]:
-    try:
-        with pq.ParquetFile(source.path) as file:
-            sizes = [
-                file.metadata.row_group(number).total_byte_size
-                for number in range(file.num_row_groups)
-            ]
-    except _BROKEN as error:
-        raise unreadable(source, error) from None
-    return _places(sizes, size)
+    with _sound(source), pq.ParquetFile(source.paths[0]) as file:
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        return _places([group.total_byte_size for group in groups], size)
 
 
 def _places(sizes: list[int], size: int) -> list[int]:
@@ -68,62 +70,39 @@ def _places(sizes: list[int], size: int) -> list[int]:
     return places
 
 
-def _columns_parquet(source: Source) -> list[str]:
-    try:
-        return list(pq.read_schema(source.path).names)
-    except _BROKEN as error:
-        raise unreadable(source, error) from None
-
-
-def _opened(source: Source) -> Any:
+def _opened(path: str) -> Any:
     """Reader of an Arrow file, or of a stream. Not mapped: a file may shrink while it is read."""
-    with pa.OSFile(source.path, mode="r") as file:
-        is_file = file.read(6) == b"ARROW1"
-    raw = pa.OSFile(source.path, mode="r")
-    return pa.ipc.open_file(raw) if is_file else pa.ipc.open_stream(raw)
+    file = pa.OSFile(path, mode="r")
+    is_file = file.read(6) == b"ARROW1"
+    file.seek(0)
+    return pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
 
 
-def _read_arrow(source: Source, begin: int, end: int, wanted: Wanted) -> Iterator[Raw]:
-    try:
-        reader = _opened(source)
-        if hasattr(reader, "num_record_batches"):
-            last = reader.num_record_batches if end < 0 else end
-            batches = map(reader.get_batch, range(begin, last))
-        else:
-            batches = iter(reader)
-        for batch in batches:
-            table = _taken(batch, source, wanted)
-            for first in range(0, len(table), _ROWS):
-                yield Raw(table.slice(first, _ROWS))
-    except _BROKEN as error:
-        if isinstance(error, InputError):
-            raise
-        raise unreadable(source, error) from None
+def _batches(source: Source) -> list[tuple[str, int]]:
+    """Path and number of each record batch; number -1 is a whole stream."""
+    batches = []
+    for path in source.paths:
+        count = getattr(_opened(path), "num_record_batches", None)
+        batches += [(path, number) for number in ([-1] if count is None else range(count))]
+    return batches
+
+
+def _read_arrow(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
+    with _sound(source):
+        for path, number in _batches(source)[begin : None if end < 0 else end]:
+            reader = _opened(path)
+            for batch in reader if number < 0 else [reader.get_batch(number)]:
+                for first in range(0, len(batch), _ROWS):
+                    yield _taken(batch.slice(first, _ROWS), columns, batch.schema.names)
 
 
 def _cut_arrow(source: Source, size: int) -> list[int]:
-    try:
-        reader = _opened(source)
-        count = getattr(reader, "num_record_batches", 1)
-    except _BROKEN as error:
-        raise unreadable(source, error) from None
+    with _sound(source):
+        count = len(_batches(source))
     return _places([source.bytes // max(count, 1)] * count, size)
 
 
-def _columns_arrow(source: Source) -> list[str]:
-    try:
-        return list(_opened(source).schema.names)
-    except _BROKEN as error:
-        raise unreadable(source, error) from None
-
-
-PARQUET = Format(
-    name="parquet",
-    endings=("parquet",),
-    read=_read_parquet,
-    columns=_columns_parquet,
-    cut=_cut_parquet,
-)
-ARROW = Format(
-    name="arrow", endings=("arrow",), read=_read_arrow, columns=_columns_arrow, cut=_cut_arrow
-)
+FORMATS = {
+    "parquet": Format(read=_read_parquet, cut=_cut_parquet),
+    "arrow": Format(read=_read_arrow, cut=_cut_arrow),
+}
