@@ -1,6 +1,7 @@
 """A table of a benchmark: for a terminal, or as Markdown."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import click
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.table import Table
 def show(columns: Sequence[str], rows: Iterable[Sequence[str]], markdown: bool) -> None:
     """Print rows of text under their columns; Markdown row by row, as each is measured."""
     if markdown:
-        for row in (columns, ["---"] * len(columns), *rows):
+        for row in chain((columns, ["---"] * len(columns)), rows):
             click.echo(f"| {' | '.join(row)} |")
         return
     table = Table(*columns)
