@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packprep.next.schemas.canonical import digest_of
 from packprep.next.schemas.columns import STANDARD, Column, schema_of
-from packprep.next.schemas.files import shard_name, write_dataset_files
+from packprep.next.schemas.files import digest_of, shard_name, write_dataset_files
 from packprep.next.schemas.manifest import FORMAT_VERSION, manifest_json
 
 Pack = Mapping[str, Any]

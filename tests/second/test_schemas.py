@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.next.schemas.canonical import digest_of
 from packprep.next.schemas.columns import STANDARD, Column, column_of, hf_column
-from packprep.next.schemas.errors import FormatError
-from packprep.next.schemas.files import check_path, shard_name
+from packprep.next.schemas.files import FormatError, check_path, digest_of, shard_name
 from packprep.next.schemas.gather import Layout
 from packprep.next.schemas.manifest import FORMAT_VERSION, manifest_json, parse_manifest
 from packprep.next.schemas.validate import findings

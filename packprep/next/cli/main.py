@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ..schemas.errors import FormatError
+from ..schemas.files import FormatError
 from ..support.errors import ConfigError, PackprepError, StoppedError, redacted
 
 COMMANDS = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..plan.figures import FIGURES
-from ..schemas.packs import Output
+from ..schemas.manifest import Output
 
 
 def print_output(output: Output, share: float | None = None) -> None:

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..schemas.columns import FILLER
-from ..schemas.errors import FormatError
-from ..schemas.files import MANIFEST
-from ..schemas.manifest import COUNTS
-from ..schemas.packs import Output, check_file, open_output, packs
+from ..schemas.files import MANIFEST, FormatError
+from ..schemas.manifest import COUNTS, Output, check_file, open_output, packs
 from ..schemas.validate import Finding, findings
 from ..schemas.views import ListView, list_view, segments_of
 

@@ -23,8 +23,7 @@ from ..config.checks import kind_of_rows
 from ..config.grammar import Carried as CarriedOption
 from ..config.grammar import count_of, share_of
 from ..config.options import BuildConfig
-from ..schemas.errors import FormatError
-from ..schemas.files import file_digest, saved_files
+from ..schemas.files import FormatError, file_digest, saved_files
 from ..support.errors import ConfigError, InputError, redacted
 from ..support.progress import Progress
 from .reading import state_of

@@ -11,7 +11,7 @@ from ..config.checks import names_token_files
 from ..config.options import BuildConfig
 from ..plan.types import Dropped
 from ..plan.window import Planner
-from ..schemas.packs import Output, open_output
+from ..schemas.manifest import Output, open_output
 from ..support.errors import InputError
 from ..support.limits import check_room, locked
 from ..support.progress import Progress, Silent

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from ..config.options import BuildConfig
 from ..read.reading import SPLIT_BYTES
 from ..read.types import Split
-from ..schemas.packs import Output
+from ..schemas.manifest import Output
 from ..support.progress import Progress
 from .build import make
 from .job import Job, make_job, text_bytes

@@ -16,8 +16,8 @@ from ..plan.window import Packing, Planner
 from ..read.reading import splits
 from ..read.sources import resolve
 from ..read.types import Source, Split
-from ..schemas.canonical import digest_of
 from ..schemas.cost import Cost
+from ..schemas.files import digest_of
 from ..support.errors import ConfigError, InputError
 from ..support.progress import Progress
 from ..tokens.store import entries_of, is_intact, key_of, read_entry, write_facts

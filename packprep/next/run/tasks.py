@@ -20,8 +20,7 @@ from ..plan.draw import equal_places, streams
 from ..plan.types import Packs, Window
 from ..plan.window import of_multiple, plan_window, window_seed
 from ..read.types import Ids
-from ..schemas.canonical import digest_of
-from ..schemas.errors import FormatError
+from ..schemas.files import FormatError, digest_of
 from ..schemas.gather import Layout
 from ..support.errors import InputError
 from ..support.records import write_record

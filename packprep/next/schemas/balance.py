@@ -4,6 +4,8 @@ Longest first, each into the emptiest pack; then exchanges between uneven packs.
 the loops take lists as well, which Python reads several times faster than arrays.
 """
 
+import heapq
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,6 @@ def place_longest_first(
     lengths: _Int32,
     weights: _Int32,
     longest: _Int64,
-    heap: Out[_Int32],
     fills: Out[_Int64],
     free: Out[_Int64],
     pack_of: Out[_Int32],
@@ -25,41 +26,20 @@ def place_longest_first(
     """Fill pack_of: longest first, each into the emptiest pack (Graham 1969).
 
     Returns False if slots run out. longest: documents, longest first. weights: [documents], or
-    empty if each is 1. heap: packs, the emptiest one on top; ties are broken by number. fills,
-    free: tokens and free slots of each pack.
+    empty if each is 1. fills, free: tokens and free slots of each pack; ties are broken by number.
     """
-    size = len(heap)
+    heap = [(fills[pack], pack) for pack in range(len(fills))]
     for i in longest:
         weight = weights[i] if len(weights) > 0 else 1
-        placed = False
-        while not placed:
-            if size == 0:
-                return False
-            pack = heap[0]
-            if free[pack] < weight:
-                size -= 1
-                heap[0] = heap[size]
-            else:
-                pack_of[i] = pack
-                fills[pack] += lengths[i]
-                free[pack] -= weight
-                placed = True
-            # The pack on top got fuller, or is another one: it sinks until the heap is one again.
-            node, pack = 0, heap[0]
-            while 2 * node + 1 < size:
-                child = 2 * node + 1
-                if child + 1 < size:
-                    a, b = heap[child], heap[child + 1]
-                    if fills[b] < fills[a] or (fills[b] == fills[a] and b < a):
-                        child += 1
-                child_pack = heap[child]
-                if fills[pack] < fills[child_pack] or (
-                    fills[pack] == fills[child_pack] and pack < child_pack
-                ):
-                    break
-                heap[node] = child_pack
-                node = child
-            heap[node] = pack
+        while len(heap) > 0 and free[heap[0][1]] < weight:
+            heapq.heappop(heap)
+        if len(heap) == 0:
+            return False
+        pack = heap[0][1]
+        pack_of[i] = pack
+        fills[pack] += lengths[i]
+        free[pack] -= weight
+        heapq.heapreplace(heap, (fills[pack], pack))
     return True
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from .errors import FormatError
+from .files import FormatError
 
 Kind = Literal["token", "segment", "boundary"]
 

@@ -2,18 +2,29 @@
 
 `data` has everything that decides the bytes, and the digests of those bytes; equal for equal builds
 on any machine. `run` has facts of this build (versions, seconds, paths). `sha256` is the digest of
-the other two.
+the other two. Every tool reads the packs of an output by `packs`, whatever it holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from .canonical import digest_of, parse_signed, signed_json
+import pyarrow as pa
+
 from .columns import Column, check_columns
-from .errors import FormatError
-from .files import MANIFEST, Files, check_path, shard_name
+from .files import (
+    MANIFEST,
+    Files,
+    FormatError,
+    check_path,
+    digest_of,
+    file_digest,
+    parse_signed,
+    shard_name,
+    signed_json,
+)
 from .gather import Layout
 
 FORMAT_VERSION = 3
@@ -186,3 +197,69 @@ def _check_ledger(manifest: Manifest, where: str) -> None:
         raise FormatError(f"{where} has a ledger that does not balance: {ledger}")
     if packed != sum(counts["tokens"] for counts in manifest.splits.values()):
         raise FormatError(f"{where} has {packed:,} packed tokens in its ledger, others in splits")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A finished output."""
+
+    files: Files
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        """Its place, for messages."""
+        return str(self.files)
+
+
+@dataclass(frozen=True)
+class PackBatch:
+    """Consecutive packs of a shard. first: number of the first one in its shard."""
+
+    shard: FileEntry
+    first: int
+    batch: pa.RecordBatch
+
+
+def open_output(place: str | Path) -> Output:
+    """A finished output. Raises FormatError if it is none."""
+    files = Files(place)
+    return Output(files, read_manifest(files))
+
+
+def packs(
+    output: Output,
+    split: str = "train",
+    names: Collection[str] | None = None,
+    *,
+    check: bool = True,
+) -> Iterator[PackBatch]:
+    """The packs of a split in record batches, with the columns of the files.
+
+    names: columns to read; None for all. check: compare the digest of each shard with the manifest
+    first. Raises FormatError for a shard that is missing, damaged, or has other packs.
+    """
+    for shard in output.manifest.shards(split):
+        path = output.files.local(shard.path)
+        check_file(output, shard, digest=check)
+        first = 0
+        try:
+            with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file.read_buffer()) as stream:
+                for batch in stream:
+                    yield PackBatch(shard, first, batch if names is None else batch.select(names))
+                    first += len(batch)
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{path} is damaged: {error}; restore it or build again") from None
+        if first != shard.packs:
+            raise FormatError(f"{path} has {first:,} packs; the manifest lists {shard.packs:,}")
+
+
+def check_file(output: Output, entry: FileEntry, *, digest: bool = True) -> None:
+    """Raise FormatError unless a file is there with its size and, if asked, its digest."""
+    path = output.files.local(entry.path)
+    if not path.is_file():
+        raise FormatError(f"{path} is missing; restore it or build again")
+    if (size := path.stat().st_size) != entry.bytes:
+        raise FormatError(f"{path} has {size:,} bytes; the manifest lists {entry.bytes:,}")
+    if digest and file_digest(path) != entry.sha256:
+        raise FormatError(f"{path} has another sha256 than the manifest; restore it")

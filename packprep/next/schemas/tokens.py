@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .arrays import Bools, Int32, Int64
-from .errors import FormatError
+from .files import FormatError
 from .views import list_view, numpy_values
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .arrays import Bools
 from .columns import FILLER, NO_LOSS, schema_of
-from .errors import FormatError
+from .files import FormatError
 from .gather import Layout
 from .views import ListView, Segments, list_view, segments_of
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .arrays import Int32, Int64
-from .errors import FormatError
+from .files import FormatError
 
 
 class ListView(NamedTuple):

@@ -6,8 +6,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..schemas.canonical import parse_signed, signed_json
-from ..schemas.files import write_file
+from ..schemas.files import parse_signed, signed_json, write_file
 
 _Value = TypeVar("_Value")
 

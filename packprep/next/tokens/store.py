@@ -14,9 +14,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ..schemas.canonical import canonical_json, digest_of
-from ..schemas.errors import FormatError
-from ..schemas.files import file_digest, write_file, writing
+from ..schemas.files import FormatError, canonical_json, digest_of, file_digest, write_file, writing
 from ..support.errors import InputError
 from ..support.records import read_record, write_record
 

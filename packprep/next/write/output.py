@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..schemas.canonical import canonical_json
-from ..schemas.errors import FormatError
-from ..schemas.files import MANIFEST, Files, sync_folder, write_file
+from ..schemas.files import MANIFEST, Files, FormatError, canonical_json, sync_folder, write_file
 from ..schemas.manifest import Manifest, parse_manifest, read_manifest
 from ..support.errors import ConfigError
 

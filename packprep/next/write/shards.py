@@ -109,8 +109,8 @@ def _write_shard(
 ) -> ShardFile:
     sha256, blocks, places = hashlib.sha256(), list[memoryview](), list[tuple[int, int]]()
 
-    def update(written: list[memoryview]) -> None:
-        for block in written:
+    def update(some: list[memoryview]) -> None:
+        for block in some:
             sha256.update(block)
 
     with writing(folder / name) as raw, ThreadPoolExecutor(1) as pool:

@@ -5,8 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..schemas.canonical import canonical_json, digest_of
-from ..schemas.files import MANIFEST, file_digest, shard_name, write_dataset_files, write_file
+from ..schemas.files import (
+    MANIFEST,
+    canonical_json,
+    digest_of,
+    file_digest,
+    shard_name,
+    write_dataset_files,
+    write_file,
+)
 from ..schemas.gather import Layout
 from ..schemas.manifest import FORMAT_VERSION, LEDGER, manifest_json
 from .output import NAMES

@@ -20,9 +20,9 @@ def longest_first(lengths: Int32, weights: Int32, longest: Int64, packs: int, sl
     longest: documents, longest first. weights: [documents], or empty if each is 1. Returns an empty
     array if slots run out. O(documents log packs).
     """
-    heap, fills = np.arange(packs, dtype=np.int32), np.zeros(packs, np.int64)
-    free, pack_of = np.full(packs, slots, np.int64), np.empty(lengths.size, np.int32)
-    fit = _longest_first(lengths, weights, longest, heap, fills, free, pack_of)
+    fills, free = np.zeros(packs, np.int64), np.full(packs, slots, np.int64)
+    pack_of = np.empty(lengths.size, np.int32)
+    fit = _longest_first(lengths, weights, longest, fills, free, pack_of)
     return pack_of if fit else pack_of[:0]
 
 

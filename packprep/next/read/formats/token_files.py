@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.errors import FormatError
+from ...schemas.files import FormatError
 from ...schemas.views import arrow_array
 from ...support.errors import InputError
 from ..types import Columns, Format, Raw, Source
