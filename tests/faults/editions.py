@@ -85,7 +85,7 @@ def _second_inputs(folder: Path, few: bool) -> tuple[list[str], list[str], list[
     sizes = {"window": "40KB", "shard_size": "1MB"} if few else _SMALL
     (folder / "packs.yaml").write_text(json.dumps({"max_length": 64, "holdout": 0.2} | sizes))
     tokens = ["--tokenizer", str(save_tokenizer(folder / "tok")), "-q"]
-    return files, tokens, ["-c", str(folder / "packs.yaml"), "-q"]
+    return files, tokens, ["-c", str(folder / "packs.yaml")]
 
 
 def _second_steps(folder: Path, kind: str | None, few: bool) -> Callable[[Path], Steps]:
@@ -93,7 +93,7 @@ def _second_steps(folder: Path, kind: str | None, few: bool) -> Callable[[Path],
     if kind == "tokenize, pack":
         return lambda output: [
             ["tokenize", *files, *tokens, "-o", f"{output}.store"],
-            ["pack", f"{output}.store", *packs, "-o", str(output)],
+            ["pack", f"{output}.store", *packs, "-o", str(output), "-q"],
         ]
     sources = [str(_converted(Path(file), kind)) for file in files]
     return lambda output: [["build", *sources, *tokens, *packs, "-o", str(output)]]
@@ -127,7 +127,7 @@ def _second_commands(folder: Path, disk: Path) -> dict[str, Command]:
     other = ["build", files[0], *tokens, *out, "--max-length", "32"]
     return {
         "tokenize": Command(tokenize(OUT), grows_store=True),
-        "pack": Command(["pack", store, *packs, *out], [tokenize(STORE)]),
+        "pack": Command(["pack", store, *packs, *out, "-q"], [tokenize(STORE)]),
         **{f"build of {kind}": Command(build(kind)) for kind in ("jsonl", "jsonl.zst", "parquet")},
         "build with a store": Command([*build("jsonl"), "--store", store]),
         "overwrite": Command([*build("jsonl"), "--overwrite"], [other]),

@@ -22,7 +22,7 @@ from ..plan.window import of_multiple, plan_window, window_seed
 from ..read.types import Ids
 from ..schemas.files import FormatError, digest_of
 from ..schemas.gather import Layout
-from ..support.errors import InputError
+from ..support.errors import InputError, StoppedError
 from ..support.records import write_record
 from ..tokens.engine import Engine, choose_engine
 from ..tokens.stage import tokenize_split
@@ -57,8 +57,18 @@ class Work:
 
     @cached_property
     def entries(self) -> list[Entry]:
-        """The token files, all of them; read them after the last task tokenize."""
-        return [read_entry(folder) for folder in self.job.entries]
+        """The token files, all of them; read them after the last task tokenize.
+
+        Raises StoppedError if one is missing, or cannot be read.
+        """
+        entries = [read_entry(folder) for folder in self.job.entries]
+        for entry in entries:
+            if not entry.complete:
+                raise StoppedError(
+                    f"token files of {entry.path} are missing or cannot be read; run the command "
+                    "again to make them"
+                )
+        return entries
 
     @cached_property
     def files(self) -> list[StoredFile]:

@@ -7,18 +7,23 @@ manifest.json is there once the output is complete: what remains is to delete al
 to rename the folder.
 """
 
+import ctypes
 import json
+import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..schemas.files import MANIFEST, Files, FormatError, canonical_json, sync_folder, write_file
 from ..schemas.manifest import Manifest, parse_manifest, read_manifest
 from ..support.errors import ConfigError
+from ..support.limits import locked
 
 SUFFIX = ".incomplete"
 JOB, NAMES = "job.json", "names.json"
+_HERE, _BOTH = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
 PARTS = ("tokens", "shards", "receipts", "scratch", NAMES, JOB)
 
 
@@ -46,6 +51,7 @@ def finished(
             return None
         raise ConfigError(f"{output} is there, and is no output of packprep: {error}") from None
     if manifest.identity == identity:
+        _clean(output)
         return manifest
     if not overwrite:
         raise ConfigError(
@@ -69,6 +75,8 @@ def claim(staging: Path, facts: Mapping[str, Any], *, overwrite: bool) -> bool:
     facts: of the job, with its `identity`. Raises ConfigError if another build has left its work
     there, unless it is to be replaced.
     """
+    if _is_complete(staging, facts["identity"]):
+        return True
     before = _read(staging / JOB)
     if before is not None and before.get("identity") != facts["identity"]:
         if not overwrite and any(staging.glob("*/*.json")):
@@ -84,8 +92,6 @@ def claim(staging: Path, facts: Mapping[str, Any], *, overwrite: bool) -> bool:
     staging.mkdir(parents=True, exist_ok=True)
     for path in staging.rglob("*.tmp"):
         path.unlink(missing_ok=True)
-    if before is not None and _is_complete(staging, facts["identity"]):
-        return True
     for working, final in (_read(staging / NAMES) or {}).items():
         if (staging / final).exists():
             (staging / final).replace(staging / working)
@@ -123,10 +129,38 @@ def publish(staging: Path, output: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    old = output.with_name(output.name + ".replaced")
-    shutil.rmtree(old, ignore_errors=True)
-    if output.exists():
-        output.rename(old)
-    staging.rename(output)
+    for path in staging.rglob("*.tmp"):
+        path.unlink()
+    sync_folder(staging)  # before it has its name, nothing else may be in it
+    if not (output.exists() and _exchange(staging, output)):
+        if output.exists():
+            shutil.rmtree(_replaced(output), ignore_errors=True)
+            output.rename(_replaced(output))
+        staging.rename(output)
     sync_folder(output.absolute().parent)
-    shutil.rmtree(old, ignore_errors=True)
+    for old in (staging, _replaced(output)):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, two: Path) -> bool:
+    """Exchange two names in one step, so that both are always there; False where none can."""
+    call = getattr(ctypes.CDLL(None), "renameat2", None)
+    names = (os.fsencode(one), os.fsencode(two))
+    return call is not None and call(_HERE, names[0], _HERE, names[1], _BOTH) == 0
+
+
+def _replaced(output: Path) -> Path:
+    return output.with_name(output.name + ".replaced")
+
+
+def _clean(output: Path) -> None:
+    """Remove what lies beside a finished output, if its build was killed after the rename.
+
+    Nothing is removed while another build works there.
+    """
+    staging, lock = staging_of(output), output.with_name(output.name + ".lock")
+    left = [_replaced(output), *([] if (staging / JOB).exists() else [staging])]
+    if any(path.exists() for path in (lock, *left)):
+        with suppress(ConfigError), locked(output, "another build runs"):
+            for path in left:
+                shutil.rmtree(path, ignore_errors=True)
