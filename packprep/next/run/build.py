@@ -82,6 +82,8 @@ def _tokenize(work: Work, progress: Progress) -> None:
     """Make the token files of a job."""
     folder = work.job.entries[0]
     with locked(folder, f"{folder} is being written"):
+        for path in folder.glob("*.tmp"):
+            path.unlink()  # of a process that was killed
         write_entry(work.job)
         _check_room(work.job)
         local.tokenize(work, progress)
