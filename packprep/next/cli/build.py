@@ -29,12 +29,9 @@ command = make(
     "build",
     run,
     [name for names in GROUPS.values() for name in names if name != "part"],
-    """Tokenize and pack SOURCE... into shards that load_from_disk opens.
-
-    SOURCE: .jsonl .json .csv .tsv .txt .parquet .arrow (also .gz, .zst), a glob, a folder, - for
-    standard input, hub:ORG/SET[@REV][#SPLIT], token files (.bin .npy .ds). A stopped build resumes:
-    run the same command again.
-
+    """\b
+    Tokenize and pack SOURCE... into shards that load_from_disk opens. SOURCE:
+    .jsonl .json .csv .tsv .txt .parquet .arrow (.gz .zst), folder, -, hub:ORG/SET
     Example: packprep build docs/*.jsonl.gz -o packed --tokenizer gpt2
     """,
 )

@@ -81,10 +81,10 @@ def main() -> None:
         _fail(str(error), 3)
     except (PackprepError, FormatError) as error:
         _fail(str(error), 2)
-    except KeyboardInterrupt:
-        _fail("stopped; run the same command again to resume", 130)
+    except (KeyboardInterrupt, click.Abort):
+        _stop_at_once("stopped; run the same command again to resume", 130)
     except _Stopped:
-        _fail("stopped by SIGTERM; run the same command again to resume", 3)
+        _stop_at_once("stopped by SIGTERM; run the same command again to resume", 3)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -106,6 +106,12 @@ class _Stopped(BaseException):
 
 def _stop(number: int, frame: Any) -> None:
     raise _Stopped
+
+
+def _stop_at_once(sentence: str, code: int) -> NoReturn:
+    """Print a sentence and exit while threads work: what they have not finished is done again."""
+    print(sentence, file=sys.stderr, flush=True)
+    os._exit(code)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

@@ -44,7 +44,7 @@ class Command(click.Command):
             for param in self.get_params(ctx)
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
         }
-        for group, names in {**GROUPS, "Help": ("help",)}.items():
+        for group, names in GROUPS.items():
             if rows := [records[name] for name in names if name in records]:
                 with formatter.section(group):
                     formatter.write_dl(rows)
@@ -77,7 +77,7 @@ def _option(spec: "Field[Any]") -> click.Option:
         words += f"  [{spec.default}]"
     return click.Option(
         [*flags, spec.name],
-        metavar="|".join(choices) or facts["metavar"] or None,
+        metavar=facts["metavar"] or "|".join(choices) or None,
         multiple=spec.name == "carry",
         help=words,
         hidden=later,

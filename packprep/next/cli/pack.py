@@ -26,11 +26,9 @@ command = make(
         *GROUPS["Mixes and amounts"],
         *("columns", "multiple", "holdout", "overwrite", "executor", "num_proc", "part"),
     ),
-    """Pack the tokens of stores: the bytes that `packprep build` would write.
-
-    SOURCE: what `packprep tokenize` or --store wrote, or token files (.bin .npy .ds) with their
-    --tokenizer.
-
+    """\b
+    Pack the tokens of stores: the bytes that `packprep build` would write.
+    SOURCE: what `packprep tokenize` or --store wrote, or token files: .bin .npy .ds
     Example: packprep pack tokens -o packed --max-length 8192
     """,
 )

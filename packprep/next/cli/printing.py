@@ -16,7 +16,7 @@ def print_output(output: Output, share: float | None = None) -> None:
         name = f"dry run of the first 16 MB of each source, {share:.1%} of the text"
         tokens, packs = report["tokens"]["tokens_packed"] / share, report["packs"] / share
         size = report["bytes"] / share / 1e6
-        whole = f"about {tokens:,.0f} tokens in {packs:,.0f} packs, {size:,.0f} MB"
+        whole = f"about {tokens:,.0f} tokens in {packs:,.0f} packs, {size:,.1f} MB"
         rows.append(("the whole build", whole))
     width = max(len(caption) for caption, _ in rows)
     print(f"\n{name}")

@@ -27,8 +27,8 @@ command = make(
         *("output", "tokenizer", *GROUPS["Text"], *GROUPS["Chats"], *GROUPS["Pairs, ids, pieces"]),
         *("group", "carry", "limit", "on_error", "executor", "num_proc", "part"),
     ),
-    """Tokenize SOURCE... into a store, from which `packprep pack` makes outputs.
-
+    """\b
+    Tokenize SOURCE... into a store, from which `packprep pack` makes outputs.
     Example: packprep tokenize docs/*.jsonl.gz -o tokens --tokenizer gpt2
     """,
 )

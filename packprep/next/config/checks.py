@@ -50,6 +50,10 @@ def check(config: "BuildConfig") -> None:
     """Raise ConfigError for the first option that is wrong, or can do nothing in this build."""
     _check_values(config)
     _check_rows(config)
+    if config.pairs is not None:
+        _check_pairs(config)
+    if config.part is not None:
+        _check_part(config)
     _check_together(config)
     _check_numbers(config)
     for option, refused in LATER.items():
@@ -65,15 +69,13 @@ def _check_values(config: "BuildConfig") -> None:
     for parsed in ("packer", "too_long", "pack_order", "multiples", "held_out"):
         getattr(config, parsed)
     parts_of("executor", config.executor, ("local", "ray"))
-    if config.part is not None:
-        Part.parse(config.part)
     try:
         re.compile(config.truncate_at or "")
     except re.error as error:
         wrong("truncate_at", config.truncate_at, f"a regular expression: {error}")
     if not re.fullmatch(r"(eos|bos)(:[0-9]{1,9})?", config.split_at or "eos"):
         wrong("split_at", config.split_at, "eos or bos, or one of them with an id, such as eos:2")
-    for name in config.columns:
+    for name in config.columns or ():
         if config.columns not in (("hf",), ("plan",)) and name not in DEFAULT_COLUMNS:
             wrong("columns", name, f"hf, plan, or some of {', '.join(DEFAULT_COLUMNS)}")
 
@@ -90,9 +92,6 @@ def _check_rows(config: "BuildConfig") -> None:
                 f"{flag(spec.name)} can do nothing here: it is for rows of {rows}, and these are "
                 f"{kind}; leave it out"
             )
-    names = (config.pairs or "chosen,rejected").split(",")
-    if len(names) not in (2, 3) or len(set(names)) != len(names) or not all(names):
-        wrong("pairs", config.pairs, "two columns, chosen,rejected, or PROMPT,CHOSEN,REJECTED")
     if isinstance(config.tokenizer, int) and kind != "ids":
         raise ConfigError("--tokenizer is a number, which is for --ids; name a tokenizer")
 
@@ -106,28 +105,43 @@ def _check_apart(config: "BuildConfig", asked: str, options: Sequence[str], why:
             )
 
 
+def _check_pairs(config: "BuildConfig") -> None:
+    names = str(config.pairs).split(",")
+    if len(names) not in (2, 3) or len(set(names)) != len(names) or not all(names):
+        wrong("pairs", config.pairs, "two columns, chosen,rejected, or PROMPT,CHOSEN,REJECTED")
+    if config.too_long.name == "split":
+        raise ConfigError("--overflow split would split pairs; choose truncate, drop or error")
+    if config.columns == ("hf",):
+        raise ConfigError(
+            "--columns hf cannot be used with --pairs: trainers that read these names would train "
+            "on rejected answers too; leave it out"
+        )
+    if config.max_length < 2 * config.pad_to_multiple or config.max_segments == 1:
+        raise ConfigError(
+            "a pair is 2 segments of a pack, and a pack has room for 1; make it larger"
+        )
+
+
+def _check_part(config: "BuildConfig") -> None:
+    Part.parse(str(config.part))
+    others = ["overwrite", "limit", "executor"]
+    _check_apart(config, "--part", others, "a scheduler runs all parts at once")
+    if "-" in config.sources:
+        raise ConfigError("standard input cannot be read by every part; give files")
+
+
 def _check_together(config: "BuildConfig") -> None:
     strategy, overflow = config.packer.name, config.too_long
     if strategy == "wrapped":
         others = ["max_segments", "group", "stride", "continuation_bos", "shuffle_documents"]
         others += ["pairs", "pad_to_multiple"]
         _check_apart(config, "--strategy wrapped", others, "it cuts the text where packs end")
-    if overflow.name == "split":
-        _check_apart(config, "--overflow split", ("pairs",), "an answer is never split")
-    else:
+    if overflow.name != "split":
         others = ["stride", "continuation_bos"]
         _check_apart(config, f"--overflow {overflow.name}", others, "split alone makes pieces")
-    if config.columns == ("hf",):
-        why = "trainers that read these names would train on rejected answers too"
-        _check_apart(config, "--columns hf", ("pairs",), why)
     if config.pack_order.name == "input":
-        why = "it keeps the order of the sources"
-        _check_apart(config, "--order input", ("epoch", "weights"), why)
-    if config.part is not None:
-        why = "a scheduler runs all parts at once"
-        _check_apart(config, "--part", ("overwrite", "limit", "executor"), why)
-        if "-" in config.sources:
-            raise ConfigError("standard input cannot be read by every part; give files")
+        others = ["epoch", "weights"]
+        _check_apart(config, "--order input", others, "it keeps the order of the sources")
     if config.turns == "each" and config.train_on == "all":
         raise ConfigError("--turns each trains one answer of each turn; leave out --train-on all")
     labelled = config.messages or config.pieces or "," in (config.ids or "")

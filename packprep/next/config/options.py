@@ -23,8 +23,8 @@ def option(default: Any, words: str, metavar: str = "", **facts: Any) -> Any:
     """Make a field.
 
     words: its help. facts: `short`: its short flag; `rows`: kinds of rows that it is for, of text,
-    messages, pairs, ids and pieces; `decides` (False: no byte of an output depends on what the user
-    wrote).
+    messages, pairs, ids and pieces; `several`: it is a list; `decides` (False: no byte of an output
+    depends on what the user wrote).
     """
     return field(default=default, metadata={"help": words, "metavar": metavar, **facts})
 
@@ -38,7 +38,9 @@ def number(default: int | None, least: int, words: str, metavar: str = "N", **fa
 class Where:
     """Decides what is read, and where files are written."""
 
-    sources: Sequence[str | Mapping[str, Any]] = option((), "", "SOURCE", decides=False)
+    sources: Sequence[str | Mapping[str, Any]] = option(
+        (), "", "SOURCE", several=True, decides=False
+    )
     output: str = option(
         "", "Folder that appears when it is complete.", "OUT", short="-o", decides=False
     )
@@ -65,12 +67,12 @@ class RowOptions:
         None, 'Column, or "{title}\\n\\n{body}".  [text]', "COLUMN|TEMPLATE", rows="text"
     )
     messages: str | None = option(None, "Column, PROMPT,RESPONSE, or auto: find them.", "COLUMN")
-    pairs: str | None = option(None, "Preference pairs; both sides share a pack.", "[PROMPT,]A,B")
-    ids: str | None = option(
-        None, "Token ids; labels, or a mask.", "COLUMN[,LABELS[:labels|:mask]]"
-    )
+    pairs: str | None = option(None, "Preference pairs, truncated if too long.", "[PROMPT,]A,B")
+    ids: str | None = option(None, "Token ids; LABELS:labels or LABELS:mask.", "COLUMN[,LABELS]")
     pieces: str | None = option(None, "Rendered text, or lists of {text, train}.", "COLUMN")
-    carry: Sequence[str] = option((), "Copy a column of numbers; may be repeated.", "NAME[:TYPE]")
+    carry: Sequence[str] = option(
+        (), "Copy a column of numbers; may be repeated.", "NAME[:TYPE]", several=True
+    )
     group: str | None = option(None, "Rows of different groups never share a pack.", "COLUMN")
     limit: Number = number(None, 1, "Read the first N rows only.")
     on_error: Literal["stop", "skip"] = option("stop", "What to do with a bad row.")
@@ -103,7 +105,7 @@ class TokenOptions:
         None, "Jinja, or FILE.py:FUNCTION.", "FILE", rows="messages, pairs", decides=False
     )
     train_on: Literal["assistant", "last-turn", "all"] = option(
-        "assistant", "Turns to train on.", rows="messages, pairs"
+        "assistant", "assistant, last-turn, or all.", "WHOM", rows="messages, pairs"
     )
     turns: Literal["row", "each", "auto"] = option(
         "row", "A document for each row, or turn.", rows="messages"
@@ -128,9 +130,7 @@ class PackOptions:
         "NAME[:N]",
     )
     overflow: str | None = option(
-        None,
-        "split, truncate[:left|balanced], drop, error.  [split; pairs: truncate]",
-        "NAME[:HOW]",
+        None, "split, truncate[:left|balanced], drop, error.  [split]", "NAME"
     )
     stride: Number = number(0, 0, "Tokens that pieces of a document share.")
     min_document_tokens: Number = number(1, 0, "Drop shorter documents.")
@@ -151,15 +151,17 @@ class PackOptions:
 class Amounts:
     """Decides how much is drawn of each source, and which splits and columns are written."""
 
-    weights: Sequence[str | float] = option((), "A mix: shares of tokens by source.", "W,W,...")
+    weights: Sequence[str | float] = option(
+        (), "A mix: shares of tokens by source.", "W,W,...", several=True
+    )
     max_tokens: Number = number(None, 1, "Draw N tokens.")
     multiple: int | str = option(1, "Packs of a window are a multiple of N.", "N[:fill]")
     holdout: str | int | float | None = option(
         None, "A validation split, such as 1%.", "SHARE[:SEED]"
     )
     after: str | None = option(None, "Begin where OUT ends: nothing twice.", "OUT")
-    columns: Sequence[str] = option(
-        (), "Besides tokens and cu_seqlens; or hf, or plan.", "NAMES|hf|plan"
+    columns: Sequence[str] | None = option(
+        None, "Besides tokens and cu_seqlens; or hf.", "NAMES|hf", several=True
     )
 
 
@@ -252,12 +254,12 @@ def _value(spec: Any, value: Any) -> Any:
     kinds = tuple(get_origin(kind) or kind for kind in get_args(spec.type) or (spec.type,))
     read: Callable[[Any], int | None] | None = spec.metadata.get("read")
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if spec.default == ():
+    if spec.metadata.get("several") and value is not None:
         if isinstance(value, str):
-            value = [value] if spec.name == "sources" else filter(None, value.split(","))
-        elif not isinstance(value or (), list | tuple):
+            value = [value] if spec.name == "sources" else [v for v in value.split(",") if v]
+        elif not isinstance(value, list | tuple):
             wrong(spec.name, value, "a list")
-        return tuple(v if isinstance(v, Mapping) else str(v).strip() for v in value or ())
+        return tuple(each if isinstance(each, Mapping) else str(each).strip() for each in value)
     if read is not None and value is not None:
         amount = read(value)
         if amount is None or not spec.metadata["least"] <= amount < 2**63:

@@ -1,7 +1,6 @@
 """`--dry-run`: the output of the first 16 MB of each source, in a folder that is deleted."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from ..config.options import BuildConfig
 from ..read.reading import SPLIT_BYTES
-from ..read.types import Split
+from ..read.types import Piece, Split
 from ..schemas.manifest import Output
 from ..support.progress import Progress
 from .build import make
@@ -23,7 +22,7 @@ def dry_run(config: BuildConfig, progress: Progress) -> Iterator[tuple[Output, f
     A sample has one split, and no multiple is made of its packs. The share is 1 if rows are
     limited. Nothing is written where the build would write.
     """
-    with TemporaryDirectory(prefix="packprep-") as folder:
+    with TemporaryDirectory(prefix="packprep-", ignore_cleanup_errors=True) as folder:
         small = replace(config, output=f"{folder}/out", store=None, overwrite=False)
         small = replace(small, holdout=None, multiple=1, max_tokens=None)
         job = make_job(small, progress, sample=True)
@@ -42,12 +41,17 @@ def first_splits(job: Job) -> Iterator[Split]:
 
 
 def _share(sample: Job, job: Job) -> float:
-    """Share of the text of a job that a sample reads, from the sizes of files."""
+    """Share of the text of a job that a sample reads: of a split, at most its first 16 MB."""
     if job.has_limit:
         return 1.0
-    pieces = Counter(piece.source for split in job.splits for piece in split)
-    read = 0.0
-    for split in sample.splits:
-        sizes = (text_bytes(job.sources[p.source]) / pieces[p.source] for p in split)
-        read += min(sum(sizes), SPLIT_BYTES)
+    sizes = [sum(_text_of(piece, job) for piece in split) for split in sample.splits]
+    read = sum(min(size, SPLIT_BYTES) for size in sizes)
     return read / sum(map(text_bytes, job.sources))
+
+
+def _text_of(piece: Piece, job: Job) -> int:
+    """Bytes of text of a piece: 16 MB, if the source has more pieces after it."""
+    whole = text_bytes(job.sources[piece.source])
+    if piece.end >= 0:
+        return SPLIT_BYTES
+    return whole % SPLIT_BYTES if piece.begin else whole

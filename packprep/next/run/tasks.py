@@ -22,6 +22,7 @@ from ..plan.window import of_multiple, plan_window, window_seed
 from ..read.types import Ids
 from ..schemas.files import FormatError, digest_of
 from ..schemas.gather import Layout
+from ..schemas.tokens import Documents
 from ..support.errors import InputError, StoppedError
 from ..support.records import write_record
 from ..tokens.engine import Engine, choose_engine
@@ -177,22 +178,23 @@ def planned(work: Work, window: Window) -> Packs:
     """The packs of a window, before a multiple is made."""
     config = work.job.config
     documents = of_split(read_documents(work.files, window.ranges), window.split, *config.held_out)
-    pairs = bool(work.entries[0].facts["pairs"])
-    packing = packing_of(config, work.job.tokenizer, pairs=pairs)
+    packing = packing_of(config, work.job.tokenizer, pairs=work.entries[0].facts["pairs"])
     try:
         return plan_window(documents, packing, window.seed, work.job.planner)
     except TooLongError as error:
-        source, row = int(documents.source[error.document]), int(documents.id[error.document])
-        row -= sum(
-            rows
-            for file in work.files
-            for number, rows in file.receipt.rows.items()
-            if number + file.sources < source
-        )
-        raise InputError(
-            f"{work.names[source]} row {row} has {error.tokens:,} tokens but a pack holds "
-            f"{config.max_length:,}; choose --overflow split, truncate or drop"
-        ) from None
+        raise _too_long(work, documents, error) from None
+
+
+def _too_long(work: Work, documents: Documents, error: TooLongError) -> InputError:
+    """The error about a document that is longer than a pack, with its file and row."""
+    source, row = int(documents.source[error.document]), int(documents.id[error.document])
+    for file in work.files:
+        before = [number for number in file.receipt.rows if number + file.sources < source]
+        row -= sum(file.receipt.rows[number] for number in before)
+    return InputError(
+        f"{work.names[source]} row {row} has {error.tokens:,} tokens but a pack holds "
+        f"{work.job.config.max_length:,}; choose --overflow split, truncate or drop"
+    )
 
 
 def _pack(work: Work, window: Window) -> WindowFile:

@@ -18,8 +18,9 @@ def ahead(
     """Results of `work` for each item, in order.
 
     at_once: threads. waiting: results that may wait besides those in work. The first error, in the
-    order of the items, is raised; later items are not begun.
+    order of the items, is raised; later items are not begun. Ctrl-C waits for no thread.
     """
+    waits = True
     running: deque[Future[_Result]] = deque()
     pool = ThreadPoolExecutor(at_once)
     try:
@@ -29,10 +30,11 @@ def ahead(
                 yield running.popleft().result()
         while running:
             yield running.popleft().result()
+    except BaseException as error:
+        waits = isinstance(error, Exception)
+        raise
     finally:
-        for future in running:
-            future.cancel()
-        pool.shutdown()
+        pool.shutdown(wait=waits, cancel_futures=True)
 
 
 def ranges(sizes: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:

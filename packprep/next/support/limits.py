@@ -62,10 +62,14 @@ def check_room(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise StoppedError(
-            f"{what} will need about {needed / 1e9:,.1f} GB and the disk of {folder} has "
-            f"{free / 1e9:,.1f} GB free; free some, or choose another place, and run the command "
+            f"{what} will need about {_size_text(needed)} and the disk of {folder} has "
+            f"{_size_text(free)} free; free some, or choose another place, and run the command "
             "again"
         )
+
+
+def _size_text(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 10**9 else f"{size / 1e6:,.1f} MB"
 
 
 def cache_folder(name: str) -> Path:

@@ -39,7 +39,7 @@ def _names(config: BuildConfig, stored: Sequence[str]) -> list[str]:
     filler = config.multiples.packs > 1 and config.multiples.fill
     padded, hf = config.pad_to_multiple > 1, config.columns == ("hf",)
     labels = padded or filler or bool(config.stride) or bool({"labels", "mask"} & {*stored})
-    chosen = DEFAULT_COLUMNS if hf or not config.columns else config.columns
+    chosen = DEFAULT_COLUMNS if hf or config.columns is None else config.columns
     names = [n for n in DEFAULT_COLUMNS if n in (*chosen, "tokens", "cu_seqlens")]
     names += ["labels"] if labels or hf else []
     names += ["segment_lengths"] if padded else []

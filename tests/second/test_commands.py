@@ -1,0 +1,230 @@
+"""What a user of the second edition sees: help, closing table, dry runs, refusals, Ctrl-C."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import packprep.next
+from packprep.next import BuildConfig
+from packprep.next.cli.main import main
+from packprep.next.config import checks
+from packprep.next.config.yaml_file import from_yaml
+from packprep.next.packing.plan import PackPlan
+from packprep.next.support.errors import ConfigError
+from tests.record import inputs
+
+HEADINGS = (
+    *("Every build", "Text", "Chats", "Pairs, ids, pieces", "Packs", "Mixes and amounts"),
+    *("For a trainer", "First tries", "Running"),
+)
+BUILD = ("build", "in/a.jsonl", "--tokenizer", "in/tiny", "--max-length", "64", "--num-proc", "1")
+
+Said = namedtuple("Said", "code out err")
+Command = Callable[..., Said]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    inputs.make(folder)
+    return folder
+
+
+@pytest.fixture
+def run(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """A function that runs a command in a folder with the inputs `in`."""
+    (tmp_path / "in").symlink_to(made)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["packprep", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        code = stopped.value.code
+        return Said(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return command
+
+
+def test_the_help_of_build_fits_a_terminal(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    now = run("build", "-h").out.splitlines()
+    assert [line[:-1] for line in now if line.endswith(":") and line[0] != " "] == [
+        heading for heading in HEADINGS if heading not in ("Chats", "Mixes and amounts")
+    ]
+    later = [f"--{n.replace('_', '-')} " for n, refused in checks.LATER.items() if refused is None]
+    assert not [line for line in now if any(name in line for name in later)]
+    assert len(now) <= 65
+    assert max(map(len, now)) <= 80
+
+
+@pytest.mark.parametrize("name", [n for n, refused in checks.LATER.items() if refused is None])
+def test_an_option_that_is_not_there_yet_is_refused(name: str) -> None:
+    values: dict[str, Any] = {
+        "weights": [1],
+        "max_tokens": 9,
+        "part": "0/2",
+        "executor": "ray",
+        "turns": "each",
+        "train_on": "all",
+        "pairs": "a,b",
+    }
+    beside = {"messages": "m"} if name in ("turns", "train_on", "chat_template") else {}
+    options = {"sources": ["a"], **beside, name: values.get(name, "x")}
+    with pytest.raises(ConfigError, match="not there yet"):
+        BuildConfig(**options)
+
+
+def test_an_option_is_given_once(run: Command) -> None:
+    said = run(*BUILD, "-o", "out", "--seed", "1", "--seed", "2")
+    assert (said.code, said.err) == (2, "error: --seed is given twice; give it once\n")
+
+
+def test_the_closing_table_shows_the_tokens_at_both_ends(run: Command) -> None:
+    said = run(*BUILD, "-o", "out")
+    assert said.code == 0
+    table = dict(line.strip().split("  ", 1) for line in said.out.splitlines() if "  " in line[2:])
+    assert {name: table[name].strip() for name in ("BOS", "EOS")} == {
+        "BOS": "'<s>' (0)",
+        "EOS": "'</s>' (1)",
+    }
+
+
+def test_quiet_prints_nothing(run: Command) -> None:
+    assert run(*BUILD, "-o", "out", "-q") == (0, "", "")
+
+
+def test_options_on_the_command_line_win_over_those_of_a_file(run: Command) -> None:
+    options = {"sources": ["in/a.jsonl"], "tokenizer": "in/tiny", "max-length": "1Ki", "seed": 3}
+    Path("some.yaml").write_text(yaml.safe_dump(options))
+    assert run("build", "-c", "some.yaml", "-o", "out", "--max-length", "64", "-q").code == 0
+    written = from_yaml(Path("out/build.yaml"))
+    assert (written["max_length"], written["seed"]) == (64, 3)
+
+
+def test_a_finished_output_is_left_alone_and_another_is_refused(run: Command) -> None:
+    assert run(*BUILD, "-o", "out", "-q").code == 0
+    before = Path("out/manifest.json").read_bytes()
+    said = run(*BUILD, "-o", "out")
+    assert said.code == 0
+    assert "nothing to do" in said.err
+    said = run(*BUILD, "-o", "out", "--seed", "1")
+    assert said.code == 2
+    assert "seed was default, now 1" in said.err
+    assert Path("out/manifest.json").read_bytes() == before
+    assert run(*BUILD, "-o", "out", "--seed", "1", "--overwrite", "-q").code == 0
+    assert Path("out/manifest.json").read_bytes() != before
+
+
+def test_a_dry_run_says_what_the_build_makes_and_leaves_nothing(run: Command) -> None:
+    dry = run(*BUILD, "-o", "out", "--holdout", "50%", "--multiple", "4000", "--dry-run")
+    assert dry.code == 0
+    assert not Path("out").exists()
+    assert not Path("out.incomplete").exists()
+    assert "the first 16 MB of each source, 100.0% of the text" in dry.out
+    assert run(*BUILD, "-o", "out").code == 0
+    report = json.loads(Path("out/report.json").read_bytes())
+    whole = f"about {report['tokens']['tokens_packed']:,} tokens in {report['packs']:,} packs"
+    assert whole in dry.out
+
+
+@pytest.mark.long
+def test_a_dry_run_reads_the_first_split_of_each_source(run: Command) -> None:
+    line = json.dumps({"text": "a rose is a rose " * 600}) + "\n"
+    Path("big.jsonl").write_text(line * 3600)  # 36 MB
+    named = ("build", "big.jsonl", "in/a.jsonl", "--tokenizer", "in/tiny", "--max-length", "4096")
+    dry = run(*named, "-o", "out", "--dry-run")
+    assert run(*named, "-o", "out", "-q").code == 0
+    report = json.loads(Path("out/report.json").read_bytes())
+    words = dry.out.splitlines()[-1].replace(",", "").split()
+    guess = int(words[words.index("tokens") - 1])
+    assert guess == pytest.approx(report["tokens"]["tokens_packed"], rel=0.05)
+    documents = int(dry.out.splitlines()[2].replace(",", "").split()[1])
+    assert documents < 0.6 * report["documents"]["in"]
+
+
+def test_a_full_disk_is_predicted_before_the_text_is_read(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(".")._replace(free=100)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda folder: usage)
+        said = run(*BUILD, "-o", "out")
+    assert said.code == 3
+    assert "out.incomplete" in said.err
+    assert "has 0.0 MB free; free some" in said.err
+    assert not [*Path("out.incomplete").rglob("*.arrow")]
+    assert run(*BUILD, "-o", "out", "-q").code == 0
+
+
+def test_ctrl_c_says_how_to_resume(run: Command) -> None:
+    command = [sys.executable, "-m", "packprep.next", *BUILD[2:], "-o", "out"]
+    command[3:3] = ["build", "-"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not [*Path("out.incomplete").rglob("stdin.jsonl")]:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert process.returncode == 130
+    assert said.strip() == "stopped; run the same command again to resume"
+
+
+def by_pairs(lengths: Any, max_length: int) -> PackPlan:
+    """A planner of one's own: two neighbours a pack where they fit, in input order."""
+    offsets = [0]
+    while (at := offsets[-1]) < len(lengths):
+        offsets.append(at + 2 if lengths[at : at + 2].sum() <= max_length else at + 1)
+        offsets[-1] = min(offsets[-1], len(lengths))
+    return PackPlan(lengths, max_length, np.arange(len(lengths)), np.array(offsets))
+
+
+def test_a_planner_of_ones_own_makes_the_packs_and_is_in_the_identity(run: Command) -> None:
+    same: dict[str, Any] = {"sources": ["in/a.jsonl"], "tokenizer": "in/tiny", "max_length": 64}
+    own = packprep.next.build(BuildConfig(**same, output="own", order="input"), planner=by_pairs)
+    inputs_of = own.manifest.data["inputs"]
+    assert inputs_of["planner"] == f"{__name__}.by_pairs"
+    plain = packprep.next.build(BuildConfig(**same, output="plain", order="input"))
+    assert plain.manifest.identity != own.manifest.identity
+    report = json.loads(Path("own/report.json").read_bytes())
+    assert report["documents_per_pack"]["max"] == 2
+    assert run("verify", "own").code == 0
+
+
+def test_a_config_is_read_back_from_its_yaml(tmp_path: Path) -> None:
+    config = BuildConfig(
+        sources=["a b,c.jsonl", {"path": "${b}.jsonl", "limit": 3}],
+        output=tmp_path / "out",  # type: ignore[arg-type]
+        tokenizer="in/tiny",
+        max_length="8Ki",
+        carry=["stars:int32"],
+        columns="document_ids",
+        holdout="1%:7",
+        truncate_at="\\$",
+        window="2GB",
+    )
+    path = tmp_path / "build.yaml"
+    path.write_text(config.to_yaml())
+    assert BuildConfig(**from_yaml(path)) == config
+    assert (config.max_length, config.window) == (8192, 2_000_000_000)
+
+
+def test_a_wrong_value_is_named_as_python_spells_it() -> None:
+    with pytest.raises(ConfigError, match=r"^max_length is 1, expected a number of at least 2"):
+        BuildConfig(sources=["a"], max_length=1)
+    with pytest.raises(ConfigError, match=r"^weights is 3, expected a list"):
+        BuildConfig(sources=["a"], weights=3)  # type: ignore[arg-type]
