@@ -25,10 +25,6 @@ LATER = {
 }
 """Arguments of later parts."""
 OPEN = {
-    "packed ids, split at eos",
-    "packed ids, split at eos:1",
-    "packed ids, split at bos:1",
-    "packed ids, held out",
     "ids, text",
 }
 """Cases of this part that differ still, most by a number in a sentence or in the report."""

@@ -1,6 +1,7 @@
 """The closing table of a command that made an output."""
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,10 @@ def print_output(output: Output, share: float | None = None) -> None:
     print(f"\n{name}")
     for caption, text in rows:
         print(f"  {caption:<{width}}  {text}")
+    if names := [*report.get("not_read", {}).get("columns", ())]:
+        more = f" and {len(names) - 12:,} more" if len(names) > 12 else ""
+        listed = ", ".join(names[:12])
+        print(f"not read: column{'s' * (len(names) > 1)} {listed}{more}", file=sys.stderr)
 
 
 def _rows(output: Output, report: dict[str, Any]) -> Iterator[tuple[str, str]]:

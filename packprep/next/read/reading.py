@@ -60,10 +60,10 @@ def read(
             bad = {row: problem for row, problem in raw.problems.items() if row < most}
             raw = raw._replace(table=raw.table.slice(0, most), problems=bad)
             left.update({key: left[key] - most for key in keys})
-            batch, problems = documents_of(raw, source, group)
-            if problems and not skips:
-                first = min(problems)
-                raise _bad_row(source, piece, before + first, problems[first])
+            batch = documents_of(raw, source, group)
+            if batch.problems and not skips:
+                first = min(batch.problems)
+                raise _bad_row(source, piece, before + first, batch.problems[first])
             yield batch
             before += most
         if not before and (piece.begin, piece.end) == (0, -1) and all(left[key] for key in keys):

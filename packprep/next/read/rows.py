@@ -6,7 +6,6 @@ guessed: a value that is not what it must be is the problem of its row.
 
 import re
 import string
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -60,17 +59,16 @@ def columns_of(source: Source, group: str | None) -> dict[str, Kind]:
         if rows.labels is not None:
             dtype = "int8" if rows.kind == "mask" else "int32"
             columns[rows.labels] = numbers(dtype, f"bad_{rows.kind}")
-    for name, is_list, dtype in source.carried:
-        columns[name] = numbers(dtype, "bad_carry", lists=is_list)
+    columns |= source.carried
     if group is not None:
         columns.setdefault(group, GROUP)
     return columns
 
 
-def documents_of(raw: Raw, source: Source, group: str | None) -> tuple[Batch, Problems]:
-    """Documents of rows, and the problems of rows: one with a problem has a document of nothing."""
+def documents_of(raw: Raw, source: Source, group: str | None) -> Batch:
+    """Documents of rows; one with a problem has a document of nothing."""
     problems, columns = dict(raw.problems), columns_of(source, group)
-    rows, cut, divided = source.rows, (0, 0), None
+    rows, cut, turns = source.rows, (0, 0), dict[str, int]()
     count = len(raw.table)
     if isinstance(rows, Text):
         text = _text(raw.table, rows, problems)
@@ -81,12 +79,12 @@ def documents_of(raw: Raw, source: Source, group: str | None) -> tuple[Batch, Pr
         assert isinstance(rows, Ids)
         ids = _flat(raw.table, rows.column, columns, problems)
         made = _ids(ids, raw.table, rows, columns, problems)
-    for name, is_list, dtype in source.carried:
+    for name, kind in source.carried.items():
         flat = _flat(raw.table, name, columns, problems)
-        if is_list:
+        if kind.is_list:
             made[name] = flat.aligned(ids, problems).lists
         else:
-            made[name] = np.zeros(count, dtype)
+            made[name] = np.zeros(count, kind.dtype)
             made[name][flat.lengths > 0] = flat.values
     if group is not None:
         made["group"] = _groups(raw.table[group], group, problems)
@@ -97,17 +95,16 @@ def documents_of(raw: Raw, source: Source, group: str | None) -> tuple[Batch, Pr
     row, part = np.arange(count, dtype=np.int32), np.full(count, WHOLE, np.int32)
     if isinstance(rows, Ids) and rows.split_at is not None:
         row, part, made = _split(made, *rows.split_at)
-        divided = len(np.unique(row[part != WHOLE]))
-    batch = Batch(
+        turns = {"documents": len(row), "split_rows": len(np.unique(row[part != WHOLE]))}
+    return Batch(
         source=source.number,
         rows=count,
         documents=pa.table({"row": row, "part": part, **made}),
-        skipped=Counter(problem.reason for problem in problems.values()),
+        problems=problems,
         cut=cut,
         unread=tuple(name for name in raw.names if name not in columns),
-        divided=divided,
+        turns=turns,
     )
-    return batch, problems
 
 
 def _add(problems: Problems, rows: Any, reason: str, what: Callable[[int], str]) -> None:
@@ -172,24 +169,19 @@ def _utf8(column: Any, name: str, problems: Problems) -> Any:
         what = f"{name!r} is {array.type}, expected text"
         _add(problems, _mask(array.is_valid()), "not_text", lambda _: what)
         return pa.nulls(len(array), pa.large_string())
-    array = array.cast(pa.large_string())
+    binary = array.cast(pa.large_binary())
     try:
-        array.validate(full=True)
+        return binary.cast(pa.large_string())
     except pa.ArrowInvalid:
-        values = array.cast(pa.large_binary()).to_pylist()
-        wrong = np.array([value is not None and not _is_utf8(value) for value in values])
-        _add(problems, wrong, "bad_utf8", lambda _: f"{name!r} is not UTF-8")
-        values = [None if bad else value for bad, value in zip(wrong, values, strict=True)]
-        array = pa.array(values, pa.large_binary()).cast(pa.large_string())
-    return array
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        values = [
+            None if each is None else each.decode("utf-8", "replace") for each in binary.to_pylist()
+        ]
+        text = pa.array(values, pa.large_string())
+        wrong: Any = pc.not_equal(text.cast(pa.large_binary()), binary)
+        _add(
+            problems, _mask(wrong.fill_null(False)), "bad_utf8", lambda _: f"{name!r} is not UTF-8"
+        )
+        return text
 
 
 class _Flat(NamedTuple):

@@ -40,42 +40,33 @@ class Ids:
     vocab_size: int = 0
 
 
-@dataclass(frozen=True)
-class Chat:
-    """Rows of conversations. columns: one of messages, or prompt and response."""
-
-    columns: tuple[str, ...]
-    train_on: str = "assistant"
-    turns: str = "row"
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Preference pairs: two documents a row, sides 0 and 1, which share a pack."""
-
-    prompt: str | None
-    sides: tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """Rows of pieces: lists of {text or token_ids, train}, or one rendered text."""
-
-    column: str
-
-
-Rows = Text | Ids | Chat | Pairs | Pieces
+Rows = Text | Ids
 
 LIMIT = 256_000_000
 """Bytes of a row at most."""
 
 
-class Carried(NamedTuple):
-    """A column that is copied. is_list: it has a number for each token. dtype: of numpy."""
+class Kind(NamedTuple):
+    """Values of a column. types: that JSON is parsed to; none for what the values are.
 
-    name: str
-    is_list: bool
-    dtype: str
+    value: in words; of a list, each of its items. reason: of the problem of a row with others.
+    dtype: of numpy, for numbers.
+    """
+
+    types: tuple[pa.DataType, ...]
+    value: str = ""
+    reason: str = ""
+    dtype: str = ""
+
+    @property
+    def is_list(self) -> bool:
+        """True for lists of numbers."""
+        return bool(self.types) and pa.types.is_list(self.types[0])
+
+    @property
+    def expected(self) -> str:
+        """What the value of a row must be, in words."""
+        return f"a list with {self.value} for each token" if self.is_list else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +77,8 @@ class Source:
     the rows first, then those beside it; or the files of a saved dataset. format: see `format_of`.
     compression: gz, zst or nothing. bytes, digest: size and xxh3-128 of the content. state: sizes
     and modification times when it was digested. window: bytes of a Zstandard window at most. rows:
-    how its rows are read. entry: number of its entry of `sources`; limit: rows of all files of that
-    entry.
+    how its rows are read. carried: columns that are copied. entry: number of its entry of
+    `sources`; limit: rows of all files of that entry.
     """
 
     number: int
@@ -100,7 +91,7 @@ class Source:
     state: tuple[tuple[int, int], ...] = ()
     window: int = 1 << 27
     rows: Rows
-    carried: tuple[Carried, ...] = ()
+    carried: Mapping[str, Kind] = field(default_factory=dict)
     entry: int = 0
     limit: int | None = None
 
@@ -126,34 +117,6 @@ class Piece(NamedTuple):
 
 Split = tuple[Piece, ...]
 """About 16 MB of files: many small ones, or a part of a large one."""
-
-
-class Kind(NamedTuple):
-    """Values of a column. types: that JSON is parsed to; none for what the values are.
-
-    value: in words; of a list, each of its items. reason: of the problem of a row with others.
-    dtype: of numpy, for numbers.
-    """
-
-    types: tuple[pa.DataType, ...]
-    value: str = ""
-    reason: str = ""
-    dtype: str = ""
-
-    @property
-    def is_list(self) -> bool:
-        """True for lists of numbers."""
-        return bool(self.types) and pa.types.is_list(self.types[0])
-
-    @property
-    def items(self) -> tuple[pa.DataType, ...]:
-        """The types; of lists, those of their items."""
-        return tuple(getattr(kind, "value_type", kind) for kind in self.types)
-
-    @property
-    def expected(self) -> str:
-        """What the value of a row must be, in words."""
-        return f"a list with {self.value} for each token" if self.is_list else self.value
 
 
 Columns = Mapping[str, Kind]
@@ -227,18 +190,23 @@ def known_format(path: str) -> tuple[str, str]:
 class Batch:
     """Documents of consecutive rows of one source.
 
-    rows: number of rows read. skipped: bad rows by reason. documents: a table with `row` (int32,
+    rows: number of rows read. problems: of bad rows, by row. documents: a table with `row` (int32,
     from the first row of the batch), `part` (int32, -1 whole), `text` (large_string, null for a row
     without text) or `ids` (list<int32>), and where rows have them `labels` (list<int32>) or `mask`
     (list<int8>), `group` (int64), carried columns; a row has at least one document. cut: documents
-    and characters that truncate_at removed. unread: columns that are not read. divided: number of
-    rows that became several documents, where rows may; else None.
+    and characters that truncate_at removed. unread: columns that are not read. turns: of rows that
+    may be several documents, number of `documents` and of `split_rows`.
     """
 
     source: int
     rows: int
     documents: pa.Table
-    skipped: Counter[str] = field(default_factory=Counter)
+    problems: Mapping[int, Problem] = field(default_factory=dict)
     cut: tuple[int, int] = (0, 0)
     unread: tuple[str, ...] = ()
-    divided: int | None = None
+    turns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """Number of bad rows by reason."""
+        return Counter(problem.reason for problem in self.problems.values())

@@ -84,12 +84,14 @@ def _write(
 ) -> TokenFile:
     """The token file of a chunk; its rows are numbered in the file."""
     tables, rows = [], Counter[int]()
+    turns = Counter[str]()
     skipped, cut, unread = dict[int, Counter[str]](), dict[int, Any](), dict[int, Any]()
     for batch in chunk:
         table, source = batch.documents, batch.source
         row = pc.add(table["row"], pa.scalar(rows.total(), pa.int32()))
         tables.append(table.set_column(table.column_names.index("row"), "row", row))
         rows[source] += batch.rows
+        turns.update(batch.turns)
         if batch.skipped:
             skipped.setdefault(source, Counter()).update(batch.skipped)
         if any(batch.cut):
@@ -106,6 +108,7 @@ def _write(
         "skipped": {source: dict(reasons) for source, reasons in skipped.items()},
         "cut": cut,
         "unread": unread,
+        "turns": dict(turns),
     }
     return write_tokens(folder, mapped(table, tokenizer, engine), receipt)
 

@@ -31,8 +31,8 @@ class TokenFile:
     True for the last file of its split. rows: read from each source, by its number, in the order of
     the sources. documents, tokens: in the file, BOS and EOS included. text_bytes: of the text.
     skipped: by source, bad rows by reason. cut: by source, documents and characters that
-    truncate_at removed. left_out, unread: by source, what the build did not read. bytes, digest: of
-    the file, xxh3-128.
+    truncate_at removed. left_out, unread: by source, what the build did not read. turns: see
+    `Batch`. bytes, digest: of the file, xxh3-128.
     """
 
     split: int
@@ -46,6 +46,7 @@ class TokenFile:
     cut: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     left_out: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     unread: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    turns: Mapping[str, int] = field(default_factory=dict)
     bytes: int
     digest: str
 

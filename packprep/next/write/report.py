@@ -11,6 +11,12 @@ from ..plan.figures import figures_of
 from ..tokens.store import TokenFile
 from .shards import WindowFile
 
+TURNS = (
+    *("documents", "split_rows", "same_text_rows", "without_turn"),
+    *("at_text", "earlier", "behind_rows", "behind_characters"),
+)
+"""Counts of rows that may be several documents."""
+
 
 def make_report(
     sources: Sequence[str],
@@ -52,7 +58,26 @@ def make_report(
         },
         "windows": rows,
         "sources": [{"name": name, **table} for name, table in zip(sources, tables, strict=True)],
+        **_of_rows(files),
     }
+
+
+def _of_rows(files: Sequence[tuple[int, TokenFile]]) -> dict[str, Any]:
+    """Columns that are not read, each with its number of sources; and turns of rows."""
+    made: dict[str, Any] = {}
+    unread = {
+        (added + number, name)
+        for added, file in files
+        for number, names in file.unread.items()
+        for name in names
+    }
+    if unread:
+        made["not_read"] = {"columns": dict(sorted(Counter(name for _, name in unread).items()))}
+    turns = sum((Counter(dict(file.turns)) for _, file in files), Counter[str]())
+    if any(file.turns for _, file in files):
+        rows = sum(sum(file.rows.values()) for _, file in files)
+        made["turns"] = {"rows": rows, **{name: turns[name] for name in TURNS}}
+    return made
 
 
 def _of_source(number: int, sums: Sums, files: Sequence[tuple[int, TokenFile]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,14 @@ class _Plain(io.RawIOBase):
     def __init__(self, source: Source) -> None:
         self.source = source
         self.file = Path(source.paths[0]).open("rb")  # noqa: SIM115 - closed with this
-        frames = {"gz": lambda: zlib.decompressobj(31), "zst": lambda: _zstandard(source.window)}
-        self.blocks = self._decompressed(frames[source.compression])
+        self.blocks = self._decompressed(_BLOCKS[source.compression])
         self.rest = memoryview(b"")
 
-    def _decompressed(self, new_frame: Callable[[], Any]) -> Iterator[bytes]:
+    def _decompressed(self, size: int) -> Iterator[bytes]:
         frame: Any = None
-        while packed := self.file.read(_BLOCKS[self.source.compression]):
+        while packed := self.file.read(size):
             while packed:
-                frame = frame or new_frame()
+                frame = frame or self._frame()
                 yield frame.decompress(packed)
                 packed = frame.unused_data
                 if frame.eof:
@@ -38,37 +37,33 @@ class _Plain(io.RawIOBase):
         if frame is not None:
             raise EOFError("the compressed data ends early")
 
+    def _frame(self) -> Any:
+        if self.source.compression == "gz":
+            return zlib.decompressobj(31)
+        import zstandard
+
+        return zstandard.ZstdDecompressor(max_window_size=self.source.window).decompressobj()
+
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            while not self.rest:
-                self.rest = memoryview(next(self.blocks))
-        except StopIteration:
-            return 0
+            while not self.rest and (block := next(self.blocks, None)) is not None:
+                self.rest = memoryview(block)
         except Exception as error:  # each library has its own kinds
-            raise self._fault(error) from None
+            name, what = self.source.name, f"{error}; fetch the file again"
+            if "too much memory" in what:
+                what = (
+                    f"its Zstandard window is larger than {self.source.window:,} bytes, which does "
+                    f"not fit into max_memory; give more, or unpack it: zstd -d --long=31 {name}"
+                )
+            at = f"{name} does not decompress by byte {self.file.tell():,}"
+            raise InputError(f"{at}: {what}") from None
         count = min(len(buffer), len(self.rest))
         buffer[:count], self.rest = self.rest[:count], self.rest[count:]
         return count
 
-    def _fault(self, error: Exception) -> InputError:
-        name, window = self.source.name, self.source.window
-        if "too much memory" in str(error):
-            return InputError(
-                f"{name} has a Zstandard window of more than {window:,} bytes, which does not fit "
-                f"into max_memory; give more, or unpack it first: zstd -d --long=31 {name}"
-            )
-        what = f"{name} does not decompress by byte {self.file.tell():,}"
-        return InputError(f"{what}: {error}; fetch the file again")
-
     def close(self) -> None:
         self.file.close()
         super().close()
-
-
-def _zstandard(window: int) -> Any:
-    import zstandard
-
-    return zstandard.ZstdDecompressor(max_window_size=window).decompressobj()

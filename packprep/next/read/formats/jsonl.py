@@ -7,7 +7,6 @@ from row to row. Where it refuses a block, each line is parsed by `json`, which 
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..types import GROUP, LIMIT, Columns, Format, Kind, Problem, Raw, Source, g
 
 BLOCK = 4 << 20  # bytes that are read at once
 _BOM = b"\xef\xbb\xbf"
-_SPACE = re.compile(r"[ \t\r\n]*")
+_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _WORDS = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
 
 
@@ -95,7 +94,7 @@ def _array(source: Source, block: bytes, columns: Columns) -> Iterator[Raw]:
             "write one object a line (jq -c '.[]')"
         )
     try:
-        rows = _elements(source, block.decode())
+        rows = _elements(source, block.decode().strip())
     except UnicodeDecodeError as error:
         raise InputError(
             f"{source.name} byte {error.start} is not UTF-8; save it as UTF-8"
@@ -106,51 +105,33 @@ def _array(source: Source, block: bytes, columns: Columns) -> Iterator[Raw]:
 
 def _elements(source: Source, text: str) -> Iterator[Any]:
     """Values of an array. Raises InputError with the row where it breaks."""
-    row, place = 0, _after_space(text, text.index("[") + 1)
-
-    def broken(what: str) -> InputError:
-        return InputError(
-            f"{source.name} row {row}: {what}; fix it, as no row after it can be found in an array"
-        )
-
-    while row or text[place : place + 1] != "]":
+    text, place, row, what = "," + text[1:], 0, 0, ""  # a comma is before each value
+    while (comma := _COMMA.match(text, place)) and comma.end() < len(text) - 1:
         try:
-            value, end = _DECODER.raw_decode(text, place)
+            value, place = _DECODER.raw_decode(text, comma.end())
         except (ValueError, RecursionError) as error:
-            raise broken(f"invalid JSON: {_fault(error, place)}") from None
-        yield value
-        row, place = row + 1, _after_space(text, end)
-        if text[place : place + 1] == "]":
+            what = f"invalid JSON: {_fault(error, comma.end())}"
             break
-        if text[place : place + 1] != ",":
-            raise broken("expected a comma or the end of the array before it")
-        place = _after_space(text, place + 1)
-    if text[place + 1 :].strip():
-        raise broken("text follows the end of the array")
-
-
-def _after_space(text: str, place: int) -> int:
-    match = _SPACE.match(text, place)
-    return match.end() if match else place
+        yield value
+        row += 1
+    if (rest := text[place:].strip(", \t\r\n")) != "]":
+        after = "text follows the end of the array"
+        before = "expected a comma or the end of the array before it"
+        raise InputError(
+            f"{source.name} row {row}: {what or (after if rest[:1] == ']' else before)}; fix it, "
+            "as no row after it can be found in an array"
+        )
 
 
 class _Object(dict[str, Any]):
-    """An object that remembers which keys it has twice."""
+    """An object that remembers its keys: one of them may be there twice."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        counts = Counter(key for key, _ in pairs) if len(self) < len(pairs) else {}
-        self.twice = [key for key, count in counts.items() if count > 1]
+        self.written = [key for key, _ in pairs]
 
 
-def _int(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:  # of more digits than int() accepts
-        return float(text)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_Object, parse_int=_int)
+_DECODER = json.JSONDecoder(object_pairs_hook=_Object)
 
 
 def _fault(error: Exception, begin: int = 0) -> str:
@@ -183,11 +164,17 @@ def _from_values(rows: Iterable[Any], columns: Columns) -> Raw:
 
 
 def _column(values: list[Any], kind: Kind) -> Any:
-    """Array of values; of JSON text if they have no common type."""
+    """Array of values that `_value` accepted; of text if they have no common type."""
+    if kind.types:
+        return (
+            pa.array(values, kind.types[0])
+            if kind.dtype
+            else pa.array(values, pa.binary()).view(pa.string())
+        )
     try:
-        return pa.array(values, kind.types[0] if kind.types else None)
+        return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([json.dumps(value) for value in values], pa.string())
+        return pa.array([json.dumps(value) for value in values])
 
 
 def _object(row: Any, columns: Columns) -> dict[str, Any]:
@@ -195,70 +182,49 @@ def _object(row: Any, columns: Columns) -> dict[str, Any]:
     if isinstance(row, bytes):
         try:
             row = _DECODER.decode(row.decode())
+        except UnicodeDecodeError as error:
+            problem = Problem("bad_utf8", f"byte {error.start} of the line is not UTF-8")
         except (ValueError, RecursionError) as error:
-            if (table := _parsed(row, columns)) is None:
-                raise _bad_line(row, error) from None
-            row = table.to_pylist()[0]
+            problem = Problem("bad_json", f"invalid JSON: {_fault(error)}")
+    if isinstance(row, bytes):
+        if (table := _parsed(row, columns)) is None:
+            raise _BadRowError(*problem)
+        row = table.to_pylist()[0]
     if not isinstance(row, dict | None):
         raise _BadRowError("bad_json", f"it is {_shown(row)}, expected an object")
     return row or {}  # null is a row without columns, as for the compiled parser
 
 
-def _bad_line(line: bytes, error: Exception) -> _BadRowError:
-    if isinstance(error, UnicodeDecodeError):
-        return _BadRowError("bad_utf8", f"byte {error.start} of the line is not UTF-8")
-    if line.startswith(_BOM):
-        mark = "it begins with a byte order mark, which only the start of a file may have"
-        return _BadRowError("bad_json", mark)
-    return _BadRowError("bad_json", f"invalid JSON: {_fault(error)}")
-
-
 def _value(row: dict[str, Any], name: str, kind: Kind) -> Any:
-    """The value of a row in a column, as a type of the column takes it."""
+    """The value of a row in a column; bytes for text, which may have lone surrogates."""
     value = row.get(name)
-    if name in getattr(row, "twice", ()):
+    if isinstance(row, _Object) and row.written.count(name) > 1:
         raise _BadRowError("bad_json", f"duplicate key {name!r}")
     if value is None or not kind.types:
         return value
     if kind == GROUP and isinstance(value, (str, int, float)):
         value = group_text(value)
-    if kind.is_list and not isinstance(value, list):
+    if isinstance(value, str) and not kind.dtype:
+        return value.encode("utf-8", "surrogatepass")
+    if not kind.dtype or (kind.is_list and not isinstance(value, list)):
         what = f"{name!r} is {_shown(value)}, expected {kind.expected}"
         raise _BadRowError(kind.reason, what)
-    types = kind.items
+    items = [_number(item, kind) for item in (value if kind.is_list else [value])]
     for place, item in enumerate(value if kind.is_list else [value]):
-        if item is not None and not any(_fits(item, each) for each in types):
+        if items[place] is None and item is not None:
             shown = f"has {brief(item)} at {place}" if kind.is_list else f"is {_shown(item)}"
             raise _BadRowError(kind.reason, f"{name!r} {shown}, expected {kind.value}")
-    if isinstance(value, str) and not _is_utf8(value):
-        raise _BadRowError("bad_utf8", f"{name!r} has a lone surrogate")
-    return _whole(value) if types[0] == pa.int64() else value
+    return items if kind.is_list else items[0]
 
 
-def _is_utf8(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _fits(value: Any, kind: pa.DataType) -> bool:
-    """True if a column of this type takes the value: 6.0 is a whole number too."""
-    if isinstance(value, str) or not pa.types.is_primitive(kind):
-        return isinstance(value, str) and not pa.types.is_primitive(kind)
-    if isinstance(value, bool) or pa.types.is_boolean(kind):
-        return isinstance(value, bool) and pa.types.is_boolean(kind)
-    if isinstance(value, float):
-        return pa.types.is_floating(kind) or value.is_integer()
-    return isinstance(value, int) and -(2**63) <= value < 2**63
-
-
-def _whole(value: Any) -> Any:
-    """1 for 1.0 and true, and for each number of a list."""
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return None if value is None else int(value)
+def _number(item: Any, kind: Kind) -> int | float | None:
+    """A number as its column has it, 1 for 1.0 and true; None for another value."""
+    is_float = kind.dtype.startswith("float")
+    if is_float and isinstance(item, float):
+        return item
+    if isinstance(item, (int, float)) and item % 1 == 0 and abs(item) < 2**63:
+        return float(item) if is_float else int(item)
+    return None
 
 
 def _shown(value: Any) -> str:

@@ -29,11 +29,10 @@ def _sound(source: Source) -> Iterator[None]:
 
 def _taken(batch: Any, columns: Columns, names: list[str]) -> Raw:
     """The wanted columns that a batch has; null where it has none."""
-    table = {}
-    for name, kind in columns.items():
+    table: dict[str, Any] = {}
+    for name in columns:
         if name not in batch.schema.names:
-            kind_of: Any = kind.types[0] if kind.types else pa.null()
-            table[name] = pa.nulls(len(batch), kind_of)
+            table[name] = pa.nulls(len(batch))
             continue
         column = table[name] = batch.column(name)
         view = _BINARY.get(column.type)  # bad UTF-8 is found later, with its row
@@ -55,19 +54,12 @@ def _read_parquet(source: Source, begin: int, end: int, columns: Columns) -> Ite
 
 def _cut_parquet(source: Source, size: int) -> list[int]:
     with _sound(source), pq.ParquetFile(source.paths[0]) as file:
-        groups = map(file.metadata.row_group, range(file.num_row_groups))
-        return _places([group.total_byte_size for group in groups], size)
+        return _places(file.num_row_groups, source.bytes, size)
 
 
-def _places(sizes: list[int], size: int) -> list[int]:
-    """Numbers of the first groups of pieces of about `size` bytes."""
-    places, total = [0], 0
-    for number, each in enumerate(sizes):
-        if total >= size:
-            places.append(number)
-            total = 0
-        total += each
-    return places
+def _places(count: int, total: int, size: int) -> list[int]:
+    """Numbers of the first groups of pieces of about `size` bytes, of `count` in `total` bytes."""
+    return list(range(0, max(count, 1), max(1, size * count // total)))
 
 
 def _opened(path: str) -> Any:
@@ -98,8 +90,7 @@ def _read_arrow(source: Source, begin: int, end: int, columns: Columns) -> Itera
 
 def _cut_arrow(source: Source, size: int) -> list[int]:
     with _sound(source):
-        count = len(_batches(source))
-    return _places([source.bytes // max(count, 1)] * count, size)
+        return _places(len(_batches(source)), source.bytes, size)
 
 
 FORMATS = {

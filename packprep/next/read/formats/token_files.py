@@ -28,72 +28,37 @@ _MEGATRON = struct.Struct("<9sQBQQ")  # magic, version, type of tokens, sequence
 _MEGATRON_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
 
-class _Numbers(NamedTuple):
-    """Numbers in a file. first: byte of the first one."""
-
-    path: Path
-    dtype: np.dtype[Any]
-    first: int = 0
-
-    def read(self, begin: int, end: int) -> NDArray[Any]:
-        """Some of the numbers, read and not mapped: a file may shrink while it is read."""
-        at = self.first + begin * self.dtype.itemsize
-        values = np.fromfile(self.path, self.dtype, end - begin, offset=at)
-        if len(values) < end - begin:
-            raise InputError(f"{self.path} was cut while it was read")
-        return values.astype(self.dtype.newbyteorder("="), copy=False)
-
-
 class _Tokens(NamedTuple):
-    """Tokens of documents. offsets: int64 [documents + 1]. mask: 1 where there is a loss."""
+    """Mapped tokens. offsets: int64 [documents + 1]. mask: 1 where there is a loss."""
 
-    ids: _Numbers
+    ids: NDArray[Any]
     offsets: NDArray[np.int64]
-    mask: _Numbers | None = None
+    mask: NDArray[Any] | None = None
 
 
-def _numbers(path: Path, count: int, widths: tuple[int, ...] = (1, 2, 4, 8)) -> _Numbers:
-    """`count` numbers: of a type that the header of NumPy says, else of the width that fits."""
-    size, first = path.stat().st_size, 0
-    if _is_numpy(path):
-        array = _numpy(path)
-        dtype, found, first = array.dtype, len(array), size - array.nbytes
-    else:
-        width = next((width for width in widths if width * count == size), widths[0])
-        dtype, found = np.dtype(f"<u{width}"), size // width
-    if found != count or first + count * dtype.itemsize != size:
-        raise InputError(
-            f"{path} has {size:,} bytes, which are not {count:,} numbers of "
-            f"{' or '.join(map(str, widths))} bytes, as the files beside it say; fetch it again"
-        )
-    return _Numbers(path, dtype, first)
-
-
-def _is_numpy(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(6) == b"\x93NUMPY"
-
-
-def _numpy(path: Path) -> NDArray[Any]:
-    """An array of one dimension in an .npy, mapped."""
+def _numbers(path: Path, count: int | None, widths: Sequence[int] = ()) -> NDArray[Any]:
+    """`count` whole numbers of a file, mapped: as its header of NumPy says, or of these widths."""
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r")
-    except (ValueError, OSError, EOFError, SyntaxError, RecursionError, KeyError) as error:
-        raise InputError(f"{path} is not a sound .npy: {str(error)[:100]}") from None
-    if array.ndim != 1 or array.dtype.kind not in "uib":
-        raise InputError(
-            f"{path} holds {array.dtype} of shape {array.shape}; expected whole numbers"
-        )
-    return array
+        with path.open("rb") as file:
+            is_numpy = file.read(6) == b"\x93NUMPY"
+        width = next((each for each in widths if each * (count or 0) == path.stat().st_size), 8)
+        array: Any = np.load(path, "r") if is_numpy else np.memmap(path, f"<u{width}", "r")
+        if array.ndim == 1 and array.dtype.kind in "uib" and count in (None, len(array)):
+            return np.asarray(array)
+        found = f"{array.dtype} of shape {array.shape}"
+    except (ValueError, EOFError, SyntaxError, RecursionError, KeyError) as error:
+        found = str(error)[:100]
+    expected = "whole numbers" if count is None else f"{count:,} whole numbers"
+    raise InputError(f"{path} holds {found}; expected {expected}, as the files beside it say")
 
 
-def _rising(offsets: NDArray[Any], path: Path) -> NDArray[np.int64]:
-    """Offsets of documents, checked."""
-    offsets = offsets.astype(np.int64)
+def _offsets(numbers: NDArray[Any], path: Path) -> NDArray[np.int64]:
+    """Offsets of documents in tokens, checked."""
+    offsets = numbers.astype(np.int64)
     for row in np.flatnonzero(np.diff(offsets) < 0)[:1]:
-        raise InputError(f"{path} segment {row} ends before it begins")
+        raise FormatError(f"{path} segment {row} ends before it begins; fetch it again")
     if not len(offsets) or offsets[0] != 0:
-        raise InputError(f"{path} does not begin with 0; expected tokens before each document")
+        raise FormatError(f"{path} does not begin with 0; expected tokens before each document")
     return offsets
 
 
@@ -113,75 +78,56 @@ def _megatron(data: Path) -> _Tokens:
             )
         lengths = np.fromfile(file, "<i4", sequences)
         pointers = np.fromfile(file, "<i8", sequences)
-        file.seek(wanted)
-        modes = np.fromfile(file, "i1")
     dtype = np.dtype(_MEGATRON_TYPES[code])
-    offsets = _rising(np.append(0, np.cumsum(lengths, dtype=np.int64)), index)
+    offsets = _offsets(np.append(0, np.cumsum(lengths, dtype=np.int64)), index)
     for row in np.flatnonzero(pointers != offsets[:-1] * dtype.itemsize)[:1]:
         raise FormatError(f"{index} segment {row} does not begin where the one before ends")
-    for row in np.flatnonzero(modes)[:1]:
-        raise FormatError(f"{index} segment {row} has mode {modes[row]}, so it is no text")
-    ids = _numbers(data, int(offsets[-1]), (dtype.itemsize,))
-    return _Tokens(ids._replace(dtype=dtype), offsets)
+    return _Tokens(_numbers(data, int(offsets[-1]), [dtype.itemsize]).view(dtype), offsets)
 
 
 def _npy(data: Path) -> _Tokens:
     stem = str(data).removesuffix(".npy")
-    metadata, stored, mask = (
-        Path(stem + end) for end in (".csv.gz", ".offsets.npy", ".label_mask.npy")
-    )
-    if metadata.is_file():
-        offsets = _rising(_dolma(metadata), metadata)
+    lines, stored, mask = (Path(stem + e) for e in (".csv.gz", ".offsets.npy", ".label_mask.npy"))
+    if lines.is_file():
+        try:
+            table = np.loadtxt(lines, np.int64, None, ",", usecols=(0, 1), ndmin=2, quotechar='"')
+        except (ValueError, OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{lines} has no lines of start,end,...: {error}") from None
+        offsets = _offsets(np.append(0, table[:, 1]), lines)
+        for row in np.flatnonzero(table[:, 0] != offsets[:-1])[:1]:
+            raise FormatError(f"{lines} segment {row} does not begin where the one before ends")
     else:
-        offsets = _rising(_numpy(stored), stored)
+        offsets = _offsets(_numbers(stored, None), stored)
     tokens = int(offsets[-1])
-    trained = _numbers(mask, tokens, (1,)) if mask.is_file() else None
-    return _Tokens(_numbers(data, tokens), offsets, trained)
-
-
-def _dolma(path: Path) -> NDArray[np.int64]:
-    """Offsets of the lines start,end,... of a compressed file."""
-    try:
-        table = np.loadtxt(
-            path, np.int64, comments=None, delimiter=",", usecols=(0, 1), ndmin=2, quotechar='"'
-        )
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} has no lines of start,end,...: {str(error)[:200]}") from None
-    offsets = np.append(0, table[:, 1])
-    for row in np.flatnonzero(table[:, 0] != offsets[:-1])[:1]:
-        raise InputError(f"{path} segment {row} does not begin where the one before ends")
-    return offsets
+    trained = _numbers(mask, tokens, [1]) if mask.is_file() else None
+    return _Tokens(_numbers(data, tokens, [1, 2, 4, 8]), offsets, trained)
 
 
 def _datatrove(data: Path) -> _Tokens:
     index, loss = Path(f"{data}.index"), Path(f"{data}.loss")
-    if index.stat().st_size % 8 or not index.stat().st_size:
-        raise InputError(
-            f"{index} has {index.stat().st_size:,} bytes; expected 8 for each document"
-        )
-    offsets = _rising(np.append(0, np.fromfile(index, "<i8")), index)
+    offsets = _offsets(np.append(0, _numbers(index, None, [8])), index)
     tokens = int(offsets[-1])
-    mask = _numbers(loss, tokens, (1,)) if loss.is_file() else None
-    return _Tokens(_numbers(data, tokens, (2, 4)), offsets, mask)
+    mask = _numbers(loss, tokens, [1]) if loss.is_file() else None
+    return _Tokens(_numbers(data, tokens, [2, 4]), offsets, mask)
 
 
-def _format(find: Callable[[Path], _Tokens], needed: Sequence[str], optional: str = "") -> Format:
-    """A format of token files. find: the tokens of a file. needed, optional: endings beside it."""
+def _format(find: Callable[[Path], _Tokens], needed: Sequence[str], mask: str) -> Format:
+    """A format of token files. find: the tokens of a file. needed, mask: endings beside its own."""
 
     def read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
-        ids, offsets, mask = find(Path(source.paths[0]))
+        ids, offsets, trained = find(Path(source.paths[0]))
         first, end = begin, len(offsets) - 1 if end < 0 else end
         while first < end:
             goal = offsets[first] + _TOKENS
             last = int(np.searchsorted(offsets, goal, side="right")) - 1
             last = min(max(last, first + 1), first + _ROWS, end)
-            place, stop = int(offsets[first]), int(offsets[last])
-            lists = arrow_array(offsets[first : last + 1] - place)
-            table = {
-                name: pa.LargeListArray.from_arrays(lists, arrow_array(each.read(place, stop)))
-                for name, each in zip(columns, (ids, mask), strict=False)
-                if each is not None
-            }
+            lists = arrow_array(offsets[first : last + 1] - offsets[first])
+            table = {}
+            for name, values in zip(columns, (ids, trained), strict=False):
+                if values is not None:
+                    some = values[offsets[first] : offsets[last]]
+                    native = np.array(some, some.dtype.newbyteorder("="))
+                    table[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
             yield Raw(pa.table(table))
             first = last
 
@@ -193,20 +139,17 @@ def _format(find: Callable[[Path], _Tokens], needed: Sequence[str], optional: st
 
     def beside(path: str) -> list[str]:
         stem = path.rpartition(".")[0]
-        names = [each.format(path=path, stem=stem) for each in needed]
-        found = [name for name in names if Path(name).is_file()]
-        if not found:
-            raise InputError(
-                f"{path} has no {' or '.join(names)} beside it, so its documents are not known"
-            )
-        mask = optional.format(path=path, stem=stem)
-        return found + [mask] * Path(mask).is_file()
+        found = [stem + end for end in (*needed, mask) if Path(stem + end).is_file()]
+        if not found or found == [stem + mask]:
+            names = " or ".join(stem + end for end in needed)
+            raise InputError(f"{path} has no {names} beside it, so its documents are not known")
+        return found
 
     return Format(read=read, cut=cut, beside=beside)
 
 
 FORMATS = {
-    "megatron": _format(_megatron, ["{stem}.idx"]),
-    "npy": _format(_npy, ["{stem}.csv.gz", "{stem}.offsets.npy"], "{stem}.label_mask.npy"),
-    "datatrove": _format(_datatrove, ["{path}.index"], "{path}.loss"),
+    "megatron": _format(_megatron, [".idx"], ".none"),
+    "npy": _format(_npy, [".csv.gz", ".offsets.npy"], ".label_mask.npy"),
+    "datatrove": _format(_datatrove, [".ds.index"], ".ds.loss"),
 }
