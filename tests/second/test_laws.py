@@ -1,23 +1,29 @@
 """Laws of the pure functions of the second edition, with twins that take one step at a time."""
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packprep.next.plan.cut import cut
-from packprep.next.plan.draw import equal_places, permuted, streams
-from packprep.next.plan.types import Cutting, Dropped
+from packprep.next.plan.draw import BLOCK, SourceRows, draw
+from packprep.next.plan.types import Cutting, Dropped, Range
 from packprep.next.read.reading import read, splits
 from packprep.next.read.types import Source, Text
 from packprep.next.schemas.columns import NO_LOSS, column_of
 from packprep.next.schemas.gather import Layout, Table, pack_columns
 from packprep.next.schemas.tokens import Documents, Pointers
+from packprep.next.support.errors import ConfigError
 
 LINES = st.lists(
     st.sampled_from(['{"text": "a"}', "", '{"text": "line\\nend"}', '{"text": "' + "x" * 90 + '"}'])
@@ -76,13 +82,32 @@ def pieces_of(length: int, cutting: Cutting) -> tuple[list[tuple[int, int]], str
         return [], Dropped.OVERFLOW
     if cutting.overflow == "truncate":
         return [(length - most if cutting.how == "left" else 0, most)], None
+    later = most - (cutting.continuation_bos and cutting.has_bos)
     pieces, start = [(0, most)], most - cutting.stride
     while start + cutting.stride < length:
-        pieces.append((start, min(most, length - start)))
-        start += most - cutting.stride
+        pieces.append((start, min(later, length - start)))
+        start += later - cutting.stride
     if pieces[-1][1] - cutting.stride < least:
         return pieces[:-1], Dropped.SHORT_TAIL
     return pieces, None
+
+
+def trained_pieces(
+    pieces: list[tuple[int, int]], mask: Sequence[int], extra: bool
+) -> list[tuple[int, int, int, int]]:
+    """Start, count, repeated and trained tokens of the pieces of a document that train any.
+
+    extra: a BOS goes before later pieces.
+    """
+    made, reached = list[tuple[int, int, int, int]](), 0
+    for start, count in pieces:
+        repeated = max(reached - start, 0)
+        first = start + max(repeated, 0 if extra and start else 1)
+        trained = sum(mask[first : start + count])
+        if trained:
+            made.append((start, count, repeated, trained))
+            reached = start + count
+    return made
 
 
 @given(
@@ -92,63 +117,221 @@ def pieces_of(length: int, cutting: Cutting) -> tuple[list[tuple[int, int]], str
     least=st.integers(0, 6),
     longest=st.none() | st.integers(0, 30),
     overflow=st.sampled_from(["split", "drop", "truncate", "left"]),
+    extra=st.booleans(),
+    masks=st.none() | st.lists(st.integers(0, 1), min_size=481, max_size=481),
 )
 def test_cut_is_its_twin_and_accounts_for_every_token(
-    lengths: list[int], most: int, stride: int, least: int, longest: int | None, overflow: str
+    lengths: list[int],
+    most: int,
+    stride: int,
+    least: int,
+    longest: int | None,
+    overflow: str,
+    extra: bool,
+    masks: list[int] | None,
 ) -> None:
+    extra = extra and overflow == "split"
     cutting = Cutting(
         max_length=most,
         overflow="truncate" if overflow == "left" else overflow,
         how="left" if overflow == "left" else "",
-        stride=min(stride, most - 1) if overflow == "split" else 0,
+        stride=max(min(stride, most - 1 - extra), 0) if overflow == "split" else 0,
         min_document_tokens=least,
         max_document_tokens=longest,
+        continuation_bos=extra,
+        has_bos=extra,
     )
-    segments, lost = cut(documents_of(lengths), cutting)
-    made = list(
-        zip(
-            segments.document.tolist(),
-            segments.start.tolist(),
-            segments.count.tolist(),
-            strict=True,
-        )
-    )
-    twin = [pieces_of(length, cutting) for length in lengths]
-    assert made == [(at, *piece) for at, (pieces, _) in enumerate(twin) for piece in pieces]
+    aligned = {} if masks is None else {"mask": np.array(masks, np.int8)}
+    segments, lost = cut(documents_of(lengths, **aligned), cutting)
+    none = np.zeros(len(segments), np.int32)
+    repeated = none if segments.repeated is None else segments.repeated
+    columns = (segments.document, segments.start, segments.count, repeated, segments.bos)
+    made = list(zip(*(column.tolist() for column in columns), strict=True))
+    begin = 0
     for at, length in enumerate(lengths):
-        dropped = {reason: int(values[at]) for reason, values in lost.dropped.items() if values[at]}
-        assert {*dropped} <= {twin[at][1]}
-        kept = sum(count for document, _, count in made if document == at)
-        assert length + lost.overlap[at] == kept + lost.truncated[at] + sum(dropped.values())
+        pieces, reason = pieces_of(length, cutting)
+        own = [each[1:] for each in made if each[0] == at]
+        if masks is None:
+            assert [each[:2] for each in own] == pieces
+        else:
+            twin = trained_pieces(pieces, masks[begin : begin + length], extra)
+            assert [each[:3] for each in own] == [each[:3] for each in twin]
+            assert segments.trained is not None
+            trained = segments.trained[segments.document == at].tolist()
+            assert trained == [each[3] for each in twin]
+        dropped = {why: int(values[at]) for why, values in lost.dropped.items() if values[at]}
+        assert {*dropped} <= {reason, *([] if masks is None else [Dropped.FEW_LOSS_TOKENS])}
+        assert [bos for *_, bos in own] == [extra and start > 0 for start, *_ in own]
+        overlap, count = sum(each[2] for each in own), sum(each[1] for each in own)
+        assert length + overlap == count + lost.truncated[at] + sum(dropped.values())
+        begin += length
 
 
 @given(
-    groups=st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_size=1, max_size=3),
-    windows=st.integers(1, 6),
+    lengths=st.lists(st.integers(0, 20), max_size=12),
+    most=st.integers(2, 6),
+    multiple=st.integers(1, 3),
+    overflow=st.sampled_from(["truncate", "drop"]),
+)
+def test_sides_of_a_pair_stay_together_and_fit_a_pack(
+    lengths: list[int], most: int, multiple: int, overflow: str
+) -> None:
+    lengths = lengths[: len(lengths) // 2 * 2]
+    documents = documents_of(lengths)
+    documents = replace(documents, part=np.arange(len(lengths), dtype=np.int32) % 2)
+    cutting = Cutting(max_length=most * multiple, overflow=overflow, multiple=multiple, pairs=True)
+    segments, lost = cut(documents, cutting)
+    assert segments.atom is not None
+    for pair in range(len(lengths) // 2):
+        own = segments.count[segments.atom == pair].tolist()
+        both = lengths[2 * pair : 2 * pair + 2]
+        assert len(own) == 2 * any(own)
+        assert sum(-(-count // multiple) for count in own) <= most
+        if sum(-(-length // multiple) for length in both) <= most:
+            assert own == ([] if 0 in both else both)
+        elif overflow == "truncate" and 0 not in both:
+            assert own
+    for at, length in enumerate(lengths):
+        count = int(segments.count[segments.document == at].sum())
+        dropped = sum(int(values[at]) for values in lost.dropped.values())
+        assert length == count + lost.truncated[at] + dropped
+
+
+SOURCES = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 400)), min_size=1, max_size=6
+)
+"""Entry, rows and blocks of files."""
+
+
+def sources_of(files: list[tuple[int, int, int]]) -> list[SourceRows]:
+    """Sources of an input, by entry."""
+    return [
+        SourceRows((0, entry), f"{at}", rows, blocks * BLOCK)
+        for at, (entry, rows, blocks) in enumerate(sorted(files, key=lambda file: file[0]))
+    ]
+
+
+def stream_of(sources: Sequence[SourceRows], entry: int | None) -> list[int]:
+    """Input rows of an entry, of all if None."""
+    rows: list[int] = []
+    first = 0
+    for source in sources:
+        if entry in (None, source.entry[1]):
+            rows += range(first, first + source.rows)
+        first += source.rows
+    return rows
+
+
+def rows_of(ranges: Sequence[Range], rows: int) -> list[int]:
+    """Input rows that ranges mean, by one look at each row; none may be meant twice."""
+    every = np.arange(rows)
+    meant = [int(row) for each in ranges for row in np.flatnonzero(each.has(every))]
+    assert len(meant) == len({*meant})
+    return sorted(meant)
+
+
+def no_tokens(first: int, last: int) -> Any:
+    raise AssertionError("tokens are read, and nothing asks for them")
+
+
+@given(
+    files=SOURCES,
+    windows=st.fractions(0, 8, max_denominator=50),
     seed=st.none() | st.integers(0, 3),
 )
-def test_windows_have_each_document_once_and_an_equal_part_of_each_source(
-    groups: list[list[int]], windows: int, seed: int | None
+def test_without_weights_each_row_is_drawn_once_and_windows_are_equal(
+    files: list[tuple[int, int, int]], windows: Fraction, seed: int | None
 ) -> None:
-    sizes = np.array([size for group in groups for size in group], np.int64)
-    ends = np.cumsum([len(group) for group in groups])
-    files = [range(end - len(group), end) for group, end in zip(groups, ends, strict=True)]
-    drawn: list[tuple[int, int]] = []
-    for each in streams(files, sizes, seed):
-        places = equal_places(each, windows)
-        counts = []
-        for first, last in itertools.pairwise(places):
-            ranges = each.ranges(first, last)
-            counts.append(sum(part.last - part.first for part in ranges))
-            drawn += [
-                (part.file, int(at))
-                for part in ranges
-                for at in permuted(int(sizes[part.file]), part.order)[part.first : part.last]
-            ]
+    sources = sources_of(files)
+    total = sum(source.rows for source in sources)
+    drawn = draw(sources, no_tokens, seed=seed, windows=windows)
+    assert len(drawn.windows) == max(1, math.ceil(windows * total / max(1, total)))
+    dealt = [rows_of(ranges, total) for ranges in drawn.windows]
+    assert sorted(row for rows in dealt for row in rows) == list(range(total))
+    assert drawn.left == []
+    entries = {None} if seed is None else {source.entry[1] for source in sources}
+    for entry in entries:
+        own = {*stream_of(sources, entry)}
+        counts = [len(own & {*rows}) for rows in dealt]
         assert max(counts) - min(counts) <= 1
-    assert sorted(drawn) == [(file, at) for file, size in enumerate(sizes) for at in range(size)]
     if seed is None:
-        assert drawn == sorted(drawn)
+        assert [row for rows in dealt for row in rows] == list(range(total))
+
+
+def order_of(sources: Sequence[SourceRows], entry: int, seed: int) -> list[int]:
+    """Input rows of an entry in the order of its stream: what each token more draws, by itself."""
+    own = [source for source in sources if source.entry[1] == entry]
+    rows, order = stream_of(sources, entry), list[int]()
+    for size in range(1, len(rows) + 1):
+        part = draw(own, lambda first, last: np.ones(last - first, int), seed=seed, max_tokens=size)
+        drawn = {rows[at] for window in part.windows for at in rows_of(window, len(rows))}
+        assert len(drawn) == size
+        assert {*order} <= drawn
+        order += drawn - {*order}
+    return order
+
+
+@given(data=st.data())
+def test_a_mix_has_its_shares_and_begins_where_the_one_before_ended(data: st.DataObject) -> None:
+    sources = sources_of(data.draw(SOURCES))
+    rows = sum(source.rows for source in sources)
+    tokens = st.lists(st.integers(0, 20), min_size=rows, max_size=rows)
+    kept, seed = np.array(data.draw(tokens), np.int64), data.draw(st.integers(0, 3))
+    entries = [*dict.fromkeys(source.entry[1] for source in sources)]
+    amounts = st.lists(st.integers(1, 9), min_size=len(entries), max_size=len(entries))
+    orders = [order_of(sources, entry, seed) for entry in entries]
+    places = [0] * len(entries)
+    used: Counter[int] = Counter()
+    for _ in range(2):
+        weights = (
+            [Fraction(each) for each in data.draw(amounts)] if data.draw(st.booleans()) else []
+        )
+        passes = [Fraction(each, 2) for each in data.draw(amounts)] if weights else []
+        limits = [
+            int(p * len(o))
+            for p, o in zip(passes or [Fraction(1)] * len(orders), orders, strict=True)
+        ]
+        room = [
+            int(sum(kept[row] for row in (order * 5)[place:limit]))
+            for order, place, limit in zip(orders, places, limits, strict=True)
+        ]
+        parts = weights or [Fraction(each) for each in room]
+        scale = min((r / p for r, p in zip(room, parts, strict=True) if p), default=Fraction(0))
+        asked = data.draw(st.none() | st.integers(1, 400))
+        options: dict[str, Any] = {"weights": weights, "passes": passes, "max_tokens": asked}
+        options |= {"windows": data.draw(st.fractions(0, 6, max_denominator=20)), "seed": seed}
+        options |= {"after": places}
+        if weights or asked is not None:
+            too_many = bool(weights) and asked is not None and asked > scale * sum(parts)
+            if too_many or not scale:
+                with pytest.raises(ConfigError):
+                    draw(sources, lambda first, last: kept[first:last], **options)
+                return
+            scale = scale if asked is None else min(scale, asked / sum(parts, Fraction()))
+        drawn = draw(sources, lambda first, last: kept[first:last], **options)
+        dealt = [rows_of(window, rows) for window in drawn.windows]
+        assert drawn.firsts == places
+        for number, order in enumerate(orders):
+            place, before, longest = places[number], 0, max(kept[order].tolist(), default=0)
+            for window, part in enumerate(dealt, 1):
+                own = [row for row in part if row in {*order}]
+                assert sorted((order * 9)[place : place + len(own)]) == own
+                place, before = place + len(own), before + int(kept[own].sum())
+                if weights or asked is not None:
+                    wanted = parts[number] * scale * window / len(dealt)
+                    assert abs(before - wanted) <= longest
+            assert places[number] <= place == drawn.lasts[number]
+            assert place <= max(limits[number], places[number])
+        left = rows_of(drawn.left, rows)
+        assert sorted({*left, *itertools.chain(*dealt)}) == list(range(rows))
+        assert all(row not in {*left} for part in dealt for row in part)
+        used.update(row for part in dealt for row in part)
+        places = drawn.lasts
+    for order, place in zip(orders, places, strict=True):
+        assert [used[row] for row in order] == [
+            place // max(1, len(order)) + (at < place % max(1, len(order)))
+            for at in range(len(order))
+        ]
 
 
 @given(data=st.data())

@@ -18,7 +18,6 @@ LATER = {
     "--pairs",
     "--pieces",
     "--weights",
-    "--max-tokens",
     "--after",
     "--part",
     "plan",
@@ -36,7 +35,7 @@ def is_of_this_part(case: Case) -> bool:
     used = {argument for each in commands for argument in each["arguments"]}
     known = all(each["command"] in COMMANDS for each in commands)
     mixes = any("weight" in str(each.get("yaml")) for each in commands)
-    return known and not mixes and not LATER & used and case.kind in ("values", "error")
+    return known and not mixes and not LATER & used
 
 
 @pytest.fixture(scope="session")

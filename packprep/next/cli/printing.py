@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..plan.figures import FIGURES
+from ..plan.account import FIGURES
 from ..schemas.manifest import Output
 
 
@@ -42,6 +42,8 @@ def _rows(output: Output, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         name = "packs" if len(output.manifest.splits) == 1 else f"packs of {split}"
         yield name, f"{counts['packs']:,} of at most {output.manifest.max_length:,} tokens"
     lost = {"truncated": tokens["truncated"], **tokens["dropped"]}
+    if undrawn := lost.pop("not_drawn", 0):
+        yield "not drawn", f"{undrawn:,} tokens"
     lost = {reason: count for reason, count in lost.items() if count}
     if lost:
         share = f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"

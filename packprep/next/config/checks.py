@@ -21,7 +21,6 @@ LATER: dict[str, Any] = {
     "train_on": None,
     "turns": None,
     "weights": None,
-    "max_tokens": None,
     "after": None,
     "part": None,
     "executor": None,

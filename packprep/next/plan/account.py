@@ -1,20 +1,23 @@
-"""The account: sums of tokens, documents and packs. Windows, sources and outputs add up the same.
+"""The account: sums of tokens, documents and packs, and the figures of report.json.
 
-For all documents: tokens_in + overlap + continuation_bos + filler == tokens_packed + truncated +
-sum(dropped).
+Windows, sources and outputs add up the same. For all documents: tokens_in + overlap +
+continuation_bos + filler == tokens_packed + truncated + sum(dropped).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..schemas.arrays import Bools, Int32, Int64
+from ..schemas.tokens import Documents
 from .types import Dropped, Packs
 
 _LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
+BATCH = 8
+"""Documents of a batch of `padding_of_batch`: the default of transformers and TRL for a device."""
 
 
 @dataclass(kw_only=True)
@@ -23,8 +26,9 @@ class Sums:
 
     documents: of rows and their parts; empty: without tokens. dropped, dropped_documents: by
     reason. bos_found, eos_found: documents that begin with BOS, or end with EOS, read from the
-    tokens. loss_tokens: labels; None if rows have none. trained_tokens: tokens in packs of the
-    training split. planned: packs before small ones were dropped, and multiples made.
+    tokens of those that are drawn. loss_tokens: labels; None if rows have none. trained_tokens:
+    tokens in packs of the training split. planned: packs before small ones were dropped, and
+    multiples made.
     """
 
     tokens_in: int = 0
@@ -56,20 +60,16 @@ class Sums:
             added[spec.name] = one if two is None else two if one is None else one + two
         return Sums(**added)
 
-    @staticmethod
-    def total(parts: "Iterable[Sums]") -> "Sums":
-        """The sum of all of them."""
-        return sum(parts, Sums())
-
     def as_dict(self) -> dict[str, Any]:
         """The sums as plain JSON values."""
         return {k: dict(v) if isinstance(v, Counter) else v for k, v in vars(self).items()}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Sums":
-        """Sums from the JSON of `vars`."""
-        counters = ("dropped", "dropped_documents")
-        made: dict[str, Any] = {k: Counter(v) if k in counters else v for k, v in value.items()}
+        """Sums from the JSON of `as_dict`."""
+        made: dict[str, Any] = {
+            k: Counter(v) if isinstance(v, dict) else v for k, v in value.items()
+        }
         return Sums(**made)
 
     @property
@@ -79,15 +79,19 @@ class Sums:
         return {name: getattr(self, name) for name in _LEDGER} | {"dropped": dropped}
 
     @property
-    def tokens_lost(self) -> int:
-        """Tokens of the input that are in no pack."""
-        return self.truncated + self.dropped.total()
+    def drawn(self) -> int:
+        """Tokens of the documents that were drawn."""
+        return self.tokens_in - self.dropped[Dropped.NOT_DRAWN]
 
     @property
-    def balanced(self) -> bool:
-        """True if the equation holds."""
-        put_in = self.tokens_in + self.overlap + self.continuation_bos + self.filler
-        return put_in == self.tokens_packed + self.tokens_lost
+    def tokens_lost(self) -> int:
+        """Tokens of documents that were drawn and are in no pack."""
+        return self.truncated + self.dropped.total() - self.dropped[Dropped.NOT_DRAWN]
+
+    def rate(self, end: str) -> float:
+        """Share of the drawn documents with tokens that have BOS, or EOS. end: bos or eos."""
+        some = self.documents - self.empty - self.dropped_documents[Dropped.NOT_DRAWN]
+        return _share(getattr(self, f"{end}_found"), some)
 
 
 def account(
@@ -100,27 +104,27 @@ def account(
     """
     documents, segments, lost = packs.documents, packs.segments, packs.lost
     source, of_segment = documents.source, documents.source[segments.document]
-    placed, small = packs.placed, ~planned.placed
-    left_out = planned.placed & ~placed
+    placed, lengths = packs.placed, segments.lengths
     has_ids, size = documents.length > 0, int(source.max(initial=-1)) + 1
 
     def by(numbers: Int32, counts: Int32 | Int64 | Bools) -> Int64:
         return np.bincount(numbers, weights=counts, minlength=size).astype(np.int64)
 
-    kept = np.where(placed, packs.padded, 0)
     counts = {
         "documents": by(source, np.ones_like(has_ids)),
         "empty": by(source, ~has_ids),
         "tokens_in": by(source, documents.length),
         "truncated": by(source, lost.truncated),
-        "overlap": by(source, lost.overlap),
-        "continuation_bos": by(source, lost.bos),
+        "continuation_bos": by(of_segment, segments.bos),
         "segments": by(of_segment, placed),
-        "tokens_packed": by(of_segment, kept),
-        "filler": by(of_segment, np.where(placed, packs.padded - segments.lengths, 0)),
-        "trained_tokens": by(of_segment, np.where(placed, segments.lengths, 0))
-        * (split == "train"),
+        "tokens_packed": by(of_segment, packs.padded * placed),
+        "filler": by(of_segment, (packs.padded - lengths) * placed),
+        "trained_tokens": by(of_segment, lengths * (placed & (split == "train"))),
     }
+    if segments.repeated is not None:
+        counts["overlap"] = by(of_segment, segments.repeated)
+    if segments.trained is not None:
+        counts["loss_tokens"] = by(of_segment, segments.trained * placed)
     for end, token in ends.items():
         if token is not None:
             counts[f"{end}_added"] = by(source, has_ids)
@@ -129,24 +133,126 @@ def account(
             # Read the tokens, do not rely on what was added: a gate must check the real ones.
             matches = some.tokens.shifted(last).read() == token
             counts[f"{end}_found"] = by(some.source, matches)
-    if segments.trained is not None:
-        counts["loss_tokens"] = by(of_segment, np.where(placed, segments.trained, 0))
     dropped = {reason: by(source, tokens) for reason, tokens in lost.dropped.items()}
     dropped_documents = {reason: by(source, tokens > 0) for reason, tokens in lost.dropped.items()}
-    for reason, which in ((Dropped.SMALL_PACK, small), (Dropped.REMAINDER, left_out)):
-        dropped[reason] = by(of_segment, np.where(which, segments.lengths, 0))
+    left_out = {Dropped.SMALL_PACK: ~planned.placed, Dropped.REMAINDER: planned.placed & ~placed}
+    for reason, which in left_out.items():
+        dropped[reason] = by(of_segment, lengths * which)
     fillers = int((packs.order < 0).sum())
     rest = Sums(segments=fillers, tokens_packed=fillers, filler=fillers, packs=len(packs))
     rest.planned, rest.bound = packs.planned, packs.bound
+
+    def of_source(counts: Mapping[Dropped, Int64], number: int) -> Counter[str]:
+        return Counter({str(r): int(c[number]) for r, c in counts.items() if c[number]})
+
     return {
         number: Sums(
             **{name: int(count[number]) for name, count in counts.items()},
-            dropped=_counter(dropped, number),
-            dropped_documents=_counter(dropped_documents, number),
+            dropped=of_source(dropped, number),
+            dropped_documents=of_source(dropped_documents, number),
         )
         for number in np.unique(source).tolist()
     } | {-1: rest}
 
 
-def _counter(counts: Mapping[Dropped, Int64], source: int) -> Counter[str]:
-    return Counter({str(r): int(c[source]) for r, c in counts.items() if c[source]})
+def not_drawn(parts: Iterable[Documents]) -> dict[int, Sums]:
+    """Account of documents that are in no window, by number of source."""
+    by_source: dict[int, Sums] = {}
+    for documents in parts:
+        for number in np.unique(documents.source).tolist():
+            lengths = documents.length[documents.source == number]
+            tokens, some = int(lengths.sum(dtype=np.int64)), int((lengths > 0).sum())
+            sums = Sums(tokens_in=tokens, documents=len(lengths), empty=len(lengths) - some)
+            sums.dropped[str(Dropped.NOT_DRAWN)] = tokens
+            sums.dropped_documents[str(Dropped.NOT_DRAWN)] = some
+            by_source[number] = by_source.get(number, Sums()) + sums
+    return by_source
+
+
+class Figure(NamedTuple):
+    """A number of report.json.
+
+    name: its key. of: f(sums, max_length); None if windows give it, of which the mean is taken.
+    weight: by which number of a window. caption, text: its line in the closing table.
+    """
+
+    name: str
+    of: Callable[[Sums, int], float | None] | None
+    caption: str = ""
+    text: str = ""
+    weight: str = ""
+
+
+def _share(part: float, total: float, if_empty: float = 0.0) -> float:
+    return part / total if total else if_empty
+
+
+FIGURES = (
+    Figure(
+        "utilization",
+        lambda s, n: _share(s.tokens_packed - s.filler, s.packs * n, 1.0),
+        "utilization",
+        "{utilization:.3%}",
+    ),
+    Figure("tokens_lost", lambda s, _: s.tokens_lost),
+    Figure("tokens_lost_share", lambda s, _: _share(s.tokens_lost, s.drawn)),
+    Figure("packs", lambda s, _: s.packs),
+    Figure("segments", lambda s, _: s.segments),
+    Figure("loss_tokens", lambda s, _: s.loss_tokens),
+    Figure(
+        "loss_utilization",
+        lambda s, n: None if s.loss_tokens is None else _share(s.loss_tokens, s.packs * n, 1.0),
+        "tokens trained",
+        "{loss_tokens:,} ({loss_utilization:.3%} of all packs)",
+    ),
+    Figure("bos_rate", lambda s, _: s.rate("bos")),
+    Figure("eos_rate", lambda s, _: s.rate("eos")),
+    Figure(
+        "bound",
+        lambda s, _: s.bound,
+        "lower bound",
+        "{bound:,} packs; gap {gap:,} ({gap_share:.3%})",
+    ),
+    Figure("gap", lambda s, _: s.planned - s.bound),
+    Figure("gap_share", lambda s, _: _share(s.planned - s.bound, s.bound)),
+    Figure(
+        "bias",
+        None,
+        "bias",
+        "{bias:.2f} (1: equal lengths, 0: random, below 0: long with short)",
+        "segments",
+    ),
+    Figure("straggler", None, "straggler", "{straggler:.2f}x at {straggler_ranks} ranks", "packs"),
+    Figure(
+        "padding_of_batch",
+        None,
+        "padding of a batch",
+        f"{{padding_of_batch:.3%}}, if {BATCH} documents were padded to their longest",
+        "tokens",
+    ),
+)
+
+
+def padding(lengths: Int32, max_length: int) -> float:
+    """Share of padding in batches of documents that are padded to their longest; 0 are left out."""
+    cut = np.minimum(lengths[lengths > 0], max_length)
+    starts = np.arange(0, len(cut), BATCH)
+    if not len(starts):
+        return 0.0
+    places = np.maximum.reduceat(cut, starts) * np.minimum(len(cut) - starts, BATCH)
+    return float(1 - cut.sum(dtype=np.int64) / places.sum(dtype=np.int64))
+
+
+def figures_of(
+    sums: Sums, max_length: int, windows: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """The computed numbers of report.json. windows: facts of each, with their figures."""
+    values: dict[str, float] = {}
+    for row in FIGURES:
+        if row.of is None:
+            weights = [window[row.weight] for window in windows]
+            terms = sum(w * window[row.name] for w, window in zip(weights, windows, strict=True))
+            values[row.name] = _share(terms, sum(weights))
+        elif (value := row.of(sums, max_length)) is not None:
+            values[row.name] = value
+    return values

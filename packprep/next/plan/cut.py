@@ -7,7 +7,6 @@ If rows have labels, a segment without a trained token is dropped: the mean loss
 NaN. Strategy wrapped drops whole packs of such segments, so that every pack but the last is full.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from ..schemas.arrays import Bools, Int32, Int64
 from ..schemas.tokens import Documents, Pointers
 from ..support.errors import InputError
-from .labels import count_trained, labels_of, trained_once, turns_at
+from .labels import count_trained, labels_of, turn_at
 from .types import Cutting, Dropped, Lost, Segments
 
 
@@ -58,8 +57,7 @@ def cut(documents: Documents, cutting: Cutting) -> tuple[Segments, Lost]:
         case "truncate":
             fitting = _truncated(length, over, atom, cutting)
             truncated = (length - fitting).astype(np.int32)
-    nothing = np.zeros(len(length), np.int64)
-    lost = Lost(truncated=truncated, overlap=nothing, bos=truncated * 0, dropped=dropped)
+    lost = Lost(truncated=truncated, dropped=dropped)
     if cutting.overflow == "split" and not cutting.wrapped and over.any():
         segments, lost = _split(np.where(kept, length, 0), lost, cutting)
     else:
@@ -105,10 +103,8 @@ def wrap(
     offsets = np.append(np.searchsorted(cuts, edges), len(cuts)).astype(np.int64)
     if (labels := labels_of(documents)) is None:
         return pieces, offsets, lost
-    one = np.ones_like(pieces.count)
-    trained = count_trained(labels, pieces.document, pieces.start + one, pieces.count - one)
-    sums = np.append(0, np.cumsum(trained, dtype=np.int64))
-    packs = np.diff(sums[offsets]) > 0
+    trained, _ = count_trained(labels, pieces.document, pieces.start, pieces.count, pieces.bos)
+    packs = np.add.reduceat(trained, offsets[:-1]) > 0 if total else offsets[:-1] > 0
     sizes = np.diff(offsets)
     pieces = replace(pieces, trained=trained)
     pieces, lost = _kept(pieces, np.repeat(packs, sizes), lost, documents.length)
@@ -175,23 +171,15 @@ def _split(length: Int32, lost: Lost, cutting: Cutting) -> tuple[Segments, Lost]
     count = np.minimum(length[document] - start, np.where(is_later, later, cutting.max_length))
     new = np.where(is_later, count - cutting.stride, count)
     tail = is_later & (number == pieces[document] - 1) & (new < cutting.min_document_tokens)
-    dropped = dict(lost.dropped)
     if tail.any():
-        dropped[Dropped.SHORT_TAIL] = _sum(document[tail], new[tail], len(length))
-    repeats = np.bincount(document[is_later & ~tail], minlength=len(length)).astype(np.int32)
-    lost = replace(
-        lost,
-        overlap=repeats.astype(np.int64) * cutting.stride,
-        bos=repeats * np.int32(extra),
-        dropped=dropped,
-    )
-    repeated = np.where(is_later, cutting.stride, 0).astype(np.int32) if cutting.stride else None
+        short = np.bincount(document[tail], new[tail], len(length)).astype(np.int32)
+        lost = replace(lost, dropped={**lost.dropped, Dropped.SHORT_TAIL: short})
     segments = Segments(
         document=document,
         start=start.astype(np.int32),
         count=count.astype(np.int32),
         bos=is_later & bool(extra),
-        repeated=repeated,
+        repeated=np.where(is_later, cutting.stride, 0).astype(np.int32) if cutting.stride else None,
     )
     return segments.take(~tail), lost
 
@@ -204,12 +192,13 @@ def _balanced(
     Turns before it stay whole, turns after it are cut off, as in `SupervisedDatasetProcessor` of
     LLaMA-Factory. A hole at the end of a segment is the same as truncation on the right.
     """
-    begin, answer, end = (each[segments.document] for each in turns_at(labels, length, most))
+    cut = np.flatnonzero(truncated[segments.document] > 0)
+    turns = [turn_at(labels, at, length[at], most) for at in segments.document[cut].tolist()]
+    begin, answer, end = np.array(turns, np.int32).reshape(-1, 3).T
     kept = begin + proportional(answer - begin, end - answer, most - begin)
-    is_cut = truncated[segments.document] > 0
-    front = np.where(is_cut, kept, segments.count).astype(np.int32)
-    hole = np.where(is_cut, answer - front, 0).astype(np.int32)
-    return replace(segments, front=np.minimum(front, segments.count), hole=hole)
+    front, hole = segments.count.copy(), np.zeros_like(segments.count)
+    front[cut], hole[cut] = np.minimum(kept, front[cut]), answer - kept
+    return replace(segments, front=front, hole=hole)
 
 
 def _trainable(
@@ -217,17 +206,13 @@ def _trainable(
 ) -> tuple[Segments, Lost]:
     """Count the trained tokens of segments, and drop atoms in which a segment has none."""
     document, start, count = segments.document, segments.start, segments.count
+    front = count if segments.front is None else segments.front
+    trained, repeated = count_trained(labels, document, start, front, segments.bos)
+    if segments.hole is not None:
+        rest = start + front + segments.hole
+        trained += count_trained(labels, document, rest, count - front, front > 0)[0]
     if segments.repeated is not None:
-        trained, repeated = trained_once(labels, document, start, count, segments.bos)
         segments = replace(segments, repeated=repeated)
-    else:
-        head = 1 - segments.bos.astype(np.int32)
-        front = count if segments.front is None else segments.front
-        trained = count_trained(labels, document, start + head, front - head)
-        if segments.front is not None and segments.hole is not None:
-            late = np.maximum(head - front, 0)
-            after = start + front + segments.hole + late
-            trained += count_trained(labels, document, after, count - front - late)
     enough = trained > 0
     if segments.atom is not None:
         enough = ~np.isin(segments.atom, segments.atom[~enough])
@@ -238,27 +223,12 @@ def _kept(segments: Segments, kept: Bools, lost: Lost, length: Int32) -> tuple[S
     """Take the segments `kept`; tokens that only the others have are few_loss_tokens."""
     if kept.all():
         return segments, lost
-    segments, documents = segments.take(kept), len(length)
-    overlap = np.zeros(documents, np.int64)
-    if segments.repeated is not None:
-        overlap += _sum(segments.document, segments.repeated, documents)
-    remaining = _sum(segments.document, segments.count, documents) - overlap
-    before = _lost_tokens(lost.dropped, documents)
+    segments = segments.take(kept)
+    new = segments.count if segments.repeated is None else segments.count - segments.repeated
+    remaining = np.bincount(segments.document, new, len(length)).astype(np.int32)
     # In a fully dropped document, truncated tokens count as dropped.
     truncated = np.where(remaining == 0, 0, lost.truncated).astype(np.int32)
-    few = (length - before - truncated - remaining).astype(np.int32)
+    few = length - lost.of_documents - truncated - remaining
     return segments, Lost(
-        truncated=truncated,
-        overlap=overlap,
-        bos=_sum(segments.document, segments.bos, documents),
-        dropped={**lost.dropped, Dropped.FEW_LOSS_TOKENS: few},
+        truncated=truncated, dropped={**lost.dropped, Dropped.FEW_LOSS_TOKENS: few}
     )
-
-
-def _lost_tokens(dropped: Mapping[Dropped, Int32], documents: int) -> Int32:
-    return sum(dropped.values(), np.zeros(documents, np.int32))
-
-
-def _sum(document: Int32, counts: Int32 | Int64 | Bools, documents: int) -> Int32:
-    """Sums by document; float64 represents every count exactly."""
-    return np.bincount(document, weights=counts, minlength=documents).astype(np.int32)

@@ -1,17 +1,20 @@
 """Documents of a window, read from its token files."""
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..schemas.arrays import Bools
+from ..schemas.arrays import Bools, Int64
 from ..schemas.tokens import Documents, mapped_documents, no_documents
 from ..support.hashing import Purpose, drawn, stream
 from ..tokens.store import TokenFile
-from .draw import permuted
-from .types import Range
+from .cut import cut
+from .types import Cutting, Range
 
 
 class StoredFile(NamedTuple):
@@ -43,19 +46,57 @@ def read_file(file: StoredFile) -> Documents:
     return mapped_documents(file.path, file.first_row, rows)
 
 
+def read_parts(files: Sequence[StoredFile], ranges: Sequence[Range]) -> Iterator[Documents]:
+    """Documents of the rows of ranges, file by file."""
+    starts = [file.first_row for file in files]
+    wanted: dict[int, list[Range]] = {}
+    for each in ranges:
+        first = bisect_right(starts, each.first) - 1
+        for number in range(first, bisect_left(starts, each.last)):
+            wanted.setdefault(number, []).append(each)
+    for number in sorted(wanted):
+        documents = read_file(files[number])
+        chosen = np.zeros(len(documents), np.bool_)
+        for each in wanted[number]:
+            chosen |= each.has(documents.id)
+        yield documents if chosen.all() else documents.take(chosen)
+
+
 def read_documents(files: Sequence[StoredFile], ranges: Sequence[Range]) -> Documents:
-    """Documents of ranges, sorted by source, row and part.
+    """Documents of the rows of ranges, sorted by source, row and part.
 
     Groups are numbered over all of them, held-out ones and those without tokens included.
     """
-    parts = []
-    for each in ranges:
-        documents = read_file(files[each.file])
-        if (each.first, each.last) != (0, len(documents)):
-            order = permuted(len(documents), each.order)
-            documents = documents.take(np.sort(order[each.first : each.last]))
-        parts.append(documents)
-    return Documents.joined(parts) if parts else no_documents()
+    return Documents.joined(parts) if (parts := list(read_parts(files, ranges))) else no_documents()
+
+
+def kept_tokens(
+    files: Sequence[StoredFile], cutting: Cutting, share: float, seed: int
+) -> Callable[[int, int], Int64]:
+    """The function that says how many tokens of input rows are in training packs; see `draw`.
+
+    share, seed: of the holdout.
+    """
+    starts = [file.first_row for file in files]
+    if cutting.overflow == "error":  # the window that has a document that is too long says so
+        cutting = replace(cutting, overflow="drop")
+
+    @lru_cache(maxsize=128)
+    def of_file(number: int) -> Int64:
+        file = files[number]
+        documents = of_split(read_file(file), "train", share, seed)
+        segments, _ = cut(documents, cutting)
+        rows = documents.id[segments.document] - file.first_row
+        counts = np.bincount(rows, segments.lengths, sum(file.receipt.rows.values()))
+        return counts.astype(np.int64)
+
+    def kept(first: int, last: int) -> Int64:
+        numbers = range(bisect_right(starts, first) - 1, bisect_left(starts, last))
+        counts = np.concatenate([of_file(number) for number in numbers])
+        begin = first - starts[numbers[0]]
+        return counts[begin : begin + last - first]
+
+    return kept
 
 
 def held_out(documents: Documents, share: float, seed: int) -> Bools:

@@ -1,127 +1,259 @@
-"""Which documents each window has, never their order in packs.
+"""Which rows each window has, never their order in packs.
 
-A source is a stream of its documents: its token files, each with its documents, permuted by the
-seed of the draw, pass after pass, each pass in the same order. A build takes an interval of each
-stream, a window an equal part of each interval. With order input nothing is permuted, all sources
-are one stream, and windows cut it in order.
+A stream is an entry of `sources`: the rows of its files, pass after pass, each pass in the same
+order. The files are cut into blocks of about 16 MB, the seed permutes the blocks and joins them to
+groups of at least 64, and the rows of a group have random keys, by which they are sorted. So a part
+of a stream has rows of 64 blocks, or single rows of all blocks where there are fewer, however the
+files are sorted; and most of what a part has are whole blocks. Nothing but the files of an entry
+decides its stream, so sources may come and go beside it.
 
-A stream goes round its files many times and takes a few documents of each, so that any part of it
-samples the whole source, however that is sorted: a part of a thousandth has documents of at least
-64 files, or of all. What a window has of a file is one range of an order of the file.
+A build takes an interval of each stream, a window an equal part of each interval. With order input,
+which has no seed, nothing is permuted, all sources are one stream, and windows cut it in order.
+Rows are drawn whole: the sides of a pair and the turns of a chat stay together.
 """
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from ..schemas.arrays import Int64
+from ..schemas.arrays import Int64, UInt64
+from ..support.errors import ConfigError
 from ..support.hashing import Purpose, mix, stream
 from .types import Range
 
-_SLICES = 1 << 16  # of a stream in one pass, at least
+BLOCK, GROUP = 16_000_000, 64  # bytes of a block, and blocks of a group, at least
+
+KeptOf = Callable[[int, int], Int64]
+"""f(first, last) -> tokens that the input rows first..last - 1 have in packs, int64 [rows]."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stream:
-    """Documents of some token files, in the order in which they are drawn.
+class SourceRows(NamedTuple):
+    """Rows of a file of the input, which follow those of the file before.
 
-    files: numbers of the files. sizes: documents of each. seed: of the draw; None keeps the order
-    of the input. Places in the stream are numbers of documents, over all passes.
+    entry: number of the store, and of the entry in it. bytes: of the file.
     """
 
-    files: tuple[int, ...]
-    sizes: Int64
-    seed: int | None
+    entry: tuple[int, int]
+    name: str
+    rows: int
+    bytes: int
 
-    @cached_property
-    def documents(self) -> int:
-        """Documents of one pass."""
-        return int(self.sizes.sum())
 
-    @property
-    def _rounds(self) -> int:
-        return 1 if self.seed is None else max(1, _SLICES // max(1, len(self.files)))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stream:
+    """Rows of one entry in the order in which they are drawn; places in it are numbers of rows.
 
-    @cached_property
-    def _order(self) -> Int64:
-        """The files as indices, in the order of each round."""
-        if self.seed is None:
-            return np.arange(len(self.files))
-        key = stream(self.seed, Purpose.DRAW)
-        return np.argsort(mix(key, np.array(self.files, np.int64)), kind="stable")
+    name: of its first file. blocks: of each group, in order. Without keys a group is a block.
+    """
 
-    @cached_property
-    def _edges(self) -> Int64:
-        """Documents of each file before each round, in its order, [rounds + 1, files]."""
-        rounds = np.arange(self._rounds + 1)[:, None]
-        edges: Int64 = self.sizes[self._order] * rounds // self._rounds
-        return edges
+    name: str
+    groups: tuple[tuple[Range, ...], ...]
+    kept_of: KeptOf
 
     @cached_property
     def _starts(self) -> Int64:
-        """Place of each slice of a pass and its end, [slices + 1]; a slice is a file in a round."""
-        return np.append(0, np.cumsum(np.diff(self._edges, axis=0).ravel()))
+        """Place of each group in a pass, and the end of the pass, [groups + 1]."""
+        rows = [sum(block.last - block.first for block in group) for group in self.groups]
+        return np.append(0, np.cumsum(rows, dtype=np.int64))
 
-    def _counts(self, place: int) -> Int64:
-        """Documents of each file that are before a place of one pass, [files]."""
-        at = int(np.searchsorted(self._starts, place, side="right")) - 1
-        counts = np.empty_like(self.sizes)
-        if at == len(self._starts) - 1:
-            return self.sizes
-        done, number = divmod(at, len(self.files))
-        counts[self._order] = self._edges[done]
-        counts[self._order[:number]] = self._edges[done + 1, :number]
-        counts[self._order[number]] += place - self._starts[at]
-        return counts
+    @property
+    def rows(self) -> int:
+        """Rows of one pass."""
+        return int(self._starts[-1])
+
+    @cached_property
+    def _tokens(self) -> Int64:
+        """Kept tokens before each group and of a pass, [groups + 1]."""
+        tokens = [sum(int(self.kept_of(*b[:2]).sum()) for b in group) for group in self.groups]
+        return np.append(0, np.cumsum(tokens, dtype=np.int64))
 
     def ranges(self, first: int, last: int) -> list[Range]:
-        """Ranges of the documents first..last - 1, which are at most one pass."""
-        if not self.documents or last <= first:
-            return []
-        begin, end = first % self.documents, last - first // self.documents * self.documents
-        parts = [(begin, min(end, self.documents)), (0, end - self.documents)]
-        ranges = []
-        for start, stop in parts:
-            if stop <= start:
-                continue
-            counts = zip(
-                self.files, self._counts(start), self._counts(stop), self.sizes, strict=True
-            )
-            for file, low, high, size in counts:
-                if high > low:
-                    whole = self.seed is None or (low, high) == (0, size)
-                    order = 0 if whole else file_order(self.seed or 0, file)
-                    ranges.append(Range(file, int(low), int(high), order))
-        return sorted(ranges, key=lambda each: (each.file, each.first))
+        """Ranges of the rows first..last - 1, which are at most one pass."""
+        made = list[Range]()
+        begin = first % max(1, self.rows)
+        end = begin + last - first
+        for start, stop in ((begin, min(end, self.rows)), (0, end - self.rows)):
+            group = int(np.searchsorted(self._starts, start, side="right")) - 1
+            while start < stop:
+                edge, following = self._starts[group : group + 2].tolist()
+                made += _part(self, group, start - edge, min(stop, following) - edge)
+                start, group = following, group + 1
+        return sorted(made)
+
+    def tokens_before(self, place: int) -> int:
+        """Kept tokens before a place, over all passes."""
+        passes, rest = divmod(place, max(1, self.rows))
+        group = int(np.searchsorted(self._starts, rest, side="right")) - 1
+        tokens = passes * int(self._tokens[-1]) + int(self._tokens[group])
+        if rest > self._starts[group]:
+            tokens += int(_kept(self, group)[: rest - int(self._starts[group])].sum())
+        return tokens
+
+    def place_of(self, tokens: Fraction) -> int:
+        """The place that is nearest to a number of kept tokens before it."""
+        if not self.groups:
+            return 0
+        total = int(self._tokens[-1])
+        passes, rest = divmod(tokens, total) if total else (0, Fraction(0))
+        group = int(np.searchsorted(self._tokens[:-1], int(rest), side="right")) - 1
+        sums = np.append(0, np.cumsum(_kept(self, group))) + self._tokens[group]
+        nearest = int(np.argmin(np.abs(sums - float(rest))))
+        return int(passes) * self.rows + int(self._starts[group]) + nearest
 
 
-def streams(groups: Sequence[Sequence[int]], sizes: Int64, seed: int | None) -> list[Stream]:
-    """A stream for each group of files; one of all files in their order if seed is None.
+@lru_cache(maxsize=4)
+def _order(each: Stream, number: int) -> tuple[Int64, UInt64]:
+    """The rows of a group in their order, as places in its blocks, and the keys of these rows."""
+    keys = np.concatenate([block.keys(np.arange(*block[:2])) for block in each.groups[number]])
+    order = np.argsort(keys)
+    return order, keys[order]
 
-    sizes: documents of each file.
+
+@lru_cache(maxsize=4)
+def _kept(each: Stream, number: int) -> Int64:
+    """Kept tokens of the rows of a group, in their order."""
+    kept = [each.kept_of(block.first, block.last) for block in each.groups[number]]
+    return np.concatenate(kept)[_order(each, number)[0]]
+
+
+def _part(each: Stream, number: int, low: int, high: int) -> list[Range]:
+    """Ranges of the rows low..high - 1 of a group."""
+    blocks = each.groups[number]
+    if high - low == sum(block.last - block.first for block in blocks):
+        return list(blocks)
+    if not blocks[0].key:
+        return [Range(blocks[0].first + low, blocks[0].first + high)]
+    keys = _order(each, number)[1]
+    return [block._replace(low=int(keys[low]), high=int(keys[high - 1])) for block in blocks]
+
+
+def streams(sources: Sequence[SourceRows], seed: int | None, kept_of: KeptOf) -> list[Stream]:
+    """A stream for each entry; one of all sources in their order if seed is None."""
+    made, first = list[Stream](), 0
+    key = 0 if seed is None else int(stream(seed, Purpose.DRAW)) | 1
+    for _, of_entry in itertools.groupby(sources, lambda each: seed is not None and each.entry):
+        files, base, blocks = list(of_entry), first, list[Range]()
+        for source in files:
+            count = max(1, source.bytes // BLOCK)
+            edges = [first + source.rows * number // count for number in range(count + 1)]
+            pairs = itertools.pairwise(edges)
+            blocks += [Range(*ends, key, base) for ends in pairs if ends[0] < ends[1]]
+            first += source.rows
+        groups = max(1, len(blocks) // GROUP)
+        if seed is None:
+            groups = len(blocks)
+        else:
+            order = np.argsort(mix(stream(seed, Purpose.DRAW, 1), np.arange(len(blocks))))
+            blocks = [blocks[number] for number in order]
+        ends = [len(blocks) * number // max(1, groups) for number in range(groups + 1)]
+        parts = tuple(tuple(blocks[a:b]) for a, b in itertools.pairwise(ends) if a < b)
+        made.append(Stream(name=files[0].name, groups=parts, kept_of=kept_of))
+    return made
+
+
+class Draw(NamedTuple):
+    """What a build draws.
+
+    windows: ranges of each. firsts, lasts: interval of each stream. left: rows of a pass that are
+    in no window.
     """
-    if seed is None:
-        groups = [range(len(sizes))]
-    return [
-        Stream(files=tuple(files), sizes=sizes[list(files)].astype(np.int64), seed=seed)
-        for files in groups
+
+    windows: list[list[Range]]
+    firsts: list[int]
+    lasts: list[int]
+    left: list[Range]
+
+
+def draw(
+    sources: Sequence[SourceRows],
+    kept_of: KeptOf,
+    *,
+    seed: int | None,
+    weights: Sequence[Fraction] = (),
+    max_tokens: int | None = None,
+    passes: Sequence[Fraction] = (),
+    windows: Fraction = Fraction(1),
+    after: Sequence[int] = (),
+) -> Draw:
+    """Draw the rows of a build, and deal them to its windows.
+
+    kept_of: read once for all rows, and again for groups at the ends of intervals; never without
+    weights and max_tokens. weights: of each stream; without them rows are drawn once, in proportion
+    to what is left. max_tokens: of all; None for as many as there are. passes: most times that each
+    stream is used, those before `after` included; without, once. windows: how many windows all rows
+    have, once each. after: place at which each interval begins.
+
+    Shares of kept tokens are exact to a row a stream and window, and no window has a row twice.
+    Raises ConfigError if a stream has too little left.
+    """
+    every = streams(sources, seed, kept_of)
+    firsts = list(after) or [0] * len(every)
+    most = list(passes) or [Fraction(1)] * len(every)
+    each_first = list(zip(every, firsts, strict=True))
+    lasts = [
+        max(first, int(limit * each.rows))
+        for (each, first), limit in zip(each_first, most, strict=True)
     ]
+    wanted: list[Fraction] = []
+    if weights or max_tokens is not None:
+        rooms = [
+            each.tokens_before(last) - each.tokens_before(first)
+            for (each, first), last in zip(each_first, lasts, strict=True)
+        ]
+        wanted = _wanted(every, rooms, weights, max_tokens)
+        lasts = [
+            _place(each, first, tokens, first, last)
+            for (each, first), last, tokens in zip(each_first, lasts, wanted, strict=True)
+        ]
+    drawn = [last - first for first, last in zip(firsts, lasts, strict=True)]
+    rows = [max(1, each.rows) for each in every]
+    count = math.ceil(windows * sum(drawn) / max(1, sum(each.rows for each in every)))
+    count = max([1, count, *(-(-part // whole) for part, whole in zip(drawn, rows, strict=True))])
+    dealt: list[list[Range]] = [[] for _ in range(count)]
+    left = list[Range]()
+    for number, (each, first) in enumerate(each_first):
+        place = first
+        for window, ranges in enumerate(dealt, 1):
+            end, limit = first + drawn[number] * window // count, place + each.rows
+            if wanted and window < count:
+                tokens = wanted[number] * window / count
+                end = _place(each, first, tokens, place, lasts[number])
+            ranges += each.ranges(place, min(end, limit))
+            place = min(end, limit)
+        lasts[number] = place
+        left += each.ranges(place, max(place, first + each.rows))
+    return Draw(dealt, firsts, lasts, left)
 
 
-def equal_places(each: Stream, windows: int) -> list[int]:
-    """Places at which windows that take all of a stream begin, and the end, [windows + 1]."""
-    return [each.documents * window // windows for window in range(windows + 1)]
+def _wanted(
+    every: Sequence[Stream], rooms: Sequence[int], weights: Sequence[Fraction], asked: int | None
+) -> list[Fraction]:
+    """Tokens to draw from each stream. rooms: tokens that each has left."""
+    parts = list(weights) or [Fraction(room) for room in rooms]
+    scales = [
+        (room / part, each.name)
+        for room, part, each in zip(rooms, parts, every, strict=True)
+        if part
+    ]
+    scale, scarce = min(scales, default=(Fraction(0), every[0].name))
+    if not scale:
+        raise ConfigError(f"{scarce} has no tokens left to draw; leave it out")
+    if asked is not None and weights and asked > scale * sum(parts):
+        raise ConfigError(
+            f"--max-tokens is {asked:,} and {scarce} has tokens left for a mix of "
+            f"{int(scale * sum(parts)):,}; ask for fewer, or raise its max_epochs"
+        )
+    if asked is not None:
+        scale = min(scale, asked / sum(parts, Fraction()))
+    return [part * scale for part in parts]
 
 
-def file_order(seed: int, file: int) -> int:
-    """Key of the permutation of the documents of a file; never 0."""
-    return int(stream(seed, Purpose.DRAW, file)) | 1
-
-
-def permuted(documents: int, order: int) -> Int64:
-    """The documents of a file in an order, as indices; 0 is the order of the file."""
-    if not order:
-        return np.arange(documents)
-    return np.argsort(mix(np.uint64(order), np.arange(documents)), kind="stable")
+def _place(each: Stream, first: int, tokens: Fraction, low: int, high: int) -> int:
+    """The place in low..high that is nearest to so many tokens after the place `first`."""
+    return min(max(each.place_of(each.tokens_before(first) + tokens), low), high)

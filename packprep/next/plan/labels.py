@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..packing.kernels.common import Out, array_at, kernel, larger
 from ..schemas.arrays import Bools, Int32, Int64
 from ..schemas.columns import NO_LOSS
-from ..schemas.tokens import Documents, Pointers
+from ..schemas.tokens import Documents, Pointers, span
 
 
 def labels_of(documents: Documents) -> Pointers | None:
@@ -21,39 +21,33 @@ def labels_of(documents: Documents) -> Pointers | None:
     return documents.aligned.get("labels", documents.aligned.get("mask"))
 
 
-def count_trained(labels: Pointers, document: Int32, first: Int32, tokens: Int32) -> Int32:
-    """Trained tokens among document[first : first + tokens], [runs]; 0 if tokens < 1."""
-    counts = np.zeros(len(tokens), np.int32)
-    address = labels.take(document).shifted(first).address
-    _count(address, tokens, _untrained(labels), np.empty(0, labels.dtype), counts)
-    return counts
-
-
-def trained_once(
+def count_trained(
     labels: Pointers, document: Int32, start: Int32, count: Int32, bos: Bools
 ) -> tuple[Int32, Int32]:
     """Trained tokens of pieces, and tokens repeated from an earlier one, [pieces] each.
 
     Pieces of a document are in order. Tokens that pieces share are trained in the first of these
-    pieces that has a trained token.
+    pieces that has a trained token. bos: something goes before the piece in its pack.
     """
     trained, repeated = np.zeros(len(document), np.int32), np.zeros(len(document), np.int32)
     like = np.empty(0, labels.dtype)
     pieces = (document, start, count, bos)
-    _once(labels.address, *pieces, _untrained(labels), like, trained, repeated)
+    _count(labels.address, *pieces, _untrained(labels), like, trained, repeated)
     return trained, repeated
 
 
-def turns_at(labels: Pointers, lengths: Int32, most: int) -> tuple[Int32, Int32, Int32]:
-    """First token, first trained token and end of the turn that holds token `most`, [documents].
+def turn_at(labels: Pointers, document: int, length: int, most: int) -> tuple[int, int, int]:
+    """First token, first trained token and end of the turn of a document that holds token `most`.
 
-    A turn is a run of tokens without loss, such as a question, and the trained tokens after it. For
-    a document of at most `most` tokens it is the last turn.
+    A turn is a run of tokens without loss, such as a question, and the trained tokens after it.
     """
-    begin, answer, end = (np.zeros(len(lengths), np.int32) for _ in range(3))
-    like = np.empty(0, labels.dtype)
-    _turns_at(labels.address, lengths, most, _untrained(labels), like, begin, answer, end)
-    return begin, answer, end
+    values = span(labels.address[document], length, labels.dtype)
+    trained = values != _untrained(labels)
+    begins = np.append(0, np.flatnonzero(trained[:-1] & ~trained[1:]) + 1)
+    turn = int(np.searchsorted(begins, most, side="right"))
+    begin, end = int(begins[turn - 1]), int(np.append(begins, length)[turn])
+    answers = np.flatnonzero(trained[begin:end])
+    return begin, begin + int(answers[0]) if len(answers) else end, end
 
 
 def _untrained(labels: Pointers) -> int:
@@ -62,17 +56,6 @@ def _untrained(labels: Pointers) -> int:
 
 @kernel
 def _count(
-    address: Int64, tokens: Int32, untrained: int, like: NDArray[Any], counts: Out[Int32]
-) -> None:
-    """See `count_trained`. like: an array of the type of the values."""
-    for run in range(len(address)):
-        if tokens[run] > 0:
-            for value in array_at(address[run], tokens[run], like):
-                counts[run] += value != untrained
-
-
-@kernel
-def _once(
     address: Int64,
     document: Int32,
     start: Int32,
@@ -83,7 +66,7 @@ def _once(
     trained: Out[Int32],
     repeated: Out[Int32],
 ) -> None:
-    """See `trained_once`."""
+    """See `count_trained`. like: an array of the type of the values."""
     reached, last = 0, -1  # end of the last piece that trains, and its document
     for piece in range(len(document)):
         if document[piece] == last:
@@ -95,30 +78,3 @@ def _once(
                 trained[piece] += value != untrained
         if trained[piece] > 0:
             reached, last = start[piece] + count[piece], document[piece]
-
-
-@kernel
-def _turns_at(
-    address: Int64,
-    lengths: Int32,
-    most: int,
-    untrained: int,
-    like: NDArray[Any],
-    begin: Out[Int32],
-    answer: Out[Int32],
-    end: Out[Int32],
-) -> None:
-    """See `turns_at`."""
-    for document in range(len(address)):
-        length = lengths[document]
-        if length == 0:
-            continue
-        values, place = array_at(address[document], length, like), 0
-        while place <= most and place < length:
-            begin[document] = place
-            while place < length and values[place] == untrained:
-                place += 1
-            answer[document] = place
-            while place < length and values[place] != untrained:
-                place += 1
-        end[document] = place

@@ -3,34 +3,56 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemas.arrays import Bools, Int32, Int64
+from ..packing.kernels.deal import permuted
+from ..schemas.arrays import Bools, Int32, Int64, UInt64
 from ..schemas.gather import Table
 from ..schemas.tokens import Documents
+from ..support.hashing import mix
 
 
-@dataclass(frozen=True)
-class Range:
-    """Documents first..last - 1 of one order of a token file.
+class Range(NamedTuple):
+    """Rows first..last - 1 of the input, those of them whose keys are in low..high.
 
-    file: number in the list of receipts. order: key of the permutation of its documents; 0 is the
-    order of the file. A range of a whole file needs no other.
+    key: of the stream of the rows; 0 if it has none, so that all rows are meant. base: input row of
+    the first row of the stream.
     """
 
-    file: int
     first: int
     last: int
-    order: int = 0
+    key: int = 0
+    base: int = 0
+    low: int = 0
+    high: int = 2**64 - 1
+
+    def keys(self, rows: Int64) -> UInt64:
+        """Keys of input rows; those of one stream never share any."""
+        numbers = (rows - self.base).astype(np.uint64)
+        return mix(np.uint64(self.key), numbers) if self.key else numbers
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all rows are meant."""
+        return self.high - self.low == 2**64 - 1
+
+    def has(self, rows: Int64) -> Bools:
+        """Mask of the input rows that are meant."""
+        inside = (rows >= self.first) & (rows < self.last)
+        if self.is_whole:
+            return inside
+        keys = self.keys(rows)
+        return inside & (keys >= np.uint64(self.low)) & (keys <= np.uint64(self.high))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Documents that are packed together. number: over the build. split: train or validation.
+    """Rows that are packed together. number: over the build. split: train or validation.
 
-    seed: of its plan. ranges: sorted by file.
+    seed: of its plan.
     """
 
     number: int
@@ -42,6 +64,12 @@ class Window:
     def name(self) -> str:
         """Name of its work. Example: train-00003."""
         return f"{self.split}-{self.number:05d}"
+
+    @property
+    def rows(self) -> int:
+        """About how many rows it has."""
+        parts = ((r.last - r.first) * (r.high - r.low + 1) >> 64 for r in self.ranges)
+        return sum(parts)
 
 
 class Dropped(StrEnum):
@@ -160,13 +188,16 @@ class Lost:
     """Account of each document, [documents] each. dropped: tokens by reason.
 
     For each document: length + overlap + bos == sum(count + bos of its segments) + truncated +
-    sum(dropped); bos counts the added BOS of continuations.
+    sum(dropped); overlap is the sum of `repeated`, and bos that of the added BOS of continuations.
     """
 
     truncated: Int32
-    overlap: Int64
-    bos: Int32
     dropped: Mapping[Dropped, Int32] = field(default_factory=dict)
+
+    @property
+    def of_documents(self) -> Int32:
+        """Dropped tokens of each document."""
+        return sum(self.dropped.values(), np.zeros_like(self.truncated))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,10 +239,8 @@ class Packs:
 
     def take(self, packs: NDArray[np.integer]) -> "Packs":
         """Select these packs, in this order."""
-        sizes = np.diff(self.offsets)[packs]
-        offsets = np.append(0, np.cumsum(sizes))
-        index = np.repeat(self.offsets[packs] - offsets[:-1], sizes) + np.arange(offsets[-1])
-        return replace(self, order=self.order[index], offsets=offsets)
+        order, offsets = permuted(self.order, self.offsets, packs)
+        return replace(self, order=order, offsets=offsets)
 
     def filled(self, packs: int) -> "Packs":
         """Add packs of one filler segment at the end."""
@@ -224,18 +253,10 @@ class Packs:
     def table(self, first: int, last: int) -> Table:
         """Packs first..last - 1 as `pack_columns` takes them."""
         order = self.order[self.offsets[first] : self.offsets[last]]
-        segments = self.segments
-        columns = {
-            "document": segments.document,
-            "start": segments.start,
-            "count": segments.count,
-            "bos": segments.bos,
-            "length": self.padded,
-            "repeated": segments.repeated,
-            "front": segments.front,
-            "hole": segments.hole,
-        }
+        columns = {"length": self.padded, **vars(self.segments)}
         taken = {name: c.take(order) for name, c in columns.items() if c is not None}
+        for name in ("atom", "group", "trained"):
+            taken.pop(name, None)
         if (filler := order < 0).any():
             for name, of_filler in (("document", -1), ("length", 1)):
                 taken[name][filler] = of_filler

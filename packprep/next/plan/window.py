@@ -7,15 +7,16 @@ import numpy as np
 
 from ..packing.api import pack_lengths
 from ..packing.kernels.common import FEW, SHORT, interpreted, shuffle
-from ..packing.kernels.deal import emptiest
+from ..packing.kernels.deal import emptiest, permuted
+from ..packing.kernels.stream import sort_packs
 from ..packing.plan import PackPlan
 from ..schemas.arrays import Int32
 from ..schemas.cost import Cost
 from ..schemas.tokens import Documents
 from ..support.hashing import Purpose, stream
+from .account import padding
 from .cut import cut, wrap
-from .figures import window_figures
-from .types import Cutting, Lost, Packs, Segments
+from .types import Cutting, Packs, Segments
 
 Planner = Callable[[Int32, int], PackPlan]
 """A packer of the user: f(lengths int32 [segments], max_length) -> PackPlan. It is checked."""
@@ -70,22 +71,24 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
         plan = plan.arranged(packing.order, seed, packing.ranks, packing.cost)
     else:
         plan = _planned(segments, packing, seed, planner)
-    kept = np.where(_whole_losses(lost) < documents.length, documents.length, 0).astype(np.int32)
-    figures = window_figures(
-        plan, kept if stored is None else kept[stored], packing.ranks, packing.cost
-    )
-    packs = Packs(
+    kept = np.where(lost.of_documents < documents.length, documents.length, 0)
+    figures = {
+        "bias": plan.bias,
+        "straggler": plan.straggler(packing.ranks, packing.cost),
+        "padding_of_batch": padding(kept if stored is None else kept[stored], plan.max_length),
+    }
+    large = _large(plan, segments, packing, seed)
+    return Packs(
         documents=documents,
         segments=segments,
         lost=lost,
         padded=plan.lengths,
-        order=plan.order,
-        offsets=plan.offsets,
+        order=large.order,
+        offsets=large.offsets,
         planned=plan.num_packs,
         bound=plan.bound,
         measured=figures,
     )
-    return _without_small(packs, packing, seed)
 
 
 def _planned(segments: Segments, packing: Packing, seed: int, planner: Planner | None) -> PackPlan:
@@ -98,7 +101,9 @@ def _planned(segments: Segments, packing: Packing, seed: int, planner: Planner |
         rules = (segments.group, segments.atom, packing.max_segments)
         plan = PackPlan(padded, most, made.order, made.offsets, *rules)
         plan.check()
-        plan = _in_input_order(plan)
+        order, offsets = made.order.astype(np.int64), made.offsets.astype(np.int64)
+        sort_packs(order, offsets)
+        plan = replace(plan, order=order, offsets=offsets)
         return plan.arranged(packing.order, seed, packing.ranks, packing.cost)
     return pack_lengths(
         padded,
@@ -117,27 +122,19 @@ def _planned(segments: Segments, packing: Packing, seed: int, planner: Planner |
     )
 
 
-def _in_input_order(plan: PackPlan) -> PackPlan:
-    """The plan with the segments of each pack in input order."""
-    order, offsets = plan.order.astype(np.int64), plan.offsets.astype(np.int64)
-    pack = np.repeat(np.arange(plan.num_packs), np.diff(offsets))
-    return replace(plan, order=order[np.lexsort((order, pack))], offsets=offsets)
-
-
-def _without_small(packs: Packs, packing: Packing, seed: int) -> Packs:
-    """The packs without those of fewer than min_pack_tokens tokens, padding not counted."""
-    if not packing.min_pack_tokens or not len(packs):
-        return packs
-    tokens = packs.segments.lengths[packs.order]
-    enough = np.add.reduceat(tokens, packs.offsets[:-1], dtype=np.int64) >= packing.min_pack_tokens
-    if enough.all():
-        return packs
-    packs = packs.take(np.flatnonzero(enough))
+def _large(plan: PackPlan, segments: Segments, packing: Packing, seed: int) -> PackPlan:
+    """The plan without packs of fewer than min_pack_tokens tokens, padding not counted."""
+    if not packing.min_pack_tokens or not plan.num_packs:
+        return plan
+    tokens = np.add.reduceat(segments.lengths[plan.order], plan.offsets[:-1], dtype=np.int64)
+    enough = np.flatnonzero(tokens >= packing.min_pack_tokens)
+    if len(enough) == plan.num_packs:
+        return plan
+    order, offsets = permuted(plan.order, plan.offsets, enough)
+    plan = replace(plan, order=order, offsets=offsets)
     if packing.order != "balanced":
-        return packs
-    plan = PackPlan(packs.padded, packing.cutting.max_length, packs.order, packs.offsets)
-    plan = plan.arranged(packing.order, seed, packing.ranks, packing.cost)
-    return replace(packs, order=plan.order, offsets=plan.offsets)
+        return plan
+    return plan.arranged(packing.order, seed, packing.ranks, packing.cost)
 
 
 def of_multiple(packs: Packs, multiple: int, fill: bool, order: str) -> Packs:
@@ -153,7 +150,3 @@ def of_multiple(packs: Packs, multiple: int, fill: bool, order: str) -> Packs:
     if order == "balanced":
         return packs.take(np.arange(len(packs) - over))
     return packs.take(np.setdiff1d(np.arange(len(packs)), emptiest(packs.lengths, over)))
-
-
-def _whole_losses(lost: Lost) -> Int32:
-    return sum(lost.dropped.values(), np.zeros_like(lost.truncated))

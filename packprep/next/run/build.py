@@ -9,6 +9,8 @@ from typing import Any
 
 from ..config.checks import names_token_files
 from ..config.options import BuildConfig
+from ..plan.account import not_drawn
+from ..plan.documents import read_parts
 from ..plan.types import Dropped
 from ..plan.window import Planner
 from ..schemas.manifest import Output, open_output
@@ -111,7 +113,8 @@ def _sign(work: Work, times: list[float]) -> None:
     job, config, windows = work.job, work.job.config, done_windows(work)
     files = [(file.sources, file.receipt) for file in work.files]
     ranks = config.pack_order.ranks
-    report = make_report(work.names, files, windows, config.max_length, ranks)
+    left = not_drawn(read_parts(work.files, work.drawn.left))
+    report = make_report(work.names, files, windows, config.max_length, ranks, left)
     for split in config.splits:
         if not report["splits"].get(split, {}).get("packs"):
             raise InputError(_nothing_left(split, report, config))

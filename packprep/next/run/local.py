@@ -52,8 +52,7 @@ def pack(work: Work, progress: Progress) -> None:
     tasks, windows = todo(work, "pack"), len(work.windows)
     if len(tasks) < windows:
         progress.say(f"{windows - len(tasks):,} of {windows:,} windows were written before")
-    sizes = [sum(part.last - part.first for part in each.ranges) for each in work.windows]
-    at_once = work.job.config.memory // (120 * max(sizes, default=0) + 1)
+    at_once = work.job.config.memory // (120 * max(each.rows for each in work.windows) + 1)
     at_once = max(1, min(work.job.config.cores, at_once))
     if work.job.planner is not None:
         at_once = 1  # a planner of the user's own may not be thread-safe

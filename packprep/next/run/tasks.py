@@ -5,7 +5,8 @@ twice, in any order. An executor is a loop over the two.
 """
 
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ import pyarrow as pa
 
 from ..plan.account import account
 from ..plan.cut import TooLongError
-from ..plan.documents import StoredFile, of_split, read_documents, stored_files
-from ..plan.draw import equal_places, streams
+from ..plan.documents import StoredFile, kept_tokens, of_split, read_documents, stored_files
+from ..plan.draw import Draw, SourceRows, draw
 from ..plan.types import Packs, Window
-from ..plan.window import of_multiple, plan_window, window_seed
+from ..plan.window import Packing, of_multiple, plan_window, window_seed
 from ..read.types import Ids
 from ..schemas.files import FormatError, digest_of
 from ..schemas.gather import Layout
@@ -88,9 +89,48 @@ class Work:
         return digest_of([self.job.identity, [file.receipt.digest for file in self.files]])
 
     @cached_property
+    def packing(self) -> Packing:
+        """What planning a window needs of the options."""
+        pairs = bool(self.entries[0].facts["pairs"])
+        return packing_of(self.job.config, self.job.tokenizer, pairs=pairs)
+
+    @cached_property
+    def drawn(self) -> Draw:
+        """The rows of each window."""
+        config, rows, sources = self.job.config, Counter[int](), list[SourceRows]()
+        for file in self.files:
+            for number, count in file.receipt.rows.items():
+                rows[number + file.sources] += count
+        for store, entry in enumerate(self.entries):
+            for of, size in zip(
+                entry.facts["deciding"]["sources"], entry.facts["bytes"], strict=True
+            ):
+                number = len(sources)
+                sources.append(
+                    SourceRows((store, of["entry"]), self.names[number], rows[number], size)
+                )
+        return draw(
+            sources,
+            kept_tokens(self.files, self.packing.cutting, *config.held_out),
+            seed=None if config.pack_order.name == "input" else config.seed,
+            max_tokens=config.max_tokens,
+            windows=Fraction(sum(file.receipt.text_bytes for file in self.files), config.window),
+        )
+
+    @cached_property
     def windows(self) -> list[Window]:
         """The windows of the output, split by split."""
-        return list_windows(self.job, self.files)
+        config, drawn = self.job.config, self.drawn.windows
+        return [
+            Window(
+                number=number,
+                split=split,
+                seed=window_seed(config.seed, number + config.epoch * len(drawn), split),
+                ranges=tuple(ranges),
+            )
+            for split in config.splits
+            for number, ranges in enumerate(drawn)
+        ]
 
     @cached_property
     def layout(self) -> Layout:
@@ -100,31 +140,6 @@ class Work:
             pa.ipc.open_stream(file) as stream,
         ):
             return layout_of(self.job.config, self.job.tokenizer, stream.schema)
-
-
-def list_windows(job: Job, files: Sequence[StoredFile]) -> list[Window]:
-    """All windows of an output.
-
-    A window has an equal part of every source; with order input, of their sequence.
-    """
-    config = job.config
-    text = sum(file.receipt.text_bytes for file in files)
-    count = max(1, -(-text // int(config.window)))
-    sizes = np.array([file.receipt.documents for file in files], np.int64)
-    seed = None if config.pack_order.name == "input" else int(config.seed)
-    all_streams = streams([range(len(files))], sizes, seed)
-    places = [equal_places(each, count) for each in all_streams]
-    windows = []
-    for split in config.splits:
-        for number in range(count):
-            ranges = [
-                part
-                for each, at in zip(all_streams, places, strict=True)
-                for part in each.ranges(at[number], at[number + 1])
-            ]
-            seed_of = window_seed(int(config.seed), number + int(config.epoch) * count, split)
-            windows.append(Window(number=number, split=split, seed=seed_of, ranges=tuple(ranges)))
-    return windows
 
 
 def todo(work: Work, kind: str) -> list[Task]:
@@ -178,9 +193,8 @@ def planned(work: Work, window: Window) -> Packs:
     """The packs of a window, before a multiple is made."""
     config = work.job.config
     documents = of_split(read_documents(work.files, window.ranges), window.split, *config.held_out)
-    packing = packing_of(config, work.job.tokenizer, pairs=work.entries[0].facts["pairs"])
     try:
-        return plan_window(documents, packing, window.seed, work.job.planner)
+        return plan_window(documents, work.packing, window.seed, work.job.planner)
     except TooLongError as error:
         raise _too_long(work, documents, error) from None
 

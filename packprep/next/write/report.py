@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..plan.account import Sums
-from ..plan.figures import figures_of
+from ..plan.account import Sums, figures_of
 from ..tokens.store import TokenFile
 from .shards import WindowFile
 
@@ -24,12 +23,14 @@ def make_report(
     windows: Sequence[WindowFile],
     max_length: int,
     ranks: int,
+    not_drawn: Mapping[int, Sums],
 ) -> dict[str, Any]:
     """The report without the facts of the run.
 
     sources: names, by number. files: token files, with what to add to the numbers of their sources.
+    not_drawn: account of documents that are in no window, by source.
     """
-    by_source = {number: Sums() for number in range(len(sources))}
+    by_source = {number: not_drawn.get(number, Sums()) for number in range(len(sources))}
     rest = Sums()
     for window in windows:
         for number, sums in window.account.items():
@@ -37,7 +38,7 @@ def make_report(
                 rest += sums
             else:
                 by_source[number] += sums
-    total = Sums.total([*by_source.values(), rest])
+    total = sum(by_source.values(), rest)
     rows = [dict(window.figures) for window in windows]
     tables = [_of_source(number, sums, files) for number, sums in by_source.items()]
     sizes = sum((Counter(dict(window.sizes)) for window in windows), Counter[int]())
@@ -90,7 +91,6 @@ def _of_source(number: int, sums: Sums, files: Sequence[tuple[int, TokenFile]]) 
         skipped.update(file.skipped.get(own, {}))
         documents, removed = file.cut.get(own, (0, 0))
         cut, characters = cut + documents, characters + removed
-    with_tokens = max(sums.documents - sums.empty, 1)
     return {
         "rows": rows,
         "documents": {
@@ -103,8 +103,8 @@ def _of_source(number: int, sums: Sums, files: Sequence[tuple[int, TokenFile]]) 
         },
         "tokens": sums.ledger,
         "segments": sums.segments,
-        "bos_rate": sums.bos_found / with_tokens,
-        "eos_rate": sums.eos_found / with_tokens,
+        "bos_rate": sums.rate("bos"),
+        "eos_rate": sums.rate("eos"),
     }
 
 
