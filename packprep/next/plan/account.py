@@ -219,7 +219,7 @@ FIGURES = (
         "bias",
         None,
         "bias",
-        "{bias:.2f} (1: equal lengths, 0: random, below 0: long with short)",
+        "{bias:.2f} (1: equal lengths, 0: random, <0: long with short)",
         "segments",
     ),
     Figure("straggler", None, "straggler", "{straggler:.2f}x at {straggler_ranks} ranks", "packs"),
