@@ -53,7 +53,7 @@ def packprep(command: str, stdin: str = "", code: int = 0) -> str:
 def encoded(documents: Sequence[str]) -> list[list[int]]:
     """Ids of documents between <s> and </s>; none of an empty one."""
     tokenizer = Tokenizer.from_file("tokenizer/tokenizer.json")
-    bos, eos = (tokenizer.token_to_id(end) for end in ("<s>", "</s>"))
+    bos, eos = tokenizer.encode("<s></s>").ids
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in documents]
     return [[bos, *each, eos] for each in ids if each]
 
