@@ -14,7 +14,15 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ..schemas.files import FormatError, canonical_json, digest_of, file_digest, write_file, writing
+from ..schemas.files import (
+    FormatError,
+    canonical_json,
+    digest_of,
+    file_digest,
+    sync_folder,
+    write_file,
+    writing,
+)
 from ..support.errors import InputError
 from ..support.records import read_record, write_record
 
@@ -81,6 +89,8 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / FACTS).exists():
         write_file(folder / FACTS, canonical_json(facts))
+    for parent in (folder.parent, folder.parent.parent):
+        sync_folder(parent)  # so that a power cut leaves the names of the entry and of the store
 
 
 def write_tokens(folder: Path, batch: pa.RecordBatch, receipt: Mapping[str, Any]) -> TokenFile:
