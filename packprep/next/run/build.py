@@ -89,8 +89,6 @@ def _tokenize(work: Work, progress: Progress) -> None:
         write_entry(work.job)
         _check_room(work.job)
         local.tokenize(work, progress)
-    for note in work.notes:
-        progress.say(note)
     if not any(file.receipt.documents for file in work.files):
         raise InputError("the sources hold no rows; expected at least one document")
 

@@ -178,12 +178,13 @@ def _inputs(
 ) -> dict[str, Any]:
     """All that decides the bytes of an output."""
     inputs = {"tokens": tokens, "options": config.deciding()}
-    if planner is None:
-        return inputs
+    return {**inputs, "planner": _name_of(planner, config)} if planner is not None else inputs
+
+
+def _name_of(planner: Planner, config: BuildConfig) -> str:
     if config.part is not None or config.executor != "local":
         raise ConfigError("a planner of your own is for one process; leave out part and executor")
-    name = getattr(planner, "__qualname__", type(planner).__name__)
-    return {**inputs, "planner": f"{planner.__module__}.{name}"}
+    return f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__name__)}"
 
 
 def _check_places(config: BuildConfig, *, packs: bool = True) -> None:

@@ -20,6 +20,8 @@ def tokenize(work: Work, progress: Progress) -> None:
     if not tasks:
         return
     import_datasets()
+    for note in work.engine[1]:
+        progress.say(note)
     if job.has_limit:
         _in_order(work, tasks)
         return

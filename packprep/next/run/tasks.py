@@ -4,7 +4,6 @@
 twice, in any order. An executor is a loop over the two.
 """
 
-import threading
 from collections import Counter
 from fractions import Fraction
 from functools import cached_property
@@ -39,23 +38,14 @@ class Work:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.notes: list[str] = []
-        self._lock = threading.Lock()
 
     @cached_property
-    def _engine(self) -> Engine:
-        size = sum(source.bytes for source in self.job.sources)
-        engine, notes = choose_engine(self.job.tokenizer, self.job.config.engine, size)
-        self.notes += notes
-        return engine
-
-    @property
-    def engine(self) -> Engine | None:
-        """The engine, loaded when it is first needed; None if rows are token ids."""
+    def engine(self) -> tuple[Engine | None, list[str]]:
+        """The engine, None if rows are token ids, and notes; load it before threads need it."""
         if all(isinstance(source.rows, Ids) for source in self.job.sources):
-            return None
-        with self._lock:
-            return self._engine
+            return None, []
+        size = sum(source.bytes for source in self.job.sources)
+        return choose_engine(self.job.tokenizer, self.job.config.engine, size)
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -150,16 +140,12 @@ def todo(work: Work, kind: str) -> list[Task]:
             for number, window in enumerate(work.windows)
             if read_window(*_places(work.job.staging, window), work.made_from) is None
         ]
-    done: dict[int, bool] = {}
-    rows, limit = 0, work.job.config.limit
-    for receipt in receipts(work.job.entries[0]):
-        done[receipt.split] = done.get(receipt.split, False) or receipt.last
-        rows += sum(receipt.rows.values())
-    if limit is not None and rows == limit:
+    kept = [*receipts(work.job.entries[0])]
+    if sum(sum(receipt.rows.values()) for receipt in kept) == work.job.config.limit:
         return []
-    return [
-        Task("tokenize", number) for number in range(len(work.job.splits)) if not done.get(number)
-    ]
+    files = Counter(receipt.split for receipt in kept)
+    done = {each.split for each in kept if each.last and files[each.split] == each.number + 1}
+    return [Task("tokenize", each) for each in range(len(work.job.splits)) if each not in done]
 
 
 def _places(staging: Path, window: Window) -> tuple[Path, Path]:
@@ -180,7 +166,7 @@ def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any
         job.splits[task.number],
         job.sources,
         job.tokenizer,
-        work.engine,
+        work.engine[0],
         job.entries[0],
         skips=job.config.on_error == "skip",
         group=job.config.group,
