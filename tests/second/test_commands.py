@@ -1,6 +1,9 @@
 """What a user of the second edition sees: help, closing table, dry runs, refusals, Ctrl-C."""
 
+import datetime
+import gzip
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -8,6 +11,7 @@ import sys
 import time
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +175,9 @@ def test_a_full_disk_is_predicted_before_the_text_is_read(
 
 
 def test_ctrl_c_says_how_to_resume(run: Command) -> None:
-    command = [sys.executable, "-m", "packprep.next", *BUILD[2:], "-o", "out"]
-    command[3:3] = ["build", "-"]
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heard}; from packprep.next.cli.main import main; main()"  # else & ignores it
+    command = [sys.executable, "-c", program, "build", "-", *BUILD[2:], "-o", "out"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -182,6 +187,20 @@ def test_ctrl_c_says_how_to_resume(run: Command) -> None:
         said = process.communicate()[1]
     assert process.returncode == 130
     assert said.strip() == "stopped; run the same command again to resume"
+
+
+@pytest.mark.long
+def test_a_damaged_token_file_amid_a_streamed_source_is_made_again(run: Command) -> None:
+    line = json.dumps({"text": "a rose is a rose " * 600}) + "\n"
+    Path("big.jsonl.gz").write_bytes(gzip.compress(line.encode() * 3600, 1))  # 36 MB of text
+    named = ("tokenize", "big.jsonl.gz", "-o", "store", "--tokenizer", "in/tiny", "-q")
+    assert run(*named).code == 0
+    files = sorted(Path("store").rglob("*.arrow"))
+    before = [file.read_bytes() for file in files]
+    assert len(before) == 3
+    files[1].write_bytes(before[1][:-1] + b"x")
+    assert run(*named).code == 0
+    assert [file.read_bytes() for file in files] == before
 
 
 def by_pairs(lengths: Any, max_length: int) -> PackPlan:
@@ -221,6 +240,33 @@ def test_a_config_is_read_back_from_its_yaml(tmp_path: Path) -> None:
     path.write_text(config.to_yaml())
     assert BuildConfig(**from_yaml(path)) == config
     assert (config.max_length, config.window) == (8192, 2_000_000_000)
+
+
+WEIRD: tuple[Any, ...] = (
+    *(None, True, 0, -1, 3.5, math.nan, 10**30, "", "-", "1", "a:b:c", "::", ",", "\0", "x" * 300),
+    *("${x}", [], [1], [[1]], [None], {}, {"a": 1}, {1: 2}, b"x", object(), (), ("hf",)),
+    {"d": datetime.date(2026, 1, 1)},
+)
+"""Values that YAML or Python may give to any option."""
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in fields(BuildConfig)])
+@pytest.mark.parametrize("rows", [{}, {"ids": "i"}, {"sources": ["a.npy"]}])
+def test_any_value_is_refused_or_kept_in_yaml(
+    name: str, rows: dict[str, Any], tmp_path: Path
+) -> None:
+    once = ("max_memory", "num_proc", "overwrite", "tokenizer")
+    for value in WEIRD:
+        options = {"sources": ["a"], "output": "o", "tokenizer": "t", **rows, name: value}
+        try:
+            config = BuildConfig(**options)
+        except ConfigError:
+            continue
+        path = tmp_path / "build.yaml"
+        path.write_text(config.to_yaml())
+        again = BuildConfig(**from_yaml(path))
+        changed = [n for n in vars(config) if getattr(again, n) != getattr(config, n)]
+        assert {*changed} <= {*once}
 
 
 def test_a_wrong_value_is_named_as_python_spells_it() -> None:

@@ -1,9 +1,9 @@
 """Checks of options against each other: each is an `if` and a sentence."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.columns import DEFAULT_COLUMNS
@@ -39,10 +39,8 @@ def kind_of_rows(config: "BuildConfig") -> str:
 def names_token_files(sources: Sequence[Any]) -> bool:
     """True if a source is a file of token ids, or Megatron's name for a .bin and its .idx."""
     paths = [source for source in sources if isinstance(source, str)]
-    return any(
-        path.endswith((".bin", ".idx", ".npy", ".ds")) or Path(f"{path}.idx").is_file()
-        for path in paths
-    )
+    with_index = [path for path in paths if os.path.isfile(f"{path}.idx")]  # noqa: PTH113 - any text
+    return bool(with_index) or any(path.endswith((".bin", ".idx", ".npy", ".ds")) for path in paths)
 
 
 def check(config: "BuildConfig") -> None:

@@ -233,7 +233,7 @@ class BuildConfig(Where, RowOptions, TokenOptions, PackOptions, Amounts, Running
         return {name: getattr(self, name) for name in names if self.is_set(name)}
 
     def to_yaml(self) -> str:
-        """The options that are set, as YAML that `from_yaml` reads back to an equal config.
+        """The options that have a value, as YAML that `from_yaml` reads back to an equal config.
 
         Options of one command, such as part, and tokenizer objects are left out.
         """
@@ -241,26 +241,32 @@ class BuildConfig(Where, RowOptions, TokenOptions, PackOptions, Amounts, Running
 
         left_out = ["executor", "part", "overwrite", "num_proc", "max_memory"]
         left_out += [] if isinstance(self.tokenizer, str | int) else ["tokenizer"]
-        names = [spec.name for spec in fields(self) if spec.name not in left_out]
         options = {
-            name: value for name in names if (value := getattr(self, name)) not in (None, ())
+            spec.name: getattr(self, spec.name)
+            for spec in fields(self)
+            if spec.name not in left_out and (spec.default or self.is_set(spec.name))
         }
-        plain = json.loads(json.dumps(options).replace("${", "$${"))
+        plain = json.loads(json.dumps(options, default=str).replace("${", "$${"))
         return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, width=10**9)
 
 
 def _value(spec: Any, value: Any) -> Any:
-    """The value of a field: amounts as whole numbers, lists as tuples; ConfigError for others."""
+    """The value of a field: amounts as whole numbers, lists as tuples, the default for None.
+
+    Raises ConfigError for others.
+    """
     kinds = tuple(get_origin(kind) or kind for kind in get_args(spec.type) or (spec.type,))
     read: Callable[[Any], int | None] | None = spec.metadata.get("read")
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if spec.metadata.get("several") and value is not None:
+    if value is None:
+        return spec.default
+    if spec.metadata.get("several"):
         if isinstance(value, str):
             value = [value] if spec.name == "sources" else [v for v in value.split(",") if v]
         elif not isinstance(value, list | tuple):
             wrong(spec.name, value, "a list")
         return tuple(each if isinstance(each, Mapping) else str(each).strip() for each in value)
-    if read is not None and value is not None:
+    if read is not None:
         amount = read(value)
         if amount is None or not spec.metadata["least"] <= amount < 2**63:
             example = "64MB" if read is size_of else "8192 or 8Ki"
