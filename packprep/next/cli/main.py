@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from ..schemas.files import FormatError
-from ..support.errors import ConfigError, PackprepError, StoppedError, redacted
+from ..support.errors import ConfigError, PackprepError, StoppedError, Stopping, redacted
 
 COMMANDS = {
     "build": "Tokenize and pack sources into shards that load_from_disk opens.",
@@ -65,7 +65,9 @@ def _versions(context: click.Context, asked: bool) -> None:
 
 def main() -> None:
     """Run the command line, and exit with its code."""
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
     try:
         code = cli.main(prog_name="packprep", standalone_mode=False)
         sys.stdout.flush()
@@ -81,10 +83,9 @@ def main() -> None:
         _fail(str(error), 3)
     except (PackprepError, FormatError) as error:
         _fail(str(error), 2)
-    except (KeyboardInterrupt, click.Abort):
-        _stop_at_once("stopped; run the same command again to resume", 130)
-    except _Stopped:
-        _stop_at_once("stopped by SIGTERM; run the same command again to resume", 3)
+    except Stopping as stop:
+        print("stopped; run the same command again to resume", file=sys.stderr, flush=True)
+        os._exit(stop.code)  # threads may work: what they have not finished is done again
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -100,18 +101,8 @@ def main() -> None:
         _fail("memory is used up; give less max_memory or fewer --num-proc", 3)
 
 
-class _Stopped(BaseException):
-    """SIGTERM."""
-
-
 def _stop(number: int, frame: Any) -> None:
-    raise _Stopped
-
-
-def _stop_at_once(sentence: str, code: int) -> NoReturn:
-    """Print a sentence and exit while threads work: what they have not finished is done again."""
-    print(sentence, file=sys.stderr, flush=True)
-    os._exit(code)
+    raise Stopping(130 if number == signal.SIGINT else 3)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

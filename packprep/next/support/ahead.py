@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import Stopping
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -18,7 +20,7 @@ def ahead(
     """Results of `work` for each item, in order.
 
     at_once: threads. waiting: results that may wait besides those in work. The first error, in the
-    order of the items, is raised; later items are not begun. Ctrl-C waits for no thread.
+    order of the items, is raised once no thread works, and later items are not begun.
     """
     waits = True
     running: deque[Future[_Result]] = deque()
@@ -30,8 +32,8 @@ def ahead(
                 yield running.popleft().result()
         while running:
             yield running.popleft().result()
-    except BaseException as error:
-        waits = isinstance(error, Exception)
+    except Stopping:
+        waits = False
         raise
     finally:
         pool.shutdown(wait=waits, cancel_futures=True)

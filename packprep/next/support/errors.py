@@ -72,6 +72,14 @@ class StoppedError(PackprepError):
     """The build cannot go further as things are on this machine; finished work is kept."""
 
 
+class Stopping(BaseException):
+    """The process is to end at once: it waits for none of its threads. code: its exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 def redacted(text: str) -> str:
     """`text` on one line and without credentials.
 
