@@ -5,11 +5,17 @@ splits in order are all rows, once, in input order, whatever the number of worke
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+
+from ..config.grammar import Carried
+from ..config.options import BuildConfig
 from ..support.errors import InputError
-from .rows import columns_of, documents_of
-from .types import Batch, Piece, Problem, Raw, Source, Split, format_of
+from .rows import columns_of, documents_of, numbers
+from .types import Batch, Ids, Kind, Piece, Problem, Raw, Source, Split, format_of
 
 SPLIT_BYTES = 16_000_000
 
@@ -23,15 +29,12 @@ def splits(sources: Sequence[Source], size: int = SPLIT_BYTES) -> list[Split]:
         cut = format_of(source.format).cut
         places = [0] if cut is None or source.compression else cut(source, size)
         share = source.bytes // len(places)
-        for number, (begin, end) in enumerate(zip(places, [*places[1:], -1], strict=True), 1):
+        for begin, end in zip(places, [*places[1:], -1], strict=True):
             if pending and filled + share > size:
                 made.append(tuple(pending))
                 pending, filled = [], 0
             pending.append(Piece(source.number, begin, end))
             filled += share
-            if number < len(places) and filled >= size:
-                made.append(tuple(pending))
-                pending, filled = [], 0
     return [*made, tuple(pending)] if pending else made
 
 
@@ -87,11 +90,7 @@ def _bad_row(source: Source, piece: Piece, row: int, problem: Problem) -> InputE
 
 def check_unchanged(source: Source) -> None:
     """Raise InputError if a file is not the one that was digested."""
-    try:
-        same = not source.state or state_of(source.paths) == source.state
-    except OSError as error:
-        raise InputError(f"{source.name} cannot be read any more: {error.strerror}") from None
-    if not same:
+    if source.state and state_of(source.paths) != source.state:
         raise InputError(
             f"{source.name} has changed since the build began; put new rows into a file of another "
             "name, or build again from the start"
@@ -99,6 +98,52 @@ def check_unchanged(source: Source) -> None:
 
 
 def state_of(paths: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Size and time of the last change of files."""
-    facts = [Path(path).stat() for path in paths]
+    """Size and time of the last change of files; nothing for those that are gone."""
+    facts = [path.stat() for path in map(Path, paths) if path.exists()]
     return tuple((each.st_size, each.st_mtime_ns) for each in facts)
+
+
+def checked(source: Source, config: BuildConfig) -> Source:
+    """A source with the kind of its labels and the types of carried columns.
+
+    Its first rows say them. Raises InputError if they lack a column that is read.
+    """
+    rows, carried = source.rows, [Carried.parse(each) for each in config.carry]
+    columns = columns_of(source, config.group)
+    columns |= {each.name: Kind(()) for each in carried}
+    first = next(format_of(source.format).read(source, 0, -1, columns), None)
+    if first is None:
+        return source  # which has no rows: reading it says so
+    names = first.names or first.table.column_names
+    for name in columns:
+        if names.count(name) > 1:
+            raise InputError(f"{source.name} has more than one column {name!r}; rename one")
+        if name in names or first.problems:
+            continue
+        if name not in first.table.column_names or first.table[name].null_count == len(first.table):
+            raise InputError(
+                f"{source.name} has no column {name!r}; it has {', '.join(names) or 'no columns'}"
+            )
+    if isinstance(rows, Ids) and rows.labels and not rows.kind:
+        labels = first.table[rows.labels].to_pylist()
+        is_mask = {value for row in labels for value in row or ()} <= {0, 1}
+        rows = replace(rows, kind="mask" if is_mask else "labels")
+    kinds = {each.name: _carried(source, each, first.table[each.name]) for each in carried}
+    return replace(source, rows=rows, carried=kinds)
+
+
+def _carried(source: Source, asked: Carried, column: Any) -> Kind:
+    """The kind of a carried column, as it is in the first rows."""
+    found = column.type
+    kind = getattr(found, "value_type", found)
+    is_number = kind == pa.bool_() or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    is_list = kind is not found
+    if not is_number or (is_list and not isinstance(source.rows, Ids)):
+        shown = "no value" if pa.types.is_null(kind) else str(found)
+        raise InputError(
+            f"{source.name} has {shown} in {asked.name!r} in its first rows, expected numbers, or "
+            "lists of numbers beside --ids"
+        )
+    stored = {"bool": "int8", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
+    stored |= {"halffloat": "float32", "double": "float32", "float": "float32"}
+    return numbers(asked.type or stored.get(str(kind), str(kind)), "bad_carry", lists=is_list)

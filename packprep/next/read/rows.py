@@ -50,12 +50,11 @@ def template_parts(template: str) -> list[tuple[str, str | None]]:
 
 def columns_of(source: Source, group: str | None) -> dict[str, Kind]:
     """Columns that the rows of a source need."""
-    columns: dict[str, Kind] = {}
     rows = source.rows
     if isinstance(rows, Text):
         columns = {name: TEXT for _, name in template_parts(rows.template) if name is not None}
-    elif isinstance(rows, Ids):
-        columns[rows.column] = numbers("int32", "bad_ids")
+    else:
+        columns = {rows.column: numbers("int32", "bad_ids")}
         if rows.labels is not None:
             dtype = "int8" if rows.kind == "mask" else "int32"
             columns[rows.labels] = numbers(dtype, f"bad_{rows.kind}")
@@ -76,7 +75,6 @@ def documents_of(raw: Raw, source: Source, group: str | None) -> Batch:
             text, cut = _cut_text(text, rows.truncate_at)
         made = {"text": text}
     else:
-        assert isinstance(rows, Ids)
         ids = _flat(raw.table, rows.column, columns, problems)
         made = _ids(ids, raw.table, rows, columns, problems)
     for name, kind in source.carried.items():
@@ -115,10 +113,8 @@ def _add(problems: Problems, rows: Any, reason: str, what: Callable[[int], str])
 
 def _one(column: Any) -> Any:
     """A column as one array, decoded if it is a dictionary."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
-    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
+    array = column.combine_chunks()
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _mask(array: Any) -> NDArray[np.bool_]:

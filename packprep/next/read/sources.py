@@ -16,18 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import xxhash
 
 from ..config.checks import kind_of_rows
-from ..config.grammar import Carried, count_of
+from ..config.grammar import count_of
 from ..config.options import BuildConfig
-from ..schemas.files import FormatError, file_digest, saved_files
+from ..schemas.files import file_digest, saved_files
 from ..support.errors import ConfigError, InputError, redacted
 from ..support.progress import Progress
-from .reading import state_of
-from .rows import columns_of, numbers, template_parts
-from .types import ENDINGS, Ids, Kind, Rows, Source, Text, format_of, known_format
+from .reading import checked, state_of
+from .rows import template_parts
+from .types import ENDINGS, Ids, Rows, Source, Text, format_of, known_format
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "validation": "validation"}
 _SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation", "eval": "test"}
@@ -72,48 +71,36 @@ def resolve(
     vocab_size, split_at: see `Ids`. scratch: folder for a copy of standard input. digests: read
     all files for their digests. Raises InputError for a name that means nothing.
     """
-    try:
-        sources = _all_files(config, vocab_size, split_at, scratch, progress)
-        if digests:
-            with ThreadPoolExecutor(8) as pool:
-                sources = list(pool.map(_digested, sources))
-    except OSError as error:
-        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from None
-    firsts = {source.entry: source for source in reversed(sources)}
-    known = {entry: _checked(source, config) for entry, source in sorted(firsts.items())}
-    return [
-        replace(each, rows=known[each.entry].rows, carried=known[each.entry].carried)
-        for each in sources
-    ]
-
-
-def _all_files(
-    config: BuildConfig,
-    vocab_size: int,
-    split_at: tuple[str, int] | None,
-    scratch: Path,
-    progress: Progress,
-) -> list[Source]:
-    """All sources, each file once."""
     sources: dict[tuple[int, int], Source] = {}
     again = 0
-    for number, entry in enumerate(entries_of(config)):
-        own = {
-            "rows": rows_of(config, entry, vocab_size, split_at),
-            "entry": number,
-            "limit": count_of(entry.get("limit")),
-            "window": max(_WINDOW, min(1 << 31, config.memory - _MEMORY)),
-        }
-        for name in entry["path"]:
-            for shown, paths in _files(name, config.output, scratch, progress):
-                facts = paths[0].stat()
-                again += (facts.st_dev, facts.st_ino) in sources
-                sources.setdefault(
-                    (facts.st_dev, facts.st_ino), _source(len(sources), shown, paths, own)
-                )
+    try:
+        for number, entry in enumerate(entries_of(config)):
+            own = {
+                "rows": rows_of(config, entry, vocab_size, split_at),
+                "entry": number,
+                "limit": count_of(entry.get("limit")),
+                "window": max(_WINDOW, min(1 << 31, config.memory - _MEMORY)),
+            }
+            for name in entry["path"]:
+                for shown, paths in _files(name, config.output, scratch, progress):
+                    facts = paths[0].stat()
+                    place = (facts.st_dev, facts.st_ino)
+                    again += place in sources
+                    sources.setdefault(place, _source(len(sources), shown, paths, own))
+        found = list(sources.values())
+        if digests:
+            with ThreadPoolExecutor(8) as pool:
+                found = list(pool.map(_digested, found))
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from None
     if again:
         progress.say(f"{again:,} file{'s' * (again > 1)} named twice, and read once")
-    return list(sources.values())
+    known = {each.entry: each for each in reversed(found)}  # the first file of each
+    known = {entry: checked(known[entry], config) for entry in sorted(known)}
+    return [
+        replace(each, rows=known[each.entry].rows, carried=known[each.entry].carried)
+        for each in found
+    ]
 
 
 def rows_of(
@@ -237,10 +224,7 @@ def _saved(path: Path, split: str) -> tuple[str, list[Path]]:
             named = ", ".join(f"{path}#{name}" for name in splits)
             raise InputError(f"{path} has several splits; name one: {named}")
         path = path / chosen
-    try:
-        return str(path), saved_files(path)
-    except FormatError as error:
-        raise InputError(str(error)) from None
+    return str(path), saved_files(path)
 
 
 def _spooled(scratch: Path) -> Path:
@@ -265,8 +249,6 @@ def _from_hub(name: str) -> list[Path]:
     except Exception as error:  # the loaders and the hub client raise many kinds
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"no dataset {name} came from the hub: {reason}; check the name") from None
-    if loaded._indices is not None:
-        loaded = loaded.flatten_indices()
     return [Path(file["filename"]) for file in loaded.cache_files]
 
 
@@ -307,49 +289,3 @@ def _digested(source: Source) -> Source:
     if len(digests) > 1:
         digests = [xxhash.xxh3_128_hexdigest(" ".join(digests).encode())]
     return replace(source, digest=digests[0])
-
-
-def _checked(source: Source, config: BuildConfig) -> Source:
-    """A source with the kind of its labels and the types of carried columns.
-
-    Its first rows say them. Raises InputError if they lack a column that is read.
-    """
-    rows, carried = source.rows, [Carried.parse(each) for each in config.carry]
-    columns = columns_of(source, config.group)
-    columns |= {each.name: Kind(()) for each in carried}
-    first = next(format_of(source.format).read(source, 0, -1, columns), None)
-    if first is None:
-        return source  # which has no rows: reading it says so
-    names = first.names or first.table.column_names
-    for name in columns:
-        if names.count(name) > 1:
-            raise InputError(f"{source.name} has more than one column {name!r}; rename one")
-        if name in names or first.problems:
-            continue
-        if name not in first.table.column_names or first.table[name].null_count == len(first.table):
-            raise InputError(
-                f"{source.name} has no column {name!r}; it has {', '.join(names) or 'no columns'}"
-            )
-    if isinstance(rows, Ids) and rows.labels and not rows.kind:
-        labels = first.table[rows.labels].to_pylist()
-        is_mask = {value for row in labels for value in row or ()} <= {0, 1}
-        rows = replace(rows, kind="mask" if is_mask else "labels")
-    kinds = {each.name: _carried(source, each, first.table[each.name]) for each in carried}
-    return replace(source, rows=rows, carried=kinds)
-
-
-def _carried(source: Source, asked: Carried, column: Any) -> Kind:
-    """The kind of a carried column, as it is in the first rows."""
-    found = column.type
-    kind = getattr(found, "value_type", found)
-    is_number = kind == pa.bool_() or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    is_list = kind is not found
-    if not is_number or (is_list and not isinstance(source.rows, Ids)):
-        shown = "no value" if pa.types.is_null(kind) else str(found)
-        raise InputError(
-            f"{source.name} has {shown} in {asked.name!r} in its first rows, expected numbers, or "
-            "lists of numbers beside --ids"
-        )
-    stored = {"bool": "int8", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
-    stored |= {"halffloat": "float32", "double": "float32", "float": "float32"}
-    return numbers(asked.type or stored.get(str(kind), str(kind)), "bad_carry", lists=is_list)

@@ -93,12 +93,7 @@ def _array(source: Source, block: bytes, columns: Columns) -> Iterator[Raw]:
             f"{source.name} is a JSON array of more than {LIMIT:,} bytes, which is read whole; "
             "write one object a line (jq -c '.[]')"
         )
-    try:
-        rows = _elements(source, block.decode().strip())
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{source.name} byte {error.start} is not UTF-8; save it as UTF-8"
-        ) from None
+    rows = _elements(source, block.decode("utf-8", "surrogateescape").strip())
     while taken := list(itertools.islice(rows, 1000)):
         yield _from_values(taken, columns)
 
@@ -110,7 +105,7 @@ def _elements(source: Source, text: str) -> Iterator[Any]:
         try:
             value, place = _DECODER.raw_decode(text, comma.end())
         except (ValueError, RecursionError) as error:
-            what = f"invalid JSON: {_fault(error, comma.end())}"
+            what = _fault(error, comma.end())
             break
         yield value
         row += 1
@@ -136,8 +131,10 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_Object)
 
 def _fault(error: Exception, begin: int = 0) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg.removesuffix(' at')} at character {error.pos - begin}"
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:100]
+        return f"invalid JSON: {error.msg.removesuffix(' at')} at character {error.pos - begin}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} of the line is not UTF-8"
+    return f"invalid JSON: {error}"[:100]
 
 
 class _BadRowError(Exception):
@@ -182,14 +179,11 @@ def _object(row: Any, columns: Columns) -> dict[str, Any]:
     if isinstance(row, bytes):
         try:
             row = _DECODER.decode(row.decode())
-        except UnicodeDecodeError as error:
-            problem = Problem("bad_utf8", f"byte {error.start} of the line is not UTF-8")
         except (ValueError, RecursionError) as error:
-            problem = Problem("bad_json", f"invalid JSON: {_fault(error)}")
-    if isinstance(row, bytes):
-        if (table := _parsed(row, columns)) is None:
-            raise _BadRowError(*problem)
-        row = table.to_pylist()[0]
+            if (table := _parsed(row, columns)) is None:
+                is_utf8 = not isinstance(error, UnicodeDecodeError)
+                raise _BadRowError("bad_json" if is_utf8 else "bad_utf8", _fault(error)) from None
+            row = table.to_pylist()[0]
     if not isinstance(row, dict | None):
         raise _BadRowError("bad_json", f"it is {_shown(row)}, expected an object")
     return row or {}  # null is a row without columns, as for the compiled parser
