@@ -69,6 +69,7 @@ def read(
                 raise _bad_row(source, piece, before + first, batch.problems[first])
             yield batch
             before += most
+        check_unchanged(source)
         if not before and (piece.begin, piece.end) == (0, -1) and all(left[key] for key in keys):
             raise InputError(f"{source.name} holds no rows; expected at least one document")
 

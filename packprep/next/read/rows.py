@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..schemas.columns import NO_LOSS, WHOLE
 from ..schemas.views import ListView, list_array
 from ..support.errors import ConfigError
-from .types import GROUP, LIMIT, Batch, Columns, Ids, Kind, Problem, Raw, Source, Text, group_text
+from .types import GROUP, Batch, Columns, Ids, Kind, Problem, Raw, Source, Text, group_text
 
 TEXT = Kind((pa.string(),), "text", "not_text")
 Problems = dict[int, Problem]
@@ -138,9 +138,6 @@ def _text(table: pa.Table, rows: Text, problems: Problems) -> Any:
         )
     names = " and ".join(map(repr, columns))
     _add(problems, _mask(text.is_null()), "null", lambda _: f"the row has no {names}")
-    large = pc.fill_null(pc.greater(pc.binary_length(text), pa.scalar(LIMIT)), False)
-    what = f"the text has more than {LIMIT:,} bytes"
-    _add(problems, _mask(large), "too_large", lambda _: what)
     return text
 
 

@@ -92,7 +92,9 @@ def resolve(
             with ThreadPoolExecutor(8) as pool:
                 found = list(pool.map(_digested, found))
     except OSError as error:
-        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from None
+        raise InputError(
+            f"{error.filename or 'a source'} cannot be read: {error.strerror}"
+        ) from None
     if again:
         progress.say(f"{again:,} file{'s' * (again > 1)} named twice, and read once")
     known = {each.entry: each for each in reversed(found)}  # the first file of each

@@ -1,0 +1,105 @@
+"""What a build of the second edition reads, names and refuses, through its command line."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import datasets
+import pytest
+import zstandard
+
+from packprep.next.cli.main import main
+from tests.helpers.corpus import save_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_tokenizer(folder)
+    return folder
+
+
+def build(folder: Path, tokenizer: Path, *arguments: object) -> int:
+    """Build into `folder`/out; returns the exit code."""
+    common = ["-o", folder / "out", "--tokenizer", tokenizer, "--max-length", 16]
+    given = ["packprep", "build", *map(str, (*arguments, *common))]
+    with mock.patch.object(sys, "argv", given):
+        try:
+            main()
+        except SystemExit as stopped:
+            return int(stopped.code or 0)
+    return 0
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_columns_that_are_not_read_are_named_once_with_their_sources(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = lines(tmp_path / "a.jsonl", [{"text": "a", "id": 1, "stars": 2}] * 3)
+    second = lines(tmp_path / "b.jsonl", [{"stars": 1, "text": "b", "url": "x"}] * 3)
+    (tmp_path / "c.csv").write_text("id,text,stars\n1,c,3\n")
+    datasets.Dataset.from_dict({"text": ["d"], "extra": [1], "stars": [1]}).to_parquet(
+        tmp_path / "d.parquet"
+    )
+    sources = (first, second, tmp_path / "d.parquet")
+    assert build(tmp_path, tokenizer, *sources, "--carry", "stars") == 0
+    assert "not read: columns extra, id, url\n" in capsys.readouterr().err
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["not_read"] == {"columns": {"extra": 1, "id": 1, "url": 1}}
+    assert build(tmp_path, tokenizer, tmp_path / "c.csv", first, "--overwrite") == 0
+    assert "not read: columns id, stars\n" in capsys.readouterr().err
+
+
+def test_a_bad_row_that_is_skipped_leaves_the_labels_of_its_neighbours(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    good = {"ids": [5, 6, 7], "labels": [-100, 6, 7], "weight": [1, 2, 3]}
+    bad = [{"labels": [6]}, {"ids": [5, 6.5, 7]}, {"weight": [1]}, {"labels": [-100, 7, 7]}]
+    rows = [good, *({**good, **each} for each in bad), good]
+    path = lines(tmp_path / "a.jsonl", rows)
+    arguments = ("--ids", "ids,labels", "--carry", "weight", "--on-error", "skip", "-q")
+    assert build(tmp_path, tokenizer, path, *arguments) == 0
+    packs = datasets.load_from_disk(str(tmp_path / "out"))
+    assert [packs[0][name] for name in ("tokens", "labels", "weight")] == [
+        good[name] * 2 for name in ("ids", "labels", "weight")
+    ]
+
+
+def test_a_saved_dataset_of_several_files_is_one_source(tmp_path: Path, tokenizer: Path) -> None:
+    rows = datasets.Dataset.from_dict({"text": [f"text {n}" for n in range(9)]})
+    rows.save_to_disk(tmp_path / "saved", num_shards=3)
+    assert build(tmp_path, tokenizer, tmp_path / "saved", "-q") == 0
+    sources = json.loads((tmp_path / "out/report.json").read_text())["sources"]
+    assert [(each["name"], each["rows"]) for each in sources] == [(str(tmp_path / "saved"), 9)]
+
+
+def test_a_window_of_zstandard_is_read_if_max_memory_has_room(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = zstandard.ZstdCompressionParameters(window_log=29)
+    with (
+        (tmp_path / "a.jsonl.zst").open("wb") as file,
+        zstandard.ZstdCompressor(compression_params=wide).stream_writer(file) as writer,
+    ):
+        writer.write(b'{"text": "a"}\n' * 20)
+    for memory, code in (("700MB", 2), ("2GB", 0)):
+        (tmp_path / "x.yaml").write_text(f"max_memory: {memory}\n")
+        found = build(tmp_path, tokenizer, tmp_path / "a.jsonl.zst", "-c", tmp_path / "x.yaml")
+        assert found == code
+        error = capsys.readouterr().err
+        assert ("a.jsonl.zst" in error and "max_memory" in error) == bool(code)
+
+
+@pytest.mark.parametrize("text", ['{"text": "a"} {"text": "b"}\n', '{"text":\n"a"}\n{"text": "b"}'])
+def test_rows_that_are_not_one_a_line_are_refused(
+    text: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    assert build(tmp_path, tokenizer, tmp_path / "a.jsonl") == 2
+    assert "row 0 (line 1)" in capsys.readouterr().err
