@@ -14,7 +14,7 @@ import pyarrow as pa
 from ..config.grammar import Carried
 from ..config.options import BuildConfig
 from ..support.errors import InputError
-from .rows import columns_of, documents_of, numbers
+from .rows import columns_of, documents_of, is_number, numbers
 from .types import Batch, Ids, Kind, Piece, Problem, Raw, Source, Split, format_of
 
 SPLIT_BYTES = 16_000_000
@@ -137,9 +137,8 @@ def _carried(source: Source, asked: Carried, column: Any) -> Kind:
     """The kind of a carried column, as it is in the first rows."""
     found = column.type
     kind = getattr(found, "value_type", found)
-    is_number = kind == pa.bool_() or pa.types.is_integer(kind) or pa.types.is_floating(kind)
     is_list = kind is not found
-    if not is_number or (is_list and not isinstance(source.rows, Ids)):
+    if not is_number(kind) or (is_list and not isinstance(source.rows, Ids)):
         shown = "no value" if pa.types.is_null(kind) else str(found)
         raise InputError(
             f"{source.name} has {shown} in {asked.name!r} in its first rows, expected numbers, or "

@@ -21,6 +21,7 @@ from ..support.errors import ConfigError
 from .types import GROUP, Batch, Columns, Ids, Kind, Problem, Raw, Source, Text, group_text
 
 TEXT = Kind((pa.string(),), "text", "not_text")
+_STRINGS = ("string", "large_string", "string_view")
 Problems = dict[int, Problem]
 
 
@@ -32,6 +33,11 @@ def numbers(dtype: str, reason: str, *, lists: bool = True) -> Kind:
         types, limits = (pa.int64(), pa.bool_()), np.iinfo(dtype)
         value = f"a whole number from {limits.min:,} to {limits.max:,}"
     return Kind(tuple(map(pa.list_, types)) if lists else types, value, reason, dtype)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """True for whole numbers, floats, true and false."""
+    return kind == pa.bool_() or pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def template_parts(template: str) -> list[tuple[str, str | None]]:
@@ -158,7 +164,7 @@ def _utf8(column: Any, name: str, problems: Problems) -> Any:
     array = _one(column)
     if pa.types.is_null(array.type):
         return array.cast(pa.large_string())
-    if str(array.type) not in ("string", "large_string", "string_view"):
+    if str(array.type) not in _STRINGS:
         what = f"{name!r} is {array.type}, expected text"
         _add(problems, _mask(array.is_valid()), "not_text", lambda _: what)
         return pa.nulls(len(array), pa.large_string())
@@ -166,14 +172,11 @@ def _utf8(column: Any, name: str, problems: Problems) -> Any:
     try:
         return binary.cast(pa.large_string())
     except pa.ArrowInvalid:
-        values = [
-            None if each is None else each.decode("utf-8", "replace") for each in binary.to_pylist()
-        ]
+        values = [each and each.decode("utf-8", "replace") for each in binary.to_pylist()]
         text = pa.array(values, pa.large_string())
         wrong: Any = pc.not_equal(text.cast(pa.large_binary()), binary)
-        _add(
-            problems, _mask(wrong.fill_null(False)), "bad_utf8", lambda _: f"{name!r} is not UTF-8"
-        )
+        what = f"{name!r} is not UTF-8"
+        _add(problems, _mask(wrong.fill_null(False)), "bad_utf8", lambda _: what)
         return text
 
 
@@ -204,26 +207,19 @@ class _Flat(NamedTuple):
         for row, number in zip(*np.unique(rows, return_index=True), strict=True):
             place = int(places[number])
             value = self.values[place] if shown is None else shown[place]
-            at = (
-                f"has {value} at {place - self.offsets[row]}"
-                if self.kind.is_list
-                else f"is {value}"
-            )
-            what = f"{self.name!r} {at}, expected {expected(place)}"
+            at = f" at {place - self.offsets[row]}" if self.kind.is_list else ""
+            what = f"{self.name!r} has {value}{at}, expected {expected(place)}"
             problems.setdefault(int(row), Problem(self.kind.reason, what))
 
     def aligned(self, like: "_Flat", problems: Problems) -> "_Flat":
         """These lists with as many values as others have; zeros in rows that had another number."""
         have, wanted = self.lengths, like.lengths
         same = have == wanted
-        _add(
-            problems,
-            ~same,
-            self.kind.reason,
-            lambda row: (
-                f"{self.name!r} has {have[row]} values, expected {wanted[row]} as {like.name!r}"
-            ),
-        )
+
+        def what(row: int) -> str:
+            return f"{self.name!r} has {have[row]} values, expected {wanted[row]} as {like.name!r}"
+
+        _add(problems, ~same, self.kind.reason, what)
         values = np.zeros(len(like.values), self.values.dtype)
         values[np.repeat(same, wanted)] = self.values[np.repeat(same, have)]
         return self._replace(values=values, offsets=like.offsets)
@@ -233,12 +229,9 @@ def _flat(table: pa.Table, name: str, columns: Columns, problems: Problems) -> _
     """The numbers of a column, of the type that they are wanted in."""
     array, kind = _one(table[name]), columns[name]
     _add(problems, _mask(array.is_null()), "null", lambda _: f"the row has no {name!r}")
-    is_list = any(
-        test(array.type)
-        for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    )
-    items: Any = array.type.value_type if is_list else array.type
-    if is_list != kind.is_list or not (items == pa.bool_() or pa.types.is_primitive(items)):
+    items: Any = getattr(array.type, "value_type", array.type)
+    is_list = items is not array.type
+    if is_list != kind.is_list or not is_number(items):
         what = f"{name!r} is {array.type}, expected {kind.expected}"
         _add(problems, _mask(array.is_valid()), kind.reason, lambda _: what)
         return _Flat(name, kind, np.empty(0, kind.dtype), np.zeros(len(array) + 1, np.int64))
@@ -280,6 +273,8 @@ def _groups(column: Any, name: str, problems: Problems) -> Any:
         what = f"{name!r} is {array.type}, expected {GROUP.value}"
         _add(problems, _mask(array.is_valid()), GROUP.reason, lambda _: what)
         return np.zeros(len(array), np.int64)
+    if str(array.type) in _STRINGS:
+        array = array.cast(pa.large_binary())  # of any bytes
     encoded = array.dictionary_encode(null_encoding="encode")
     hashes = [
         0 if value is None else xxhash.xxh3_64_intdigest(group_text(value).encode()) >> 1

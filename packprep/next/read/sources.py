@@ -48,11 +48,10 @@ def entries_of(config: BuildConfig) -> list[dict[str, Any]]:
         if not path or not all(isinstance(each, str) and each for each in entry["path"]):
             raise ConfigError(f"a source has path {path!r}; expected a file, or a list of files")
         where = f"source {entry['path'][0]}"
-        for key in entry:
-            if key not in _KEYS:
-                raise ConfigError(
-                    f"{where} has the unknown key {key!r}, expected one of {', '.join(_KEYS)}"
-                )
+        if unknown := sorted(map(str, {*entry} - {*_KEYS})):
+            raise ConfigError(
+                f"{where} has the unknown key {unknown[0]!r}, expected one of {', '.join(_KEYS)}"
+            )
         if (count_of(entry.get("limit", 1)) or 0) < 1:
             raise ConfigError(f"{where}: limit is {entry['limit']}, expected at least 1")
     return entries

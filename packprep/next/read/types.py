@@ -1,6 +1,7 @@
 """Values of the room: sources, kinds of rows, formats, and documents as they are read."""
 
 import importlib
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,9 +100,9 @@ class Source:
         """The plain bytes of the first file. Reading raises InputError for damaged compression."""
         if not self.compression:
             return Path(self.paths[0]).open("rb")
-        from .formats.compressed import opened
+        from .formats.compressed import Plain
 
-        return opened(self)
+        return io.BufferedReader(Plain(self), 1 << 20)
 
 
 class Piece(NamedTuple):

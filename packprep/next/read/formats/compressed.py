@@ -13,12 +13,9 @@ from ..types import Source
 _BLOCKS = {"gz": 1 << 16, "zst": 1 << 10}
 
 
-def opened(source: Source) -> io.BufferedReader:
+class Plain(io.RawIOBase):
     """The plain bytes of a compressed source."""
-    return io.BufferedReader(_Plain(source), 1 << 20)
 
-
-class _Plain(io.RawIOBase):
     def __init__(self, source: Source) -> None:
         self.source = source
         self.file = Path(source.paths[0]).open("rb")  # noqa: SIM115 - closed with this

@@ -122,13 +122,15 @@ def _format(find: Callable[[Path], _Tokens], needed: Sequence[str], mask: str) -
             last = int(np.searchsorted(offsets, goal, side="right")) - 1
             last = min(max(last, first + 1), first + _ROWS, end)
             lists = arrow_array(offsets[first : last + 1] - offsets[first])
-            table = {}
-            for name, values in zip(columns, (ids, trained), strict=False):
-                if values is not None:
-                    some = values[offsets[first] : offsets[last]]
-                    native = np.array(some, some.dtype.newbyteorder("="))
-                    table[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
-            yield Raw(pa.table(table))
+            known = dict(
+                zip(columns, (ids, trained) if trained is not None else (ids,), strict=False)
+            )
+            table: dict[str, Any] = {name: pa.nulls(last - first) for name in columns}
+            for name, values in known.items():
+                some = values[offsets[first] : offsets[last]]
+                native = np.array(some, some.dtype.newbyteorder("="))
+                table[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
+            yield Raw(pa.table(table), names=[*known])
             first = last
 
     def cut(source: Source, size: int) -> list[int]:
