@@ -95,7 +95,8 @@ def resolve(
             f"{error.filename or 'a source'} cannot be read: {error.strerror}"
         ) from None
     if again:
-        progress.say(f"{again:,} file{'s' * (again > 1)} named twice, and read once")
+        files = "files are" if again > 1 else "file is"
+        progress.say(f"{again:,} {files} named twice, and read once")
     known = {each.entry: each for each in reversed(found)}  # the first file of each
     known = {entry: checked(known[entry], config) for entry in sorted(known)}
     return [
@@ -184,14 +185,14 @@ def _of_split(files: Sequence[Path], place: str, asked: str, progress: Progress)
     if (asked and wanted.isdisjoint(named)) or (not asked and len(named) > 1):
         raise InputError(
             f"{place} has files of splits {', '.join(named) or 'without a name'}; name one, such "
-            f"as {place}#train, or all: {place}#{'+'.join(named)}"
+            f"as {place}#{(named or ['train'])[0]}, or all: {place}#{'+'.join(named)}"
         )
     chosen = [file for file, name in zip(files, splits, strict=True) if name in wanted]
     full = [file for file in chosen if file.stat().st_size]
     if not full:
         raise InputError(f"{place} has empty files only; expected at least one document")
     if empty := len(chosen) - len(full):
-        progress.say(f"{place}: {empty:,} empty file{'s' * (empty > 1)} passed over")
+        progress.say(f"{place}: {empty:,} empty file{'s are' if empty > 1 else ' is'} passed over")
     return full
 
 

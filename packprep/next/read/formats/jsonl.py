@@ -134,7 +134,8 @@ def _fault(error: Exception, begin: int = 0) -> str:
         return f"invalid JSON: {error.msg.removesuffix(' at')} at character {error.pos - begin}"
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} of the line is not UTF-8"
-    return f"invalid JSON: {error}"[:100]
+    deep = isinstance(error, RecursionError)
+    return f"invalid JSON: {'nested too deeply' if deep else str(error)[:100]}"
 
 
 class _BadRowError(Exception):
@@ -200,14 +201,15 @@ def _value(row: dict[str, Any], name: str, kind: Kind) -> Any:
         value = group_text(value)
     if isinstance(value, str) and not kind.dtype:
         return value.encode("utf-8", "surrogatepass")
+    reason = "not_numbers" if kind.dtype else kind.reason
     if not kind.dtype or (kind.is_list and not isinstance(value, list)):
         what = f"{name!r} is {_shown(value)}, expected {kind.expected}"
-        raise _BadRowError(kind.reason, what)
+        raise _BadRowError(reason, what)
     items = [_number(item, kind) for item in (value if kind.is_list else [value])]
     for place, item in enumerate(value if kind.is_list else [value]):
         if items[place] is None and item is not None:
             shown = f"has {brief(item)} at {place}" if kind.is_list else f"is {_shown(item)}"
-            raise _BadRowError(kind.reason, f"{name!r} {shown}, expected {kind.value}")
+            raise _BadRowError(reason, f"{name!r} {shown}, expected {kind.value}")
     return items if kind.is_list else items[0]
 
 
@@ -222,7 +224,8 @@ def _number(item: Any, kind: Kind) -> int | float | None:
 
 
 def _shown(value: Any) -> str:
-    return _WORDS.get(type(value)) or brief(value)
+    words = (words for kind, words in _WORDS.items() if isinstance(value, kind))
+    return next(words, None) or brief(value)
 
 
 def _cut(source: Source, size: int) -> list[int]:
