@@ -33,7 +33,7 @@ def encode(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.T
     """
     if "text" in table.column_names:
         assert engine is not None
-        tokens = _encoded(one_array(table["text"]), tokenizer, engine)
+        tokens = _encoded(table["text"], tokenizer, engine)
         table = table.drop_columns(["text"])
         rest = {name: one_array(table[name]) for name in table.column_names}
     else:
@@ -49,7 +49,7 @@ def _encoded(text: Any, tokenizer: Tokenizer, engine: Engine) -> Any:
     bos, eos = tokenizer.end_ids
     left, ids, ends = int(sizes.sum()), np.empty(0, tokenizer.id_type), [np.zeros(1, np.int64)]
     for first, last in ranges(sizes, BATCH_BYTES):
-        new, offsets = engine.encode(text.slice(first, last - first))
+        new, offsets = engine.encode(one_array(text.slice(first, last - first)))
         check_ids(new, tokenizer)
         wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
         begin, count, size = int(ends[-1][-1]), int(wider[-1]), int(sizes[first:last].sum())
@@ -118,11 +118,10 @@ def check_ids(ids: NDArray[Any], tokenizer: Tokenizer) -> None:
 
 
 def one_array(column: Any) -> Any:
-    """A column as one array, without the values around a slice."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
-    return array
+    """A column as one array; that of one chunk is not copied."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def flat(column: Any) -> tuple[NDArray[Any], Int64]:

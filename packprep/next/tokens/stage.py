@@ -1,7 +1,6 @@
 """The tokenizing stage: one split of the input to token files, through a batched `datasets.map`."""
 
 import contextlib
-import gc
 import itertools
 import threading
 from collections import Counter
@@ -126,12 +125,8 @@ def import_datasets() -> None:
 
 
 def _import_datasets() -> None:
-    collects = gc.isenabled()
-    gc.disable()  # an import leaves no garbage, and to look for it takes a tenth of its time
     with contextlib.suppress(Exception):  # `mapped` raises it
         import datasets  # noqa: F401
-    if collects:
-        gc.enable()
 
 
 def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.RecordBatch:
@@ -157,6 +152,7 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.R
             batch,
             batched=True,
             batch_size=None,
+            writer_batch_size=len(table),
             remove_columns=made,
             features=features,
             keep_in_memory=True,
