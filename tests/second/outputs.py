@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from packprep.next.schemas.columns import STANDARD, Column, schema_of
-from packprep.next.schemas.files import digest_of, shard_name, write_dataset_files
+from packprep.next.schemas.files import digest_of, shard_name
 from packprep.next.schemas.manifest import FORMAT_VERSION, manifest_json
+from packprep.next.write.sign import write_dataset_files
 
 Pack = Mapping[str, Any]
 ROOT = Path(__file__).parents[2]

@@ -60,7 +60,12 @@ def test_a_bad_row_that_is_skipped_leaves_the_labels_of_its_neighbours(
     tmp_path: Path, tokenizer: Path
 ) -> None:
     good = {"ids": [5, 6, 7], "labels": [-100, 6, 7], "weight": [1, 2, 3]}
-    bad = [{"labels": [6]}, {"ids": [5, 6.5, 7]}, {"weight": [1]}, {"labels": [-100, 7, 7]}]
+    bad: list[dict[str, Any]] = [
+        {"labels": [6]},
+        {"ids": [5, 6.5, 7]},
+        {"weight": [1]},
+        {"labels": [-100, 7, 7]},
+    ]
     rows = [good, *({**good, **each} for each in bad), good]
     path = lines(tmp_path / "a.jsonl", rows)
     arguments = ("--ids", "ids,labels", "--carry", "weight", "--on-error", "skip", "-q")

@@ -12,7 +12,7 @@ from ..schemas.manifest import Output
 def print_output(output: Output, share: float | None = None) -> None:
     """Print where an output is and what became of every token. share: of the text in a dry run."""
     report = json.loads(output.files.read("report.json"))
-    rows, name = list(_rows(output, report)), output.name
+    rows, name = list(_rows(output, report)), str(output.files)
     if share is not None:
         name = f"dry run of the first 16 MB of each source, {share:.1%} of the text"
         tokens, packs = report["tokens"]["tokens_packed"] / share, report["packs"] / share

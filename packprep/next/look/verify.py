@@ -27,7 +27,7 @@ def _findings(output: Output) -> Iterator[Finding]:
     listed = {file.path for file in output.manifest.all_files} | {MANIFEST}
     for name in output.files.list():
         if name not in listed:
-            yield Finding(kind="surplus file", what=f"{output.name}/{name} is not in the manifest")
+            yield Finding(kind="surplus file", what=f"{output.files}/{name} is not in the manifest")
     layout, damaged = output.manifest.layout, set()
     for file in output.manifest.all_files:
         try:
@@ -99,7 +99,7 @@ def _report(output: Output) -> Iterator[Finding]:
         ledger = {key: report["tokens"][key] for key in output.manifest.data["ledger"]}
         splits = {name: dict(counts) for name, counts in report["splits"].items()}
     except (FormatError, ValueError, KeyError, TypeError) as error:
-        yield Finding(kind="report", what=f"{output.name}/report.json cannot be read: {error}")
+        yield Finding(kind="report", what=f"{output.files}/report.json cannot be read: {error}")
         return
     if ledger != output.manifest.data["ledger"]:
         yield Finding(kind="report", what="report.json has another ledger than the manifest")

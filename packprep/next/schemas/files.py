@@ -1,4 +1,4 @@
-"""Files of an output: names, safe paths, writing whole or not at all, and canonical JSON.
+"""Files of an output: names, safe paths, digests, and canonical JSON.
 
 In canonical JSON equal values have equal bytes, so any changed byte is noticed. Keys are sorted by
 code point. There are no spaces, no NaN and no escapes that JSON does not require; the text is UTF-8
@@ -10,12 +10,9 @@ b'{"a":"\\xc3\\xa9","b":[1,2.5]}\\n'
 
 import hashlib
 import json
-import os
-import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 MANIFEST = "manifest.json"
 _OF_ITSELF = "sha256"  # key of an object's own digest
@@ -82,61 +79,6 @@ def file_digest(path: Path, hasher: Any = hashlib.sha256) -> str:
     """Hex digest of the bytes of a file."""
     with path.open("rb", buffering=0) as file:
         return str(hashlib.file_digest(file, hasher).hexdigest())
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears, complete and on disk, at the end of the block, or never.
-
-    Its temporary name has host and process, so that two processes may write it.
-    """
-    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    with writing(path) as file:
-        file.write(content)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_dataset_files(
-    folder: Path, files: list[str], fingerprint: str, split: str | None
-) -> None:
-    """Write what `datasets.load_from_disk` opens a folder by.
-
-    files: names of the shards, in row order, at least one. fingerprint: hex digest of the content.
-    Every version of datasets infers the same features from the Arrow types.
-    """
-    state: dict[str, object] = {
-        "_data_files": [{"filename": name} for name in files],
-        "_fingerprint": fingerprint[:64],
-        "_format_columns": None,
-        "_format_kwargs": {},
-        "_format_type": None,
-        "_output_all_columns": False,
-        "_split": split,
-    }
-    write_file(folder / "state.json", canonical_json(state))
-    write_file(folder / "dataset_info.json", canonical_json({}))
 
 
 def saved_files(folder: Path) -> list[Path]:

@@ -121,9 +121,10 @@ class Manifest:
         """Digest of all that decides the bytes: outputs with equal identities have equal bytes."""
         return str(self.data["identity"])
 
-    def fingerprint(self, split: str) -> int:
-        """Number below 2^60, equal for the same packs of a split in the same order."""
-        return int(digest_of([file.sha256 for file in self.shards(split)])[:15], 16)
+    @property
+    def is_plan(self) -> bool:
+        """True if the output holds the plan of its packs, and its tokens are in token files."""
+        return self.data["plan"] is not None
 
 
 def read_manifest(files: Files) -> Manifest:
@@ -205,11 +206,6 @@ class Output:
 
     files: Files
     manifest: Manifest
-
-    @property
-    def name(self) -> str:
-        """Its place, for messages."""
-        return str(self.files)
 
 
 @dataclass(frozen=True)

@@ -110,13 +110,12 @@ def _boundaries(
         size, wanted = np.diff(views[column.standard].offsets), sizes[column.kind]
         yield packs(f"the length of {column.name}", size != wanted, size, wanted)
     starts, ends = segments.starts, segments.ends
-    inside = "1 token or more"
-    yield _Check("boundaries", "segment", "it", ends <= starts, ends - starts, inside)
+    before = np.append(0, ends)[:-1]
+    wrong, expected = (starts != before) | (ends <= starts), "more than the end of the one before"
+    yield _Check("boundaries", "segment", "its end", wrong, ends, expected)
     last = ends[segments.first[1:] - 1]
     lasts = last - segments.tokens[:-1]
     yield packs("the end of its segments", last != segments.tokens[1:], lasts, tokens)
-    before = np.append(0, ends)[:-1]
-    yield _Check("boundaries", "segment", "its start", starts != before, starts, before)
 
 
 def _contents(values: Values, segments: Segments, layout: Layout) -> Iterator[_Check]:

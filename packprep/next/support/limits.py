@@ -17,8 +17,8 @@ from pathlib import Path
 
 import platformdirs
 
-from ..schemas.files import write_file
 from .errors import ConfigError, StoppedError
+from .records import write_file
 
 
 def usable_cores(root: Path = Path("/")) -> int:

@@ -1,14 +1,55 @@
-"""Receipts: dataclasses in files of canonical JSON with a digest of itself."""
+"""Files that are written whole or not at all, and receipts.
+
+A receipt is a dataclass in a file of canonical JSON with a digest of itself.
+"""
 
 import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..schemas.files import parse_signed, signed_json, write_file
+from ..schemas.files import parse_signed, signed_json
 
 _Value = TypeVar("_Value")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears, complete and on disk, at the end of the block, or never.
+
+    Its temporary name has host and process, so that two processes may write it.
+    """
+    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with writing(path) as file:
+        file.write(content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_record(path: Path, value: Any) -> None:

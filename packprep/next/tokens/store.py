@@ -14,17 +14,9 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ..schemas.files import (
-    FormatError,
-    canonical_json,
-    digest_of,
-    file_digest,
-    sync_folder,
-    write_file,
-    writing,
-)
+from ..schemas.files import FormatError, canonical_json, digest_of, file_digest
 from ..support.errors import InputError
-from ..support.records import read_record, write_record
+from ..support.records import read_record, sync_folder, write_file, write_record, writing
 
 FACTS = "facts.json"
 VERSION = 1  # of token files; raised when equal inputs would give other tokens

@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..schemas.files import MANIFEST, Files, FormatError, canonical_json, sync_folder, write_file
+from ..schemas.files import MANIFEST, Files, FormatError, canonical_json
 from ..schemas.manifest import Manifest, parse_manifest, read_manifest
 from ..support.errors import ConfigError
 from ..support.limits import locked
+from ..support.records import sync_folder, write_file
 
 SUFFIX = ".incomplete"
 JOB, NAMES = "job.json", "names.json"

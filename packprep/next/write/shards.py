@@ -19,11 +19,11 @@ from ..plan.account import Sums
 from ..plan.types import Packs
 from ..schemas.arrays import Int64
 from ..schemas.columns import Column, schema_of
-from ..schemas.files import file_digest, writing
+from ..schemas.files import file_digest
 from ..schemas.gather import Layout, copy_runs, pack_columns
 from ..schemas.validate import check_batch
 from ..support.ahead import ahead, ranges
-from ..support.records import read_record
+from ..support.records import read_record, writing
 from ..tokens.store import WatchedFile
 
 BATCH_TOKENS = 1 << 19

@@ -5,17 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..schemas.files import (
-    MANIFEST,
-    canonical_json,
-    digest_of,
-    file_digest,
-    shard_name,
-    write_dataset_files,
-    write_file,
-)
+from ..schemas.files import MANIFEST, canonical_json, digest_of, file_digest, shard_name
 from ..schemas.gather import Layout
 from ..schemas.manifest import FORMAT_VERSION, LEDGER, manifest_json
+from ..support.records import write_file
 from .output import NAMES
 from .shards import ShardFile
 
@@ -94,3 +87,24 @@ def file_entry(folder: Path, name: str) -> dict[str, Any]:
         "bytes": path.stat().st_size,
         "sha256": file_digest(path, hashlib.sha256),
     }
+
+
+def write_dataset_files(
+    folder: Path, files: list[str], fingerprint: str, split: str | None
+) -> None:
+    """Write what `datasets.load_from_disk` opens a folder by.
+
+    files: names of the shards, in row order, at least one. fingerprint: hex digest of the content.
+    Every version of datasets infers the same features from the Arrow types.
+    """
+    state: dict[str, object] = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": fingerprint[:64],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    write_file(folder / "state.json", canonical_json(state))
+    write_file(folder / "dataset_info.json", canonical_json({}))

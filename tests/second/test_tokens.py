@@ -1,0 +1,44 @@
+"""Laws of tokens: engines agree, and text in chunks has the tokens of text in one piece."""
+
+from functools import cache
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packprep.next.tokens.encode import encode
+from packprep.next.tokens.engine import Engine, choose_engine
+from packprep.next.tokens.tokenizer import Tokenizer, load_tokenizer
+from tests.helpers.corpus import tiny_tokenizer
+
+TEXTS = st.lists(st.text("ab é日'1 \n", max_size=30), min_size=1, max_size=8)
+
+
+@cache
+def loaded() -> tuple[Tokenizer, dict[str, Engine]]:
+    tokenizer = load_tokenizer(tiny_tokenizer(), eos="none", bos="none")
+    engines = {"hf": choose_engine(tokenizer, "hf", 0)[0]}
+    if pytest.importorskip("fastokens"):
+        engines["fast"] = choose_engine(tokenizer, "auto", 10**9)[0]
+    return tokenizer, engines
+
+
+def test_a_small_input_is_encoded_by_the_engine_that_loads_faster() -> None:
+    tokenizer, engines = loaded()
+    assert choose_engine(tokenizer, "auto", 1000)[0].name == "hf"
+    assert engines["fast"].name == "fastokens"
+
+
+@given(TEXTS, st.data())
+def test_engines_and_chunks_do_not_change_tokens(texts: list[str], data: st.DataObject) -> None:
+    tokenizer, engines = loaded()
+    cut = data.draw(st.integers(0, len(texts)))
+    whole = pa.array(texts, pa.large_string())
+    parts = pa.chunked_array([whole[:cut], whole[cut:]])
+    made = []
+    for engine in engines.values():
+        for column in (whole, parts):
+            table = encode(pa.table({"text": column}), tokenizer, engine)
+            made.append(table["tokens"].to_pylist())
+    assert all(each == made[0] for each in made)
