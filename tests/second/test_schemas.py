@@ -105,9 +105,15 @@ def test_a_manifest_that_contradicts_itself_is_refused(
     shard[key] = value
     with pytest.raises(FormatError):
         manifest_json(*parts)
-    for key in values:
+
+
+@given(manifests())
+def test_a_manifest_without_one_of_its_keys_is_refused(
+    parts: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    for key in parts[0]:
         with pytest.raises(FormatError):
-            manifest_json({name: item for name, item in values.items() if name != key}, parts[1])
+            manifest_json({name: each for name, each in parts[0].items() if name != key}, parts[1])
 
 
 @pytest.mark.parametrize(

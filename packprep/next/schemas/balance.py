@@ -6,22 +6,16 @@ the loops take lists as well, which Python reads several times faster than array
 
 import heapq
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .arrays import Out
-
-_Int32 = NDArray[np.int32]
-_Int64 = NDArray[np.int64]
+from .arrays import Bools, Int32, Int64, Out
 
 
 def place_longest_first(
-    lengths: _Int32,
-    weights: _Int32,
-    longest: _Int64,
-    fills: Out[_Int64],
-    free: Out[_Int64],
-    pack_of: Out[_Int32],
+    lengths: Int32,
+    weights: Int32,
+    longest: Int64,
+    fills: Out[Int64],
+    free: Out[Int64],
+    pack_of: Out[Int32],
 ) -> bool:
     """Fill pack_of: longest first, each into the emptiest pack (Graham 1969).
 
@@ -44,14 +38,14 @@ def place_longest_first(
 
 
 def exchange_until_even(
-    lengths: _Int32,
+    lengths: Int32,
     tokens: int,
-    starts: _Int64,
+    starts: Int64,
     rounds: int,
-    pack_of: Out[_Int32],
-    fills: Out[_Int64],
-    members: Out[_Int64],
-    settled: Out[NDArray[np.bool_]],
+    pack_of: Out[Int32],
+    fills: Out[Int64],
+    members: Out[Int64],
+    settled: Out[Bools],
 ) -> int:
     """Exchange documents, one for one, between the pack furthest from the mean and another pack.
 

@@ -22,6 +22,11 @@ FILLER = -1
 """Document id of padding, and of whole filler packs."""
 WHOLE = -1
 """Part of a document that is a whole row."""
+OF_FILLER = {
+    **dict.fromkeys(("document_ids", "turn_ids", "pair_ids", "pair_sides"), FILLER),
+    **dict.fromkeys(("document_starts", "segment_lengths"), 0),
+}
+"""By standard column of segments, the value of filler, which is also the least of all."""
 UINT16_LIMIT = 1 << 16
 
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "int64", "float32", "float64")
@@ -84,8 +89,6 @@ STANDARD: dict[str, Column] = {
 """The columns whose meaning the format fixes; the manifest gives kind and type of any other."""
 _SMALL = ("tokens", "position_ids")  # may be uint16
 
-HF = {"tokens": "input_ids", "cu_seqlens": "seq_lengths"}
-"""Columns that have another name, or form, with the names of transformers (`--columns hf`)."""
 DEFAULT_COLUMNS = ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
 
 
@@ -97,10 +100,11 @@ def column_of(name: str, *, vocab_size: int, max_length: int, small: bool = True
 
 
 def hf_column(column: Column) -> Column:
-    """The column as transformers names it."""
+    """The column with the name, or in the form, that transformers has (`--columns hf`)."""
     if column.name == "cu_seqlens":
         return STANDARD["seq_lengths"]
-    return replace(column, name=HF.get(column.name, column.name), makes=column.name)
+    name = "input_ids" if column.name == "tokens" else column.name
+    return replace(column, name=name, makes=column.name)
 
 
 def check_columns(columns: Sequence[Column], where: str) -> None:

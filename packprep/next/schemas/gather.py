@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .arrays import Int64
-from .columns import FILLER, NO_LOSS, Column
+from .columns import NO_LOSS, OF_FILLER, Column
 from .tokens import Documents, Pointers, span
 from .views import ListView, list_array
 
@@ -185,39 +185,29 @@ class _Packs:
 
     def values(self, column: Column) -> NDArray[Any]:
         """Values of a column per segment or boundary."""
-        columns, documents = self.table.columns, self.documents
-        match column.standard:
-            case "cu_seqlens":
-                return self._boundaries()
+        columns, documents, name = self.table.columns, self.documents, column.standard
+        values: NDArray[Any]
+        match name:
             case "seq_lengths":
                 return self.length
+            case "cu_seqlens":
+                first = self.table.offsets[:-1]
+                before = np.repeat(self.starts[first], np.diff(self.table.offsets))
+                return np.insert(self.starts[1:] - before, first, 0)
             case "segment_lengths":
-                return np.where(self.filler, 0, columns["count"] + columns["bos"])
+                values = columns["count"] + columns["bos"]
             case "document_ids" | "pair_ids":
-                return np.where(self.filler, FILLER, documents.id.take(self.document))
+                values = documents.id[self.document]
             case "document_starts":
-                before = self._first_sides() if self.pairs else 0
-                return np.where(self.filler, 0, columns["start"] + before)
+                values = columns["start"]
+                if self.pairs:  # the second side begins after the first, the document before it
+                    before = np.append(0, documents.length)[:-1]
+                    values = values + np.where(documents.part == 1, before, 0)[self.document]
             case "pair_sides" | "turn_ids":
-                return np.where(self.filler, FILLER, documents.part.take(self.document))
-            case name:
-                return np.where(self.filler, 0, documents.values[name].take(self.document))
-
-    def _first_sides(self) -> NDArray[Any]:
-        """Tokens of the first side before the second side of a pair, else 0; [segments]."""
-        lengths = np.append(0, self.documents.length)[:-1]  # of the document before each
-        before: NDArray[Any] = np.where(self.documents.part == 1, lengths, 0)
-        of_segments: NDArray[Any] = before[self.document]
-        return of_segments
-
-    def _boundaries(self) -> NDArray[Any]:
-        """0, then the end of each segment in its pack; packs one after another."""
-        of, packs = self.table.offsets, np.arange(len(self.table.offsets) - 1)
-        sizes = np.diff(of)
-        values = np.zeros(len(self.length) + len(sizes), np.int32)
-        ends = self.starts[1:] - np.repeat(self.starts[of[:-1]], sizes)
-        values[np.arange(len(self.length)) + np.repeat(packs, sizes) + 1] = ends
-        return values
+                values = documents.part[self.document]
+            case _:
+                values = documents.values[name][self.document]
+        return np.where(self.filler, OF_FILLER.get(name, 0), values)
 
 
 def _in_turn(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:

@@ -154,7 +154,7 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
             "build again, or install the packprep that wrote it"
         )
     for key, kind in _DATA.items():
-        if not isinstance(data.get(key), kind):
+        if not isinstance(data.get(key, ...), kind):
             raise FormatError(f"{where} has no sound {key}; restore the file")
     manifest = Manifest(data=data, run=run)
     try:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .arrays import Bools
-from .columns import FILLER, NO_LOSS, schema_of
+from .columns import FILLER, NO_LOSS, OF_FILLER, schema_of
 from .files import FormatError
 from .gather import Layout
 from .views import ListView, Segments, list_view, segments_of
@@ -120,10 +120,8 @@ def _boundaries(
 
 def _contents(values: Values, segments: Segments, layout: Layout) -> Iterator[_Check]:
     """Checks of everything but boundaries."""
-    documents = values.get("document_ids", values.get("pair_ids"))
-    filler = np.zeros(len(segments.starts), np.bool_)
-    if documents is not None:
-        filler = documents == FILLER
+    none = np.zeros(len(segments.starts))
+    filler = values.get("document_ids", values.get("pair_ids", none)) == FILLER
     yield from _tokens(values, segments, layout.vocab_size)
     yield from _positions(values, segments)
     for name, wrong, expected in _documents(values, segments, filler):
@@ -165,16 +163,11 @@ def _positions(values: Values, segments: Segments) -> Iterator[_Check]:
         yield _Check("position", "token", "position_ids", wrong, positions, expected)
 
 
-_LEAST = dict.fromkeys(("document_ids", "turn_ids", "pair_ids", "pair_sides"), FILLER)
-_LEAST |= {"document_starts": 0, "segment_lengths": 0}
-"""Least value of columns of segments, which filler has."""
-
-
 def _documents(
     values: Values, segments: Segments, filler: Bools
 ) -> Iterator[tuple[str, Bools, str]]:
     """Columns of segments: (name, mask of what is wrong, what is expected)."""
-    for name, least in _LEAST.items():
+    for name, least in OF_FILLER.items():
         if (of := values.get(name)) is not None:
             wrong = (of < least) | (filler & (of != least))
             yield name, wrong, f"{least} or more, and {least} of filler"

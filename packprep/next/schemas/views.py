@@ -24,10 +24,6 @@ class ListView(NamedTuple):
     offsets: Int32
     values: NDArray[Any]
 
-    def row(self, row: int) -> NDArray[Any]:
-        """The values of one row."""
-        return self.values[self.offsets[row] : self.offsets[row + 1]]
-
     @property
     def flat(self) -> NDArray[Any]:
         """The values of all rows, concatenated."""
