@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..support.ahead import ahead, ranges
@@ -43,6 +44,12 @@ class Engine(Protocol):
 
         texts: large_string without nulls. Special tokens that a text spells out stay text, unless
         the engine was loaded to parse them. No BOS and no EOS. Raises InputError.
+        """
+
+    def compare_sample(self, rows: pa.Table, tokens: pa.Table, tokenizer: Tokenizer) -> None:
+        """Encode some documents of a table again with the reference, unless it made them.
+
+        rows, tokens: before and after `encode`. Raises InputError at the first whose ids differ.
         """
 
 
@@ -73,6 +80,9 @@ class Reference:
             lengths += of
         offsets = np.append(0, np.cumsum(np.array(lengths, np.int64)))
         return (np.concatenate(ids) if ids else np.empty(0, np.int32)), offsets
+
+    def compare_sample(self, *_: Any) -> None:
+        """Do nothing."""
 
     def _encoded(self, texts: list[str]) -> tuple[NDArray[np.int32], list[int]]:
         with _as_sentence(f"tokenizers {self.version} cannot encode a text"):

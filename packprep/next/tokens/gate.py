@@ -24,7 +24,7 @@ from ..support.hashing import Purpose, drawn, stream
 from ..support.limits import cache_folder, keep
 from . import probes as _probes
 from .encode import flat, one_array
-from .engine import Engine, Ids, Reference
+from .engine import Fastokens, Ids, Reference
 from .tokenizer import Tokenizer
 
 DIFFERENT = "\u017f"
@@ -36,7 +36,7 @@ SHARE = 0.001  # of the documents, compared during a build; 2 % of its time
 class Gated:
     """A fast engine that passed the gate; the reference encodes texts with known characters."""
 
-    def __init__(self, fast: Engine, load_reference: Callable[[], Reference]) -> None:
+    def __init__(self, fast: Fastokens, load_reference: Callable[[], Reference]) -> None:
         self.fast, self._load, self._lock = fast, load_reference, threading.Lock()
         self.name, self.version = fast.name, fast.version
 
@@ -67,10 +67,7 @@ class Gated:
         return ids, np.append(0, np.cumsum(lengths))
 
     def compare_sample(self, rows: pa.Table, tokens: pa.Table, tokenizer: Tokenizer) -> None:
-        """Encode some documents of a table again with the reference.
-
-        rows, tokens: before and after `encode`. Raises InputError at the first whose ids differ.
-        """
+        """See `Engine.compare_sample`."""
         chosen = drawn(stream(0, Purpose.VERIFY_ENGINE), np.arange(len(rows)), SHARE)
         places = np.flatnonzero(chosen)
         if not len(places):
@@ -91,7 +88,7 @@ class Gated:
 
 
 def gated(
-    fast: Engine, load_reference: Callable[[], Reference], tokenizer: Tokenizer, parses: bool
+    fast: Fastokens, load_reference: Callable[[], Reference], tokenizer: Tokenizer, parses: bool
 ) -> Gated:
     """The fast engine behind the gate. parses: special tokens in texts are parsed.
 

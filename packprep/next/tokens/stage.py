@@ -15,7 +15,6 @@ from ..read.reading import read
 from ..read.types import Batch, Source, Split
 from .encode import encode, one_array
 from .engine import Engine
-from .gate import Gated
 from .store import TokenFile, read_receipt, write_tokens
 from .tokenizer import Tokenizer
 
@@ -143,7 +142,7 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.R
 
     def batch(rows: pa.Table) -> pa.Table:
         tokens = encode(rows, tokenizer, engine)
-        if isinstance(engine, Gated):
+        if engine is not None:
             engine.compare_sample(rows, tokens, tokenizer)
         return tokens
 

@@ -36,7 +36,7 @@ def sign(
             path = folder + shard_name(number, len(of_split))
             moves[f"shards/{shard.name}"] = path
             entry = {key: value for key, value in vars(shard).items() if key != "name"}
-            entries.append({**entry, "path": path, "batches": list(shard.batches)})
+            entries.append({**entry, "path": path})
     write_file(staging / NAMES, canonical_json(moves))
     for working, final in moves.items():
         (staging / final).parent.mkdir(exist_ok=True)
@@ -65,11 +65,8 @@ def sign(
     data = {
         "format_version": FORMAT_VERSION,
         "identity": digest_of(facts["inputs"]),
+        **vars(layout),
         "columns": [vars(column) for column in layout.columns],
-        "max_length": layout.max_length,
-        "vocab_size": layout.vocab_size,
-        "bos_id": layout.bos_id,
-        "pad_id": layout.pad_id,
         "splits": report["splits"],
         "files": [*entries, *others],
         "ledger": {key: report["tokens"][key] for key in LEDGER},
