@@ -26,7 +26,10 @@ LATER: dict[str, Any] = {
     "executor": None,
     "columns": ("plan",),
 }
-"""Options that this edition has not yet, with the value that is refused; None refuses all."""
+"""Options that this edition has not yet, with the value that is refused; None refuses all.
+
+Those with None are hidden from the help too: an option that is there now is a row less.
+"""
 
 
 def kind_of_rows(config: "BuildConfig") -> str:
@@ -74,7 +77,7 @@ def _check_values(config: "BuildConfig") -> None:
         wrong("split_at", config.split_at, "eos or bos, or one of them with an id, such as eos:2")
     for name in config.columns or ():
         if config.columns not in (("hf",), ("plan",)) and name not in DEFAULT_COLUMNS:
-            wrong("columns", name, f"hf, plan, or some of {', '.join(DEFAULT_COLUMNS)}")
+            wrong("columns", name, f"hf, or some of {', '.join(DEFAULT_COLUMNS)}")
 
 
 def _check_rows(config: "BuildConfig") -> None:
