@@ -17,15 +17,15 @@ BUDGET = {
     "packing": 2100,
     "read": 1000,
     "tokens": 1100,
-    "plan": 750,
+    "plan": 1000,
     "write": 620,
-    "run": 600,
+    "run": 900,
     "look": 400,
     "cli": 500,
     "loaders": 3250,
 }
 """Rooms, the lowest first, with the code lines that each may have when it is finished."""
-OVER = {"schemas": 927, "read": 1216, "plan": 948}
+OVER = {"schemas": 927, "config": 626, "read": 1216}
 """Rooms that are not down to their budget yet, with what they may have until then: lower these."""
 ALONE = {"loaders": ["schemas"]}
 """Rooms that import these of the others, and not all before them."""

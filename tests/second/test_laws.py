@@ -310,7 +310,7 @@ def test_a_mix_has_its_shares_and_begins_where_the_one_before_ended(data: st.Dat
             scale = scale if asked is None else min(scale, asked / sum(parts, Fraction()))
         drawn = draw(sources, lambda first, last: kept[first:last], **options)
         dealt = [rows_of(window, rows) for window in drawn.windows]
-        assert drawn.firsts == places
+        assert [each.first for each in drawn.streams] == places
         for number, order in enumerate(orders):
             place, before, longest = places[number], 0, max(kept[order].tolist(), default=0)
             for window, part in enumerate(dealt, 1):
@@ -320,13 +320,13 @@ def test_a_mix_has_its_shares_and_begins_where_the_one_before_ended(data: st.Dat
                 if weights or asked is not None:
                     wanted = parts[number] * scale * window / len(dealt)
                     assert abs(before - wanted) <= longest
-            assert places[number] <= place == drawn.lasts[number]
+            assert places[number] <= place == drawn.streams[number].last
             assert place <= max(limits[number], places[number])
         left = rows_of(drawn.left, rows)
         assert sorted({*left, *itertools.chain(*dealt)}) == list(range(rows))
         assert all(row not in {*left} for part in dealt for row in part)
         used.update(row for part in dealt for row in part)
-        places = drawn.lasts
+        places = [each.last for each in drawn.streams]
     for order, place in zip(orders, places, strict=True):
         assert [used[row] for row in order] == [
             place // max(1, len(order)) + (at < place % max(1, len(order)))

@@ -17,8 +17,6 @@ LATER = {
     "--messages",
     "--pairs",
     "--pieces",
-    "--weights",
-    "--after",
     "--part",
     "plan",
 }
@@ -34,8 +32,7 @@ def is_of_this_part(case: Case) -> bool:
     commands = case.commands("second")
     used = {argument for each in commands for argument in each["arguments"]}
     known = all(each["command"] in COMMANDS for each in commands)
-    mixes = any("weight" in str(each.get("yaml")) for each in commands)
-    return known and not mixes and not LATER & used
+    return known and not LATER & used
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,24 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..plan.account import FIGURES
+from ..plan.account import BATCH
 from ..schemas.manifest import Output
+
+_FIGURES = {
+    "utilization": ("utilization", "{utilization:.3%}"),
+    "loss_utilization": (
+        "tokens trained",
+        "{loss_tokens:,} ({loss_utilization:.3%} of all packs)",
+    ),
+    "bound": ("lower bound", "{bound:,} packs; gap {gap:,} ({gap_share:.3%})"),
+    "bias": ("bias", "{bias:.2f} (1: equal lengths, 0: random, <0: long with short)"),
+    "straggler": ("straggler", "{straggler:.2f}x at {straggler_ranks} ranks"),
+    "padding_of_batch": (
+        "padding of a batch",
+        f"{{padding_of_batch:.3%}}, if {BATCH} documents were padded to their longest",
+    ),
+}
+"""Figures of the report in the table: caption and text of each."""
 
 
 def print_output(output: Output, share: float | None = None) -> None:
@@ -48,9 +64,9 @@ def _rows(output: Output, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if lost:
         share = f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"
         yield "tokens lost", share + ": " + ", ".join(f"{n:,} {r}" for r, n in lost.items())
-    for figure in FIGURES:
-        if figure.caption and figure.name in report:
-            yield figure.caption, figure.text.format(**report)
+    for name, (caption, text) in _FIGURES.items():
+        if name in report:
+            yield caption, text.format(**report)
     yield (
         "speed",
         f"{report['tokens_per_second']:,.0f} tokens/s, {report['seconds']['total']:.1f} s",

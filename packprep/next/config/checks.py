@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.columns import DEFAULT_COLUMNS
@@ -20,8 +21,6 @@ LATER: dict[str, Any] = {
     "chat_template": None,
     "train_on": None,
     "turns": None,
-    "weights": None,
-    "after": None,
     "part": None,
     "executor": None,
     "columns": ("plan",),
@@ -142,6 +141,8 @@ def _check_together(config: "BuildConfig") -> None:
     if config.pack_order.name == "input":
         others = ["epoch", "weights"]
         _check_apart(config, "--order input", others, "it keeps the order of the sources")
+    if config.after is not None:
+        _check_apart(config, "--after", ("limit",), "its output has other rows then")
     if config.turns == "each" and config.train_on == "all":
         raise ConfigError("--turns each trains one answer of each turn; leave out --train-on all")
     labelled = config.messages or config.pieces or "," in (config.ids or "")
@@ -159,7 +160,7 @@ def _check_together(config: "BuildConfig") -> None:
 def _check_numbers(config: "BuildConfig") -> None:
     length, later = config.max_length, config.max_length - config.continuation_bos
     least, most = config.min_document_tokens, config.max_document_tokens
-    multiple, weights = config.pad_to_multiple, config.weights
+    multiple = config.pad_to_multiple
     if config.stride >= later:
         wrong("stride", config.stride, f"fewer than the {later:,} tokens of a piece")
     if most is not None and most < least:
@@ -181,11 +182,39 @@ def _check_numbers(config: "BuildConfig") -> None:
             f"--min-pack-tokens {config.min_pack_tokens:,} is more than --max-length {length:,}; "
             "every pack would be dropped"
         )
-    if weights and len(weights) != len(config.sources):
-        raise ConfigError(
-            f"--weights has {len(weights)} shares for {len(config.sources)} sources; give one for "
-            "each"
-        )
-    for source, weight in zip(config.sources, weights, strict=False):
-        if not share_of(weight):
-            raise ConfigError(f"the weight of {source} is {weight}, expected a number above 0")
+    mix_of(config)
+
+
+def mix_of(config: "BuildConfig") -> list[tuple[Fraction, Fraction]]:
+    """Weight and max_epochs of each source; [] without weights. Raises ConfigError.
+
+    A token store may have several sources, so there may be more weights than names.
+    """
+    tables = [each if isinstance(each, Mapping) else {"path": each} for each in config.sources]
+    if config.weights:
+        if any("weight" in table for table in tables) or len(config.weights) < len(tables):
+            raise ConfigError(
+                f"--weights has {len(config.weights)} shares for {len(tables)} sources; give one "
+                "for each, or each source a weight of its own"
+            )
+        tables += [{"path": "of the store"}] * (len(config.weights) - len(tables))
+        tables = [{**t, "weight": w} for t, w in zip(tables, config.weights, strict=True)]
+    is_mix = any("weight" in table for table in tables)
+    if is_mix and config.pack_order.name == "input":
+        raise ConfigError("a mix draws from its sources, and --order input keeps their order")
+    mix = []
+    for table in tables:
+        if "weight" not in table and (is_mix or "max_epochs" in table):
+            raise ConfigError(
+                f"source {table['path']} has no weight, which all sources of a mix need; give it "
+                "one"
+            )
+        weight, most = share_of(table.get("weight", 1)), share_of(table.get("max_epochs", 1))
+        if not weight or not most:
+            name = "max_epochs" if weight else "weight"
+            raise ConfigError(
+                f"source {table['path']}: {name} is {table[name]}, expected a number above 0"
+            )
+        if is_mix:
+            mix.append((weight, most))
+    return mix

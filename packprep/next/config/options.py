@@ -159,7 +159,7 @@ class Amounts:
     holdout: str | int | float | None = option(
         None, "A validation split, such as 1%.", "SHARE[:SEED]"
     )
-    after: str | None = option(None, "Begin where OUT ends: nothing twice.", "OUT")
+    after: str | None = option(None, "Begin where OUT ends: nothing twice.", "OUT", decides=False)
     columns: Sequence[str] | None = option(
         None, "Besides tokens and cu_seqlens; or hf.", "NAMES|hf", several=True
     )

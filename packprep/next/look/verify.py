@@ -86,10 +86,13 @@ def _coverage(output: Output, pieces: list[tuple[Any, ...]]) -> Iterator[Finding
         )
     keys = np.stack([ids[real], parts[real].astype(np.int64), starts[real].astype(np.int64)])
     unique, counts = np.unique(keys, axis=1, return_counts=True)
-    if (counts > 1).any():
-        first = unique[:, np.argmax(counts > 1)].tolist()
-        what = f"document {first[0]:,} has two segments that begin at its token {first[2]:,}"
-        yield Finding(kind="document twice", what=what, count=int((counts > 1).sum()))
+    sources = output.manifest.data["sources"]
+    passes = max([1, *(-(-of["drawn"] // max(of["rows_of_pass"], 1)) for of in sources)])
+    if (often := counts > passes).any():
+        first = unique[:, np.argmax(often)].tolist()
+        what = f"document {first[0]:,} has more segments that begin at its token {first[2]:,} than "
+        what += f"the {passes:,} times that a source is used"
+        yield Finding(kind="document twice", what=what, count=int(often.sum()))
 
 
 def _report(output: Output) -> Iterator[Finding]:

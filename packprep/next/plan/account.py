@@ -7,7 +7,7 @@ continuation_bos + filler == tokens_packed + truncated + sum(dropped).
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +24,11 @@ BATCH = 8
 class Sums:
     """Counts of a window, a source or an output; `+` adds two of them.
 
-    documents: of rows and their parts; empty: without tokens. dropped, dropped_documents: by
-    reason. bos_found, eos_found: documents that begin with BOS, or end with EOS, read from the
-    tokens of those that are drawn. loss_tokens: labels; None if rows have none. trained_tokens:
-    tokens in packs of the training split. planned: packs before small ones were dropped, and
-    multiples made.
+    documents: of rows and their parts, once each; empty: without tokens. dropped,
+    dropped_documents: by reason. bos_found, eos_found: documents that begin with BOS, or end with
+    EOS, read from the tokens of those that are drawn. loss_tokens: labels; None if rows have none.
+    trained_tokens: tokens in packs of the training split. planned: packs before small ones were
+    dropped, and multiples made.
     """
 
     tokens_in: int = 0
@@ -90,8 +90,7 @@ class Sums:
 
     def rate(self, end: str) -> float:
         """Share of the drawn documents with tokens that have BOS, or EOS. end: bos or eos."""
-        some = self.documents - self.empty - self.dropped_documents[Dropped.NOT_DRAWN]
-        return _share(getattr(self, f"{end}_found"), some)
+        return _share(getattr(self, f"{end}_found"), getattr(self, f"{end}_added"))
 
 
 def account(
@@ -155,82 +154,49 @@ def account(
     } | {-1: rest}
 
 
-def not_drawn(parts: Iterable[Documents]) -> dict[int, Sums]:
-    """Account of documents that are in no window, by number of source."""
-    by_source: dict[int, Sums] = {}
-    for documents in parts:
-        for number in np.unique(documents.source).tolist():
-            lengths = documents.length[documents.source == number]
-            tokens, some = int(lengths.sum(dtype=np.int64)), int((lengths > 0).sum())
-            sums = Sums(tokens_in=tokens, documents=len(lengths), empty=len(lengths) - some)
-            sums.dropped[str(Dropped.NOT_DRAWN)] = tokens
-            sums.dropped_documents[str(Dropped.NOT_DRAWN)] = some
-            by_source[number] = by_source.get(number, Sums()) + sums
-    return by_source
+def beside(left: Iterable[Documents], again: Iterable[Documents]) -> dict[int, Sums]:
+    """Account by number of source of what windows cannot know.
 
-
-class Figure(NamedTuple):
-    """A number of report.json.
-
-    name: its key. of: f(sums, max_length); None if windows give it, of which the mean is taken.
-    weight: by which number of a window. caption, text: its line in the closing table.
+    left: documents that are in no window. again: those that windows count once more.
     """
-
-    name: str
-    of: Callable[[Sums, int], float | None] | None
-    caption: str = ""
-    text: str = ""
-    weight: str = ""
+    by_source: dict[int, Sums] = {}
+    for parts, sign in ((left, 1), (again, -1)):
+        for documents in parts:
+            for number in np.unique(documents.source).tolist():
+                lengths = documents.length[documents.source == number]
+                tokens, some = int(lengths.sum(dtype=np.int64)), int((lengths > 0).sum())
+                sums = Sums(documents=sign * len(lengths), empty=sign * (len(lengths) - some))
+                if parts is left:
+                    sums.tokens_in = tokens
+                    sums.dropped[str(Dropped.NOT_DRAWN)] = tokens
+                    sums.dropped_documents[str(Dropped.NOT_DRAWN)] = some
+                by_source[number] = by_source.get(number, Sums()) + sums
+    return by_source
 
 
 def _share(part: float, total: float, if_empty: float = 0.0) -> float:
     return part / total if total else if_empty
 
 
-FIGURES = (
-    Figure(
-        "utilization",
-        lambda s, n: _share(s.tokens_packed - s.filler, s.packs * n, 1.0),
-        "utilization",
-        "{utilization:.3%}",
+FIGURES: dict[str, Callable[[Sums, int], float | None]] = {
+    "utilization": lambda s, n: _share(s.tokens_packed - s.filler, s.packs * n, 1.0),
+    "tokens_lost": lambda s, _: s.tokens_lost,
+    "tokens_lost_share": lambda s, _: _share(s.tokens_lost, s.drawn),
+    "packs": lambda s, _: s.packs,
+    "segments": lambda s, _: s.segments,
+    "loss_tokens": lambda s, _: s.loss_tokens,
+    "loss_utilization": lambda s, n: (
+        None if s.loss_tokens is None else _share(s.loss_tokens, s.packs * n, 1.0)
     ),
-    Figure("tokens_lost", lambda s, _: s.tokens_lost),
-    Figure("tokens_lost_share", lambda s, _: _share(s.tokens_lost, s.drawn)),
-    Figure("packs", lambda s, _: s.packs),
-    Figure("segments", lambda s, _: s.segments),
-    Figure("loss_tokens", lambda s, _: s.loss_tokens),
-    Figure(
-        "loss_utilization",
-        lambda s, n: None if s.loss_tokens is None else _share(s.loss_tokens, s.packs * n, 1.0),
-        "tokens trained",
-        "{loss_tokens:,} ({loss_utilization:.3%} of all packs)",
-    ),
-    Figure("bos_rate", lambda s, _: s.rate("bos")),
-    Figure("eos_rate", lambda s, _: s.rate("eos")),
-    Figure(
-        "bound",
-        lambda s, _: s.bound,
-        "lower bound",
-        "{bound:,} packs; gap {gap:,} ({gap_share:.3%})",
-    ),
-    Figure("gap", lambda s, _: s.planned - s.bound),
-    Figure("gap_share", lambda s, _: _share(s.planned - s.bound, s.bound)),
-    Figure(
-        "bias",
-        None,
-        "bias",
-        "{bias:.2f} (1: equal lengths, 0: random, <0: long with short)",
-        "segments",
-    ),
-    Figure("straggler", None, "straggler", "{straggler:.2f}x at {straggler_ranks} ranks", "packs"),
-    Figure(
-        "padding_of_batch",
-        None,
-        "padding of a batch",
-        f"{{padding_of_batch:.3%}}, if {BATCH} documents were padded to their longest",
-        "tokens",
-    ),
-)
+    "bos_rate": lambda s, _: s.rate("bos"),
+    "eos_rate": lambda s, _: s.rate("eos"),
+    "bound": lambda s, _: s.bound,
+    "gap": lambda s, _: s.planned - s.bound,
+    "gap_share": lambda s, _: _share(s.planned - s.bound, s.bound),
+}
+"""Computed numbers of report.json: f(sums, max_length), None if there is none."""
+MEANS = {"bias": "segments", "straggler": "packs", "padding_of_batch": "tokens"}
+"""Figures of windows, and the number of a window by which their mean is weighted."""
 
 
 def padding(lengths: Int32, max_length: int) -> float:
@@ -247,12 +213,9 @@ def figures_of(
     sums: Sums, max_length: int, windows: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
     """The computed numbers of report.json. windows: facts of each, with their figures."""
-    values: dict[str, float] = {}
-    for row in FIGURES:
-        if row.of is None:
-            weights = [window[row.weight] for window in windows]
-            terms = sum(w * window[row.name] for w, window in zip(weights, windows, strict=True))
-            values[row.name] = _share(terms, sum(weights))
-        elif (value := row.of(sums, max_length)) is not None:
-            values[row.name] = value
+    computed = {name: figure(sums, max_length) for name, figure in FIGURES.items()}
+    values = {name: value for name, value in computed.items() if value is not None}
+    for name, of in MEANS.items():
+        terms = sum(window[of] * window[name] for window in windows)
+        values[name] = _share(terms, sum(window[of] for window in windows))
     return values

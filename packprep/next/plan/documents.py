@@ -2,14 +2,14 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..schemas.arrays import Bools, Int64
+from ..schemas.arrays import Int64
 from ..schemas.tokens import Documents, mapped_documents, no_documents
 from ..support.hashing import Purpose, drawn, stream
 from ..tokens.store import TokenFile
@@ -70,47 +70,54 @@ def read_documents(files: Sequence[StoredFile], ranges: Sequence[Range]) -> Docu
     return Documents.joined(parts) if (parts := list(read_parts(files, ranges))) else no_documents()
 
 
-def kept_tokens(
-    files: Sequence[StoredFile], cutting: Cutting, share: float, seed: int
-) -> Callable[[int, int], Int64]:
-    """The function that says how many tokens of input rows are in training packs; see `draw`.
+class HeldOut(NamedTuple):
+    """A share of the rows for the validation split.
 
-    share, seed: of the holdout.
+    It depends on the seed and the row alone; rows of one group are held out together. shift: added
+    to rows of each source, so that they have the numbers that they had in an earlier output.
     """
-    starts = [file.first_row for file in files]
-    if cutting.overflow == "error":  # the window that has a document that is too long says so
-        cutting = replace(cutting, overflow="drop")
 
-    @lru_cache(maxsize=128)
-    def of_file(number: int) -> Int64:
-        file = files[number]
-        documents = of_split(read_file(file), "train", share, seed)
+    share: float
+    seed: int
+    shift: Int64
+
+    def split(self, documents: Documents, split: str) -> Documents:
+        """The documents of one split."""
+        if not self.share:
+            return documents
+        numbers = documents.hashes
+        if numbers is None:
+            numbers = documents.id + self.shift[documents.source]
+        validation = drawn(stream(self.seed, Purpose.HOLDOUT), numbers, self.share)
+        return documents.take(validation if split == "validation" else ~validation)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptTokens:
+    """How many tokens of input rows are in training packs; see `draw`."""
+
+    files: Sequence[StoredFile]
+    cutting: Cutting
+    held_out: HeldOut
+
+    def __call__(self, first: int, last: int) -> Int64:
+        """Tokens of the rows first..last - 1, [rows]."""
+        starts = [file.first_row for file in self.files]
+        numbers = range(bisect_right(starts, first) - 1, bisect_left(starts, last))
+        counts = np.concatenate([self._of_file(number) for number in numbers])
+        begin = first - starts[numbers[0]]
+        return counts[begin : begin + last - first]
+
+    @cached_property
+    def _of_file(self) -> Callable[[int], Int64]:
+        return lru_cache(maxsize=128)(self._read)
+
+    def _read(self, number: int) -> Int64:
+        file, cutting = self.files[number], self.cutting
+        if cutting.overflow == "error":  # the window that has a document that is too long says so
+            cutting = replace(cutting, overflow="drop")
+        documents = self.held_out.split(read_file(file), "train")
         segments, _ = cut(documents, cutting)
         rows = documents.id[segments.document] - file.first_row
         counts = np.bincount(rows, segments.lengths, sum(file.receipt.rows.values()))
         return counts.astype(np.int64)
-
-    def kept(first: int, last: int) -> Int64:
-        numbers = range(bisect_right(starts, first) - 1, bisect_left(starts, last))
-        counts = np.concatenate([of_file(number) for number in numbers])
-        begin = first - starts[numbers[0]]
-        return counts[begin : begin + last - first]
-
-    return kept
-
-
-def held_out(documents: Documents, share: float, seed: int) -> Bools:
-    """Mask of the documents that are in the validation split, a share of all.
-
-    It depends on the seed and the row alone; rows of one group are held out together.
-    """
-    numbers = documents.id if documents.hashes is None else documents.hashes
-    return drawn(stream(seed, Purpose.HOLDOUT), numbers, share)
-
-
-def of_split(documents: Documents, split: str, share: float, seed: int) -> Documents:
-    """The documents of one split."""
-    if not share:
-        return documents
-    validation = held_out(documents, share, seed)
-    return documents.take(validation if split == "validation" else ~validation)

@@ -49,10 +49,11 @@ class SourceRows(NamedTuple):
 class Stream:
     """Rows of one entry in the order in which they are drawn; places in it are numbers of rows.
 
-    name: of its first file. blocks: of each group, in order. Without keys a group is a block.
+    name, sources: see `Drawn`. groups: of blocks, in order. Without keys a group is one block.
     """
 
     name: str
+    sources: range
     groups: tuple[tuple[Range, ...], ...]
     kept_of: KeptOf
 
@@ -107,7 +108,7 @@ class Stream:
         return int(passes) * self.rows + int(self._starts[group]) + nearest
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _order(each: Stream, number: int) -> tuple[Int64, UInt64]:
     """The rows of a group in their order, as places in its blocks, and the keys of these rows."""
     keys = np.concatenate([block.keys(np.arange(*block[:2])) for block in each.groups[number]])
@@ -115,7 +116,7 @@ def _order(each: Stream, number: int) -> tuple[Int64, UInt64]:
     return order, keys[order]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _kept(each: Stream, number: int) -> Int64:
     """Kept tokens of the rows of a group, in their order."""
     kept = [each.kept_of(block.first, block.last) for block in each.groups[number]]
@@ -135,13 +136,13 @@ def _part(each: Stream, number: int, low: int, high: int) -> list[Range]:
 
 def streams(sources: Sequence[SourceRows], seed: int | None, kept_of: KeptOf) -> list[Stream]:
     """A stream for each entry; one of all sources in their order if seed is None."""
-    made, first = list[Stream](), 0
+    made, first, number = list[Stream](), 0, 0
     key = 0 if seed is None else int(stream(seed, Purpose.DRAW)) | 1
     for _, of_entry in itertools.groupby(sources, lambda each: seed is not None and each.entry):
         files, base, blocks = list(of_entry), first, list[Range]()
         for source in files:
             count = max(1, source.bytes // BLOCK)
-            edges = [first + source.rows * number // count for number in range(count + 1)]
+            edges = [first + source.rows * at // count for at in range(count + 1)]
             pairs = itertools.pairwise(edges)
             blocks += [Range(*ends, key, base) for ends in pairs if ends[0] < ends[1]]
             first += source.rows
@@ -150,24 +151,38 @@ def streams(sources: Sequence[SourceRows], seed: int | None, kept_of: KeptOf) ->
             groups = len(blocks)
         else:
             order = np.argsort(mix(stream(seed, Purpose.DRAW, 1), np.arange(len(blocks))))
-            blocks = [blocks[number] for number in order]
-        ends = [len(blocks) * number // max(1, groups) for number in range(groups + 1)]
+            blocks = [blocks[at] for at in order]
+        ends = [len(blocks) * group // max(1, groups) for group in range(groups + 1)]
         parts = tuple(tuple(blocks[a:b]) for a, b in itertools.pairwise(ends) if a < b)
-        made.append(Stream(name=files[0].name, groups=parts, kept_of=kept_of))
+        numbers = range(number, number := number + len(files))
+        made.append(Stream(name=files[0].name, sources=numbers, groups=parts, kept_of=kept_of))
     return made
+
+
+class Drawn(NamedTuple):
+    """What is drawn of a stream: its rows first..last - 1, over all passes.
+
+    name: of its first file. sources: numbers of its files. rows: of one pass.
+    """
+
+    name: str
+    sources: range
+    rows: int
+    first: int
+    last: int
 
 
 class Draw(NamedTuple):
     """What a build draws.
 
-    windows: ranges of each. firsts, lasts: interval of each stream. left: rows of a pass that are
-    in no window.
+    windows: ranges of each. left: rows of a pass that are in no window. again: rows that are drawn
+    once more, pass by pass. streams: all of them.
     """
 
     windows: list[list[Range]]
-    firsts: list[int]
-    lasts: list[int]
     left: list[Range]
+    again: list[list[Range]]
+    streams: list[Drawn]
 
 
 def draw(
@@ -194,47 +209,59 @@ def draw(
     """
     every = streams(sources, seed, kept_of)
     firsts = list(after) or [0] * len(every)
+    if weights and len(weights) != len(every):
+        raise ConfigError(
+            f"--weights has {len(weights)} shares for {len(every)} sources; give one for each"
+        )
     most = list(passes) or [Fraction(1)] * len(every)
-    each_first = list(zip(every, firsts, strict=True))
     lasts = [
-        max(first, int(limit * each.rows))
-        for (each, first), limit in zip(each_first, most, strict=True)
+        max(first, int(times * each.rows))
+        for first, times, each in zip(firsts, most, every, strict=True)
     ]
-    wanted: list[Fraction] = []
     if weights or max_tokens is not None:
-        rooms = [
-            each.tokens_before(last) - each.tokens_before(first)
-            for (each, first), last in zip(each_first, lasts, strict=True)
+        edges = _by_tokens(every, firsts, lasts, weights, max_tokens, windows)
+    else:
+        count = _windows(every, firsts, lasts, windows)
+        edges = [
+            [first + (last - first) * window // count for window in range(count + 1)]
+            for first, last in zip(firsts, lasts, strict=True)
         ]
-        wanted = _wanted(every, rooms, weights, max_tokens)
-        lasts = [
-            _place(each, first, tokens, first, last)
-            for (each, first), last, tokens in zip(each_first, lasts, wanted, strict=True)
-        ]
+    made = Draw([[] for _ in edges[0][1:]], [], [], [])
+    for each, places in zip(every, edges, strict=True):
+        for ranges, ends in zip(made.windows, itertools.pairwise(places), strict=True):
+            ranges += each.ranges(*ends)
+        first, last = places[0], places[-1]
+        made.left.extend(each.ranges(last, max(last, first + each.rows)))
+        for begin in range(first + each.rows, last, max(each.rows, 1)):
+            made.again.append(each.ranges(begin, min(begin + each.rows, last)))
+        made.streams.append(Drawn(each.name, each.sources, each.rows, first, last))
+    return made
+
+
+def _windows(
+    every: Sequence[Stream], firsts: Sequence[int], lasts: Sequence[int], windows: Fraction
+) -> int:
+    """Number of windows: none has a row twice. windows: how many all rows have."""
     drawn = [last - first for first, last in zip(firsts, lasts, strict=True)]
-    rows = [max(1, each.rows) for each in every]
-    count = math.ceil(windows * sum(drawn) / max(1, sum(each.rows for each in every)))
-    count = max([1, count, *(-(-part // whole) for part, whole in zip(drawn, rows, strict=True))])
-    dealt: list[list[Range]] = [[] for _ in range(count)]
-    left = list[Range]()
-    for number, (each, first) in enumerate(each_first):
-        place = first
-        for window, ranges in enumerate(dealt, 1):
-            end, limit = first + drawn[number] * window // count, place + each.rows
-            if wanted and window < count:
-                tokens = wanted[number] * window / count
-                end = _place(each, first, tokens, place, lasts[number])
-            ranges += each.ranges(place, min(end, limit))
-            place = min(end, limit)
-        lasts[number] = place
-        left += each.ranges(place, max(place, first + each.rows))
-    return Draw(dealt, firsts, lasts, left)
+    passes = [-(-part // max(1, each.rows)) for part, each in zip(drawn, every, strict=True)]
+    rows = max(1, sum(each.rows for each in every))
+    return max(1, math.ceil(windows * sum(drawn) / rows), *passes)
 
 
-def _wanted(
-    every: Sequence[Stream], rooms: Sequence[int], weights: Sequence[Fraction], asked: int | None
-) -> list[Fraction]:
-    """Tokens to draw from each stream. rooms: tokens that each has left."""
+def _by_tokens(
+    every: Sequence[Stream],
+    firsts: Sequence[int],
+    lasts: Sequence[int],
+    weights: Sequence[Fraction],
+    asked: int | None,
+    windows: Fraction,
+) -> list[list[int]]:
+    """Places of each stream at which windows begin, and the end, which is `lasts` at most."""
+    begins = [each.tokens_before(first) for each, first in zip(every, firsts, strict=True)]
+    rooms = [
+        each.tokens_before(last) - begin
+        for each, last, begin in zip(every, lasts, begins, strict=True)
+    ]
     parts = list(weights) or [Fraction(room) for room in rooms]
     scales = [
         (room / part, each.name)
@@ -251,9 +278,16 @@ def _wanted(
         )
     if asked is not None:
         scale = min(scale, asked / sum(parts, Fraction()))
-    return [part * scale for part in parts]
-
-
-def _place(each: Stream, first: int, tokens: Fraction, low: int, high: int) -> int:
-    """The place in low..high that is nearest to so many tokens after the place `first`."""
-    return min(max(each.place_of(each.tokens_before(first) + tokens), low), high)
+    ends = [
+        min(max(each.place_of(begin + part * scale), first), last)
+        for each, begin, part, first, last in zip(every, begins, parts, firsts, lasts, strict=True)
+    ]
+    count = _windows(every, firsts, ends, windows)
+    edges = [[first] for first in firsts]
+    for each, begin, part, end, places in zip(every, begins, parts, ends, edges, strict=True):
+        for window in range(1, count + 1):
+            place = end
+            if window < count:
+                place = each.place_of(begin + part * scale * window / count)
+            places.append(min(max(place, places[-1]), places[-1] + each.rows, end))
+    return edges

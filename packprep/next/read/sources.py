@@ -30,7 +30,7 @@ from .types import ENDINGS, Ids, Rows, Source, Text, format_of, known_format
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "validation": "validation"}
 _SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation", "eval": "test"}
-_KEYS = ("path", "limit", "text", "ids", "sample_by")
+_KEYS = ("path", "weight", "max_epochs", "limit", "text", "ids", "sample_by")
 _TOKENS = {".idx": ".bin", ".offsets.npy": ".npy", ".label_mask.npy": ".npy", ".csv.gz": ".npy"}
 """Endings of files beside token files, and of those."""
 _WINDOW, _MEMORY = 1 << 27, 600_000_000  # bytes of a usual window, and of a process without one

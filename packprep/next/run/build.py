@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config.checks import names_token_files
+from ..config.checks import mix_of, names_token_files
 from ..config.options import BuildConfig
-from ..plan.account import not_drawn
+from ..plan.account import Sums, beside
 from ..plan.documents import read_parts
 from ..plan.types import Dropped
 from ..plan.window import Planner
@@ -19,7 +19,7 @@ from ..support.limits import check_room, locked
 from ..support.progress import Progress, Silent
 from ..tokens.store import Entry
 from ..write.output import claim, finished, publish
-from ..write.report import make_report
+from ..write.report import make_report, mix_table
 from ..write.sign import sign
 from . import local
 from .job import Job, make_job, stored_job, text_bytes, versions, write_entry
@@ -111,8 +111,14 @@ def _sign(work: Work, times: list[float]) -> None:
     job, config, windows = work.job, work.job.config, done_windows(work)
     files = [(file.sources, file.receipt) for file in work.files]
     ranks = config.pack_order.ranks
-    left = not_drawn(read_parts(work.files, work.drawn.left))
-    report = make_report(work.names, files, windows, config.max_length, ranks, left)
+    others: dict[int, Sums] = {}
+    if work.drawn.left or work.drawn.again:
+        again = (part for each in work.drawn.again for part in read_parts(work.files, each))
+        others = beside(read_parts(work.files, work.drawn.left), again)
+    report = make_report(work.names, files, windows, config.max_length, ranks, others)
+    if mix := mix_of(config):
+        shares = [weight / sum(share for share, _ in mix) for weight, _ in mix]
+        report["mix"] = mix_table(work.drawn.streams, shares, windows)
     for split in config.splits:
         if not report["splits"].get(split, {}).get("packs"):
             raise InputError(_nothing_left(split, report, config))
@@ -124,11 +130,12 @@ def _sign(work: Work, times: list[float]) -> None:
     report["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     deciding = [of for entry in work.entries for of in entry.facts["deciding"]["sources"]]
     sizes = [size for entry in work.entries for size in entry.facts["bytes"]]
+    drawn = {n: each for each in work.drawn.streams for n in each.sources}
     first, sources = 0, list[dict[str, Any]]()
     for number, table in enumerate(report["sources"]):
         facts = {"name": table["name"], "bytes": sizes[number], "rows": table["rows"]}
         facts |= {"digest": deciding[number]["digest"], "first_row": first}
-        sources.append({**facts, "drawn": table["documents"]["in"]})
+        sources.append({**facts, "drawn": drawn[number].last, "rows_of_pass": drawn[number].rows})
         first += table["rows"]
     run = {
         "versions": versions(),

@@ -3,13 +3,14 @@
 import contextlib
 import importlib.metadata
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ..config.checks import kind_of_rows
+from ..config.checks import kind_of_rows, mix_of
+from ..config.grammar import Holdout
 from ..config.options import BuildConfig
 from ..plan.types import Cutting
 from ..plan.window import Packing, Planner
@@ -18,6 +19,7 @@ from ..read.sources import resolve
 from ..read.types import Source, Split
 from ..schemas.cost import Cost
 from ..schemas.files import digest_of
+from ..schemas.manifest import open_output
 from ..support.errors import ConfigError, InputError
 from ..support.progress import Progress
 from ..tokens.store import entries_of, is_intact, key_of, read_entry, write_facts
@@ -85,6 +87,7 @@ def make_job(
     Digests of all sources are computed, unless they are read for a sample alone.
     """
     _check_places(config, packs=packs)
+    config = _following(config)
     ends = {"bos": config.bos, "eos": config.eos}
     if kind_of_rows(config) not in ("text", "messages"):  # such rows have ends of their own
         ends = {end: "none" if asked == "auto" else asked for end, asked in ends.items()}
@@ -116,7 +119,7 @@ def make_job(
         splits=tuple(splits(sources)),
         tokenizer=tokenizer,
         entries=(folder,),
-        inputs=_inputs(tokens, config, planner),
+        inputs=_inputs(tokens, config, planner, [source.name for source in sources]),
         planner=planner,
         sample=sample,
     )
@@ -141,14 +144,14 @@ def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
     Raises ConfigError for a store without tokens, or with several sets of them.
     """
     _check_places(config)
-    folders = []
+    config, folders = _following(config), list[Path]()
     for store in config.sources:
         entries = entries_of(Path(str(store)))
         if len(entries) > 1:
             listed = ", ".join(str(folder) for folder in entries[:5])
             raise ConfigError(f"{store} has tokens of several inputs; name one of {listed}")
         folders += entries
-    tokens: list[Any] = []
+    tokens, names = list[Any](), list[str]()
     for folder in folders:
         entry = read_entry(folder)
         if not entry.complete:
@@ -160,6 +163,7 @@ def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
                     "tokenize its sources again"
                 )
         tokens.append(entry.facts["deciding"])
+        names += entry.facts["names"]
         if tokens[-1]["tokenizer"] != tokens[0]["tokenizer"]:
             raise ConfigError(
                 "the stores were made with different tokenizers; pack each of them by itself"
@@ -168,16 +172,25 @@ def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
         config=config,
         tokenizer=Tokenizer.from_facts(tokens[0]["tokenizer"]),
         entries=tuple(folders),
-        inputs=_inputs(tokens[0] if len(tokens) == 1 else {"stores": tokens}, config, planner),
+        inputs=_inputs(
+            tokens[0] if len(tokens) == 1 else {"stores": tokens}, config, planner, names
+        ),
         planner=planner,
     )
 
 
 def _inputs(
-    tokens: Mapping[str, Any], config: BuildConfig, planner: Planner | None
+    tokens: Mapping[str, Any], config: BuildConfig, planner: Planner | None, names: Sequence[str]
 ) -> dict[str, Any]:
-    """All that decides the bytes of an output."""
-    inputs = {"tokens": tokens, "options": config.deciding()}
+    """All that decides the bytes of an output. names: of the sources."""
+    inputs: dict[str, Any] = {"tokens": tokens, "options": config.deciding()}
+    if mix := mix_of(config):
+        inputs["mix"] = [[str(part) for part in each] for each in mix]
+    if config.after is not None:
+        from ..plan.after import follow
+
+        before = open_output(config.after).manifest.data
+        inputs["after"] = follow(before, tokens, names, config.pack_order.name == "input")
     return {**inputs, "planner": _name_of(planner, config)} if planner is not None else inputs
 
 
@@ -185,6 +198,19 @@ def _name_of(planner: Planner, config: BuildConfig) -> str:
     if config.part is not None or config.executor != "local":
         raise ConfigError("a planner of your own is for one process; leave out part and executor")
     return f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__name__)}"
+
+
+def _following(config: BuildConfig) -> BuildConfig:
+    """The options with the holdout of the output that `after` names."""
+    if config.after is None:
+        return config
+    holdout = open_output(config.after).manifest.data["inputs"]["options"].get("holdout")
+    if config.holdout is not None and config.held_out != Holdout.parse(holdout):
+        raise ConfigError(
+            f"--holdout is {config.holdout} and that of {config.after} is {holdout or 'none'}; "
+            "leave it out, so that no row that was held out is trained"
+        )
+    return replace(config, holdout=holdout)
 
 
 def _check_places(config: BuildConfig, *, packs: bool = True) -> None:

@@ -4,6 +4,7 @@
 twice, in any order. An executor is a loop over the two.
 """
 
+import itertools
 from collections import Counter
 from fractions import Fraction
 from functools import cached_property
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..config.checks import mix_of
 from ..plan.account import account
 from ..plan.cut import TooLongError
-from ..plan.documents import StoredFile, kept_tokens, of_split, read_documents, stored_files
+from ..plan.documents import HeldOut, KeptTokens, StoredFile, read_documents, stored_files
 from ..plan.draw import Draw, SourceRows, draw
 from ..plan.types import Packs, Window
 from ..plan.window import Packing, of_multiple, plan_window, window_seed
@@ -85,27 +87,44 @@ class Work:
         return packing_of(self.job.config, self.job.tokenizer, pairs=pairs)
 
     @cached_property
-    def drawn(self) -> Draw:
-        """The rows of each window."""
-        config, rows, sources = self.job.config, Counter[int](), list[SourceRows]()
+    def rows(self) -> list[int]:
+        """Rows of each source."""
+        rows = [0] * len(self.names)
         for file in self.files:
             for number, count in file.receipt.rows.items():
                 rows[number + file.sources] += count
+        return rows
+
+    @cached_property
+    def drawn(self) -> Draw:
+        """The rows of each window."""
+        config, entries = self.job.config, list[tuple[int, int]]()
         for store, entry in enumerate(self.entries):
-            for of, size in zip(
-                entry.facts["deciding"]["sources"], entry.facts["bytes"], strict=True
-            ):
-                number = len(sources)
-                sources.append(
-                    SourceRows((store, of["entry"]), self.names[number], rows[number], size)
-                )
+            entries += [(store, of["entry"]) for of in entry.facts["deciding"]["sources"]]
+        sizes = [size for entry in self.entries for size in entry.facts["bytes"]]
+        sources = zip(entries, self.names, self.rows, sizes, strict=True)
+        kept = KeptTokens(files=self.files, cutting=self.packing.cutting, held_out=self.held_out)
+        mix, before = mix_of(config), self.job.inputs.get("after", {})
+        in_order = config.pack_order.name == "input"
         return draw(
-            sources,
-            kept_tokens(self.files, self.packing.cutting, *config.held_out),
-            seed=None if config.pack_order.name == "input" else config.seed,
+            [SourceRows(*each) for each in sources],
+            kept,
+            seed=None if in_order else before.get("seed", config.seed),
+            weights=[weight for weight, _ in mix],
             max_tokens=config.max_tokens,
+            passes=[most for _, most in mix],
             windows=Fraction(sum(file.receipt.text_bytes for file in self.files), config.window),
+            after=before.get("places", ()),
         )
+
+    @cached_property
+    def held_out(self) -> HeldOut:
+        """The rows of the validation split, by the numbers that they had in the first output."""
+        firsts = [0, *itertools.accumulate(self.rows)][:-1]
+        before = self.job.inputs.get("after", {}).get("rows", firsts)
+        pairs = zip(before, firsts, strict=True)
+        shift = [0 if known is None else known - first for known, first in pairs]
+        return HeldOut(*self.job.config.held_out, np.array(shift, np.int64))
 
     @cached_property
     def windows(self) -> list[Window]:
@@ -177,8 +196,7 @@ def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any
 
 def planned(work: Work, window: Window) -> Packs:
     """The packs of a window, before a multiple is made."""
-    config = work.job.config
-    documents = of_split(read_documents(work.files, window.ranges), window.split, *config.held_out)
+    documents = work.held_out.split(read_documents(work.files, window.ranges), window.split)
     try:
         return plan_window(documents, work.packing, window.seed, work.job.planner)
     except TooLongError as error:

@@ -40,7 +40,7 @@ _DATA: dict[str, Any] = {
     "pad_id": int,
     "splits": dict,  # by name: packs, segments, tokens
     "files": list,  # path, bytes, sha256; of shards also split, packs, segments, tokens, batches
-    "sources": list,  # name, bytes, digest, rows, first_row, drawn (documents of its stream)
+    "sources": list,  # name, bytes, digest, rows, first_row, drawn, rows_of_pass (of its stream)
     "draw": dict,  # seed, or null if the order is that of the input
     "ledger": dict,
     # None, or of `--columns plan`: entries, a list of path, key, and files (name, bytes, digest).

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ..plan.account import Sums, figures_of
+from ..plan.draw import Drawn
 from ..tokens.store import TokenFile
 from .shards import WindowFile
 
@@ -23,14 +25,14 @@ def make_report(
     windows: Sequence[WindowFile],
     max_length: int,
     ranks: int,
-    not_drawn: Mapping[int, Sums],
+    others: Mapping[int, Sums],
 ) -> dict[str, Any]:
     """The report without the facts of the run.
 
     sources: names, by number. files: token files, with what to add to the numbers of their sources.
-    not_drawn: account of documents that are in no window, by source.
+    others: account by source of what is in no window, or counted twice.
     """
-    by_source = {number: not_drawn.get(number, Sums()) for number in range(len(sources))}
+    by_source = {number: others.get(number, Sums()) for number in range(len(sources))}
     rest = Sums()
     for window in windows:
         for number, sums in window.account.items():
@@ -105,6 +107,27 @@ def _of_source(number: int, sums: Sums, files: Sequence[tuple[int, TokenFile]]) 
         "segments": sums.segments,
         "bos_rate": sums.rate("bos"),
         "eos_rate": sums.rate("eos"),
+    }
+
+
+def mix_table(
+    streams: Sequence[Drawn], shares: Sequence[Fraction], windows: Sequence[WindowFile]
+) -> dict[str, Any]:
+    """What was asked for and drawn of each source of a mix. passes: those before the build too."""
+    trained: Counter[int] = Counter()
+    for window in windows:
+        trained.update({number: sums["trained_tokens"] for number, sums in window.sums.items()})
+    return {
+        "sources": [
+            {
+                "name": each.name,
+                "share": float(share),
+                "trained_tokens": sum(trained[number] for number in each.sources),
+                "rows": each.last - each.first,
+                "passes": each.last / max(each.rows, 1),
+            }
+            for each, share in zip(streams, shares, strict=True)
+        ]
     }
 
 
