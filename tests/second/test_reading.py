@@ -76,6 +76,24 @@ def test_a_bad_row_that_is_skipped_leaves_the_labels_of_its_neighbours(
     ]
 
 
+def test_labels_beside_ids_that_nobody_named_are_refused(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lines(tmp_path / "a.jsonl", [{"input_ids": [5, 6], "labels": [-100, 6]}])
+    assert build(tmp_path, tokenizer, path, "--ids", "input_ids") == 2
+    assert "--ids input_ids,labels" in capsys.readouterr().err
+    assert build(tmp_path, tokenizer, path, "--ids", "input_ids,labels", "-q") == 0
+
+
+@pytest.mark.parametrize("name", ["row", "part", "labels", "tokens"])
+def test_a_carried_column_has_no_name_of_the_build(
+    name: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lines(tmp_path / "a.jsonl", [{"text": "a", name: 5}] * 2)
+    assert build(tmp_path, tokenizer, path, "--carry", name) == 2
+    assert repr(name) in capsys.readouterr().err
+
+
 def test_a_saved_dataset_of_several_files_is_one_source(tmp_path: Path, tokenizer: Path) -> None:
     rows = datasets.Dataset.from_dict({"text": [f"text {n}" for n in range(9)]})
     rows.save_to_disk(tmp_path / "saved", num_shards=3)

@@ -13,11 +13,14 @@ import pyarrow as pa
 
 from ..config.grammar import Carried
 from ..config.options import BuildConfig
-from ..support.errors import InputError
+from ..schemas.columns import STANDARD
+from ..support.errors import ConfigError, InputError
 from .rows import columns_of, documents_of, is_number, numbers
 from .types import Batch, Ids, Kind, Piece, Problem, Raw, Source, Split, format_of
 
 SPLIT_BYTES = 16_000_000
+_LABELS = ("labels", "completion_mask", "assistant_masks", "loss_mask")
+"""Columns beside token ids that say what is trained."""
 
 
 def splits(sources: Sequence[Source], size: int = SPLIT_BYTES) -> list[Split]:
@@ -110,6 +113,11 @@ def checked(source: Source, config: BuildConfig) -> Source:
     Its first rows say them. Raises InputError if they lack a column that is read.
     """
     rows, carried = source.rows, [Carried.parse(each) for each in config.carry]
+    for each in carried:
+        if each.name in (*STANDARD, "row", "part", "text", "ids", "mask", "group"):
+            raise ConfigError(
+                f"--carry {each.name!r} is a column name that packprep uses; rename the column"
+            )
     columns = columns_of(source, config.group)
     columns |= {each.name: Kind(()) for each in carried}
     first = next(format_of(source.format).read(source, 0, -1, columns), None)
@@ -125,6 +133,12 @@ def checked(source: Source, config: BuildConfig) -> Source:
             raise InputError(
                 f"{source.name} has no column {name!r}; it has {', '.join(names) or 'no columns'}"
             )
+    beside = [name for name in _LABELS if name in names and name not in columns]
+    if isinstance(rows, Ids) and not rows.labels and beside:
+        raise InputError(
+            f"{source.name} has {beside[0]!r} beside its token ids, and every token would be "
+            f"trained; give --ids {rows.column},{beside[0]}, or remove the column"
+        )
     if isinstance(rows, Ids) and rows.labels and not rows.kind:
         labels = first.table[rows.labels].to_pylist()
         is_mask = {value for row in labels for value in row or ()} <= {0, 1}

@@ -163,12 +163,10 @@ def _from_values(rows: Iterable[Any], columns: Columns) -> Raw:
 
 def _column(values: list[Any], kind: Kind) -> Any:
     """Array of values that `_value` accepted; of text if they have no common type."""
+    if kind.dtype:
+        return pa.array(values, kind.types[0])
     if kind.types:
-        return (
-            pa.array(values, kind.types[0])
-            if kind.dtype
-            else pa.array(values, pa.binary()).view(pa.string())
-        )
+        return pa.array(values, pa.binary()).view(pa.string())
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
