@@ -57,11 +57,8 @@ def from_yaml(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
 
     A key of the file wins over those of the files that it includes. including: files that led here.
     """
-    if any(path.exists() and path.samefile(other) for other in including):
-        chain = " includes ".join(map(str, (*including, path)))
-        raise ConfigError(f"{chain}, so it includes itself; leave out one of the includes")
     if len(including) > _DEEPEST:
-        raise ConfigError(f"{path} is included through {_DEEPEST} files; include it in fewer steps")
+        raise ConfigError(f"{path} is included through {_DEEPEST} files, or by itself; do it once")
     options = _loaded(path, including)
     names = options.pop("include", [])
     merged: dict[str, Any] = {}
@@ -69,17 +66,12 @@ def from_yaml(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
         if not isinstance(name, str):
             raise ConfigError(f"{path} includes {name!r}, expected the name of a file")
         merged |= from_yaml(path.parent / name, (*including, path))
-    check_names(options, str(path))
-    return merged | options
-
-
-def check_names(options: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for a key that is no option."""
     known = [spec.name for spec in fields(BuildConfig)]
     for name in options:
         if name not in known:
             hint = f"; it is called {HINTS[name]} here" if name in HINTS else nearest(name, known)
-            raise ConfigError(f"{where} has the unknown key {name!r}{hint}")
+            raise ConfigError(f"{path} has the unknown key {name!r}{hint}")
+    return merged | options
 
 
 def _loaded(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
@@ -94,8 +86,6 @@ def _loaded(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     except FileNotFoundError:
         by = f"{including[-1]} includes {path}, which" if including else f"{path}"
         raise ConfigError(f"{by} does not exist; check the path") from None
-    except RecursionError:
-        raise ConfigError(f"{path} is not readable as YAML: it nests too deeply") from None
     except Exception as error:  # PyYAML also lets errors of int(), date() and re through
         shown = " ".join(str(error).split())[:300]
         raise ConfigError(f"{path} is not readable as YAML: {shown}") from None
