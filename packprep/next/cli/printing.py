@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ..plan.account import BATCH
@@ -60,6 +61,10 @@ def _rows(output: Output, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     lost = {"truncated": tokens["truncated"], **tokens["dropped"]}
     if undrawn := lost.pop("not_drawn", 0):
         yield "not drawn", f"{undrawn:,} tokens"
+    for source in report.get("mix", {}).get("sources", ()):
+        share = "" if source["share"] is None else f" for {source['share']:.1%} asked"
+        text = f"{source['trained_tokens']:,} tokens trained{share}, {source['passes']:.2f} passes"
+        yield f"of {Path(source['name']).name}", text
     lost = {reason: count for reason, count in lost.items() if count}
     if lost:
         share = f"{report['tokens_lost']:,} ({report['tokens_lost_share']:.3%})"

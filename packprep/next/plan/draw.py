@@ -15,7 +15,7 @@ Rows are drawn whole: the sides of a pair and the turns of a chat stay together.
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -50,12 +50,15 @@ class Stream:
     """Rows of one entry in the order in which they are drawn; places in it are numbers of rows.
 
     name, sources: see `Drawn`. groups: of blocks, in order. Without keys a group is one block.
+    first, most: place at which the interval begins, and the last at which it may end.
     """
 
     name: str
     sources: range
     groups: tuple[tuple[Range, ...], ...]
     kept_of: KeptOf
+    first: int = 0
+    most: int = 0
 
     @cached_property
     def _starts(self) -> Int64:
@@ -87,7 +90,7 @@ class Stream:
                 start, group = following, group + 1
         return sorted(made)
 
-    def tokens_before(self, place: int) -> int:
+    def _before(self, place: int) -> int:
         """Kept tokens before a place, over all passes."""
         passes, rest = divmod(place, max(1, self.rows))
         group = int(np.searchsorted(self._starts, rest, side="right")) - 1
@@ -96,16 +99,22 @@ class Stream:
             tokens += int(_kept(self, group)[: rest - int(self._starts[group])].sum())
         return tokens
 
-    def place_of(self, tokens: Fraction) -> int:
-        """The place that is nearest to a number of kept tokens before it."""
-        if not self.groups:
-            return 0
+    @cached_property
+    def room(self) -> int:
+        """Kept tokens that the interval may have."""
+        return self._before(self.most) - self._before(self.first)
+
+    def after(self, tokens: Fraction) -> int:
+        """The place in the interval that is nearest to so many kept tokens after its begin."""
         total = int(self._tokens[-1])
-        passes, rest = divmod(tokens, total) if total else (0, Fraction(0))
+        if not total:
+            return self.first
+        passes, rest = divmod(self._before(self.first) + tokens, total)
         group = int(np.searchsorted(self._tokens[:-1], int(rest), side="right")) - 1
         sums = np.append(0, np.cumsum(_kept(self, group))) + self._tokens[group]
         nearest = int(np.argmin(np.abs(sums - float(rest))))
-        return int(passes) * self.rows + int(self._starts[group]) + nearest
+        place = int(passes) * self.rows + int(self._starts[group]) + nearest
+        return min(max(place, self.first), self.most)
 
 
 @lru_cache(maxsize=2)
@@ -162,7 +171,8 @@ def streams(sources: Sequence[SourceRows], seed: int | None, kept_of: KeptOf) ->
 class Drawn(NamedTuple):
     """What is drawn of a stream: its rows first..last - 1, over all passes.
 
-    name: of its first file. sources: numbers of its files. rows: of one pass.
+    name: of its first file. sources: numbers of its files. rows: of one pass. blocks: parts of
+    about 16 MB that have some of the rows.
     """
 
     name: str
@@ -170,6 +180,7 @@ class Drawn(NamedTuple):
     rows: int
     first: int
     last: int
+    blocks: int
 
 
 class Draw(NamedTuple):
@@ -208,65 +219,53 @@ def draw(
     Raises ConfigError if a stream has too little left.
     """
     every = streams(sources, seed, kept_of)
-    firsts = list(after) or [0] * len(every)
     if weights and len(weights) != len(every):
         raise ConfigError(
             f"--weights has {len(weights)} shares for {len(every)} sources; give one for each"
         )
-    most = list(passes) or [Fraction(1)] * len(every)
-    lasts = [
-        max(first, int(times * each.rows))
-        for first, times, each in zip(firsts, most, every, strict=True)
+    firsts, times = after or [0] * len(every), passes or [Fraction(1)] * len(every)
+    every = [
+        replace(each, first=first, most=max(first, int(most * each.rows)))
+        for each, first, most in zip(every, firsts, times, strict=True)
     ]
     if weights or max_tokens is not None:
-        edges = _by_tokens(every, firsts, lasts, weights, max_tokens, windows)
+        edges = _by_tokens(every, weights, max_tokens, windows)
     else:
-        count = _windows(every, firsts, lasts, windows)
+        count = _windows(every, [each.most for each in every], windows)
         edges = [
-            [first + (last - first) * window // count for window in range(count + 1)]
-            for first, last in zip(firsts, lasts, strict=True)
+            [each.first + (each.most - each.first) * at // count for at in range(count + 1)]
+            for each in every
         ]
     made = Draw([[] for _ in edges[0][1:]], [], [], [])
     for each, places in zip(every, edges, strict=True):
+        blocks = set[int]()
         for ranges, ends in zip(made.windows, itertools.pairwise(places), strict=True):
-            ranges += each.ranges(*ends)
+            drawn = each.ranges(*ends)
+            blocks.update(part.first for part in drawn)
+            ranges += drawn
         first, last = places[0], places[-1]
         made.left.extend(each.ranges(last, max(last, first + each.rows)))
         for begin in range(first + each.rows, last, max(each.rows, 1)):
             made.again.append(each.ranges(begin, min(begin + each.rows, last)))
-        made.streams.append(Drawn(each.name, each.sources, each.rows, first, last))
+        made.streams.append(Drawn(each.name, each.sources, each.rows, first, last, len(blocks)))
     return made
 
 
-def _windows(
-    every: Sequence[Stream], firsts: Sequence[int], lasts: Sequence[int], windows: Fraction
-) -> int:
-    """Number of windows: none has a row twice. windows: how many all rows have."""
-    drawn = [last - first for first, last in zip(firsts, lasts, strict=True)]
+def _windows(every: Sequence[Stream], ends: Sequence[int], windows: Fraction) -> int:
+    """Number of windows, so that none has a row twice. windows: how many all rows have."""
+    drawn = [end - each.first for each, end in zip(every, ends, strict=True)]
     passes = [-(-part // max(1, each.rows)) for part, each in zip(drawn, every, strict=True)]
     rows = max(1, sum(each.rows for each in every))
     return max(1, math.ceil(windows * sum(drawn) / rows), *passes)
 
 
 def _by_tokens(
-    every: Sequence[Stream],
-    firsts: Sequence[int],
-    lasts: Sequence[int],
-    weights: Sequence[Fraction],
-    asked: int | None,
-    windows: Fraction,
+    every: Sequence[Stream], weights: Sequence[Fraction], asked: int | None, windows: Fraction
 ) -> list[list[int]]:
-    """Places of each stream at which windows begin, and the end, which is `lasts` at most."""
-    begins = [each.tokens_before(first) for each, first in zip(every, firsts, strict=True)]
-    rooms = [
-        each.tokens_before(last) - begin
-        for each, last, begin in zip(every, lasts, begins, strict=True)
-    ]
-    parts = list(weights) or [Fraction(room) for room in rooms]
+    """Places of each stream at which windows begin, and the end. weights, asked: see `draw`."""
+    parts = list(weights) or [Fraction(each.room) for each in every]
     scales = [
-        (room / part, each.name)
-        for room, part, each in zip(rooms, parts, every, strict=True)
-        if part
+        (each.room / part, each.name) for each, part in zip(every, parts, strict=True) if part
     ]
     scale, scarce = min(scales, default=(Fraction(0), every[0].name))
     if not scale:
@@ -278,16 +277,12 @@ def _by_tokens(
         )
     if asked is not None:
         scale = min(scale, asked / sum(parts, Fraction()))
-    ends = [
-        min(max(each.place_of(begin + part * scale), first), last)
-        for each, begin, part, first, last in zip(every, begins, parts, firsts, lasts, strict=True)
-    ]
-    count = _windows(every, firsts, ends, windows)
-    edges = [[first] for first in firsts]
-    for each, begin, part, end, places in zip(every, begins, parts, ends, edges, strict=True):
+    wanted = [part * scale for part in parts]
+    ends = [each.after(tokens) for each, tokens in zip(every, wanted, strict=True)]
+    count = _windows(every, ends, windows)
+    edges = [[each.first] for each in every]
+    for each, tokens, end, places in zip(every, wanted, ends, edges, strict=True):
         for window in range(1, count + 1):
-            place = end
-            if window < count:
-                place = each.place_of(begin + part * scale * window / count)
+            place = each.after(tokens * window / count) if window < count else end
             places.append(min(max(place, places[-1]), places[-1] + each.rows, end))
     return edges

@@ -116,9 +116,9 @@ def _sign(work: Work, times: list[float]) -> None:
         again = (part for each in work.drawn.again for part in read_parts(work.files, each))
         others = beside(read_parts(work.files, work.drawn.left), again)
     report = make_report(work.names, files, windows, config.max_length, ranks, others)
-    if mix := mix_of(config):
-        shares = [weight / sum(share for share, _ in mix) for weight, _ in mix]
-        report["mix"] = mix_table(work.drawn.streams, shares, windows)
+    if (mix := mix_of(config)) or config.max_tokens or config.after:
+        weights = [weight for weight, _ in mix]
+        report["mix"] = mix_table(work.drawn.streams, weights, windows)
     for split in config.splits:
         if not report["splits"].get(split, {}).get("packs"):
             raise InputError(_nothing_left(split, report, config))

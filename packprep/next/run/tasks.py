@@ -104,14 +104,15 @@ class Work:
         sizes = [size for entry in self.entries for size in entry.facts["bytes"]]
         sources = zip(entries, self.names, self.rows, sizes, strict=True)
         kept = KeptTokens(files=self.files, cutting=self.packing.cutting, held_out=self.held_out)
-        mix, before = mix_of(config), self.job.inputs.get("after", {})
+        mix, sample = mix_of(config), self.job.sample
+        before = {} if sample else self.job.inputs.get("after", {})
         in_order = config.pack_order.name == "input"
         return draw(
             [SourceRows(*each) for each in sources],
             kept,
             seed=None if in_order else before.get("seed", config.seed),
             weights=[weight for weight, _ in mix],
-            max_tokens=config.max_tokens,
+            max_tokens=None if sample else config.max_tokens,
             passes=[most for _, most in mix],
             windows=Fraction(sum(file.receipt.text_bytes for file in self.files), config.window),
             after=before.get("places", ()),

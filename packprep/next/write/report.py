@@ -1,5 +1,6 @@
 """report.json: the account of an output. Every token is counted once."""
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -111,9 +112,12 @@ def _of_source(number: int, sums: Sums, files: Sequence[tuple[int, TokenFile]]) 
 
 
 def mix_table(
-    streams: Sequence[Drawn], shares: Sequence[Fraction], windows: Sequence[WindowFile]
+    streams: Sequence[Drawn], weights: Sequence[Fraction], windows: Sequence[WindowFile]
 ) -> dict[str, Any]:
-    """What was asked for and drawn of each source of a mix. passes: those before the build too."""
+    """What was asked for and drawn of each source. passes: those before the build too.
+
+    weights: none if the rows are not a mix.
+    """
     trained: Counter[int] = Counter()
     for window in windows:
         trained.update({number: sums["trained_tokens"] for number, sums in window.sums.items()})
@@ -121,12 +125,13 @@ def mix_table(
         "sources": [
             {
                 "name": each.name,
-                "share": float(share),
+                "share": float(weight / sum(weights)) if weights else None,
                 "trained_tokens": sum(trained[number] for number in each.sources),
                 "rows": each.last - each.first,
+                "blocks": each.blocks,
                 "passes": each.last / max(each.rows, 1),
             }
-            for each, share in zip(streams, shares, strict=True)
+            for each, weight in itertools.zip_longest(streams, weights)
         ]
     }
 
