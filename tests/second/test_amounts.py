@@ -135,6 +135,8 @@ def test_what_after_cannot_follow_is_refused(files: Sequence[str], tmp_path: Pat
     trained(tmp_path / "rest", sources=files[:2], after=after)
     with pytest.raises(ConfigError, match="no tokens left"):
         trained(tmp_path / "more", sources=files[:2], max_tokens=9, after=str(tmp_path / "rest"))
+    with pytest.raises(ConfigError, match="nothing is left"):
+        trained(tmp_path / "none", sources=files[:2], after=str(tmp_path / "rest"))
     write_rows(Path(files[0]), 30, 0)
     with pytest.raises(ConfigError, match=r"a\.jsonl"):
         trained(tmp_path / "second", sources=files[:1], after=after)

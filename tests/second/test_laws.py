@@ -308,6 +308,10 @@ def test_a_mix_has_its_shares_and_begins_where_the_one_before_ended(data: st.Dat
                     draw(sources, lambda first, last: kept[first:last], **options)
                 return
             scale = scale if asked is None else min(scale, asked / sum(parts, Fraction()))
+        elif any(places) and all(at >= most for at, most in zip(places, limits, strict=True)):
+            with pytest.raises(ConfigError, match="nothing is left"):
+                draw(sources, lambda first, last: kept[first:last], **options)
+            return
         drawn = draw(sources, lambda first, last: kept[first:last], **options)
         dealt = [rows_of(window, rows) for window in drawn.windows]
         assert [each.first for each in drawn.streams] == places
