@@ -102,7 +102,7 @@ def tree_digest(files: Tree) -> str:
 
 
 def crash_states(recording: Recording, seed: int) -> Iterator[CrashState]:
-    """Endless states, the same for the same seed; one may come up again.
+    """Endless states, the same for the same seed; one may come up again. None without steps.
 
     Models take turns. A sixth of the cuts comes when the command was over, a third of the others in
     its last steps, and the rest at any step.
@@ -110,7 +110,7 @@ def crash_states(recording: Recording, seed: int) -> Iterator[CrashState]:
     draw = random.Random(seed)
     total = len(recording.steps)
     blocks = _blocks(recording)
-    while True:
+    while total:
         for name, model in MODELS.items():
             late = draw.random() < 1 / 3
             done = draw.randint(total - total // 8, total) if late else draw.randint(1, total)
