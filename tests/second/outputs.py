@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packprep.next.cli.main import cli
 from packprep.next.schemas.columns import STANDARD, Column, schema_of
 from packprep.next.schemas.files import digest_of, shard_name
 from packprep.next.schemas.manifest import FORMAT_VERSION, manifest_json
-from packprep.next.write.sign import write_dataset_files
 
 Pack = Mapping[str, Any]
-ROOT = Path(__file__).parents[2]
 COLUMNS = tuple(STANDARD[n] for n in ("tokens", "position_ids", "cu_seqlens", "document_ids"))
 
 
@@ -27,10 +23,8 @@ def build(out: Path, rows: Sequence[Mapping[str, Any]], *arguments: str, **setti
     source, config = out.with_suffix(".jsonl"), out.with_suffix(".yaml")
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config.write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "packprep.next", "build", str(source), "-o", str(out)]
-    command += ["--ids", "ids", "--tokenizer", "50257", "-q", "-c", str(config), *arguments]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+    command = ["build", str(source), "-o", str(out), "--ids", "ids", "--tokenizer", "50257", "-q"]
+    cli.main([*command, "-c", str(config), *arguments], standalone_mode=False)
     return out
 
 
@@ -81,7 +75,6 @@ def write(
                 "batches": batches,
             }
         )
-    write_dataset_files(folder, [file["path"] for file in files], "0" * 16, "train")
     counts = {key: sum(file[key] for file in files) for key in ("packs", "segments", "tokens")}
     none = {"overlap": 0, "continuation_bos": 0, "filler": 0, "truncated": 0, "dropped": {}}
     inputs = {"options": options}

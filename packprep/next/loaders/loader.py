@@ -1,0 +1,299 @@
+"""Batches of packs in a shuffled, resumable order, with the same number of steps on every rank.
+
+No worker processes, and no communication between ranks: the packs of a rank at a step follow from
+arithmetic, so every rank has the same number of steps. A thread makes the next batches while the
+model trains.
+"""
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ..schemas.files import FormatError
+from .batch import PackedBatch
+from .fill import PAIR_COLUMNS, BatchMaker, LabelChoice, Sides
+from .loss import Mode, check_mode
+from .order import EpochOrder, PackSteps, TokenSteps
+from .shape import BatchShape, batch_size
+from .shards import PackedShards
+
+# Handing batches to another thread costs about 50 microseconds, so small ones are handed together.
+_TOKENS_AT_ONCE = 1 << 16
+_STATE = ("fingerprint", "seed", "epoch", "shuffle_window", "packs")
+
+
+class PackedLoader:
+    """Iterable over the batches of one rank for one epoch.
+
+    `for batch in loader`. Each batch is a PackedBatch. `loader[step]` is the batch at a step from
+    the position of a loaded state on, so the loader is also a dataset for torch's
+    DataLoader(loader, batch_size=None).
+
+    shards: packs to read, or the path of an output, or a list of outputs one after another.
+    packs_per_batch: packs in a batch of one rank, or `shape`, which has all that decides the shape
+    of batches. seed: decides the order; the epoch is that of `set_epoch`. rank, world_size: this
+    rank's share of each global batch; by default 0 of 1, which is refused where the process is one
+    of several (a group of torch.distributed, or WORLD_SIZE of torchrun): pass rank=0, world_size=1
+    if each shall read all. shuffle_window: packs are mixed in windows of so many shuffled shards; 0
+    keeps stored order. labels: "hf" (unshifted, the model shifts), "shifted" (of the next token) or
+    "none"; no label crosses a segment boundary. loss_weights: mode of the weights to add to each
+    batch, see `loss_weights`. columns: further columns to read into `batch.extra`. sides: of shards
+    with preference pairs, which None refuses. "both" also adds pair_ids and pair_sides to
+    `batch.extra`, for `pair_log_probs`; "chosen" leaves the rejected sides out, so a batch has
+    fewer tokens. remainder: "drop" the last packs if they fill no batch on all ranks, or "fill" the
+    batch with packs without loss, which the ranks share. prefetch: batches that a thread makes
+    ahead, at least; 0 for none. pin_memory: batches of tensors in page-locked memory, so that
+    batch.to("cuda", non_blocking=True) overlaps with other work.
+
+    Iteration starts at the beginning of the epoch, or, once, at the position of a loaded state.
+    ValueError for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        shards: PackedShards | str | Path | Sequence[str | Path],
+        packs_per_batch: int | None = None,
+        *,
+        shape: BatchShape | None = None,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shuffle_window: int = 4,
+        labels: LabelChoice = "hf",
+        loss_weights: Mode | None = None,
+        columns: Sequence[str] = (),
+        sides: Sides | None = None,
+        remainder: Literal["drop", "fill"] = "drop",
+        prefetch: int = 2,
+        pin_memory: bool = False,
+    ) -> None:
+        if shape is not None and packs_per_batch is not None:
+            raise ValueError("packs_per_batch and shape were passed; shape has a packs_per_batch")
+        self.shape = shape or BatchShape(packs_per_batch=packs_per_batch)
+        self.shards = shards if isinstance(shards, PackedShards) else PackedShards(shards)
+        self._forgotten = rank is None or world_size is None
+        self.rank, self.world_size = rank or 0, 1 if world_size is None else world_size
+        self.seed, self.epoch, self.remainder, self.prefetch = seed, 0, remainder, prefetch
+        self._window, self._pin_memory = shuffle_window, pin_memory
+        self._check(labels, loss_weights, sides)
+        if sides == "both":
+            columns = [*dict.fromkeys((*columns, *PAIR_COLUMNS))]
+        for name in columns:
+            _check_choice("a name of columns", name, self.shards.names("token", "segment"))
+        self._size = batch_size(self.shards, self.shape)
+        self._maker = BatchMaker(
+            self.shards, self._size, labels, loss_weights, tuple(columns), sides
+        )
+        self._start = self._place = 0
+        self._made: tuple[tuple[int, ...], EpochOrder] | None = None
+        self._asked = 0  # windows of the order that were read ahead
+        self._cut: tuple[tuple[int, ...], PackSteps | TokenSteps] | None = None
+        if not len(self):
+            raise ValueError(
+                f"{self.shards.path} has {len(self.shards)} packs, too few for one batch on each "
+                f"of {self.world_size} ranks; choose remainder='fill' or a smaller batch"
+            )
+
+    def _check(self, labels: str, weights: Mode | None, sides: str | None) -> None:
+        self._check_group()
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"rank is {self.rank} of world_size {self.world_size}; expected 0 or more, and less"
+            )
+        _check_choice("labels", labels, get_args(LabelChoice))
+        _check_choice("remainder", self.remainder, ("drop", "fill"))
+        _check_choice("sides", sides, (*get_args(Sides), None))
+        if weights is not None:
+            check_mode(weights, "loss_weights")
+            if labels == "none":
+                raise ValueError("loss_weights need labels; choose labels='hf' or 'shifted'")
+        if labels == "hf" and self.shape.cp_size > 1:
+            raise ValueError(
+                "labels='hf' loses a label at the end of each slice with cp_size > 1; choose "
+                "'shifted'"
+            )
+        if ("pair_sides" in self.shards.columns) != (sides is not None):
+            raise ValueError(
+                f"{self.shards.path} has {'no ' * (sides is not None)}preference pairs, and sides "
+                f"is {sides!r}; pass sides='both' for pair_log_probs, or sides='chosen' to train "
+                "on the chosen sides alone, with pairs, and None without"
+            )
+
+    def _check_group(self) -> None:
+        """Raise ValueError if this is one of several processes and rank or world size is missing.
+
+        Called again when batches are asked for: the loader may be older than the process group.
+        """
+        if self._forgotten and (processes := _processes()) > 1:
+            raise ValueError(
+                f"the training has {processes} processes, which would all train on the same packs; "
+                "pass rank and world_size, or rank=0, world_size=1 if each shall read all packs"
+            )
+
+    def __repr__(self) -> str:
+        size = f"{'' if self._size.fixed else 'at most '}{self._size.tokens:,}"
+        return (
+            f"PackedLoader({self.shards!r}, {len(self):,} steps of {size} tokens, epoch "
+            f"{self.epoch}, rank {self.rank} of {self.world_size})"
+        )
+
+    def __len__(self) -> int:
+        """Steps from the beginning of the epoch, or from a loaded state on; equal on all ranks."""
+        return len(self._steps(self._start))
+
+    def __getitem__(self, step: int) -> PackedBatch:
+        """Batch of this rank at a step; iteration is not affected. IndexError after the epoch."""
+        self._check_group()
+        steps = self._steps(self._start)
+        if not 0 <= step < len(steps):
+            raise IndexError(f"step {step} is out of range; the epoch has {len(steps)} steps")
+        return self._make(self._packs(steps, step, step + 1)[0])
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        self._check_group()
+        self._place, self._start = self._start, 0
+        return self._iterate(self._steps(self._place))
+
+    def _iterate(self, steps: PackSteps | TokenSteps) -> Iterator[PackedBatch]:
+        each = max(min(_TOKENS_AT_ONCE // self._size.tokens, 64), 1)
+
+        def packs(first: int) -> list[list[int]]:
+            return self._packs(steps, first, min(first + each, len(steps)))
+
+        firsts = range(0, len(steps), each)
+        made: Iterable[PackedBatch] = _ahead(
+            lambda first: [*map(self._make, packs(first))], firsts, -(-self.prefetch // each)
+        )
+        if not self.prefetch:
+            made = (self._make(numbers) for first in firsts for numbers in packs(first))
+        for step, batch in enumerate(made):
+            self._place = steps.end(step)
+            yield batch
+
+    def _packs(self, steps: PackSteps | TokenSteps, first: int, last: int) -> list[list[int]]:
+        """Packs of this rank at steps first to last - 1, -1 for filler."""
+        order = self._order()
+        places = [steps.places(self.rank, step) for step in range(first, last)]
+        flat = np.concatenate(places)
+        self._read_ahead(order, int(flat[0]))
+        packs = order.take(flat[flat < order.packs])
+        packs += [-1] * (len(flat) - len(packs))
+        ends = accumulate(map(len, places), initial=0)
+        return [packs[begin:end] for begin, end in pairwise(ends)]
+
+    def _make(self, packs: list[int]) -> PackedBatch:
+        batch = self._maker.make(packs)
+        return batch.pin_memory() if self._pin_memory else batch
+
+    def _read_ahead(self, order: EpochOrder, place: int) -> None:
+        """Ask the system for the shards of this window of the order and the next, once each."""
+        window = order.window_at(place)
+        new = order.windows[max(window, self._asked) : window + 2]
+        self._asked = window + 2
+        if shards := [shard for each in new for shard in each]:
+            threading.Thread(target=self.shards.read_ahead, args=(shards,), daemon=True).start()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make this the next epoch to iterate, from its beginning.
+
+        A loaded state of the same epoch keeps its position.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch is {epoch}; expected 0 or more")
+        if epoch != self.epoch:
+            self.epoch, self._start, self._place = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Position of the latest iteration: five integers.
+
+        It counts batches that were yielded, not those made ahead.
+        """
+        values = (self.shards.fingerprint, self.seed, self.epoch, self._window, self._place)
+        return dict(zip(_STATE, values, strict=True))
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Resume the global stream of `state` at the next iteration.
+
+        World size and batch size may differ from those of the state. Seed, epoch and shuffling are
+        taken from the state. FormatError if it is the state of another dataset or version.
+        """
+        if {*state} != {*_STATE}:
+            raise FormatError(f"the state has the keys {[*state]}; expected {[*_STATE]}")
+        if state["fingerprint"] != self.shards.fingerprint:
+            raise FormatError(
+                f"the state belongs to shards with fingerprint {state['fingerprint']:x}, and "
+                f"{self.shards.path} has {self.shards.fingerprint:x}; resume from the shards that "
+                "the state was saved with"
+            )
+        self.seed, self.epoch, self._window = state["seed"], state["epoch"], state["shuffle_window"]
+        self._start = self._place = state["packs"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_made": None}
+
+    def _order(self) -> EpochOrder:
+        key = (self.seed, self.epoch, self._window)
+        if self._made is None or self._made[0] != key:
+            counts, outputs = self.shards.packs_per_shard, self.shards.shards_per_output
+            order = EpochOrder(counts, outputs, seed=key[0], epoch=key[1], window=key[2])
+            self._made, self._asked = (key, order), 0
+        return self._made[1]
+
+    def _steps(self, start: int) -> PackSteps | TokenSteps:
+        """The steps of the epoch from a place on."""
+        ranks, fill = self.world_size, self.remainder == "fill"
+        if self.shape.max_tokens is None:
+            packs, each = len(self.shards), self.shape.packs_per_batch or 1
+            return PackSteps(packs, each, start, ranks, fill)
+        key = (self.seed, self.epoch, self._window, start)
+        if self._cut is None or self._cut[0] != key:
+            tokens = self.shards.pack_tokens()[self._order().every()]
+            budget = self.shape.max_tokens // self._size.multiple * self._size.multiple
+            self._cut = key, TokenSteps(tokens, budget, start, ranks, fill)
+        return self._cut[1]
+
+
+def _ahead(
+    function: Callable[[int], list[PackedBatch]], items: Iterable[int], depth: int
+) -> Iterator[PackedBatch]:
+    """Batches of each item; a thread makes those of `depth` items ahead.
+
+    Closing the iterator stops it.
+    """
+    pool = ThreadPoolExecutor(1, "packprep-prefetch")
+    made = deque[Future[list[PackedBatch]]]()
+    try:
+        for item in items:
+            made.append(pool.submit(function, item))
+            if len(made) > depth:
+                yield from made.popleft().result()
+        while made:
+            yield from made.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    if value not in allowed:
+        names = ", ".join(map(str, allowed))
+        raise ValueError(f"{name} is {value!r}; expected one of {names}")
+
+
+def _processes() -> int:
+    """Processes of the training that this one belongs to.
+
+    Of the process group; before there is one, of the variables that torchrun sets.
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if "RANK" in os.environ and size.isdecimal() else 1
