@@ -1,0 +1,94 @@
+"""Documents stay apart in a model, and a call that joins them is found or stopped."""
+
+from typing import Any
+
+import pytest
+
+from tests.helpers.torch_models import documents, skip_without, tiny_llama
+
+skip_without("torch", "transformers")
+
+import torch  # noqa: E402
+
+from packprep.next.loaders import (  # noqa: E402
+    PackedBatch,
+    batch_from_rows,
+    guard,
+    to_axolotl,
+    to_hf,
+    to_hf_4d,
+    to_padded,
+    verify_isolation,
+)
+
+LENGTHS = [9, 1, 14, 8]
+
+
+def batch_of(*lengths: int) -> PackedBatch:
+    ids = [token for document in documents(lengths) for token in document]
+    return batch_from_rows([{"input_ids": ids, "seq_lengths": [*lengths]}]).torch()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_sound_calls_keep_documents_apart(attention: str) -> None:
+    model, batch = tiny_llama(attention), batch_of(*LENGTHS)
+    calls: list[Any] = [
+        batch,
+        to_axolotl(batch),
+        to_hf_4d(batch, model.config),
+        to_padded(batch, mask="4d"),
+    ]
+    for call in calls:
+        found = verify_isolation(model, call)
+        assert found.isolated, str(found)
+        assert found.largest < 1e-3 < found.leaking
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (
+            {"attention_mask": torch.ones(1, sum(LENGTHS), dtype=torch.long)},
+            "has an attention_mask",
+        ),
+        ({"use_cache": True}, "use_cache is on"),
+        ({"position_ids": torch.arange(sum(LENGTHS))[None]}, "position_ids make 1 segments"),
+    ],
+)
+def test_a_leak_is_found_and_its_cause_named(change: dict[str, Any], cause: str) -> None:
+    fields = to_hf(batch_of(*LENGTHS)) | change
+    found = verify_isolation(tiny_llama(), fields)
+    assert not found.isolated
+    assert cause in str(found.cause)
+    assert "leak" in str(found)
+
+
+def test_a_call_that_joins_documents_is_stopped() -> None:
+    model, batch = guard(tiny_llama().train()), batch_of(*LENGTHS)
+    model(**to_hf(batch))
+    ones: dict[str, Any] = {"attention_mask": torch.ones_like(batch.tokens)[None]}
+    cached: dict[str, Any] = {"use_cache": True}
+    for change, words in [(ones, "2-D attention_mask"), (cached, "has a cache")]:
+        with pytest.raises(ValueError, match=words):
+            model(**to_hf(batch) | change)
+    with pytest.raises(ValueError, match="neither position_ids nor cu_seq_lens_q"):
+        model(input_ids=batch.tokens[None])
+    with torch.no_grad():
+        model(input_ids=batch.tokens[None])
+    guard(model, allow_unpacked=True)(input_ids=batch.tokens[None])
+
+
+def test_first_calls_of_one_document_each_are_stopped_and_later_ones_are_not() -> None:
+    """As DataCollatorWithFlattening and TRL's packing=True make of packs."""
+    one, several = to_axolotl(batch_of(20)), to_axolotl(batch_of(*LENGTHS))
+    model = guard(tiny_llama().train())
+    for _ in range(7):
+        model(**one)
+    with pytest.raises(ValueError, match="8th, and all had one document"):
+        model(**one)
+    model = guard(tiny_llama().train())
+    for call in [one] * 7 + [several] + [one] * 9:
+        model(**call)
+    model = guard(tiny_llama().train(), allow_unpacked=True)
+    for _ in range(9):
+        model(**one)
