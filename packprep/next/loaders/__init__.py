@@ -28,6 +28,7 @@ from .loss import (
 from .masks import to_flex_block_mask, to_seq_idx
 from .padded import to_padded
 from .rows import batch_from_rows
+from .samples import pack_sequences, unpack
 from .shape import BatchShape
 from .shards import PackedShards
 
@@ -46,6 +47,7 @@ __all__ = [
     "guard",
     "log_probs_and_entropy",
     "loss_weights",
+    "pack_sequences",
     "pair_log_probs",
     "segment_means",
     "selective_log_probs",
@@ -61,6 +63,7 @@ __all__ = [
     "to_torchtitan",
     "to_torchtune",
     "to_trl",
+    "unpack",
     "varlen_attention",
     "verify_isolation",
 ]
