@@ -14,6 +14,7 @@ from .adapters import (
 from .attention import attention_backend, varlen_attention
 from .batch import PackedBatch
 from .context_parallel import context_gather, context_indices, context_slice
+from .grain import MaxTextSource
 from .guard import guard
 from .isolation import Isolation, verify_isolation
 from .loader import PackedLoader
@@ -26,6 +27,7 @@ from .loss import (
     selective_log_probs,
 )
 from .masks import to_flex_block_mask, to_seq_idx
+from .metrics import PackMetrics, log_pack_metrics
 from .padded import to_padded
 from .rows import batch_from_rows
 from .samples import pack_sequences, unpack
@@ -35,6 +37,8 @@ from .shards import PackedShards
 __all__ = [
     "BatchShape",
     "Isolation",
+    "MaxTextSource",
+    "PackMetrics",
     "PackedBatch",
     "PackedLoader",
     "PackedShards",
@@ -45,6 +49,7 @@ __all__ = [
     "context_indices",
     "context_slice",
     "guard",
+    "log_pack_metrics",
     "log_probs_and_entropy",
     "loss_weights",
     "pack_sequences",
