@@ -10,9 +10,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -25,8 +27,10 @@ from .order import EpochOrder, PackSteps, TokenSteps
 from .shape import BatchShape, batch_size
 from .shards import PackedShards
 
-# Handing batches to another thread costs about 50 microseconds, so small ones are handed together.
+# Looking up packs, and handing batches to another thread, costs about 50 microseconds, so that is
+# done for several batches together.
 _TOKENS_AT_ONCE = 1 << 16
+_QUICK = 1e-3  # seconds that a reader is away from so many tokens
 _STATE = ("fingerprint", "seed", "epoch", "shuffle_window", "packs")
 
 
@@ -165,15 +169,11 @@ class PackedLoader:
     def _iterate(self, steps: PackSteps | TokenSteps) -> Iterator[PackedBatch]:
         each = max(min(_TOKENS_AT_ONCE // self._size.tokens, 64), 1)
 
-        def packs(first: int) -> list[list[int]]:
-            return self._packs(steps, first, min(first + each, len(steps)))
+        def batches(first: int) -> Iterator[PackedBatch]:
+            for packs in self._packs(steps, first, min(first + each, len(steps))):
+                yield self._make(packs)
 
-        firsts = range(0, len(steps), each)
-        made: Iterable[PackedBatch] = _ahead(
-            lambda first: [*map(self._make, packs(first))], firsts, -(-self.prefetch // each)
-        )
-        if not self.prefetch:
-            made = (self._make(numbers) for first in firsts for numbers in packs(first))
+        made = _ahead(batches, range(0, len(steps), each), -(-self.prefetch // each))
         for step, batch in enumerate(made):
             self._place = steps.end(step)
             yield batch
@@ -262,21 +262,29 @@ class PackedLoader:
 
 
 def _ahead(
-    function: Callable[[int], list[PackedBatch]], items: Iterable[int], depth: int
+    function: Callable[[int], Iterable[PackedBatch]], items: Iterable[int], depth: int
 ) -> Iterator[PackedBatch]:
     """Batches of each item; a thread makes those of `depth` items ahead.
 
-    Closing the iterator stops it.
+    A reader that comes back at once makes them itself: it would only wait for the thread. Closing
+    the iterator stops the thread.
     """
     pool = ThreadPoolExecutor(1, "packprep-prefetch")
-    made = deque[Future[list[PackedBatch]]]()
+    made, is_slow = deque[Callable[[], Iterable[PackedBatch]]](), False
     try:
         for item in items:
-            made.append(pool.submit(function, item))
-            if len(made) > depth:
-                yield from made.popleft().result()
-        while made:
-            yield from made.popleft().result()
+            ask = pool.submit(list, function(item)).result if is_slow else partial(function, item)
+            made.append(ask)
+            if len(made) <= depth * is_slow:
+                continue
+            away = 0.0
+            for batch in made.popleft()():
+                left = perf_counter()
+                yield batch
+                away += perf_counter() - left
+            is_slow = away > _QUICK
+        for rest in made:
+            yield from rest()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -9,6 +9,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -91,7 +92,7 @@ class PackedShards:
         self.columns = _columns(self.outputs[0][0])
         self._shards = list[_Shard]()
         for manifest, files, name in self.outputs:
-            if _kinds(_columns(manifest)) != _kinds(self.columns):
+            if {*_columns(manifest)} != {*self.columns}:
                 raise ValueError(
                     f"{files} has the columns {', '.join(_columns(manifest))}, and {paths[0]} "
                     f"{', '.join(self.columns)}; expected the same in all outputs of a list"
@@ -131,7 +132,7 @@ class PackedShards:
 
     def names(self, *kinds: str) -> list[str]:
         """Names of the columns of these kinds."""
-        return [name for name, kind in _kinds(self.columns).items() if kind in kinds]
+        return [name for name, column in self.columns.items() if column.kind in kinds]
 
     def find(self, index: int) -> tuple[Rows, int]:
         """The checked record batch of a pack, 0 or more, and the pack's row in it."""
@@ -199,13 +200,10 @@ def _open(path: Path, split: str | None) -> _Opened:
 
 def _columns(manifest: Manifest) -> dict[str, Column]:
     """Columns of the packs by standard name: boundaries, where the files have lengths."""
-    names = {"seq_lengths": "cu_seqlens"}
-    return {names.get(each.standard, each.standard): each for each in manifest.columns}
-
-
-def _kinds(columns: Mapping[str, Column]) -> dict[str, str]:
-    kinds = {name: column.kind for name, column in columns.items()}
-    return {**kinds, "cu_seqlens": "boundary"}
+    columns = {each.standard: each for each in manifest.columns}
+    if lengths := columns.pop("seq_lengths", None):
+        columns["cu_seqlens"] = replace(lengths, kind="boundary", makes="cu_seqlens")
+    return columns
 
 
 class _Shard:
@@ -218,9 +216,6 @@ class _Shard:
         self._places = [place for place, _ in entry.batches]
         self.firsts = [first for _, first in entry.batches]
         self._mapped: Any = None
-        self._check_size()
-
-    def _check_size(self) -> None:
         size = self.path.stat().st_size if self.path.is_file() else None
         if size != self.entry.bytes:
             state = "is missing" if size is None else f"has {size:,} bytes"
@@ -245,19 +240,17 @@ class _Shard:
             raise FormatError(f"{where} are damaged: {error}; restore the file") from None
         if len(batch) != last - first:
             raise FormatError(f"{where}: there are {len(batch)}; the manifest lists others")
-        views = {name: _view(batch, name, each, where) for name, each in self._columns.items()}
-        _check(views, _kinds(self._columns), where, first)
+        views = {name: _view(batch, each, where) for name, each in self._columns.items()}
+        _check(views, self._columns, where, first)
         return Rows(views)
 
     def _bytes(self, begin: int, end: int) -> Any:
         """Bytes of the file, mapped or read."""
         if not self._mmap:
-            self._check_size()
             with self.path.open("rb") as file:
                 file.seek(begin)
                 return file.read(end - begin)
         if self._mapped is None:
-            self._check_size()
             with pa.memory_map(str(self.path)) as file:
                 self._mapped = file.read_buffer()
         return self._mapped[begin:end]
@@ -272,10 +265,10 @@ class _Shard:
             os.close(handle)
 
 
-def _view(batch: pa.RecordBatch, name: str, column: Column, where: str) -> ListView:
+def _view(batch: pa.RecordBatch, column: Column, where: str) -> ListView:
     """A column of the packs: lengths of segments become boundaries."""
     view = list_view(batch, column.name, where)
-    if name != "cu_seqlens" or column.kind == "boundary":
+    if column.name != "seq_lengths":
         return view
     counts, lengths = np.diff(view.offsets), view.flat
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -287,13 +280,15 @@ def _view(batch: pa.RecordBatch, name: str, column: Column, where: str) -> ListV
     return ListView(offsets.astype(np.int32), values)
 
 
-def _check(views: Mapping[str, ListView], kinds: Mapping[str, str], where: str, first: int) -> None:
+def _check(
+    views: Mapping[str, ListView], columns: Mapping[str, Column], where: str, first: int
+) -> None:
     """Raise FormatError unless all lists of each pack fit one another."""
     tokens, entries = np.diff(views["tokens"].offsets), np.diff(views["cu_seqlens"].offsets)
     bad: Bools = (tokens < 1) | (entries < 2)
     lengths = {"token": tokens, "segment": entries - 1, "boundary": entries}
     for name, view in views.items():
-        bad |= np.diff(view.offsets) != lengths[kinds[name]]
+        bad |= np.diff(view.offsets) != lengths[columns[name].kind]
     if not bad.any():
         ends = views["cu_seqlens"].flat
         starts = np.cumsum(entries) - entries
