@@ -90,6 +90,7 @@ def write(
         "splits": {"train": counts},
         "files": files,
         "sources": [],
+        "draw": {"seed": 0},
         "ledger": {**none, "tokens_in": counts["tokens"], "tokens_packed": counts["tokens"]},
         "plan": None,
     }

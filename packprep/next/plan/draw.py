@@ -236,7 +236,7 @@ def draw(
             [each.first + (each.most - each.first) * at // count for at in range(count + 1)]
             for each in every
         ]
-    if any(after) and all(places[0] == places[-1] for places in edges):
+    if any(after) and all(each.first >= each.most for each in every):
         raise ConfigError("--after names an output that has every row; nothing is left to draw")
     made = Draw([[] for _ in edges[0][1:]], [], [], [])
     for each, places in zip(every, edges, strict=True):
