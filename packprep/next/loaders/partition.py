@@ -25,11 +25,10 @@ def even_packs(lengths: Int64, packs: int) -> Int32:
     Example: lengths=[5, 3, 4, 1, 1], packs=2 -> [0, 1, 1, 0, 0]
     """
     weights, free = np.zeros(0, np.int32), np.full(packs, _NO_LIMIT, np.int64)
-    heap, fills = np.arange(packs, dtype=np.int32), np.zeros(packs, np.int64)
-    pack_of = np.zeros(len(lengths), np.int32)
+    fills, pack_of = np.zeros(packs, np.int64), np.zeros(len(lengths), np.int32)
     longest = ascending(lengths.max(initial=0) - lengths)
     short = lengths.astype(np.int32)
-    _run(place_longest_first, short, weights, longest, heap, fills, free, pack_of)
+    _run(place_longest_first, short, weights, longest, fills, free, pack_of)
     _even_out(short, pack_of, packs)
     return pack_of
 
