@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packprep.loaders.order import EpochOrder
-from packprep.next.loaders import BatchShape, PackedBatch, PackedLoader, PackedShards
+from packprep.next.loaders import BatchShape, PackedBatch, PackedLoader, PackedShards, context_slice
 from packprep.next.schemas.columns import STANDARD, Column
 from packprep.next.schemas.files import FormatError
 from tests.helpers.examples import share_of_examples
@@ -302,7 +302,7 @@ def test_shards_are_the_rows_of_load_from_disk(made: Path, name: str, mmap: bool
 def test_record_batches_are_found_by_the_manifest(tmp_path: Path) -> None:
     rows = [{"ids": [*range(row, row + 4000)]} for row in range(400)]
     out = outputs.build(tmp_path / "out", rows, max_length=4096)
-    assert len(PackedShards(out).outputs[0][0].files[0].batches) > 2
+    assert len(PackedShards(out).outputs[0][0].manifest.files[0].batches) > 2
     for mmap in (True, False):
         shards = PackedShards(out, mmap=mmap)
         assert sorted(pack["tokens"][0] for pack in shards) == [*range(400)]
@@ -508,3 +508,30 @@ def test_a_thread_makes_batches_for_a_slow_reader_and_ends_with_the_iteration(ma
         if not makers():
             return
     raise AssertionError("the thread did not end")
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_slices_of_context_parallel_ranks_have_each_token_once(
+    made: Path, tmp_path: Path, layout: Any
+) -> None:
+    rows = [{"ids": [*range(row * 100, row * 100 + 5 + row % 7)]} for row in range(30)]
+    out = outputs.build(tmp_path / "out", rows, "--pad-to-multiple", "4", max_length=32)
+    shape = BatchShape(packs_per_batch=3, cp_size=2, cp_layout=layout, max_segments=20)
+    options: dict[str, Any] = {"labels": "shifted", "loss_weights": "document"}
+    for batch in PackedLoader(out, shape=shape, remainder="fill", **options):
+        slices = [context_slice(batch, rank, 2, layout) for rank in range(2)]
+        tokens = [zip(part.tokens, part.labels, part.loss_weights, strict=True) for part in slices]
+        both = zip(batch.tokens, batch.labels, batch.loss_weights, strict=True)
+        assert sorted(each for part in tokens for each in part) == sorted(both)
+        assert (batch.segment_lengths <= np.diff(batch.cu_seqlens)).all()
+        assert len(slices[0]) == len(slices[1]) == 48
+
+
+def test_an_iteration_goes_on_in_its_epoch_after_set_epoch(made: Path) -> None:
+    loader = PackedLoader(made / "plain", 1)
+    first = [batch.pack_numbers.tolist() for batch in loader]
+    batches = iter(loader)
+    loader.set_epoch(1)
+    assert [batch.pack_numbers.tolist() for batch in batches] == first
+    loader.set_epoch(2)
+    assert [batch.pack_numbers.tolist() for batch in loader] != first

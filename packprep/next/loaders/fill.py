@@ -13,8 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemas.columns import FILLER, NO_LOSS
-from ..schemas.files import FormatError
+from ..schemas.columns import FILLER, NO_LOSS, OF_FILLER
 from ..schemas.views import ListView
 from .batch import PackedBatch
 from .loss import Mode, loss_weights
@@ -25,8 +24,6 @@ LabelChoice = Literal["hf", "shifted", "none"]
 Sides = Literal["both", "chosen"]
 PAIR_COLUMNS = ("pair_ids", "pair_sides")
 REJECTED = 1
-# Columns whose value in filler and padding is part of the format; others have 0 there.
-_FILLED = dict.fromkeys(("document_ids", "turn_ids", *PAIR_COLUMNS), FILLER) | {"labels": NO_LOSS}
 # Between parts of a block: parts at multiples of 4096 bytes from each other evict each other from
 # the first cache.
 _SKEW = 24
@@ -62,11 +59,6 @@ class BatchMaker:
         found = [self._find(pack) for pack in packs]
         bounds = [*accumulate([rows.tokens(row) for rows, row in found], initial=0)]
         total, real_packs = size.padded(bounds[-1]), len(packs) - packs.count(-1)
-        if bounds[-1] > size.tokens:
-            raise FormatError(
-                f"{self._shards.path} packs {packs} have {bounds[-1]} tokens; expected at most "
-                f"{size.tokens}, by the max_length of the manifest"
-            )
         if total > bounds[-1]:
             found.append((self._blank(total - bounds[-1], size.longest), 0))
 
@@ -148,7 +140,7 @@ class BatchMaker:
         if batch.segment_lengths is not None:
             batch.segment_lengths = _extended(batch.segment_lengths, segments, 0)
         batch.extra = {
-            name: _extended(values, segments, _FILLED.get(name, 0))
+            name: _extended(values, segments, OF_FILLER.get(name, 0))
             if self._columns[name] == "segment"
             else values
             for name, values in batch.extra.items()
@@ -159,7 +151,11 @@ class BatchMaker:
         ends = np.array([*range(0, tokens, longest), tokens], np.int32)
         sizes = {"token": tokens, "segment": len(ends) - 1}
         columns = {
-            name: np.full(sizes[column.kind], _FILLED.get(name, 0), column.numpy_dtype)
+            name: np.full(
+                sizes[column.kind],
+                {"labels": NO_LOSS, **OF_FILLER}.get(name, 0),
+                column.numpy_dtype,
+            )
             for name, column in self._shards.columns.items()
             if name != "cu_seqlens"
         }

@@ -31,6 +31,7 @@ from .shards import PackedShards
 # done for several batches together.
 _TOKENS_AT_ONCE = 1 << 16
 _QUICK = 1e-3  # seconds that a reader is away from so many tokens
+Steps = PackSteps | TokenSteps
 _STATE = ("fingerprint", "seed", "epoch", "shuffle_window", "packs")
 
 
@@ -99,7 +100,7 @@ class PackedLoader:
         self._start = self._place = 0
         self._made: tuple[tuple[int, ...], EpochOrder] | None = None
         self._asked = 0  # windows of the order that were read ahead
-        self._cut: tuple[tuple[int, ...], PackSteps | TokenSteps] | None = None
+        self._cut: tuple[tuple[int, ...], Steps] | None = None
         if not len(self):
             raise ValueError(
                 f"{self.shards.path} has {len(self.shards)} packs, too few for one batch on each "
@@ -159,18 +160,18 @@ class PackedLoader:
         steps = self._steps(self._start)
         if not 0 <= step < len(steps):
             raise IndexError(f"step {step} is out of range; the epoch has {len(steps)} steps")
-        return self._make(self._packs(steps, step, step + 1)[0])
+        return self._make(self._packs(self._order(), steps, step, step + 1)[0])
 
     def __iter__(self) -> Iterator[PackedBatch]:
         self._check_group()
         self._place, self._start = self._start, 0
-        return self._iterate(self._steps(self._place))
+        return self._iterate(self._order(), self._steps(self._place))
 
-    def _iterate(self, steps: PackSteps | TokenSteps) -> Iterator[PackedBatch]:
+    def _iterate(self, order: EpochOrder, steps: Steps) -> Iterator[PackedBatch]:
         each = max(min(_TOKENS_AT_ONCE // self._size.tokens, 64), 1)
 
         def batches(first: int) -> Iterator[PackedBatch]:
-            for packs in self._packs(steps, first, min(first + each, len(steps))):
+            for packs in self._packs(order, steps, first, min(first + each, len(steps))):
                 yield self._make(packs)
 
         made = _ahead(batches, range(0, len(steps), each), -(-self.prefetch // each))
@@ -178,9 +179,8 @@ class PackedLoader:
             self._place = steps.end(step)
             yield batch
 
-    def _packs(self, steps: PackSteps | TokenSteps, first: int, last: int) -> list[list[int]]:
+    def _packs(self, order: EpochOrder, steps: Steps, first: int, last: int) -> list[list[int]]:
         """Packs of this rank at steps first to last - 1, -1 for filler."""
-        order = self._order()
         places = [steps.places(self.rank, step) for step in range(first, last)]
         flat = np.concatenate(places)
         self._read_ahead(order, int(flat[0]))
@@ -237,7 +237,7 @@ class PackedLoader:
         self._start = self._place = state["packs"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_made": None}
+        return self.__dict__ | {"_made": None, "_cut": None}
 
     def _order(self) -> EpochOrder:
         key = (self.seed, self.epoch, self._window)
@@ -247,7 +247,7 @@ class PackedLoader:
             self._made, self._asked = (key, order), 0
         return self._made[1]
 
-    def _steps(self, start: int) -> PackSteps | TokenSteps:
+    def _steps(self, start: int) -> Steps:
         """The steps of the epoch from a place on."""
         ranks, fill = self.world_size, self.remainder == "fill"
         if self.shape.max_tokens is None:

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from ..schemas.arrays import Int64
 
-_MASK = (1 << 64) - 1
-
 
 class EpochOrder:
     """Packs 0..n-1 in the order of one epoch; order.take([0, 1]) gives the first two packs.
@@ -38,13 +36,13 @@ class EpochOrder:
     ) -> None:
         self.packs = sum(packs_per_shard)
         self._firsts = [*accumulate(packs_per_shard, initial=0)]
-        self._key = _mix(_mix(seed & _MASK) + epoch)
+        self._key = _hash(_hash(np.array([seed % 2**64], np.uint64)) + np.uint64(epoch))
         self._shuffle = window > 0
         self.windows = list[list[int]]()
         for end, count in zip(accumulate(outputs), outputs, strict=True):
             shards = np.arange(end - count, end)
             if self._shuffle:
-                shards = _permutation(shards, _mix(self._key + 1))
+                shards = _permutation(shards, self._key + np.uint64(1))
             each = max(window, 1)
             self.windows += [shards[at : at + each].tolist() for at in range(0, count, each)]
         sizes = (sum(packs_per_shard[shard] for shard in shards) for shards in self.windows)
@@ -76,7 +74,7 @@ class EpochOrder:
         shards = self.windows[window]
         packs = [np.arange(self._firsts[shard], self._firsts[shard + 1]) for shard in shards]
         joined = np.concatenate(packs)
-        return _permutation(joined, _mix(self._key + 2)) if self._shuffle else joined
+        return _permutation(joined, self._key + np.uint64(2)) if self._shuffle else joined
 
 
 class PackSteps:
@@ -153,9 +151,9 @@ def _next_fit_bounds(tokens: Int64, budget: int) -> list[int]:
     return bounds
 
 
-def _permutation(values: Int64, key: int) -> Int64:
+def _permutation(values: Int64, key: NDArray[np.uint64]) -> Int64:
     """Sort the values by a keyed hash: every order is equally likely, except for 2^-64 ties."""
-    return values[np.argsort(_hash(values.astype(np.uint64) + np.uint64(key)), kind="stable")]
+    return values[np.argsort(_hash(values.astype(np.uint64) + _hash(key)), kind="stable")]
 
 
 def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -167,7 +165,3 @@ def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def _mix(x: int) -> int:
-    return int(_hash(np.array([x & _MASK], np.uint64))[0])

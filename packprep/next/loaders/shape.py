@@ -1,5 +1,6 @@
 """The shape of a batch: how many tokens and segments it has. Checked against the shards."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,34 +66,27 @@ class BatchSize:
 
 def batch_size(shards: PackedShards, shape: BatchShape) -> BatchSize:
     """Size of a batch of this shape; ValueError if there is none."""
-    multiple, filler, length = shape.pad_multiple, 1, shards.max_length
-    if shape.cp_size > 1:
-        chunks = 2 * shape.cp_size
-        if shape.cp_layout == "zigzag":
-            filler = chunks
-            if shards.segment_multiple % chunks:
-                raise ValueError(
-                    f"the segments of {shards.path} have lengths that are a multiple of "
-                    f"{shards.segment_multiple}; zigzag slices for cp_size={shape.cp_size} need "
-                    f"{chunks}: build with --pad-to-multiple {chunks}"
-                )
-        if multiple % chunks:
-            multiple *= chunks
-    most = max(length, filler)
-    least = -(-(shape.packs_per_batch or 1) * most // multiple) * multiple
-    tokens = shape.pad_to or least
-    if shape.max_tokens is not None:
-        budget = shape.max_tokens // multiple * multiple
-        if budget < least:
-            raise ValueError(
-                f"max_tokens is {shape.max_tokens} and a pack of {shards.path} has up to {length}; "
-                f"choose {least} or more"
-            )
-        least, tokens = budget, shape.pad_to or budget
-    if tokens < least or tokens % multiple:
+    chunks = 2 * shape.cp_size if shape.cp_size > 1 else 1
+    multiple, length = math.lcm(shape.pad_multiple, chunks), shards.max_length
+    if shape.cp_layout == "zigzag" and shards.segment_multiple % chunks:
         raise ValueError(
-            f"pad_to is {tokens} and batches of {shards.path} have up to {least} tokens; choose "
-            f"{least} or more, a multiple of {multiple}"
+            f"the segments of {shards.path} have lengths that are a multiple of "
+            f"{shards.segment_multiple}; zigzag slices for cp_size={shape.cp_size} need {chunks}: "
+            f"build with --pad-to-multiple {chunks}"
+        )
+    most = max(length, chunks)
+    least = -(-(shape.packs_per_batch or 1) * most // multiple) * multiple
+    budget = (shape.max_tokens or least) // multiple * multiple
+    if budget < least:
+        raise ValueError(
+            f"max_tokens is {shape.max_tokens} and a pack of {shards.path} has up to {length}; "
+            f"choose {least} or more"
+        )
+    tokens = shape.pad_to or budget
+    if tokens < budget or tokens % multiple:
+        raise ValueError(
+            f"pad_to is {tokens} and batches of {shards.path} have up to {budget} tokens; choose "
+            f"{budget} or more, a multiple of {multiple}"
         )
     return BatchSize(
         tokens=tokens,
@@ -101,5 +95,5 @@ def batch_size(shards: PackedShards, shape: BatchShape) -> BatchSize:
         longest=length - length % multiple or length,
         max_seqlen=most,
         max_segments=shape.max_segments,
-        filler=filler,
+        filler=chunks,
     )

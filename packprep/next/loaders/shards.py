@@ -5,6 +5,7 @@ numpy passes, when its first pack is read; after that a pack costs a few microse
 faults of its tokens. Views stay valid as long as they are referenced.
 """
 
+import math
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 
 from ..schemas.arrays import Bools, Int64
 from ..schemas.columns import Column, schema_of
-from ..schemas.files import MANIFEST, Files, FormatError, digest_of
-from ..schemas.manifest import FileEntry, Manifest, read_manifest
+from ..schemas.files import MANIFEST, FormatError, digest_of
+from ..schemas.manifest import FileEntry, Manifest, Output, check_file, open_output
 from ..schemas.views import ListView, list_view
 
 _CACHE_SIZE = 1 << 32
@@ -89,18 +90,19 @@ class PackedShards:
         if not paths:
             raise ValueError("the list of outputs is empty; pass one or more")
         self.outputs = [_open(Path(each), split) for each in paths]
-        self.columns = _columns(self.outputs[0][0])
+        self.columns = _columns(self.outputs[0][0].manifest)
         self._shards = list[_Shard]()
-        for manifest, files, name in self.outputs:
-            if {*_columns(manifest)} != {*self.columns}:
+        for output, name in self.outputs:
+            columns = _columns(output.manifest)
+            if {*columns} != {*self.columns}:
                 raise ValueError(
-                    f"{files} has the columns {', '.join(_columns(manifest))}, and {paths[0]} "
+                    f"{output.files} has the columns {', '.join(columns)}, and {paths[0]} "
                     f"{', '.join(self.columns)}; expected the same in all outputs of a list"
                 )
-            entries = manifest.shards(name)
-            self._shards += [_Shard(files, entry, manifest, mmap) for entry in entries]
+            entries = output.manifest.shards(name)
+            self._shards += [_Shard(output, entry, mmap) for entry in entries]
         self.packs_per_shard = tuple(shard.entry.packs for shard in self._shards)
-        self.shards_per_output = tuple(len(m.shards(name)) for m, _, name in self.outputs)
+        self.shards_per_output = tuple(len(o.manifest.shards(name)) for o, name in self.outputs)
         self._firsts = [*accumulate(self.packs_per_shard, initial=0)]
         batches = sum(len(shard.firsts) for shard in self._shards)
         size = sum(shard.entry.bytes for shard in self._shards) // max(batches, 1)
@@ -159,13 +161,13 @@ class PackedShards:
     @property
     def max_length(self) -> int:
         """Most tokens of a pack."""
-        return max(manifest.max_length for manifest, _, _ in self.outputs)
+        return max(output.manifest.max_length for output, _ in self.outputs)
 
     @property
     def segment_multiple(self) -> int:
         """Every segment's length is a multiple of this (--pad-to-multiple)."""
-        options = [manifest.data["inputs"].get("options", {}) for manifest, _, _ in self.outputs]
-        return int(np.gcd.reduce([int(each.get("pad_to_multiple", 1)) for each in options]))
+        options = [output.manifest.data["inputs"].get("options", {}) for output, _ in self.outputs]
+        return math.gcd(*(int(each.get("pad_to_multiple", 1)) for each in options))
 
     @property
     def fingerprint(self) -> int:
@@ -176,26 +178,22 @@ class PackedShards:
         return self._shards[shard].read(number)
 
 
-_Opened = tuple[Manifest, Files, str]
-
-
-def _open(path: Path, split: str | None) -> _Opened:
-    """Manifest and files of an output, and the name of the split."""
+def _open(path: Path, split: str | None) -> tuple[Output, str]:
+    """An output, and the name of the split."""
     if not (path / MANIFEST).exists() and (path.parent / MANIFEST).exists():
         path, split = path.parent, path.name
-    files = Files(path)
-    manifest = read_manifest(files)
-    if manifest.is_plan:
+    output = open_output(path)
+    if output.manifest.is_plan:
         raise ValueError(f"{path} is a plan of packs, whose tokens are in a store; build shards")
-    names = [*manifest.splits]
+    names = [*output.manifest.splits]
     if split is None and len(names) == 1:
-        return manifest, files, names[0]
+        return output, names[0]
     if split not in names:
         choice = "no split was chosen" if split is None else f"split={split!r} was passed"
         raise ValueError(
             f"{path} has the splits {', '.join(names)}, and {choice}; pass split={names[0]!r}"
         )
-    return manifest, files, split
+    return output, split
 
 
 def _columns(manifest: Manifest) -> dict[str, Column]:
@@ -209,20 +207,15 @@ def _columns(manifest: Manifest) -> dict[str, Column]:
 class _Shard:
     """One shard. firsts: number of the first pack of each record batch."""
 
-    def __init__(self, files: Files, entry: FileEntry, manifest: Manifest, mmap: bool) -> None:
+    def __init__(self, output: Output, entry: FileEntry, mmap: bool) -> None:
+        manifest = output.manifest
         self.entry, self._columns, self._mmap = entry, _columns(manifest), mmap
-        self.path = files.local(entry.path)
-        self._schema = schema_of(manifest.columns)
+        self.path = output.files.local(entry.path)
+        self._schema, self._max_length = schema_of(manifest.columns), manifest.max_length
         self._places = [place for place, _ in entry.batches]
         self.firsts = [first for _, first in entry.batches]
         self._mapped: Any = None
-        size = self.path.stat().st_size if self.path.is_file() else None
-        if size != self.entry.bytes:
-            state = "is missing" if size is None else f"has {size:,} bytes"
-            raise FormatError(
-                f"{self.path} {state}; the manifest lists {self.entry.bytes:,} bytes; restore the "
-                "file or build again"
-            )
+        check_file(output, entry, digest=False)
 
     def read(self, number: int) -> Rows:
         """Read and check a record batch."""
@@ -241,7 +234,7 @@ class _Shard:
         if len(batch) != last - first:
             raise FormatError(f"{where}: there are {len(batch)}; the manifest lists others")
         views = {name: _view(batch, each, where) for name, each in self._columns.items()}
-        _check(views, self._columns, where, first)
+        _check(views, self._columns, self._max_length, where, first)
         return Rows(views)
 
     def _bytes(self, begin: int, end: int) -> Any:
@@ -281,11 +274,15 @@ def _view(batch: pa.RecordBatch, column: Column, where: str) -> ListView:
 
 
 def _check(
-    views: Mapping[str, ListView], columns: Mapping[str, Column], where: str, first: int
+    views: Mapping[str, ListView],
+    columns: Mapping[str, Column],
+    max_length: int,
+    where: str,
+    first: int,
 ) -> None:
     """Raise FormatError unless all lists of each pack fit one another."""
     tokens, entries = np.diff(views["tokens"].offsets), np.diff(views["cu_seqlens"].offsets)
-    bad: Bools = (tokens < 1) | (entries < 2)
+    bad: Bools = (tokens < 1) | (tokens > max_length) | (entries < 2)
     lengths = {"token": tokens, "segment": entries - 1, "boundary": entries}
     for name, view in views.items():
         bad |= np.diff(view.offsets) != lengths[columns[name].kind]
@@ -299,6 +296,6 @@ def _check(
     if bad.any():
         number = first + int(np.argmax(bad))
         raise FormatError(
-            f"{where}: pack {number} has lists that do not fit one another, or boundaries that do "
-            "not rise from 0 to its tokens; restore the file or build again"
+            f"{where}: pack {number} has lists that do not fit one another, boundaries that do not "
+            f"rise from 0 to its tokens, or more than {max_length}; restore the file"
         )
