@@ -182,7 +182,7 @@ class _Maker:
         starts, total = boundaries[:-1], int(boundaries[-1])
         ends = (starts[: len(members)] + lengths).tolist()
 
-        def placed(runs: list[Array], dtype: Any, fill: int = 0) -> Array:
+        def placed(runs: Any, dtype: Any, fill: int = 0) -> Array:
             """Values at the end of each sample, `fill` at other tokens."""
             out = np.full(total, fill, dtype)
             for member, end in zip(members.tolist(), ends, strict=True):
@@ -207,8 +207,8 @@ class _Maker:
             if "labels" in samples.runs:
                 labels = placed(samples.runs["labels"], np.int64, NO_LOSS)
             else:
-                trained = mask or [np.ones(size, np.int8) for size in samples.trained.tolist()]
-                labels = np.where(placed(trained, np.float64) != 0, tokens, NO_LOSS)
+                whole = {number: np.ones(samples.trained[number]) for number in members.tolist()}
+                labels = np.where(placed(mask or whole, np.float64) != 0, tokens, NO_LOSS)
             labels[starts[sizes > 0]] = NO_LOSS
             labels = np.roll(labels, -1) if self._labels == "shifted" else labels
         ids = np.append(members, np.full(len(sizes) - len(members), FILLER)).astype(np.int64)
