@@ -15,6 +15,7 @@ BUDGET = {
     "support": 400,
     "config": 620,
     "packing": 2100,
+    "chat": 2000,
     "read": 1000,
     "tokens": 1100,
     "plan": 1000,

@@ -1,0 +1,1 @@
+"""Makes documents of conversations and pieces: their text, and what of it is trained."""

@@ -1,0 +1,211 @@
+"""Marks in the texts of a conversation, which show where a template writes each text.
+
+A rendering of a marked conversation counts only if it equals the plain rendering once its marks are
+removed. Then the positions of the marks say where each message is in the plain text. Marks are the
+code points U+FDD0 to U+FDDD, which Unicode reserves for internal use and which are not characters:
+text that contains one is refused.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from .types import THOUGHT_KEYS, Conversation, Message, ThoughtKey
+
+GENERATED = "\ufdd0"  # around the text of {% generation %} blocks
+BREAK = "\ufddd"  # inside a special token that a message spells
+MARKS = re.compile("[\ufdd0-\ufddd]")
+
+NO_TEXT = -2  # number of a mark that other text than its own follows
+
+_OPEN, _CLOSE, _ZERO = "\ufdd1", "\ufddc", 0xFDD2
+_MARK = re.compile(f"{_OPEN}([\ufdd2-\ufddb]+){_CLOSE}|[{GENERATED}{BREAK}]")
+_TO_DIGIT = {_ZERO + digit: str(digit) for digit in range(10)}
+_FROM_DIGIT = {ord(digit): chr(mark) for mark, digit in _TO_DIGIT.items()}
+
+# Strings that templates compare or measure get no marks.
+UNTOUCHED = ("id", "type", "role", "tool_call_id")
+
+
+@lru_cache(4096)
+def numbered(number: int) -> str:
+    """Mark of a text. Example: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC."""
+    return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
+
+
+class MessageText(NamedTuple):
+    """A text of a conversation. field: content, reasoning or tool_calls."""
+
+    message: int
+    field: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Unmarked:
+    """A marked rendering without its marks.
+
+    pieces: the text between two neighbouring marks of any kind; joined, they are `text`.
+    marks: (position, number of the text it belongs to), in order; the first is (0, -1), the
+    beginning.
+    generated: (marks before, position) of every GENERATED.
+    rests: characters of its text after each mark, None if other text follows; empty where all marks
+    are at the ends of their texts.
+    """
+
+    text: str
+    pieces: list[str]
+    marks: list[tuple[int, int]]
+    generated: list[tuple[int, int]]
+    rests: Sequence[int | None] = ()
+
+    def at_text_ends(self) -> "Unmarked":
+        """The same with each mark at the end of its text.
+
+        A mark that other text follows stays in its place, as one of no text (NO_TEXT).
+        """
+        if not self.rests:
+            return self
+        marks = [
+            (position, NO_TEXT) if rest is None else (position + rest, number)
+            for (position, number), rest in zip(self.marks, self.rests, strict=True)
+        ]
+        return replace(self, marks=marks, rests=())
+
+    def behind(self, number: int) -> list[tuple[int, int, str]]:
+        """Marks of a text: (marks up to it, position, text from there to the next mark)."""
+        spots, last = [], len(self.marks)
+        for before, (position, owner) in enumerate(self.marks, 1):
+            if owner == number:
+                stop = self.marks[before][0] if before < last else None
+                spots.append((before, position, self.text[position:stop]))
+        return spots
+
+    def ends(self) -> list[tuple[int, int]]:
+        """End of the text after each mark, which is the next mark: (position, its number)."""
+        return [*self.marks[1:], (len(self.text), -1)]
+
+
+def unmark(rendering: str) -> Unmarked:
+    """Remove the marks from a rendering."""
+    pieces, marks, generated, last, size = [], [(0, -1)], [], 0, 0
+    for match in _MARK.finditer(rendering):
+        pieces.append(rendering[last : match.start()])
+        size += len(pieces[-1])
+        last = match.end()
+        if match[1] is not None:
+            marks.append((size, int(match[1].translate(_TO_DIGIT))))
+        elif match[0] == GENERATED:
+            generated.append((len(marks), size))
+    pieces.append(rendering[last:])
+    return Unmarked("".join(pieces), pieces, marks, generated)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A conversation with marks in its texts, and its rendering.
+
+    texts: as they were; empty where marks are in place of them.
+    written: the rendering, with its marks.
+    place: of the mark in a text.
+    roles: of the messages with marks; None: all.
+    starts: position of the beginning of texts, by number; None if texts are marks alone.
+    """
+
+    conversation: Conversation
+    texts: Sequence[MessageText]
+    written: str
+    place: Callable[[str], int] = len
+    roles: frozenset[str] | None = None
+    starts: Mapping[int, int] | None = None
+
+    @cached_property
+    def rendering(self) -> Unmarked:
+        """The rendering without its marks."""
+        return self.read(self.written)
+
+    @cached_property
+    def at_ends(self) -> Unmarked:
+        """The rendering with each mark at the end of its text."""
+        return self.rendering.at_text_ends()
+
+    def read(self, written: str) -> Unmarked:
+        """A rendering of some of the messages and others, without its marks.
+
+        A template may trim the part of a text that follows its mark.
+        """
+        unmarked, sizes = unmark(written), list[int | None]()
+        for position, number in unmarked.marks:
+            rest = self._rests[number] if 0 <= number < len(self.texts) else ""
+            if not unmarked.text.startswith(rest, position):
+                rest = rest.rstrip()
+            is_there = unmarked.text.startswith(rest, position)
+            sizes.append(len(rest) if is_there else None)
+        return replace(unmarked, rests=sizes) if any(size != 0 for size in sizes) else unmarked
+
+    def owners(self, first: int, last: int | None = None) -> set[int]:
+        """Messages of the texts whose marks are `first` to before `last` of the rendering."""
+        numbers = (number for _, number in self.rendering.marks[first:last])
+        return {self.texts[number].message for number in numbers if number >= 0}
+
+    @cached_property
+    def _rests(self) -> list[str]:
+        return [each.text[self.place(each.text) :] for each in self.texts]
+
+
+def thought_keys(message: Message) -> list[ThoughtKey]:
+    """The keys of a message that hold its thought, which is one text under several names."""
+    thought = message.get("reasoning_content")
+    return [key for key in THOUGHT_KEYS if thought is not None and message.get(key) == thought]
+
+
+def with_strings(value: Any, change: Callable[[str], object]) -> Any:
+    """A text, or a value made of lists and objects, with each text replaced by `change(text)`."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [with_strings(item, change) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: item if key in UNTOUCHED else with_strings(item, change)
+            for key, item in value.items()
+        }
+    return value
+
+
+def with_texts(
+    conversation: Conversation,
+    change: Callable[[int, str], object],
+    roles: frozenset[str] | None = None,
+) -> tuple[Conversation, list[MessageText]]:
+    """Replace each text by `change(number, text)`.
+
+    Returns the changed conversation and the texts as they were. Texts are text content, the
+    text parts of a list of parts, reasoning, names and arguments of calls. One thought under
+    several names is one text. roles: only messages of these roles.
+    """
+    texts: list[MessageText] = []
+
+    def changed(message: int, field: str, value: Any) -> Any:
+        def noted(text: str) -> object:
+            texts.append(MessageText(message, field, text))
+            return change(len(texts) - 1, text)
+
+        return with_strings(value, noted)
+
+    messages: list[Message] = []
+    for number, message in enumerate(conversation.messages):
+        copy = message.copy()
+        if roles is None or message["role"] in roles:
+            if "reasoning_content" in message:
+                thought = changed(number, "reasoning", message["reasoning_content"])
+                for key in thought_keys(message):
+                    copy[key] = thought
+            if "content" in message:
+                copy["content"] = changed(number, "content", message["content"])
+            if "tool_calls" in message:
+                copy["tool_calls"] = changed(number, "tool_calls", message["tool_calls"])
+        messages.append(copy)
+    return replace(conversation, messages=messages), texts

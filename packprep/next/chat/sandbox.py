@@ -1,0 +1,328 @@
+"""The sandbox that chat templates run in: Jinja2's, set up as in transformers, with bounds added.
+
+A template is untrusted data. It sees only the values passed to it. It stops when it takes more than
+MAX_STEPS loop rounds, calls and filters, or makes something larger than MAX_SIZE. Steps are
+counted, not seconds, so the same template and row stop at the same place on every machine, or on
+none. A call or filter of a large value counts as many. Operators such as `in` and slices are not
+counted: of the largest values they take milliseconds each.
+
+Jinja2's sandbox does not bound nested loops, macros that call themselves twice, values that double
+in each `set`, or paddings and products of a billion characters, and it renders attributes that
+begin with an underscore as empty text. All of these raise here.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from jinja2 import Template, nodes
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from .value_limits import (
+    MAX_SIZE,
+    PLAIN,
+    LimitError,
+    check_arguments,
+    check_format,
+    check_product,
+    is_small,
+    sized,
+    steps_of,
+)
+
+MAX_STEPS = 500_000  # of one rendering; a conversation of 100 messages takes a few hundred
+
+
+_ADDED_AT_ONCE = 16  # terms of a sum whose value is measured
+_INDENT = 64  # characters at most, of one level of JSON
+_NESTED = frozenset({list, tuple, dict})
+_OF_DICT = frozenset(dir(dict))
+_OF_TEXT = frozenset({"startswith", "endswith", "split", "strip", "lstrip", "rstrip"})
+_OF_LOOP = frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})
+
+
+class _Rendering(threading.local):
+    """The rendering that a thread makes: its steps so far, and its mark."""
+
+    steps = 0
+    mark = ""
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The environment of one template. Several threads may render in it at once.
+
+    mark: put around the text of {% generation %} blocks, in renderings that ask for it.
+    """
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        self._local = _Rendering()
+        self._mark = mark
+        self.generates = False  # True once a template with {% generation %} was parsed
+        self.filters["tojson"] = _tojson
+        for name in _GROWING_FILTERS:
+            self.filters[name] = _checked(self.filters[name])
+        self.filters = {name: self._weighed(name, each) for name, each in self.filters.items()}
+        self.filters |= {"counted": self._counted, "sized": sized}
+        del self.globals["lipsum"]  # another text each time, of any size
+        self.globals |= {"raise_exception": _raise, "dict": _dict, "namespace": _PlainNamespace}
+
+    @property
+    def current_mark(self) -> str:
+        """Mark of the rendering that this thread makes; empty if it has none."""
+        return self._local.mark
+
+    def render(
+        self, template: Template, variables: Mapping[str, object], *, marked: bool = False
+    ) -> str:
+        """Render the template. Raises TemplateError for any failure."""
+        self._local.steps, self._local.mark = 0, self._mark if marked else ""
+        parts, size = [], 0
+        try:
+            for part in template.root_render_func(template.new_context(dict(variables))):
+                parts.append(part)
+                size += len(part)
+                if size > MAX_SIZE:
+                    raise LimitError(f"the template writes more than {MAX_SIZE:,} characters")
+        except TemplateError:
+            raise
+        except RecursionError:
+            raise LimitError("the template calls itself without end") from None
+        # An operator in a template can raise any exception of Python.
+        except (MemoryError, Exception) as error:
+            raise TemplateError(f"{type(error).__name__}: {error}") from None
+        return "".join(parts)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """The syntax tree, with every loop counted and every assigned value measured."""
+        tree = super()._parse(source, name, filename)
+        for loop in list(tree.find_all(nodes.For)):
+            loop.iter = _filter(loop.iter, "counted")
+        for assign in list(tree.find_all(nodes.Assign)):
+            assign.node = _filter(assign.node, "sized")
+        for block in list(tree.find_all(nodes.AssignBlock)):
+            block.filter = _filter(block.filter, "sized")
+        for output in list(tree.find_all(nodes.Output)):
+            output.nodes = [
+                node if _is_text(node) else _filter(node, "sized") for node in output.nodes
+            ]
+        for joined in list(tree.find_all(nodes.Concat)):
+            joined.nodes = _in_parts(joined.nodes)
+        for added in list(tree.find_all(nodes.Add)):
+            if _terms(added.left) % _ADDED_AT_ONCE == 0:
+                added.left = _filter(added.left, "sized")
+        return tree
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As Jinja2's sandbox, without its checks where they always pass.
+
+        These attributes take most of the time of a rendering: keys of messages, variables of
+        namespaces, facts of loops and methods of texts.
+        """
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in _OF_DICT:
+                return obj[attribute] if attribute in obj else self.undefined(obj, attribute)
+        elif kind is str:
+            if attribute in _OF_TEXT:
+                return getattr(obj, attribute)
+        elif kind is LoopContext:
+            if attribute in _OF_LOOP:
+                return getattr(obj, attribute)
+        elif kind is _PlainNamespace and not attribute.startswith("_"):
+            value = getattr(obj, attribute, self)
+            if type(value) in PLAIN:
+                return value
+        return super().getattr(obj, attribute)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 as in Jinja2
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
+        __self._count(steps_of(getattr(method, "__self__", None)))
+        arguments = (*args, *kwargs.values())
+        for argument in arguments:
+            if type(argument) in _NESTED:
+                sized(argument)
+        check_arguments(
+            getattr(method, "__self__", None), getattr(method, "__name__", ""), arguments
+        )
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and not (is_small(left) and is_small(right)):
+            raise LimitError(f"the template takes a power of {str(left)[:20]}")
+        if operator == "*":
+            check_product(left, right)
+        if operator == "%" and isinstance(left, str):
+            check_format(left, (right,))
+        return super().call_binop(context, operator, left, right)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        raise SecurityError(
+            f"the template reads the attribute {attribute!r} of a {type(obj).__name__}"
+        )
+
+    def _counted(self, items: Any) -> Any:
+        """Return the items; add their number to the steps before a loop over them begins."""
+        if hasattr(items, "__len__") and not isinstance(items, Undefined):
+            self._count(1 + len(items))
+            return items
+        return self._one_by_one(items)
+
+    def _one_by_one(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self._count(1)
+            yield item
+
+    def _weighed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The filter, with the work that it takes added to the steps.
+
+        The value is measured, unless the filter only takes items from it.
+        """
+        place = 1 if hasattr(function, "jinja_pass_arg") else 0
+        is_cheap, makes_lists = name in _CHEAP_FILTERS, name in ("batch", "slice")
+
+        def weighed(*args: Any, **kwargs: Any) -> Any:
+            value = args[place] if len(args) > place else None
+            self._count(steps_of(value))
+            if makes_lists:
+                numbers = (*args[place + 1 :], *kwargs.values())
+                self._count(sum(abs(each) for each in numbers if isinstance(each, int)))
+            if not is_cheap and type(value) in _NESTED:
+                sized(value)
+            return function(*args, **kwargs)
+
+        weighed.__dict__.update(getattr(function, "__dict__", {}))
+        return weighed
+
+    def _count(self, steps: int) -> None:
+        self._local.steps += steps
+        if self._local.steps > MAX_STEPS:
+            raise LimitError(f"the template takes more than {MAX_STEPS:,} steps")
+
+
+class _Generation(Extension):
+    """{% generation %} ... {% endgeneration %}: what the assistant writes."""
+
+    tags = {"generation"}  # noqa: RUF012 as in Jinja2
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        self.environment.generates = True  # type: ignore[attr-defined]
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        marks = [nodes.Output([nodes.EnvironmentAttribute("current_mark")]) for _ in range(2)]
+        return nodes.Scope([marks[0], *body, marks[1]]).set_lineno(line)
+
+
+class _PlainNamespace(Namespace):
+    """`namespace` without names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args
+        Namespace.__init__(self, *rest, **kwargs)
+        for name in dict(*rest, **kwargs):
+            _check_name(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if str(name).startswith("_"):
+        raise SecurityError(f"the template sets the attribute {name!r} of a namespace")
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    return dict(*args, **kwargs)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON text. Jinja2's own filter escapes characters for HTML."""
+    widest = max(
+        indent if isinstance(indent, int) else len(indent or ""), *map(len, separators or ("", ""))
+    )
+    if widest > _INDENT:
+        raise LimitError(f"the template indents or separates JSON with {widest:,} characters")
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _is_text(node: nodes.Node) -> bool:
+    """True for an expression that is a text, or fails, whatever its variables are."""
+    if isinstance(node, nodes.Add):
+        return _is_text(node.left) or _is_text(node.right)
+    if isinstance(node, nodes.Filter):
+        return node.name in ("tojson", "trim", "upper", "lower", "join")
+    texts = (nodes.TemplateData, nodes.EnvironmentAttribute, nodes.Concat)
+    return isinstance(node, texts) or (isinstance(node, nodes.Const) and type(node.value) is str)
+
+
+def _terms(node: nodes.Node) -> int:
+    """Number of terms of a sum: 3 of a + b + c; 0 of anything else."""
+    count = 0
+    while isinstance(node, nodes.Add):
+        count, node = count + 1, node.left
+    return count and count + 1
+
+
+def _in_parts(terms: list[nodes.Expr]) -> list[nodes.Expr]:
+    """Terms of `~`, of which no more than some are joined before the result is measured."""
+    if len(terms) <= _ADDED_AT_ONCE:
+        return terms
+    first = nodes.Concat(terms[:_ADDED_AT_ONCE], lineno=terms[0].lineno)
+    return _in_parts([_filter(first, "sized"), *terms[_ADDED_AT_ONCE:]])
+
+
+def _filter(node: Any, name: str) -> nodes.Filter:
+    return nodes.Filter(
+        node, name, [], [], None, None, lineno=node.lineno if node is not None else 1
+    )
+
+
+# Filters whose result can be much larger than their arguments. Methods of str with these names get
+# the same checks.
+_GROWING_FILTERS = ("center", "format", "indent", "join", "replace", "wordwrap")
+_CHEAP_FILTERS = frozenset(
+    [
+        *("count", "d", "default", "dictsort", "first", "groupby", "items", "last"),
+        *("length", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
+        *("sort", "unique"),
+    ]
+)
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, with its arguments checked first.
+
+    Jinja2 marks filters that need its environment; the mark is kept.
+    """
+    name = function.__name__.removeprefix("do_")
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        values = args[1:] if hasattr(function, "jinja_pass_arg") else args
+        check_arguments(values[0], name, (*values[1:], *kwargs.values()))
+        return function(*args, **kwargs)
+
+    checked.__dict__.update(function.__dict__)
+    return checked

@@ -1,0 +1,86 @@
+"""Values of the room: messages, conversations, and the documents that they become."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict, cast
+
+from ..support.errors import InputError
+
+TrainOn = Literal["all", "assistant", "last-turn"]
+Span = tuple[int, int]
+
+# Roles that templates know. Any other is a mistake in the data, and could spell part of a special
+# token.
+ASSISTANT_ROLES = frozenset({"assistant", "tool_calls"})
+TOOL_ROLES = frozenset({"tool", "ipython", "function", "tool_results"})
+ROLES = ASSISTANT_ROLES | TOOL_ROLES | {"system", "developer", "user"}
+
+ThoughtKey = Literal["reasoning_content", "thinking", "reasoning"]
+THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "thinking", "reasoning")
+"""Names of a thought: one text, of which each template reads another name."""
+
+
+class Message(TypedDict):
+    """A message for a template. It may have other keys, which reach the template unchanged.
+
+    content: text, or an object.
+    """
+
+    role: str
+    content: NotRequired[str | dict[str, object]]
+    reasoning_content: NotRequired[object]
+    thinking: NotRequired[object]
+    reasoning: NotRequired[object]
+    tool_calls: NotRequired[list[object]]
+    name: NotRequired[object]
+    tool_call_id: NotRequired[object]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One row for a template.
+
+    messages: each with a `role`, and `content` if it has any; no value is None. untrained: numbers
+    of the assistant's messages that are not trained: those of a prompt, and those that the row
+    itself takes out. is_turn: only the last message is trained, see turns.py. prompt: number of the
+    messages of a prompt that has answers; 0 for other rows.
+    """
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+    variables: Mapping[str, object] = field(default_factory=dict)
+    untrained: tuple[int, ...] = ()
+    is_turn: bool = False
+    prompt: int = 0
+
+
+class BadRowError(InputError):
+    """A row that makes no document. The caller adds the row's place. reason: to count it by."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class RenderError(BadRowError):
+    """The template cannot render a conversation, or what is trained cannot be found in it."""
+
+    def __init__(self, detail: str, reason: str = "template") -> None:
+        super().__init__(reason, detail)
+
+
+class LeftOut(NamedTuple):
+    """Text of a message that the template does not write.
+
+    field: content, reasoning, tool_calls, tool_name, or another key of the message.
+    """
+
+    message: int
+    field: str
+    text: str
+
+
+def without_keys(message: Message, keys: Collection[str]) -> Message:
+    """The message without some of its keys; not its role."""
+    rest = {key: item for key, item in message.items() if key not in keys}
+    return cast("Message", rest)

@@ -1,0 +1,119 @@
+"""Bounds of the values that a chat template makes: too large ones are refused before they exist."""
+
+import re
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+
+MAX_SIZE = 1 << 24  # characters of one rendering or of one value inside it
+MAX_ITEMS = 1 << 20  # lists, objects and what is in them, of one value
+
+PLAIN = frozenset({str, bool, int, type(None)})
+"""Types of values without others in them."""
+
+# Such as %-5s, %(name)s, {0:>5} and the beginning of {0:{1}}.
+_FIELD = re.compile(r"%(?:\([^)]*\))?[-+ #0-9.*]*|\{[^{}]*\{?")
+_DIGITS = re.compile(r"[0-9]+")
+
+
+class LimitError(TemplateError):
+    """A rendering exceeded one of the bounds."""
+
+
+def steps_of(value: Any) -> int:
+    """Steps of a filter or method of a value: 1, and 1 for each 64 items or 1,024 characters."""
+    kind = type(value)
+    if kind is str:
+        return 1 + (len(value) >> 10)
+    return 1 + (len(value) >> 6) if kind in (list, tuple, dict, range) else 1
+
+
+def sized(value: Any) -> Any:
+    """Return the value, or raise LimitError if it is too large."""
+    if type(value) not in PLAIN or (type(value) is str and len(value) > MAX_SIZE):
+        measured(value)
+    return value
+
+
+def measured(value: Any) -> int:
+    """Characters of a value as text, about; LimitError if it is too large.
+
+    Nested lists are counted at every level: [x, x] of [x, x] doubles each time.
+    """
+    pending, size, items = [value], 0, 0
+    while pending:
+        item = pending.pop()
+        items += 1
+        kind = type(item)  # a traced text claims to be another
+        if issubclass(kind, str):
+            size += len(item)
+        elif issubclass(kind, dict):
+            pending.extend(item.values())
+        elif issubclass(kind, (list, tuple)):
+            pending.extend(item)
+        if size > MAX_SIZE or items + len(pending) > MAX_ITEMS:
+            raise LimitError(
+                f"the template makes a value of more than {MAX_SIZE:,} characters or {MAX_ITEMS:,} "
+                "items"
+            )
+    return size + items
+
+
+def check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse a call whose result could be larger than MAX_SIZE.
+
+    That is one with a huge number, a huge text, or a product of two texts.
+    """
+    for argument in arguments:
+        if isinstance(argument, int) and abs(argument) > MAX_SIZE:
+            raise LimitError(f"the template calls {name} with {argument:,}")
+        if isinstance(argument, str) and len(argument) > MAX_SIZE:
+            raise LimitError(f"the template makes a text of more than {MAX_SIZE:,} characters")
+    if not isinstance(owner, (str, list, tuple)):
+        return
+    if name in ("format", "format_map") and isinstance(owner, str):
+        check_format(owner, arguments)
+    elif name == "join":
+        sized(owner)
+        check_product(
+            owner, max((len(each) for each in arguments if isinstance(each, str)), default=0)
+        )
+    elif name == "expandtabs":
+        check_product(owner, arguments[0] if arguments and isinstance(arguments[0], int) else 8)
+    elif name == "translate":
+        check_product(owner, _longest(arguments))
+    elif name in ("replace", "indent", "wordwrap"):
+        longest = max(
+            (len(argument) for argument in arguments if hasattr(argument, "__len__")), default=1
+        )
+        check_product(owner or "-", longest)
+
+
+def _longest(tables: tuple[Any, ...]) -> int:
+    """Characters of the longest text that a table of `translate` puts in the place of one."""
+    values = (value for each in tables if isinstance(each, dict) for value in each.values())
+    return max((len(value) for value in values if isinstance(value, str)), default=1)
+
+
+def check_format(text: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse a format whose fields together could be too wide, or that takes widths as values."""
+    fields = _FIELD.findall(text.replace("{{", "").replace("%%", ""))
+    widths = sum(int(digits[:9]) for field in fields for digits in _DIGITS.findall(field))
+    by_value = any("*" in field or "{" in field[1:] for field in fields)
+    if by_value or widths + len(fields) * measured(arguments) > MAX_SIZE:
+        raise LimitError(f"the template formats with {text[:30]!r}")
+
+
+def check_product(left: Any, right: Any) -> None:
+    for sequence, times in ((left, right), (right, left)):
+        if (
+            isinstance(sequence, (str, list, tuple))
+            and isinstance(times, int)
+            and (len(sequence) if isinstance(sequence, str) else measured(sequence)) * times
+            > MAX_SIZE
+        ):
+            raise LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters")
+
+
+def is_small(number: Any) -> bool:
+    return isinstance(number, (int, float)) and abs(number) < 1000
