@@ -84,3 +84,35 @@ def without_keys(message: Message, keys: Collection[str]) -> Message:
     """The message without some of its keys; not its role."""
     rest = {key: item for key, item in message.items() if key not in keys}
     return cast("Message", rest)
+
+
+class Piece(NamedTuple):
+    """Text, or token ids, that is encoded by itself: no token is of two pieces.
+
+    text: "" for ids. ids: None for text. trained: rising spans of characters, or of ids; None where
+    everything is trained. specials: spans of the special tokens that are parsed; None for all.
+    """
+
+    text: str
+    ids: list[int] | None
+    trained: list[Span] | None
+    specials: list[Span] | None
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of a row.
+
+    part: number of the message whose turn it is, -1 for the whole row. left_out: text of messages
+    that is not in the pieces. at_text: see `Turn`.
+    """
+
+    pieces: list[Piece]
+    left_out: list[LeftOut] = field(default_factory=list)
+    at_text: bool = False
+    part: int = -1
+
+    @property
+    def text(self) -> str:
+        """All of its text."""
+        return "".join(piece.text for piece in self.pieces)

@@ -1,0 +1,316 @@
+"""Rows to conversations of messages with role and content.
+
+Chat datasets use many names for their columns:
+
+    messages       [{"role": "user", "content": ...}, ...]
+    conversations  ShareGPT: [{"from": "human", "value": ...}, ...]
+    prompt         and response or completion: two texts, one turn each, or messages
+
+A cell holds Arrow lists of structs, or the same as JSON text, of the whole cell, of a message or of
+its tool calls. Arrow gives every struct all keys, so a null in a struct counts as a missing key.
+Content that is a list of text parts is their text. A `tools` column and other keys of a message
+reach the template unchanged. `chat_template_kwargs` of a row are variables of its template.
+`train: false`, `loss: 0` and other SWITCHES in a message of the assistant take it out of what is
+trained. A prompt is never trained, nor are answers in a prompt that is messages.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+
+from ..support.errors import InputError, brief
+from .json_values import expect, json_kind, parsed_json
+from .types import (
+    ASSISTANT_ROLES,
+    ROLES,
+    THOUGHT_KEYS,
+    BadRowError,
+    Conversation,
+    Message,
+)
+
+AUTO = "auto"
+_KNOWN = (
+    ("messages",),
+    ("conversations",),
+    ("prompt", "response"),
+    ("prompt", "completion"),
+    ("instruction", "output"),
+    ("question", "answer"),
+)
+_ALPACA = ("input", "history")  # beside a prompt that is called instruction
+_BAD = ("label", "kto_tag")
+_PICTURES = ("image", "images", "video", "videos", "audio", "audios")
+BESIDE = ("system", "tools", "chat_template_kwargs", *_ALPACA, *_BAD, "loss_mask", *_PICTURES)
+"""Columns that are read beside those of a conversation."""
+SWITCHES = ("train", "weight", "loss", "loss_mask", "trainable", "training")
+"""Keys of a message that say whether it is trained."""
+_SPANS = ("train_detail", "training_detail")
+_SHAREGPT = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "observation": "tool",
+}
+# Texts that stand for a picture, a video or a sound: <image>, <|video_pad|>, <start_of_image>.
+_PICTURE = re.compile(
+    r"<\|?(?:start_of_)?(?:image|img|vision|video|audio)[^<>\s]{0,20}>|\[IMG\]", re.IGNORECASE
+)
+
+
+def find_columns(asked: Sequence[str], names: Collection[str], where: str) -> tuple[str, ...]:
+    """The columns of conversations: those asked for, or for `auto` the first that a source has.
+
+    Raises InputError if it has none. names: of its columns. where: the source.
+    """
+    if tuple(asked) != (AUTO,):
+        return tuple(asked)
+    found = next((known for known in _KNOWN if {*known} <= {*names}), None)
+    if found is None:
+        pairs = ", ".join(" and ".join(known) for known in _KNOWN)
+        raise InputError(
+            f"{where} has no column of conversations: none of {pairs}; it has "
+            f"{', '.join(names) or 'no columns'}; name them by --messages"
+        )
+    return found
+
+
+def read_chats(table: pa.Table, names: Sequence[str]) -> Iterator[Conversation | BadRowError]:
+    """The conversations of a table. names: columns that hold them; others of BESIDE are read."""
+    read = [*names, *(name for name in BESIDE if name in table.column_names and name not in names)]
+    for row in zip(*(cells(table[name], name in _PICTURES) for name in read), strict=True):
+        try:
+            values = dict(zip(read, row, strict=True))
+            yield _conversation(values, names)
+        except BadRowError as error:
+            yield error
+
+
+def cells(column: Any, is_bool: bool = False) -> Iterator[Any]:
+    """Values of a column; nulls in Arrow structs are missing keys. is_bool: True for a value."""
+    kind: Any = column.type
+    if kind == pa.large_binary():  # JSON text
+        return (None if value is None else json.loads(value) for value in column.to_pylist())
+    if is_bool:
+        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        sizes = pa.compute.list_value_length(column) if lists else column.is_valid()
+        return (bool(size) for size in sizes.to_pylist())
+    values = column.to_pylist()
+    return (_without_nulls(value) for value in values) if pa.types.is_nested(kind) else iter(values)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _conversation(row: Mapping[str, Any], names: Sequence[str]) -> Conversation:
+    messages, prompt = list[Message](), 0
+    values = [row[name] for name in names]
+    if names[0] == "instruction":
+        messages += _history(parsed_json(row.get("history"), "'history'"))
+        if text := _text(row, "input"):
+            wanted = "text, as it has an 'input'"
+            expect(str, values[0], "no_content", "'instruction'", wanted)
+            values[0] = f"{values[0]}\n{text}"
+    if len(names) == 1:
+        messages = _messages(parsed_json(values[0], repr(names[0])), names[0])
+    for name, role, value in zip(names, ("user", "assistant"), values, strict=False):
+        if len(names) == 1:
+            break
+        prompt = len(messages)
+        if isinstance(value, list):
+            messages += _messages(value, name)
+        else:
+            expect(str, value, "null" if value is None else "no_content", repr(name), "text")
+            messages.append({"role": role, "content": value})
+    system = _system(row, messages[0])
+    prompt = (prompt + len(system)) if prompt else 0
+    messages = [*system, *messages]
+    _refuse(row, messages)
+    tools = parsed_json(row.get("tools"), "'tools'")
+    if tools is not None:
+        expect(list, tools, "bad_tools", "'tools'", "a list")
+        tools = [parsed_json(tool, "a tool in 'tools'") for tool in tools] or None
+    variables = parsed_json(row.get("chat_template_kwargs"), "'chat_template_kwargs'") or {}
+    expect(dict, variables, "bad_variables", "'chat_template_kwargs'", "an object")
+    untrained = [
+        number
+        for number, message in enumerate(messages)
+        if not _trains(message, number) or number < prompt
+        if message["role"] in ASSISTANT_ROLES
+    ]
+    answered = any(number < prompt for number in untrained)
+    return Conversation(
+        messages, tools, variables, tuple(untrained), prompt=prompt if answered else 0
+    )
+
+
+def _history(turns: Any) -> list[Message]:
+    """Earlier turns of a row with an instruction: [question, answer], which is not trained."""
+    expect(list, turns or [], "not_messages", "'history'", "a list of [question, answer]")
+    messages: list[Message] = []
+    for number, turn in enumerate(turns or []):
+        place = f"turn {number} of 'history'"
+        expect(list, turn, "not_messages", place, "[question, answer]")
+        if len(turn) != 2 or not all(isinstance(text, str) for text in turn):
+            raise BadRowError("not_messages", f"{place} is not two texts")
+        messages.append({"role": "user", "content": turn[0]})
+        messages.append({"role": "assistant", "content": turn[1]})
+    return messages
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """Text beside a conversation; nothing if it is blank."""
+    value = row.get(name) or ""
+    expect(str, value, "no_content", repr(name), "text")
+    return value if value.strip() else ""
+
+
+def _system(row: Mapping[str, Any], first: Message) -> list[Message]:
+    """The message of the column `system`, unless the messages begin with the same text."""
+    text = _text(row, "system")
+    if not text or (first["role"] == "system" and first.get("content") == text):
+        return []
+    if first["role"] in ("system", "developer"):
+        raise BadRowError(
+            "not_messages",
+            f"message 0 ({first['role']}) and the column 'system' have different texts, expected "
+            "one of them",
+        )
+    return [{"role": "system", "content": text}]
+
+
+def _refuse(row: Mapping[str, Any], messages: Sequence[Message]) -> None:
+    """Raise BadRowError for what would train something wrong."""
+    for name in _BAD:
+        if row.get(name) in (0, "0", "false", "False"):
+            raise BadRowError(
+                "bad_train",
+                f"{name!r} is {brief(row[name])}, so the answer is a bad one and would be trained "
+                "as a good one; keep only rows of good answers",
+            )
+    if row.get("loss_mask"):
+        raise BadRowError(
+            "bad_train",
+            "the row has 'loss_mask', and what it counts is not known; write \"train\": false "
+            "into messages that are not trained, and remove the column",
+        )
+    picture = next((name for name in _PICTURES if row.get(name)), None)
+    for number, message in enumerate(messages):
+        if picture and (place := _PICTURE.search(str(message.get("content", "")))):
+            raise BadRowError(
+                "no_content",
+                f"message {number} has {place[0]!r} for what {picture!r} holds: images, sound and "
+                "videos have no tokens here",
+            )
+        if key := next((key for key in _SPANS if message.get(key)), None):
+            raise BadRowError(
+                "bad_train",
+                f"message {number} has {key!r}: spans of characters are not read; write pieces "
+                "(--pieces), or remove the key",
+            )
+
+
+def _trains(message: Message, number: int) -> bool:
+    """Remove the message's own switches; False if one is off."""
+    trains, keys = True, cast("dict[str, Any]", message)
+    for key in SWITCHES:
+        if len(keys) < 3 or (value := keys.pop(key, None)) is None:
+            continue
+        if value not in (0, 1):
+            expected = "0 or 1" if key in ("weight", "loss_mask") else "true or false"
+            found = f"message {number} has {brief(value)} as {key}"
+            raise BadRowError("bad_train", f"{found}, expected {expected}")
+        if value and message["role"] not in ASSISTANT_ROLES:
+            raise BadRowError(
+                "bad_train",
+                f"message {number} ({message['role']}) has {brief(value)} as {key}, but only "
+                "messages of the assistant are trained",
+            )
+        trains = trains and bool(value)
+    return trains
+
+
+def _messages(value: Any, column: str) -> list[Message]:
+    reason = "null" if value is None else "not_messages"
+    expect(list, value, reason, repr(column), "a list of messages")
+    if not value:
+        raise BadRowError("no_messages", f"{column!r} is empty, expected at least one message")
+    return [_message(message, number) for number, message in enumerate(value)]
+
+
+def _message(value: Any, number: int) -> Message:
+    """A message with the keys that templates expect: no nulls, no names of ShareGPT."""
+    place = f"message {number}"
+    value = parsed_json(value, place) if _is_object_text(value) else value
+    expect(dict, value, "not_messages", place, "an object with role and content")
+    message = {key: item for key, item in value.items() if item is not None}
+    if "from" in message and "role" not in message:
+        sender = message.pop("from")
+        role = _SHAREGPT.get(sender, sender) if isinstance(sender, str) else sender
+        message = {"role": role, **message}
+        if "value" in message and "content" not in message:
+            message["content"] = message.pop("value")
+    if "role" not in message:
+        has = ", ".join(map(repr, message)) or "nothing"
+        raise BadRowError("no_role", f"{place} has no role; it has {has}")
+    role = message["role"]
+    if not isinstance(role, str) or role not in ROLES:
+        expected = ", ".join(sorted(ROLES))
+        found = f"{place} has the role {brief(role)}"
+        raise BadRowError("bad_role", f"{found}, expected one of {expected}")
+    if "tool_calls" in message:
+        where = f"'tool_calls' of {place}"
+        calls = parsed_json(message["tool_calls"], where) or []
+        expect(list, calls, "bad_tools", where, "a list")
+        message["tool_calls"] = [parsed_json(call, where) for call in calls]
+    content = message.get("content")
+    if isinstance(content, list):
+        content = message["content"] = _joined_parts(content, place)
+    if content is None and not message.get("tool_calls"):
+        call = "function_call" in message
+        instead = ", and 'function_call' is not read: write 'tool_calls'" if call else ""
+        raise BadRowError("no_content", f"{place} ({role}) has no content{instead}")
+    if content is not None and not isinstance(content, str | dict):
+        found = f"{place} ({role}) has {json_kind(content)} as content"
+        raise BadRowError("no_content", f"{found}, expected text")
+    thought = next((message[key] for key in THOUGHT_KEYS if key in message), None)
+    if thought is not None:  # one thought under several names: each template reads one of them
+        message |= {"reasoning_content": thought, "thinking": message.get("thinking", thought)}
+    return cast("Message", message)
+
+
+def _joined_parts(parts: list[Any], place: str) -> str:
+    """Text of content that is a list of parts.
+
+    A part is text, or an object whose `text` is text. Example:
+    [{"type": "text", "text": "a"}, "b"] -> "ab"
+    """
+    texts = []
+    for number, part in enumerate(parts):
+        where = f"part {number} of {place}"
+        part = parsed_json(part, where) if _is_object_text(part) else part
+        text = part.get("text") if isinstance(part, dict) else part
+        kind = part.get("type") or "text" if isinstance(part, dict) else "text"
+        if kind != "text" or not isinstance(text, str):
+            found = f"of type {brief(kind)}" if kind != "text" else f"{json_kind(text)}"
+            raise BadRowError(
+                "no_content",
+                f"{where} is {found}, expected text: images, sound and other parts have no tokens "
+                "here",
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def _is_object_text(value: Any) -> bool:
+    """True for text that can only be meant as a JSON object: a message is never plain text."""
+    return isinstance(value, str) and value.lstrip()[:1] == "{"

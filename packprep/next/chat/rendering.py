@@ -1,0 +1,306 @@
+"""Renders conversations, and finds what is trained and which special tokens the template wrote.
+
+`turn_locator` says where a turn begins and ends. Its result is exact, or the row is refused: a
+marked rendering counts only if it equals the plain rendering once its marks are removed.
+
+Most rows need one rendering. Their form, the conversation with a mark in place of each text, is
+rendered once for all rows that share it; a row that does not fit its form is marked by itself.
+
+Text of a message has no special tokens, whatever it spells: only those in the template's own text
+count. Where a row spells one, or tools or calls contain part of one, a rendering with marks inside
+these strings shows which tokens are the template's.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, chain, product
+
+from .left_out import left_out
+from .marks import MARKS, Marked, MessageText, Unmarked, numbered, unmark, with_texts
+from .special_tokens import Specials, strings, strings_beside
+from .template import ChatTemplate
+from .turn_bounds import ADVICE, Turn
+from .turn_locator import TurnLocator
+from .types import (
+    ASSISTANT_ROLES,
+    TOOL_ROLES,
+    Conversation,
+    Document,
+    LeftOut,
+    Piece,
+    RenderError,
+    Span,
+    TrainOn,
+)
+
+_FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
+
+
+@dataclass(frozen=True)
+class FormKey:
+    """The shape of a conversation, equal for those that differ in texts that are not blank.
+
+    blank: with a mark in place of each text. texts: as they were.
+    """
+
+    shape: str
+    blank: Conversation = field(compare=False)
+    texts: list[MessageText] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The template's own text, and the order of the texts in it.
+
+    specials: spans of the template's special tokens, each with the number of marks before it.
+    left_out: numbers of the texts that it does not write; others: texts of other keys of messages.
+    """
+
+    rendering: Unmarked
+    turns: list[Turn]
+    specials: list[tuple[int, Span]]
+    left_out: list[int]
+    others: list[LeftOut]
+
+    @cached_property
+    def literals(self) -> list[str]:
+        """The template's own text before, between and after the marks."""
+        ends = [stop for stop, _ in self.rendering.ends()]
+        starts = [start for start, _ in self.rendering.marks]
+        return [self.rendering.text[a:b] for a, b in zip(starts, ends, strict=True)]
+
+    def fill(self, text: str, texts: Sequence[MessageText]) -> list[int] | None:
+        """Characters of texts in a row's rendering before each mark, and after the last one.
+
+        texts: of the row. Returns None if `text` is not this form with these texts, whole or
+        stripped by the template, or white space could be of a text or of the template.
+        """
+        values = [texts[number].text for _, number in self.rendering.marks[1:]]
+        pairs = zip(self.literals, [*values, ""], strict=True)
+        if "".join(chain.from_iterable(pairs)) != text:
+            if not text.startswith(self.literals[0]):
+                return None
+            position, given, values = len(self.literals[0]), values, []
+            for value, literal in zip(given, self.literals[1:], strict=True):
+                forms = _stripped(value)
+                fitting = {each for each in forms if text.startswith(each + literal, position)}
+                if len(fitting) != 1:
+                    return None
+                values.append(fitting.pop())
+                position += len(values[-1]) + len(literal)
+            if position != len(text):
+                return None
+        return [0, 0, *accumulate(map(len, values))]
+
+
+def _stripped(value: str) -> set[str]:
+    """A text as templates write it."""
+    both, line = value.strip(), value.strip("\n")
+    return {value, both, value.lstrip(), value.rstrip(), value.lstrip("\n"), line}
+
+
+class Finder:
+    """Renders conversations by a template and finds what is trained in them.
+
+    specials: every special token of the tokenizer. Several threads may use it at once.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, specials: Iterable[str], train_on: TrainOn = "assistant"
+    ) -> None:
+        self.template = template
+        self.train_on = train_on
+        self.tokens = Specials(specials, template.eos)
+        self._locator = TurnLocator(template, self.tokens, train_on)
+        self._form = lru_cache(_FORMS)(self._make_form)
+
+    def render(self, conversation: Conversation, text: str | None = None) -> Document:
+        """The text of a conversation as a document of one piece.
+
+        conversation: with arguments of calls as the template takes them. text: its rendering, if it
+        is known. Raises RenderError where the template fails, or where trained text or the
+        template's own special tokens cannot be found.
+        """
+        off = [number for number in conversation.untrained if number >= conversation.prompt]
+        if self.train_on == "all" and off:
+            raise RenderError(
+                f"the row takes message {off[0]} out of what is trained, but --train-on all trains "
+                "everything; choose --train-on assistant"
+            )
+        text = self.template.render(conversation) if text is None else text
+        if not text.isascii() and (mark := MARKS.search(text)):
+            what = f"its text has U+{ord(mark[0]):04X}"
+            raise RenderError(f"{what}, which is not a character; remove it")
+        filled = self.filled(conversation, text)
+        if filled is None:
+            return self._by_itself(conversation, text)
+        key, form, before = filled
+        specials = None
+        if not self.tokens.has_only(len(form.specials), text):
+            moved = [(a + before[marks], b + before[marks]) for marks, (a, b) in form.specials]
+            specials = self._if_others(moved, text)
+        spans = [
+            (turn.first[1] + before[turn.first[0]], turn.last[1] + before[turn.last[0]])
+            for turn in form.turns
+        ]
+        gone = [LeftOut(*key.texts[number]) for number in form.left_out]
+        gone = sorted([*(each for each in gone if each.text.strip()), *form.others])
+        at_text = any(turn.at_text for turn in form.turns)
+        return self._document(text, spans, specials, gone, at_text)
+
+    def reads(self, conversation: Conversation, key: str) -> bool:
+        """True if the template knows this key of a message."""
+        return self.template.names(conversation, key)
+
+    def filled(
+        self, conversation: Conversation, text: str
+    ) -> tuple[FormKey, Form, list[int]] | None:
+        """The form that a rendering fills, see `Form.fill`; None for a row that fills none."""
+        key = self._shaped(conversation)
+        form = self._form(key) if key is not None else None
+        before = form.fill(text, key.texts) if form is not None and key is not None else None
+        return (key, form, before) if key and form and before is not None else None
+
+    def _document(
+        self,
+        text: str,
+        spans: list[Span],
+        specials: list[Span] | None,
+        gone: list[LeftOut],
+        at_text: bool,
+    ) -> Document:
+        trained = None if self.train_on == "all" else spans
+        return Document([Piece(text, None, trained, specials)], gone, at_text)
+
+    def _if_others(self, specials: list[Span], text: str) -> list[Span] | None:
+        """The template's own special tokens; None if the text has no others."""
+        return None if specials == self.tokens.spans(text) else specials
+
+    def _shaped(self, conversation: Conversation) -> FormKey | None:
+        """Form key of a conversation.
+
+        None if every such row has its own form, or where something beside the texts could take
+        part in a special token.
+        """
+        if any("tool_calls" in message for message in conversation.messages):
+            return None
+        blank, texts = with_texts(conversation, as_mark)
+        if any(map(self.tokens.is_risky, strings_beside(blank))):
+            return None
+        beside = [*blank.untrained], blank.is_turn, blank.prompt, dict(blank.variables)
+        shape = json.dumps([blank.messages, blank.tools, beside], default=repr)
+        return FormKey(shape, blank, texts)
+
+    def _make_form(self, key: FormKey) -> Form | None:
+        """The form of a conversation; None if it cannot be rendered or its turns not be found."""
+        blank, texts = key.blank, key.texts
+        empty = [text._replace(text="") for text in texts]
+        try:
+            marked = Marked(blank, empty, self.template.render(blank, marked=True))
+            turns = self._locator.locate(marked)
+        except RenderError:
+            return None
+        rendering = marked.rendering
+        specials = [
+            (before, (start + a, start + b))
+            for before, ((start, _), (stop, _)) in enumerate(
+                zip(rendering.marks, rendering.ends(), strict=True), 1
+            )
+            for a, b in self.tokens.spans(rendering.text[start:stop])
+        ]
+        written = {number for _, number in rendering.marks}
+        gone = [number for number in range(len(texts)) if number not in written]
+        others = left_out(blank, rendering.text, partial(self.template.names, blank))
+        return Form(rendering, turns, specials, gone, others)
+
+    def _by_itself(self, conversation: Conversation, text: str) -> Document:
+        """A document by marks in the texts of this conversation."""
+        marked = self.marked(conversation, text)
+        turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
+        spans = [(turn.first[1], turn.last[1]) for turn in turns]
+        own = own_specials(self.tokens, conversation, [text], lambda c: [self.template.render(c)])
+        is_named = partial(self.template.names, conversation)
+        shown = (conversation, text) if marked is None else (marked.conversation, marked.written)
+        gone = left_out(*shown, is_named)
+        at_text = any(turn.at_text for turn in turns)
+        return self._document(text, spans, own[0] if own else None, gone, at_text)
+
+    def marked(self, conversation: Conversation, text: str) -> Marked | None:
+        """The conversation with marks in its texts; None if marks change its rendering.
+
+        Marks go after each text; then into its middle, because a template may inspect how a text
+        begins or ends; then into no text of the user, because a template may compare those.
+        """
+        for roles, place in product(
+            (None, ASSISTANT_ROLES | TOOL_ROLES), (_behind_text, _inside_text)
+        ):
+            changed, texts = with_texts(conversation, partial(_with_mark, place), roles)
+            with suppress(RenderError):
+                written = self.template.render(changed, marked=True)
+                marked = Marked(changed, texts, written, place, roles)
+                if marked.rendering.text == text:
+                    return marked
+        return None
+
+    def _turns(self, conversation: Conversation, text: str, marked: Marked | None) -> list[Turn]:
+        """Trained turns of a conversation. marked: the conversation with marks."""
+        if marked is not None:
+            return self._locator.locate(marked)
+        if self.template.has_generation_blocks(conversation):
+            rendering = unmark(self.template.render(conversation, marked=True))
+            if rendering.text == text:
+                return self._locator.blocks_alone(conversation, rendering)
+        raise RenderError(
+            f"cannot find the trained text: the template changes the texts of messages; {ADVICE}"
+        )
+
+
+def own_specials(
+    tokens: Specials,
+    conversation: Conversation,
+    texts: Sequence[str],
+    render: Callable[[Conversation], list[str]],
+) -> list[list[Span] | None] | None:
+    """Spans of the special tokens that a template wrote, in each of its texts.
+
+    None where it wrote all of the text's. texts: those that `render` gives. Raises RenderError
+    where they cannot be told apart from those that messages spell.
+    """
+    everything = [conversation.messages, conversation.tools, conversation.variables]
+    if not any(map(tokens.is_risky, strings(everything))):
+        return None
+    for broken in tokens.broken(conversation):
+        with suppress(RenderError):
+            rendered = [unmark(text) for text in render(broken)]
+            if [each.text for each in rendered] == list(texts):
+                own = [tokens.spans_within(each.pieces) for each in rendered]
+                return [
+                    None if spans == tokens.spans(text) else spans
+                    for spans, text in zip(own, texts, strict=True)
+                ]
+    raise RenderError(
+        "its text has special tokens that cannot be told apart from the template's own; remove "
+        "them from the text"
+    )
+
+
+def as_mark(number: int, value: str) -> str:
+    """The mark of a text in place of it; a blank text unchanged, which templates ask about."""
+    return numbered(number) if value.strip() else value
+
+
+def _behind_text(value: str) -> int:
+    return len(value.rstrip())
+
+
+def _inside_text(value: str) -> int:
+    return len(value) // 2
+
+
+def _with_mark(place: Callable[[str], int], number: int, value: str) -> str:
+    """A text with its mark at `place(value)`; blank texts get none."""
+    cut = place(value)
+    return value[:cut] + numbered(number) + value[cut:] if value.strip() else value

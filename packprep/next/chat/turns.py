@@ -1,0 +1,144 @@
+"""One document for each turn of the assistant, or one for the whole row.
+
+The document of turn i is the rendering of the messages up to and including it; only that turn is
+trained. A template that changes earlier turns then writes each turn once as a model will write it.
+
+    row    every row is one document
+    each   every row is one document per turn
+    auto   a row is one document, unless a later rendering leaves out or changes text of an earlier
+           turn: then one per turn
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from .left_out import is_written, unwritten
+from .marks import unmark, with_texts
+from .rendering import Finder, FormKey, as_mark
+from .template import ChatTemplate
+from .types import ASSISTANT_ROLES, Conversation, Document, RenderError
+
+_HISTORIES = 1024  # cached, of as many forms as a Finder caches
+
+
+class History(NamedTuple):
+    """What later messages do to the renderings up to each turn.
+
+    rewrites: a turn loses text. differs: a rendering is not the beginning of the whole one.
+    """
+
+    rewrites: bool
+    differs: bool
+
+
+class Splitter:
+    """Makes the documents of turns. turns: each or auto."""
+
+    def __init__(self, finder: Finder, turns: str) -> None:
+        self._finder = finder
+        self._is_auto = turns == "auto"
+        self._history = lru_cache(_HISTORIES)(self._of_form)
+
+    def documents(self, conversation: Conversation) -> tuple[list[Document], Counter[str]]:
+        """The documents of a row, and counts of it.
+
+        split_rows: rows with a document per turn. same_text_rows: rows that stay whole although a
+        later rendering differs, since it keeps the text of all messages. without_turn: rows without
+        a turn of the assistant. at_text: turns that do not begin with their generation prompt.
+        behind_rows, behind_characters: rows with text after their last turn, and that text. Raises
+        RenderError where the template fails, or where trained text cannot be found.
+        """
+        turns = tuple(
+            number
+            for number, message in enumerate(conversation.messages)
+            if message["role"] in ASSISTANT_ROLES and number not in conversation.untrained
+        )
+        if not turns:
+            return [self._finder.render(conversation)], Counter(without_turn=1)
+        if self._is_auto:
+            text = self._finder.template.render(conversation)
+            history = self._history_of(conversation, text, turns)
+            if not history.rewrites:
+                counts = Counter(same_text_rows=int(history.differs))
+                return [self._finder.render(conversation, text)], counts
+        documents = []
+        for before, turn in zip((-1, *turns), turns, strict=False):
+            part = replace(_until(conversation, turn + 1), untrained=(), is_turn=True)
+            document = self._finder.render(part)
+            # Text of a message is left out unless the document of its own turn has it.
+            own = [each for each in document.left_out if each.message > before]
+            documents.append(replace(document, left_out=own, part=turn))
+        _, texts = with_texts(conversation, lambda _, text: text)
+        behind = sum(len(text.text.strip()) for text in texts if text.message > turns[-1])
+        counts = Counter(split_rows=1, behind_rows=int(behind > 0), behind_characters=behind)
+        counts["at_text"] = sum(document.at_text for document in documents)
+        return documents, counts
+
+    def _history_of(self, conversation: Conversation, text: str, turns: tuple[int, ...]) -> History:
+        if (filled := self._finder.filled(conversation, text)) is not None:
+            return self._history(filled[0], turns)
+        marked = self._finder.marked(conversation, text)
+        shown = conversation if marked is None else marked.conversation
+        return history_of(self._finder.template, shown, turns)
+
+    def _of_form(self, key: FormKey, turns: tuple[int, ...]) -> History:
+        return history_of(self._finder.template, key.blank, turns)
+
+
+def history_of(template: ChatTemplate, conversation: Conversation, turns: Sequence[int]) -> History:
+    """History of a conversation, best one with marks. Raises RenderError if it is unstable."""
+    whole, history = template.render(conversation), History(False, False)
+    solid = "".join(whole.split())
+    _, texts = with_texts(conversation, lambda _, text: text)
+    for turn in turns:
+        until = template.render(_until(conversation, turn + 1))
+        check_stable(template, conversation, turn, until)
+        if not whole.startswith(until):
+            then = "".join(until.split())
+            own = [text.text for text in texts if text.message == turn]
+            loses = any(
+                is_written(text, then) > is_written(text, solid)
+                or len(unwritten(text, then)) < len(unwritten(text, solid))
+                for text in own
+            )
+            history = History(history.rewrites or loses, True)
+    return history
+
+
+def check_stable(template: ChatTemplate, conversation: Conversation, turn: int, until: str) -> None:
+    """Raise RenderError unless the rendering `until` a turn continues the messages before it.
+
+    A template may leave out or move a text of theirs, as Mistral's does with a system message: a
+    turn whose own text is kept is not ambiguous by that. Its own text must not differ otherwise.
+    """
+    if turn == 0:
+        return
+    for prompt in (True, False):
+        with suppress(RenderError):
+            before = template.render(_until(conversation, turn), add_generation_prompt=prompt)
+            if until.startswith(before):
+                return
+    with suppress(RenderError):
+        marked, _ = with_texts(conversation, as_mark)
+        order = _order(template, _until(marked, turn + 1))
+        earlier = _order(template, _until(marked, turn))
+        if order[: len(earlier)] != earlier:
+            return
+    raise RenderError(
+        f"the template renders the messages before message {turn} differently once it follows "
+        "them, so no document shows what a model is prompted with; choose --turns row or each, or "
+        "another template (--chat-template)"
+    )
+
+
+def _until(conversation: Conversation, number: int) -> Conversation:
+    return replace(conversation, messages=conversation.messages[:number])
+
+
+def _order(template: ChatTemplate, marked: Conversation) -> list[int]:
+    """Numbers of the texts of a marked conversation, in the order of its rendering."""
+    return [number for _, number in unmark(template.render(marked)).marks]
