@@ -162,7 +162,7 @@ class FunctionFinder:
         if all(piece.ids is None for piece in pieces):
             with suppress(BadRowError):  # JSON text may be written in another form
                 conversation = with_arguments(conversation, as_object)
-            gone = left_out(conversation, "".join(texts), lambda _: True)
+            gone = left_out(conversation, "".join(texts))
         return Document(pieces, gone)
 
     def reads(self, conversation: Conversation, key: str) -> bool:

@@ -21,6 +21,7 @@ MARKS = re.compile("[\ufdd0-\ufddd]")
 NO_TEXT = -2  # number of a mark that other text than its own follows
 
 _OPEN, _CLOSE, _ZERO = "\ufdd1", "\ufddc", 0xFDD2
+NUMBERED = re.compile(f"{_OPEN}[\ufdd2-\ufddb]+{_CLOSE}")
 _MARK = re.compile(f"{_OPEN}([\ufdd2-\ufddb]+){_CLOSE}|[{GENERATED}{BREAK}]")
 _TO_DIGIT = {_ZERO + digit: str(digit) for digit in range(10)}
 _FROM_DIGIT = {ord(digit): chr(mark) for mark, digit in _TO_DIGIT.items()}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, product
 
-from .left_out import left_out
+from .left_out import is_written, left_out, solid
 from .marks import MARKS, Marked, MessageText, Unmarked, numbered, unmark, with_texts
 from .special_tokens import Specials, strings, strings_beside
 from .template import ChatTemplate
@@ -147,7 +147,8 @@ class Finder:
             for turn in form.turns
         ]
         gone = [LeftOut(*key.texts[number]) for number in form.left_out]
-        gone = sorted([*(each for each in gone if each.text.strip()), *form.others])
+        others = [each for each in form.others if not is_written(each.text, solid(text))]
+        gone = sorted([*(each for each in gone if each.text.strip()), *others])
         at_text = any(turn.at_text for turn in form.turns)
         return self._document(text, spans, specials, gone, at_text)
 
@@ -213,7 +214,7 @@ class Finder:
         ]
         written = {number for _, number in rendering.marks}
         gone = [number for number in range(len(texts)) if number not in written]
-        others = left_out(blank, rendering.text, partial(self.template.names, blank))
+        others = left_out(blank, rendering.text)
         return Form(rendering, turns, specials, gone, others)
 
     def _by_itself(self, conversation: Conversation, text: str) -> Document:
@@ -222,9 +223,8 @@ class Finder:
         turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
         spans = [(turn.first[1], turn.last[1]) for turn in turns]
         own = own_specials(self.tokens, conversation, [text], lambda c: [self.template.render(c)])
-        is_named = partial(self.template.names, conversation)
         shown = (conversation, text) if marked is None else (marked.conversation, marked.written)
-        gone = left_out(*shown, is_named)
+        gone = left_out(*shown)
         at_text = any(turn.at_text for turn in turns)
         return self._document(text, spans, own[0] if own else None, gone, at_text)
 

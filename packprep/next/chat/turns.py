@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from .left_out import is_written, unwritten
+from .left_out import is_written, solid, unwritten
 from .marks import unmark, with_texts
 from .rendering import Finder, FormKey, as_mark
 from .template import ChatTemplate
@@ -92,17 +92,17 @@ class Splitter:
 def history_of(template: ChatTemplate, conversation: Conversation, turns: Sequence[int]) -> History:
     """History of a conversation, best one with marks. Raises RenderError if it is unstable."""
     whole, history = template.render(conversation), History(False, False)
-    solid = "".join(whole.split())
+    all_of_it = solid(whole)
     _, texts = with_texts(conversation, lambda _, text: text)
     for turn in turns:
         until = template.render(_until(conversation, turn + 1))
         check_stable(template, conversation, turn, until)
         if not whole.startswith(until):
-            then = "".join(until.split())
+            then = solid(until)
             own = [text.text for text in texts if text.message == turn]
             loses = any(
-                is_written(text, then) > is_written(text, solid)
-                or len(unwritten(text, then)) < len(unwritten(text, solid))
+                is_written(text, then) > is_written(text, all_of_it)
+                or len(unwritten(text, then)) < len(unwritten(text, all_of_it))
                 for text in own
             )
             history = History(history.rewrites or loses, True)
