@@ -104,15 +104,17 @@ def load_function(name: str, variables: Mapping[str, Any]) -> FunctionTemplate:
     template = FunctionTemplate(
         name=name, path=path, function=function, sha256=digest, variables=variables
     )
-    with suppress(ValueError):  # a built-in has no signature
-        try:
-            inspect.signature(template.loaded).bind([], None, **variables)
-        except TypeError as error:
-            takes = ", ".join(["messages", "tools", *variables])
-            raise ConfigError(
-                f"--chat-template {name} cannot be called with ({takes}): {error}; expected "
-                f"{function}(messages, tools, **variables)"
-            ) from None
+    loaded = template.loaded
+    try:
+        inspect.signature(loaded).bind([], None, **variables)
+    except TypeError as error:
+        takes = ", ".join(["messages", "tools", *variables])
+        raise ConfigError(
+            f"--chat-template {name} cannot be called with ({takes}): {error}; expected "
+            f"{function}(messages, tools, **variables)"
+        ) from None
+    except ValueError:  # a built-in has no signature
+        pass
     return template
 
 
@@ -162,12 +164,15 @@ class FunctionFinder:
         if all(piece.ids is None for piece in pieces):
             with suppress(BadRowError):  # JSON text may be written in another form
                 conversation = with_arguments(conversation, as_object)
-            gone = left_out(conversation, "".join(texts))
+            gone = left_out(conversation, "".join(texts), conversation, self._text)
         return Document(pieces, gone)
 
     def reads(self, conversation: Conversation, key: str) -> bool:
         """True: the function gets all keys."""
         return True
+
+    def _text(self, conversation: Conversation) -> str:
+        return "".join(piece.text for piece in self._pieces(conversation))
 
     def _pieces(self, conversation: Conversation) -> list[Piece]:
         name = self.template.name

@@ -8,11 +8,23 @@ does not count: templates strip it, and put their own between reasoning and answ
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from .marks import GENERATED, MARKS, NUMBERED, UNTOUCHED, thought_keys, with_strings, with_texts
-from .types import TOOL_ROLES, Conversation, LeftOut
+from .marks import (
+    GENERATED,
+    MARKS,
+    NUMBERED,
+    UNTOUCHED,
+    numbered,
+    thought_keys,
+    unmark,
+    with_strings,
+    with_texts,
+)
+from .types import TOOL_ROLES, Conversation, LeftOut, Message, RenderError
 
 TOOL_NAME = "tool_name"
 """Field of the name of a tool, which most templates write in its call alone."""
@@ -21,30 +33,74 @@ _LEAST = 12  # fewer equal characters are chance, not a part that the template h
 _SIGN = re.compile(r"<[^<>\s]{1,40}>|\[[^\[\]\s]{1,40}\]")
 
 
-def left_out(conversation: Conversation, rendering: str) -> list[LeftOut]:
+def left_out(
+    shown: Conversation,
+    rendering: str,
+    conversation: Conversation,
+    render: Callable[[Conversation], str],
+) -> list[LeftOut]:
     """Parts of the texts of a conversation that its rendering does not have.
 
-    Where texts and rendering have marks, a short text is not found in the text of another.
+    shown: the conversation, best one with marks, so that a short text is not found in the text of
+    another. rendering: of it, with its marks.
     """
     whole = solid(rendering.replace(GENERATED, ""))
-    _, texts = with_texts(conversation, lambda _, text: text)
+    _, texts = with_texts(shown, lambda _, text: text)
     parts = [LeftOut(*text[:2], unwritten(text.text, _around(text.text, whole))) for text in texts]
-    for number, message in enumerate(conversation.messages):
-        if len(message) > 2:
-            known = {"content", "tool_calls", *UNTOUCHED, *thought_keys(message)}
-            for key, text in _texts({key: message.get(key) for key in {*message} - known}):
-                of_tool = key == "name" and message["role"] in TOOL_ROLES
-                field = TOOL_NAME if of_tool else key
-                parts.append(LeftOut(number, field, unwritten(text, whole)))
+    parts += under_other_keys(conversation, len(texts), render)
     return sorted(part for part in parts if part.text)
 
 
-def _texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each text under these keys."""
-    for key, value in values.items():
-        texts: list[str] = []
-        with_strings(value, texts.append)
-        yield from ((key, text) for text in texts)
+def under_other_keys(
+    conversation: Conversation, first: int, render: Callable[[Conversation], str]
+) -> list[LeftOut]:
+    """Texts under other keys of messages than those of `with_texts` that a template leaves out.
+
+    first: a number that no mark of the conversation reaches. A template whose text differs with
+    marks under a key compares what is there, so it uses it.
+    """
+    keys = {key for each in conversation.messages if len(each) > 2 for key in _other_keys(each)}
+    if not keys:
+        return []
+    text = unmark(render(conversation)).text
+    left: list[LeftOut] = []
+    for some in (keys, *([key] for key in sorted(keys))):
+        changed, parts = _marked(conversation, some, first)
+        with suppress(RenderError):
+            rendering = unmark(render(changed))
+            if rendering.text == text:
+                written = {mark - first for _, mark in rendering.marks}
+                left += [part for number, part in enumerate(parts) if number not in written]
+                if some is keys:
+                    break
+    return left
+
+
+def _other_keys(message: Message) -> set[str]:
+    return {*message} - {"content", "tool_calls", *UNTOUCHED, *thought_keys(message)}
+
+
+def _marked(
+    conversation: Conversation, keys: Collection[str], first: int
+) -> tuple[Conversation, list[LeftOut]]:
+    """The conversation with a mark behind each text under these keys, and these texts."""
+    parts: list[LeftOut] = []
+    messages: list[Any] = []
+    for number, message in enumerate(conversation.messages):
+        copy: dict[str, Any] = {**message}
+        for key in _other_keys(message) & {*keys}:
+            of_tool = key == "name" and message["role"] in TOOL_ROLES
+            place = number, TOOL_NAME if of_tool else key
+
+            def marked(text: str, place: tuple[int, str] = place) -> str:
+                if not text.strip():
+                    return text
+                parts.append(LeftOut(*place, text.strip()))
+                return text + numbered(first + len(parts) - 1)
+
+            copy[key] = with_strings(message.get(key), marked)
+        messages.append(copy)
+    return replace(conversation, messages=messages), parts
 
 
 def _around(text: str, whole: str) -> str:
@@ -70,12 +126,17 @@ def unwritten(text: str, whole: str) -> str:
     if is_written(text, whole):
         return ""
     rest, gone = text, False
-    for piece in _SIGN.split(text):
+    for piece in pieces_of(text):
         written = piece.strip()
         if not is_written(piece, whole):
             gone, written = True, _written_beginning(written, whole)
         rest = rest.replace(written, "", 1)
     return MARKS.sub("", rest).strip() if gone else ""
+
+
+def pieces_of(text: str) -> list[str]:
+    """The text between signs such as <think>."""
+    return [piece for part in _SIGN.split(text) for piece in NUMBERED.split(part)]
 
 
 def _written_beginning(piece: str, whole: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, product
 
-from .left_out import is_written, left_out, solid
+from .left_out import left_out, under_other_keys
 from .marks import MARKS, Marked, MessageText, Unmarked, numbered, unmark, with_texts
 from .special_tokens import Specials, strings, strings_beside
 from .template import ChatTemplate
@@ -147,8 +147,7 @@ class Finder:
             for turn in form.turns
         ]
         gone = [LeftOut(*key.texts[number]) for number in form.left_out]
-        others = [each for each in form.others if not is_written(each.text, solid(text))]
-        gone = sorted([*(each for each in gone if each.text.strip()), *others])
+        gone = sorted([*(each for each in gone if each.text.strip()), *form.others])
         at_text = any(turn.at_text for turn in form.turns)
         return self._document(text, spans, specials, gone, at_text)
 
@@ -214,7 +213,7 @@ class Finder:
         ]
         written = {number for _, number in rendering.marks}
         gone = [number for number in range(len(texts)) if number not in written]
-        others = left_out(blank, rendering.text)
+        others = under_other_keys(blank, len(texts), self.template.render)
         return Form(rendering, turns, specials, gone, others)
 
     def _by_itself(self, conversation: Conversation, text: str) -> Document:
@@ -224,7 +223,7 @@ class Finder:
         spans = [(turn.first[1], turn.last[1]) for turn in turns]
         own = own_specials(self.tokens, conversation, [text], lambda c: [self.template.render(c)])
         shown = (conversation, text) if marked is None else (marked.conversation, marked.written)
-        gone = left_out(*shown)
+        gone = left_out(*shown, conversation, self.template.render)
         at_text = any(turn.at_text for turn in turns)
         return self._document(text, spans, own[0] if own else None, gone, at_text)
 

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from os.path import commonprefix
 from typing import NamedTuple
 
-from .left_out import is_written, solid, unwritten
-from .marks import unmark, with_texts
+from .left_out import pieces_of, solid, unwritten
+from .marks import NUMBERED, unmark, with_texts
 from .rendering import Finder, FormKey, as_mark
 from .template import ChatTemplate
 from .types import ASSISTANT_ROLES, Conversation, Document, RenderError
@@ -92,21 +93,41 @@ class Splitter:
 def history_of(template: ChatTemplate, conversation: Conversation, turns: Sequence[int]) -> History:
     """History of a conversation, best one with marks. Raises RenderError if it is unstable."""
     whole, history = template.render(conversation), History(False, False)
-    all_of_it = solid(whole)
     _, texts = with_texts(conversation, lambda _, text: text)
     for turn in turns:
         until = template.render(_until(conversation, turn + 1))
         check_stable(template, conversation, turn, until)
         if not whole.startswith(until):
-            then = solid(until)
             own = [text.text for text in texts if text.message == turn]
-            loses = any(
-                is_written(text, then) > is_written(text, all_of_it)
-                or len(unwritten(text, then)) < len(unwritten(text, all_of_it))
-                for text in own
-            )
+            loses = any(_is_lost(text, solid(until), solid(whole)) for text in own)
             history = History(history.rewrites or loses, True)
     return history
+
+
+def _is_lost(text: str, until: str, whole: str) -> bool:
+    """True if a part of a text is in the rendering up to its turn, and not in the whole one.
+
+    until, whole: without white space. With a mark in the text, that part is of what only the first
+    rendering has around the mark: a thought, which the template may write between other signs.
+    """
+    if (match := NUMBERED.search(text)) is None:
+        return len(unwritten(text, until)) < len(unwritten(text, whole))
+    before, mark, behind = until.partition(match[0])
+    later, kept, follows = whole.partition(match[0])
+    if not mark or not kept:
+        return bool(mark)
+    gone = _only_in(NUMBERED.split(before)[-1], NUMBERED.split(later)[-1])
+    if text[match.end() :].strip():
+        gone += "\n" + behind.removeprefix(commonprefix([behind, follows]))  # noqa: RUF071
+    return any(piece in gone for piece in map(solid, pieces_of(text)) if piece)
+
+
+def _only_in(text: str, other: str) -> str:
+    """The text without the beginning and the end that the other has too."""
+    rest = text[len(commonprefix([text, other])) :]  # noqa: RUF071 of characters, not of paths
+    other = other[len(text) - len(rest) :]
+    end = len(commonprefix([rest[::-1], other[::-1]]))  # noqa: RUF071
+    return rest[: len(rest) - end]
 
 
 def check_stable(template: ChatTemplate, conversation: Conversation, turn: int, until: str) -> None:
