@@ -197,7 +197,7 @@ class JoiningFinder:
             for text, trained in zip(texts, (self._prompt, None), strict=True)
         ]
         text = "".join(piece.text for piece in pieces)
-        return Document(pieces, left_out(conversation, text, conversation, lambda _: text))
+        return Document(pieces, left_out(conversation, text))
 
     def reads(self, conversation: Conversation, key: str) -> bool:
         """False: texts alone are read."""

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from ..schemas.arrays import Bools, Int8, Int32, Int64
+from ..schemas.arrays import Int8, Int32, Int64
 
 PIECES = pa.list_(
     pa.struct(
@@ -39,26 +38,30 @@ def encode_pieces(
     """
     bounds = documents.offsets.to_numpy().astype(np.int64)
     pieces = documents.values.slice(bounds[0], bounds[-1] - bounds[0])
-    given, has_ids = pieces.field("ids"), pieces.field("ids").is_valid().to_numpy(False)
-    everything = pieces.field("trained").is_null().to_numpy(False)
+    own, sizes_of_ids = _flat(pieces.field("ids"))
     places, counts = _flat(pieces.field("trained"))
-    ids, offsets = encode(pieces.field("text"))
-    lengths = np.diff(offsets)
-    mask = np.repeat(everything, lengths)
-    if (of_text := np.where(has_ids, 0, counts)).any():
-        assert sizes is not None, "spans are of ids where tokens are not the bytes of the text"
-        mask |= mask_of_bytes(sizes, ids, offsets, places[np.repeat(~has_ids, counts)], of_text)
-    if has_ids.any():
-        own, sizes_of = _flat(given)  # the texts of these pieces are empty
-        trained = np.repeat(everything, sizes_of)
-        of_ids = np.where(has_ids, counts, 0)
-        begins = np.repeat(np.cumsum(sizes_of) - sizes_of, of_ids)
-        trained |= _inside(places[np.repeat(has_ids, counts)] + begins, len(own))
-        lengths = lengths + sizes_of
-        which = np.repeat(has_ids, lengths)
-        ids, mask = _merged(which, own, ids), _merged(which, trained, mask)
+    of_ids = pieces.field("ids").is_valid().to_numpy(False)
+    ids, offsets = encode(pieces.field("text"))  # empty where a piece is ids
+    lengths = np.diff(offsets) + sizes_of_ids
     ends = np.append(0, np.cumsum(lengths))
-    return Encoded(ids, ends[bounds - bounds[0]], mask.astype(np.int8))
+    if (in_text := np.repeat(~of_ids, counts)).any():
+        assert sizes is not None, "spans are of ids where tokens are not the bytes of the text"
+        places[in_text] = _tokens_of(
+            places[in_text], sizes[ids], offsets, np.where(of_ids, 0, counts)
+        )
+        # From tokens of all texts to those of all pieces.
+        before = np.repeat(ends[:-1] - offsets[:-1], counts)
+        places[in_text] += before[in_text]
+    places[~in_text] += np.repeat(ends[:-1], counts)[~in_text]
+    steps = np.zeros(ends[-1] + 1, np.int64)
+    np.add.at(steps, places[::2], 1)
+    np.add.at(steps, places[1::2], -1)
+    everything = pieces.field("trained").is_null().to_numpy(False)
+    mask = (np.cumsum(steps)[:-1] > 0) | np.repeat(everything, lengths)
+    merged = np.empty(ends[-1], ids.dtype)
+    is_own = np.repeat(of_ids, lengths)
+    merged[is_own], merged[~is_own] = own, ids
+    return Encoded(merged, ends[bounds - bounds[0]], mask.astype(np.int8))
 
 
 def _flat(lists: Any) -> tuple[Int64, Int64]:
@@ -67,34 +70,17 @@ def _flat(lists: Any) -> tuple[Int64, Int64]:
     return lists.flatten().to_numpy().astype(np.int64), counts
 
 
-def _inside(places: Int64, size: int) -> Bools:
-    """Mask of what is in spans. places: where they begin and end, in turn."""
-    steps = np.zeros(size + 1, np.int64)
-    np.add.at(steps, places[::2], 1)
-    np.add.at(steps, places[1::2], -1)
-    return np.cumsum(steps)[:-1] > 0
+def _tokens_of(places: Int64, sizes: Int32, offsets: Int64, counts: Int64) -> Int64:
+    """Tokens at which spans of bytes begin and end: those that have a byte of the span.
 
-
-def _merged(which: Bools, chosen: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
-    """Values of two arrays in one. which: True for a value of the first."""
-    merged = np.empty(len(which), others.dtype)
-    merged[which], merged[~which] = chosen, others
-    return merged
-
-
-def mask_of_bytes(sizes: Int32, ids: Int32, offsets: Int64, places: Int64, counts: Int64) -> Bools:
-    """Mask of the tokens that have a byte of a trained span, [tokens].
-
-    sizes: see `token_sizes`. ids, offsets: tokens of texts, [tokens], [texts + 1]. places: bytes of
-    a text at which its trained spans begin and end, in turn, counts of them for each text.
+    places: bytes of a text at which its spans begin and end, in turn, counts of them for each text.
+    sizes: bytes of each token of the texts; offsets: first token of each text, [texts + 1].
     """
-    ends = np.cumsum(sizes[ids], dtype=np.int64)
+    ends = np.cumsum(sizes, dtype=np.int64)
     places = places + np.repeat(np.append(0, ends)[offsets[:-1]], counts)
-    # Tokens from the first that ends after a beginning to the last that begins before the end.
-    bounds: NDArray[np.int64] = np.empty(len(places), np.int64)
-    bounds[::2] = np.searchsorted(ends, places[::2], "right")
-    bounds[1::2] = np.searchsorted(ends[:-1], places[1::2], "left") + (places[1::2] > 0)
-    # A token may belong to two spans: no bound is before an earlier one.
-    bounds = np.concatenate([[0], np.maximum.accumulate(bounds), [len(ids)]])
-    mask: Bools = np.repeat(np.arange(len(bounds) - 1) % 2 == 1, np.diff(bounds))
-    return mask
+    tokens = np.empty(len(places), np.int64)
+    tokens[::2] = np.searchsorted(ends, places[::2], "right")
+    tokens[1::2] = np.searchsorted(ends[:-1], places[1::2], "left") + (places[1::2] > 0)
+    # An empty span has no token, and a token may belong to two spans.
+    tokens[1::2] = np.maximum(tokens[::2], tokens[1::2])
+    return tokens

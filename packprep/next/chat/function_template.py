@@ -15,13 +15,13 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..support.errors import ConfigError, InputError, nearest
+from ..support.errors import ConfigError, nearest
 from .left_out import left_out
 from .pieces import read_pieces
 from .rendering import own_specials
@@ -34,19 +34,23 @@ from .types import BadRowError, Conversation, Document, Piece, RenderError
 class FunctionTemplate:
     """A function of the user, loaded when it is first called.
 
-    name: as the user wrote it. path: of its file. function: its name there. sha256: of the file.
+    name: as the user wrote it. source: content of its file.
     """
 
     name: str
-    path: str
-    function: str
-    sha256: str
+    source: bytes = field(repr=False)
     variables: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
         """All that decides its pieces, as JSON."""
-        variables = dict(self.variables)
-        return {"function": self.function, "sha256": self.sha256, "variables": variables}
+        digest = hashlib.sha256(self.source).hexdigest()
+        return {"function": self._parts[1], "sha256": digest, "variables": dict(self.variables)}
+
+    @property
+    def _parts(self) -> tuple[str, str]:
+        """Path of the file, and name of the function in it."""
+        path, _, function = self.name.rpartition(":")
+        return path, function
 
     def call(self, conversation: Conversation) -> Any:
         """What the function returns, unchecked. Raises RenderError for any failure.
@@ -63,68 +67,47 @@ class FunctionTemplate:
         try:
             return self.loaded(messages, tools, **variables)
         except (Exception, SystemExit) as error:
-            raise RenderError(f"{self.name} raised {_in_words(error, self.path)}") from None
+            raise RenderError(f"{self.name} raised {_in_words(error, self._parts[0])}") from None
 
     @cached_property
     def loaded(self) -> Callable[..., Any]:
-        """The function. Raises InputError if its file is another one than the build began with."""
-        source = _bytes(self.path)
-        if hashlib.sha256(source).hexdigest() != self.sha256:
-            raise InputError(
-                f"{self.path} has changed since the build began; restore it, or build again with "
-                "--overwrite"
-            )
+        """The function. Raises ConfigError if the file cannot be run, or has none of that name."""
+        path, function = self._parts
         # A module of its own, where dataclasses look for theirs; no compiled file is kept.
-        module = ModuleType(f"packprep_template_{self.sha256[:16]}")
-        module.__file__ = self.path
+        module = ModuleType(f"packprep_template_{hashlib.sha256(self.source).hexdigest()[:16]}")
+        module.__file__ = path
         sys.modules[module.__name__] = module
         try:
-            exec(compile(source, self.path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 the user named it
+            exec(compile(self.source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 the user named it
         except (Exception, SystemExit) as error:
-            raised = _in_words(error, self.path)
             raise ConfigError(
-                f"--chat-template {self.name} cannot be loaded: it raised {raised}"
+                f"--chat-template {self.name} cannot be loaded: it raised {_in_words(error, path)}"
             ) from None
-        function: Any = getattr(module, self.function, None)
-        if not callable(function):
+        found: Any = getattr(module, function, None)
+        if not callable(found):
             names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
-            raise ConfigError(
-                f"--chat-template {self.name}: the file has no function {self.function!r}"
-                + nearest(self.function, names)
-            )
-        made: Callable[..., Any] = function
+            missing = f"--chat-template {self.name}: the file has no function {function!r}"
+            raise ConfigError(missing + nearest(function, names))
+        made: Callable[..., Any] = found
         return made
 
 
 def load_function(name: str, variables: Mapping[str, Any]) -> FunctionTemplate:
     """The template FILE.py:FUNCTION. Raises ConfigError if there is none that takes variables."""
-    path, _, function = name.rpartition(":")
-    path = str(Path(path).absolute())
-    digest = hashlib.sha256(_bytes(path)).hexdigest()
-    template = FunctionTemplate(
-        name=name, path=path, function=function, sha256=digest, variables=variables
-    )
-    loaded = template.loaded
+    path = name.rpartition(":")[0]
     try:
-        inspect.signature(loaded).bind([], None, **variables)
-    except TypeError as error:
-        takes = ", ".join(["messages", "tools", *variables])
-        raise ConfigError(
-            f"--chat-template {name} cannot be called with ({takes}): {error}; expected "
-            f"{function}(messages, tools, **variables)"
-        ) from None
-    except ValueError:  # a built-in has no signature
-        pass
-    return template
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
+        source = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(
             f"there is no chat template {path}: {error.strerror}; check the path"
         ) from None
+    template = FunctionTemplate(name=name, source=source, variables=variables)
+    try:
+        inspect.signature(template.loaded).bind([], None, **variables)
+    except TypeError as error:
+        takes = ", ".join(["messages", "tools", *variables])
+        raise ConfigError(f"--chat-template {name} cannot take ({takes}): {error}") from None
+    return template
 
 
 def _in_words(error: BaseException, path: str) -> str:
@@ -164,15 +147,12 @@ class FunctionFinder:
         if all(piece.ids is None for piece in pieces):
             with suppress(BadRowError):  # JSON text may be written in another form
                 conversation = with_arguments(conversation, as_object)
-            gone = left_out(conversation, "".join(texts), conversation, self._text)
+            gone = left_out(conversation, "".join(texts))
         return Document(pieces, gone)
 
     def reads(self, conversation: Conversation, key: str) -> bool:
         """True: the function gets all keys."""
         return True
-
-    def _text(self, conversation: Conversation) -> str:
-        return "".join(piece.text for piece in self._pieces(conversation))
 
     def _pieces(self, conversation: Conversation) -> list[Piece]:
         name = self.template.name

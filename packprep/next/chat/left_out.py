@@ -8,23 +8,10 @@ does not count: templates strip it, and put their own between reasoning and answ
 
 import json
 import re
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
-from .marks import (
-    GENERATED,
-    MARKS,
-    NUMBERED,
-    UNTOUCHED,
-    numbered,
-    thought_keys,
-    unmark,
-    with_strings,
-    with_texts,
-)
-from .types import TOOL_ROLES, Conversation, LeftOut, Message, RenderError
+from .marks import GENERATED, MARKS, NUMBERED, UNTOUCHED, thought_keys, with_strings, with_texts
+from .types import TOOL_ROLES, Conversation, LeftOut
 
 TOOL_NAME = "tool_name"
 """Field of the name of a tool, which most templates write in its call alone."""
@@ -33,74 +20,28 @@ _LEAST = 12  # fewer equal characters are chance, not a part that the template h
 _SIGN = re.compile(r"<[^<>\s]{1,40}>|\[[^\[\]\s]{1,40}\]")
 
 
-def left_out(
-    shown: Conversation,
-    rendering: str,
-    conversation: Conversation,
-    render: Callable[[Conversation], str],
-) -> list[LeftOut]:
+def left_out(conversation: Conversation, rendering: str) -> list[LeftOut]:
     """Parts of the texts of a conversation that its rendering does not have.
 
-    shown: the conversation, best one with marks, so that a short text is not found in the text of
-    another. rendering: of it, with its marks.
+    Where both have marks, a short text is not found in the text of another.
     """
     whole = solid(rendering.replace(GENERATED, ""))
-    _, texts = with_texts(shown, lambda _, text: text)
+    _, texts = with_texts(conversation, lambda _, text: text)
     parts = [LeftOut(*text[:2], unwritten(text.text, _around(text.text, whole))) for text in texts]
-    parts += under_other_keys(conversation, len(texts), render)
-    return sorted(part for part in parts if part.text)
+    return sorted(part for part in [*parts, *_under_other_keys(conversation, whole)] if part.text)
 
 
-def under_other_keys(
-    conversation: Conversation, first: int, render: Callable[[Conversation], str]
-) -> list[LeftOut]:
-    """Texts under other keys of messages than those of `with_texts` that a template leaves out.
-
-    first: a number that no mark of the conversation reaches. A template whose text differs with
-    marks under a key compares what is there, so it uses it.
-    """
-    keys = {key for each in conversation.messages if len(each) > 2 for key in _other_keys(each)}
-    if not keys:
-        return []
-    text = unmark(render(conversation)).text
-    left: list[LeftOut] = []
-    for some in (keys, *([key] for key in sorted(keys))):
-        changed, parts = _marked(conversation, some, first)
-        with suppress(RenderError):
-            rendering = unmark(render(changed))
-            if rendering.text == text:
-                written = {mark - first for _, mark in rendering.marks}
-                left += [part for number, part in enumerate(parts) if number not in written]
-                if some is keys:
-                    break
-    return left
-
-
-def _other_keys(message: Message) -> set[str]:
-    return {*message} - {"content", "tool_calls", *UNTOUCHED, *thought_keys(message)}
-
-
-def _marked(
-    conversation: Conversation, keys: Collection[str], first: int
-) -> tuple[Conversation, list[LeftOut]]:
-    """The conversation with a mark behind each text under these keys, and these texts."""
-    parts: list[LeftOut] = []
-    messages: list[Any] = []
+def _under_other_keys(conversation: Conversation, whole: str) -> Iterator[LeftOut]:
+    """Texts under other keys of messages than those of `with_texts`."""
     for number, message in enumerate(conversation.messages):
-        copy: dict[str, Any] = {**message}
-        for key in _other_keys(message) & {*keys}:
-            of_tool = key == "name" and message["role"] in TOOL_ROLES
-            place = number, TOOL_NAME if of_tool else key
-
-            def marked(text: str, place: tuple[int, str] = place) -> str:
-                if not text.strip():
-                    return text
-                parts.append(LeftOut(*place, text.strip()))
-                return text + numbered(first + len(parts) - 1)
-
-            copy[key] = with_strings(message.get(key), marked)
-        messages.append(copy)
-    return replace(conversation, messages=messages), parts
+        if len(message) > 2:
+            for key in {*message} - {"content", "tool_calls", *UNTOUCHED, *thought_keys(message)}:
+                of_tool = key == "name" and message["role"] in TOOL_ROLES
+                texts: list[str] = []
+                with_strings(message.get(key), texts.append)
+                for text in texts:
+                    field = TOOL_NAME if of_tool else key
+                    yield LeftOut(number, field, unwritten(text, whole))
 
 
 def _around(text: str, whole: str) -> str:

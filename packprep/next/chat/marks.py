@@ -7,7 +7,7 @@ text that contains one is refused.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -112,7 +112,6 @@ class Marked:
     written: the rendering, with its marks.
     place: of the mark in a text.
     roles: of the messages with marks; None: all.
-    starts: position of the beginning of texts, by number; None if texts are marks alone.
     """
 
     conversation: Conversation
@@ -120,7 +119,6 @@ class Marked:
     written: str
     place: Callable[[str], int] = len
     roles: frozenset[str] | None = None
-    starts: Mapping[int, int] | None = None
 
     @cached_property
     def rendering(self) -> Unmarked:

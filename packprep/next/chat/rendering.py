@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, product
 
-from .left_out import left_out, under_other_keys
+from .left_out import left_out
 from .marks import MARKS, Marked, MessageText, Unmarked, numbered, unmark, with_texts
 from .special_tokens import Specials, strings, strings_beside
 from .template import ChatTemplate
@@ -138,10 +138,8 @@ class Finder:
         if filled is None:
             return self._by_itself(conversation, text)
         key, form, before = filled
-        specials = None
-        if not self.tokens.has_only(len(form.specials), text):
-            moved = [(a + before[marks], b + before[marks]) for marks, (a, b) in form.specials]
-            specials = self._if_others(moved, text)
+        own = [(a + before[marks], b + before[marks]) for marks, (a, b) in form.specials]
+        specials = None if own == self.tokens.spans(text) else own
         spans = [
             (turn.first[1] + before[turn.first[0]], turn.last[1] + before[turn.last[0]])
             for turn in form.turns
@@ -174,10 +172,6 @@ class Finder:
     ) -> Document:
         trained = None if self.train_on == "all" else spans
         return Document([Piece(text, None, trained, specials)], gone, at_text)
-
-    def _if_others(self, specials: list[Span], text: str) -> list[Span] | None:
-        """The template's own special tokens; None if the text has no others."""
-        return None if specials == self.tokens.spans(text) else specials
 
     def _shaped(self, conversation: Conversation) -> FormKey | None:
         """Form key of a conversation.
@@ -213,7 +207,7 @@ class Finder:
         ]
         written = {number for _, number in rendering.marks}
         gone = [number for number in range(len(texts)) if number not in written]
-        others = under_other_keys(blank, len(texts), self.template.render)
+        others = left_out(blank, rendering.text)
         return Form(rendering, turns, specials, gone, others)
 
     def _by_itself(self, conversation: Conversation, text: str) -> Document:
@@ -223,7 +217,7 @@ class Finder:
         spans = [(turn.first[1], turn.last[1]) for turn in turns]
         own = own_specials(self.tokens, conversation, [text], lambda c: [self.template.render(c)])
         shown = (conversation, text) if marked is None else (marked.conversation, marked.written)
-        gone = left_out(*shown, conversation, self.template.render)
+        gone = left_out(*shown)
         at_text = any(turn.at_text for turn in turns)
         return self._document(text, spans, own[0] if own else None, gone, at_text)
 

@@ -10,14 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby
 from os.path import commonprefix
 from typing import Any
 
 from .marks import BREAK
 from .types import Conversation, Span
-
-_FEW = 8  # beginnings of tokens; "<|" and "</" are two
 
 # Part of a token counts only with such a sign: a template that writes "<|" and "|>" around a word
 # does so on purpose.
@@ -25,10 +23,7 @@ _SIGN = re.compile(r"[^\w\s]")
 
 
 class Specials:
-    """The special tokens of a tokenizer. closing: one more token that may end a turn.
-
-    beginnings: whose number tells that of the tokens; none where it does not.
-    """
+    """The special tokens of a tokenizer. closing: one more token that may end a turn."""
 
     def __init__(self, tokens: Iterable[str], closing: str | None = None) -> None:
         named = set(tokens)
@@ -44,19 +39,11 @@ class Specials:
         self._tails = frozenset(tail for _, tail in cuts if _SIGN.search(tail))
         self._all = "\n".join(sorted(named))
         self._longest = max(map(len, named), default=0)
-        self.beginnings = _countable(named)
         self.is_risky = lru_cache(1 << 14)(self._is_risky)
 
     def spans(self, text: str) -> list[Span]:
         """Spans of special tokens in a text."""
         return [match.span() for match in self._named.finditer(text)]
-
-    def has_only(self, count: int, text: str) -> bool:
-        """True if a text that has `count` special tokens surely has no others.
-
-        It counts the beginnings of tokens, which is faster than finding the tokens.
-        """
-        return bool(self.beginnings) and count == sum(map(text.count, self.beginnings))
 
     def closing_spans(self, text: str) -> list[Span]:
         """Spans of special tokens and of the token that may end a turn."""
@@ -139,19 +126,6 @@ def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conver
         tools=changed(conversation.tools),
         variables=changed(conversation.variables),
     )
-
-
-def _countable(tokens: Iterable[str]) -> list[str]:
-    """First two characters of all tokens, if counting them counts tokens; else none.
-
-    No token may begin another: text after the shorter one could complete the longer one. And "[["
-    is once in "[[[", but a token could begin at two places in it.
-    """
-    named = sorted(tokens)
-    beginnings = sorted({token[:2] for token in named})
-    is_clear = not any(after.startswith(before) for before, after in pairwise(named))
-    few = len(beginnings) <= _FEW and all(len({*beginning}) == 2 for beginning in beginnings)
-    return beginnings if is_clear and few else []
 
 
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
