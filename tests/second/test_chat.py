@@ -5,7 +5,9 @@ Templates, conversations and expected texts are those of the tests of the first 
 
 import datetime
 import json
+import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,11 @@ from packprep.next.chat.types import (
     Message,
     RenderError,
 )
-from packprep.next.support.errors import ConfigError, InputError
+from packprep.next.config.options import BuildConfig
+from packprep.next.run import job
+from packprep.next.run.build import build
+from packprep.next.support.errors import ConfigError, InputError, StoppedError
+from packprep.next.support.helpers import in_processes
 from packprep.next.tokens.engine import Reference
 from packprep.next.tokens.tokenizer import load_tokenizer
 from tests.chat import test_left_out as left_out_cases
@@ -64,7 +70,7 @@ from tests.chat.test_turns import (
     TWO,
     chat,
 )
-from tests.helpers.corpus import tiny_tokenizer
+from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.reference_chat import PartsTemplate, special_ids_of_text, trained_by_tokens
 
@@ -293,7 +299,7 @@ def test_labels_of_templates_with_blocks_are_those_of_transformers(path: Path) -
             )
         except Exception:
             continue
-        made = renderer.chats(pa.table({"messages": [json.dumps(listed)]}), ["messages"])
+        made = renderer.documents(pa.table({"messages": [json.dumps(listed)]}), ["messages"])
         if made.problems:
             continue
         encoded = _encoded(made, renderer)
@@ -326,13 +332,14 @@ def encoded(
     renderer = _renderer(tokenizer.json, template)
     columns = {"messages": [json.dumps(row) for row in rows]}
     columns |= {"tools": [json.dumps(tools)] * len(rows)}
-    made = renderer.chats(pa.table(columns), ["messages"])
+    made = renderer.documents(pa.table(columns), ["messages"])
     tokens = _encoded(made, renderer)
     bounds = zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)
     listed = [(tokens.ids[a:b].tolist(), (tokens.mask[a:b] > 0).tolist()) for a, b in bounds]
     return listed, made.problems
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", templated())
 def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(name: str) -> None:
     theirs, messages = transformers_tokenizer(name), mask_cases.chats(40)
@@ -346,6 +353,7 @@ def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(name:
         assert mask == trained_by_tokens(ids, opening, closing[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", templated())
 def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -> None:
     backend = transformers_tokenizer(name).backend_tokenizer
@@ -511,19 +519,17 @@ CONTAINED = {
 def test_text_under_any_key_that_is_not_written_is_counted(case: str) -> None:
     source, messages, expected = left_out_cases.CASES[case]
     renderer = _renderer(tiny_tokenizer().to_str().encode(), finder(source).template)
-    made = renderer.chats(pa.table({"messages": [json.dumps(messages)]}), ["messages"])
-    fields: dict[str, int] = {}
-    for _, part, tokens in made.left_out:
-        fields[part.field] = fields.get(part.field, 0) + len(part.text)
-        assert tokens
-    assert fields == expected
+    made = renderer.documents(pa.table({"messages": [json.dumps(messages)]}), ["messages"])
+    counts = {tuple(key.split(maxsplit=1)): count for key, count in made.left_out.items()}
+    assert {key[1]: count for key, count in counts.items() if key[0] == "characters"} == expected
+    assert all(count for key, count in counts.items() if key[0] == "tokens")
 
 
 def test_keys_that_a_template_does_not_know_are_named() -> None:
     messages = [HI, {**HELLO, "score": 3, "name": "bob"}]
     renderer = _renderer(tiny_tokenizer().to_str().encode(), finder(CHATML).template)
-    made = renderer.chats(pa.table({"messages": [json.dumps(messages)] * 2}), ["messages"])
-    assert made.counts == {"key score": 2}
+    made = renderer.documents(pa.table({"messages": [json.dumps(messages)] * 2}), ["messages"])
+    assert made.unread == ["score"]
 
 
 @pytest.mark.parametrize("family", ["deepseek", "kimi"])
@@ -543,10 +549,10 @@ def test_a_template_in_python_equals_one_of_the_same_form(tmp_path: Path, family
         load_function(f"{file}:{family}", {}),
     ):
         renderer = _renderer(raw, template)
-        made = renderer.chats(pa.table(columns), ["messages"])
+        made = renderer.documents(pa.table(columns), ["messages"])
         assert made.problems == {}
         tokens = _encoded(made, renderer)
-        thoughts = [each[:2] for each in made.left_out if each[1].field == "reasoning"]
+        thoughts = made.left_out["characters reasoning"]
         results.append((tokens.ids.tolist(), tokens.mask.tolist(), thoughts))
     assert results[0] == results[1]
     assert 0 < sum(results[0][1]) < len(results[0][1])
@@ -568,7 +574,7 @@ def test_a_template_in_python_that_fails_is_the_problem_of_its_row(
     raw = tiny_tokenizer().to_str().encode()
     template = load_function(f"{file}:{function}", {})
     renderer = Renderer(template=template, tokenizer_json=raw, vocab_size=300)
-    made = renderer.chats(pa.table({"messages": [json.dumps([HI])]}), ["messages"])
+    made = renderer.documents(pa.table({"messages": [json.dumps([HI])]}), ["messages"])
     reason, sentence = made.problems[0]
     assert (reason, [word for word in words if word not in sentence]) == ("template", [])
     with refused(ConfigError, "no function 'gone'"):
@@ -580,11 +586,12 @@ def test_a_template_in_python_that_fails_is_the_problem_of_its_row(
 def pieces_of(cells: Iterator[Any] | list[Any]) -> tuple[Rendered, Encoded]:
     raw = tiny_tokenizer().to_str().encode()
     renderer = Renderer(template=None, tokenizer_json=raw, vocab_size=300)
-    made = renderer.pieces(
+    made = renderer.documents(
         pa.table({"p": [json.dumps(cell).encode() for cell in cells]}).cast(
             pa.schema([("p", pa.large_binary())])
         ),
-        "p",
+        ["p"],
+        pieces=True,
     )
     return made, _encoded(made, renderer)
 
@@ -637,7 +644,7 @@ def test_prompt_and_response_without_a_template_are_encoded_apart(tmp_path: Path
     whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
     renderer = _renderer(raw, None)
     table = pa.table({"prompt": ["hi", "", "a <s>"], "response": [" you", "me", "b"]})
-    made = renderer.chats(table, ["prompt", "response"])
+    made = renderer.documents(table, ["prompt", "response"])
     tokens = _encoded(made, renderer)
     ids = [
         tokens.ids[a:b].tolist() for a, b in zip(tokens.offsets, tokens.offsets[1:], strict=False)
@@ -651,13 +658,9 @@ def test_prompt_and_response_without_a_template_are_encoded_apart(tmp_path: Path
 
 
 def test_the_text_of_two_messages_needs_a_template() -> None:
-    raw = save_and_read()
-    made = _renderer(raw, None).chats(pa.table({"messages": [json.dumps([HI])]}), ["messages"])
+    raw = tiny_tokenizer().to_str().encode()
+    made = _renderer(raw, None).documents(pa.table({"messages": [json.dumps([HI])]}), ["messages"])
     assert "without a chat template a row must be two texts" in made.problems[0][1]
-
-
-def save_and_read() -> bytes:
-    return tiny_tokenizer().to_str().encode()
 
 
 def test_a_template_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
@@ -686,3 +689,71 @@ def test_a_renderer_says_where_a_template_ends_no_turn() -> None:
     assert _renderer(raw, finder(open_ended).template).notes()
     closed = CHATML.replace("<|im_end|>", "</s>").replace("<|im_start|>", "<s>")
     assert not _renderer(raw, finder(closed).template).notes()
+
+
+def test_helper_processes_render_the_same_and_pass_on_errors() -> None:
+    renderer = _renderer(tiny_tokenizer().to_str().encode(), finder(CHATML).template)
+    rows = [chat("hi", f"hello {number}") for number in range(6)]
+    table = pa.table({"messages": [json.dumps(row) for row in rows] + ["[]"]})
+    expected = renderer.documents(table, ["messages"])
+    assert [*expected.problems] == [6]
+    with in_processes(renderer.fresh().documents, 2) as render:
+        assert [render(table, ["messages"]) for _ in range(3)] == [expected] * 3
+        with pytest.raises(KeyError):
+            render(table, ["gone"])
+        assert render(table, ["messages"]) == expected
+
+
+def dies() -> None:
+    os._exit(1)
+
+
+def test_a_helper_process_that_dies_is_an_error() -> None:
+    with in_processes(dies, 2) as call, refused(StoppedError, "has died", "--num-proc"):
+        call()
+
+
+def test_sources_with_limits_have_splits_without_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their token files have no documents, and so not the columns of the others."""
+    monkeypatch.setattr(job, "splits", partial(job.splits, size=500))
+    config = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "chat_template": function_cases.TEMPLATES["kimi"],
+    }
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", config=config)
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"messages": chat("hi", "hello")}] * 30)
+    output = build(
+        BuildConfig(
+            sources=[{"path": str(rows), "limit": 3}],
+            output=str(tmp_path / "out"),
+            tokenizer=str(tokenizer),
+            messages="messages",
+            max_length=256,
+            engine="hf",
+        )
+    )
+    assert json.loads(output.files.read("report.json"))["documents"]["in"] == 3
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    """A picture whose place no text says, and what only an instruction has."""
+    tokenizer = save_tokenizer(
+        tmp_path / "tokenizer", config={"bos_token": "<s>", "eos_token": "</s>"}
+    )
+    row = {"prompt": "hi", "response": "hello", "images": ["x.png"], "input": "more", "id": 3}
+    rows = write_jsonl(tmp_path / "rows.jsonl", [row | {"system": ""}])
+    output = build(
+        BuildConfig(
+            sources=[str(rows)],
+            output=str(tmp_path / "out"),
+            tokenizer=str(tokenizer),
+            messages="prompt,response",
+            max_length=64,
+            engine="hf",
+        )
+    )
+    report = json.loads(output.files.read("report.json"))
+    assert {*report["not_read"]["columns"]} == {"images", "input", "id"}

@@ -14,14 +14,13 @@ from tests.record.running import Case, run
 
 COMMANDS = {"build", "tokenize", "pack", "verify"}
 LATER = {
-    "--messages",
-    "--pairs",
-    "--pieces",
     "--part",
     "plan",
 }
 """Arguments of later parts."""
 OPEN = {
+    "together, one side of a pair",  # its spelling is a pair of the prompt and the answer
+    "pieces, a text",  # it is rendered text
     "ids, text",
 }
 """Cases of this part that differ still, most by a number in a sentence or in the report."""

@@ -43,9 +43,9 @@ _KNOWN = (
 )
 _ALPACA = ("input", "history")  # beside a prompt that is called instruction
 _BAD = ("label", "kto_tag")
-_PICTURES = ("image", "images", "video", "videos", "audio", "audios")
-BESIDE = ("system", "tools", "chat_template_kwargs", *_ALPACA, *_BAD, "loss_mask", *_PICTURES)
-"""Columns that are read beside those of a conversation."""
+PICTURES = ("image", "images", "video", "videos", "audio", "audios")
+"""Columns that are refused where a text says their place, and named elsewhere."""
+_BESIDE = ("system", "tools", "chat_template_kwargs", *_BAD, "loss_mask")
 SWITCHES = ("train", "weight", "loss", "loss_mask", "trainable", "training")
 """Keys of a message that say whether it is trained."""
 _SPANS = ("train_detail", "training_detail")
@@ -81,11 +81,20 @@ def find_columns(asked: Sequence[str], names: Collection[str], where: str) -> tu
     return found
 
 
+def beside(names: Sequence[str]) -> tuple[str, ...]:
+    """Columns that are read beside those of a conversation."""
+    return (*_BESIDE, *PICTURES, *(_ALPACA if names[0] == "instruction" else ()))
+
+
 def read_chats(table: pa.Table, names: Sequence[str]) -> Iterator[Conversation | BadRowError]:
-    """The conversations of a table. names: columns that hold them; others of BESIDE are read."""
-    read = [*names, *(name for name in BESIDE if name in table.column_names and name not in names)]
-    for row in zip(*(cells(table[name], name in _PICTURES) for name in read), strict=True):
+    """The conversations of a table. names: columns that hold them; those beside are read."""
+    others = [name for name in beside(names) if name in table.column_names]
+    read = [*dict.fromkeys([*names, *others])]
+    for row in zip(*(cells(table[name], name in PICTURES) for name in read), strict=True):
         try:
+            for value in row:
+                if isinstance(value, BadRowError):
+                    raise value
             values = dict(zip(read, row, strict=True))
             yield _conversation(values, names)
         except BadRowError as error:
@@ -101,8 +110,18 @@ def cells(column: Any, is_bool: bool = False) -> Iterator[Any]:
         lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
         sizes = pa.compute.list_value_length(column) if lists else column.is_valid()
         return (bool(size) for size in sizes.to_pylist())
-    values = column.to_pylist()
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError:
+        values = [_decoded(value) for value in column]
     return (_without_nulls(value) for value in values) if pa.types.is_nested(kind) else iter(values)
+
+
+def _decoded(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return BadRowError("bad_utf8", "its text is not UTF-8")
 
 
 def _without_nulls(value: Any) -> Any:
@@ -203,7 +222,7 @@ def _refuse(row: Mapping[str, Any], messages: Sequence[Message]) -> None:
             "the row has 'loss_mask', and what it counts is not known; write \"train\": false "
             "into messages that are not trained, and remove the column",
         )
-    picture = next((name for name in _PICTURES if row.get(name)), None)
+    picture = next((name for name in PICTURES if row.get(name)), None)
     for number, message in enumerate(messages):
         if picture and (place := _PICTURE.search(str(message.get("content", "")))):
             raise BadRowError(

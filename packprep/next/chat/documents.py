@@ -1,5 +1,6 @@
 """Rows to documents: tables of conversations, or of pieces, to tables of text to be encoded."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,18 +9,20 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from ..config.options import BuildConfig
+from ..support.errors import ConfigError
 from .conversations import cells, read_chats
-from .encoding import PIECES
-from .exact import ExactEncoder
-from .function_template import FunctionFinder, FunctionTemplate
+from .exact import ExactEncoder, exact_encoder
+from .function_template import FunctionFinder, FunctionTemplate, load_function
 from .left_out import left_out
 from .marks import UNTOUCHED
 from .pieces import read_pieces
 from .rendering import Finder
 from .special_tokens import Specials
-from .template import ChatTemplate
+from .template import ChatTemplate, load_template
 from .turns import Splitter
 from .types import (
+    PIECES,
     THOUGHT_KEYS,
     BadRowError,
     Conversation,
@@ -34,6 +37,7 @@ NO_END = (
     "the chat template ends a turn of the assistant without a special token: turns are trained to "
     "their last token, and a model may not learn to stop"
 )
+_FUNCTION = re.compile(r"\.py:\w+$")
 _KNOWN = {"role", "content", "tool_calls", "name", *UNTOUCHED, *THOUGHT_KEYS}
 _Made = tuple[list[Document], Counter[str]]
 
@@ -42,14 +46,16 @@ class Rendered(NamedTuple):
     """Documents of a table of rows.
 
     table: row, part and `pieces`; a row with a problem has one document without pieces. problems:
-    by row, the word to count them by and a sentence. left_out: row, text and its tokens. counts:
-    see `Splitter.documents`; "key NAME" counts messages with a key that nothing reads.
+    by row, the word to count them by and a sentence. turns: see `Splitter.documents`. left_out:
+    `documents` with text that the template leaves out, and its "characters" and "tokens" by field.
+    unread: keys of messages that nothing reads.
     """
 
     table: pa.Table
     problems: dict[int, tuple[str, str]]
-    left_out: list[tuple[int, LeftOut, int]]
-    counts: Counter[str]
+    turns: Counter[str]
+    left_out: Counter[str]
+    unread: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +76,23 @@ class Renderer:
         template = self.template
         return replace(self, template=None if template is None else replace(template))
 
-    def chats(self, table: pa.Table, names: Sequence[str]) -> Rendered:
-        """Documents of conversations. names: their columns."""
-        return self._rendered(read_chats(table, names), self._of_chat)
+    def facts(self) -> dict[str, Any]:
+        """All that decides the documents besides the tokenizer and the columns, as JSON."""
+        template = None if self.template is None else self.template.facts()
+        return {"template": template, "train_on": self.train_on, "turns": self.turns}
 
-    def pieces(self, table: pa.Table, column: str) -> Rendered:
-        """Documents of rows of pieces, or of rendered text."""
+    def documents(self, table: pa.Table, names: Sequence[str], pieces: bool = False) -> Rendered:
+        """Documents of conversations, or of rows of pieces or rendered text.
+
+        names: columns that hold them. Other columns of a conversation are found by their names.
+        """
+        if not pieces:
+            return self._rendered(read_chats(table, names), self._of_chat)
 
         def document(value: Any) -> _Made:
-            return [Document(read_pieces(value, repr(column), self.vocab_size))], Counter()
+            return [Document(read_pieces(value, repr(names[0]), self.vocab_size))], Counter()
 
-        return self._rendered(cells(table[column]), document)
+        return self._rendered(cells(table[names[0]]), document)
 
     def notes(self) -> list[str]:
         """Notes about the template for the user."""
@@ -97,7 +109,7 @@ class Renderer:
 
     @cached_property
     def _exact(self) -> ExactEncoder:
-        return ExactEncoder(self.tokenizer_json)
+        return exact_encoder(self.tokenizer_json)
 
     @cached_property
     def _finder(self) -> "Finder | FunctionFinder | JoiningFinder":
@@ -116,49 +128,66 @@ class Renderer:
     def _of_chat(self, conversation: Conversation) -> _Made:
         if isinstance(self.template, ChatTemplate):
             conversation = self.template.with_call_arguments(conversation)
-        counts = Counter[str]()
         if self._splitter is not None:
-            documents, counts = self._splitter.documents(conversation)
-        else:
-            documents = [self._finder.render(conversation)]
-        keys = [key for each in conversation.messages if len(each) > 2 for key in each]
-        for key in {*keys} - _KNOWN:
-            written = f'"{key}"' in documents[-1].text
-            if not (written or self._finder.reads(conversation, key)):
-                counts[f"key {key}"] = keys.count(key)
-        return documents, counts
+            return self._splitter.documents(conversation)
+        return [self._finder.render(conversation)], Counter()
+
+    def _unread(self, conversation: Any, text: str) -> set[str]:
+        """Keys of messages that the template does not know."""
+        if not isinstance(conversation, Conversation):
+            return set()
+        keys = {key for each in conversation.messages if len(each) > 2 for key in each} - _KNOWN
+        return {
+            key
+            for key in keys
+            if f'"{key}"' not in text and not self._finder.reads(conversation, key)
+        }
 
     def _rendered(self, rows: Iterable[Any], make: Callable[[Any], _Made]) -> Rendered:
         """rows: values for `make`, or what is wrong with them."""
         problems: dict[int, tuple[str, str]] = {}
-        counts, gone = Counter[str](), list[tuple[int, LeftOut]]()
+        turns, left_out = Counter[str](), Counter(documents=0)
+        gone, unread = list[LeftOut](), set[str]()
         numbers, parts, stored = list[int](), list[int](), list[list[Any]]()
         for number, row in enumerate(rows):
             try:
                 if isinstance(row, BadRowError):
                     raise row
-                documents, of_row = make(row)
+                documents, counts = make(row)
                 pieces = [self._stored(document) for document in documents]
             except BadRowError as error:
                 problems[number] = error.reason, str(error)
-                documents, of_row, pieces = [Document([])], Counter(), [[]]
+                documents, counts, pieces = [Document([])], Counter(), [[]]
+            else:
+                unread |= self._unread(row, documents[-1].text)
             numbers += [number] * len(documents)
             parts += [document.part for document in documents]
             stored += pieces
-            counts += of_row
-            gone += [(number, each) for document in documents for each in document.left_out]
+            turns += counts
+            before = len(gone)
+            gone += [each for document in documents for each in document.left_out]
+            left_out["documents"] += before < len(gone)
+        if self._splitter is not None:
+            turns["documents"] = len(numbers)
+        sizes = self._exact.counts([each.text for each in gone])
+        for each, size in zip(gone, sizes, strict=True):
+            left_out[f"characters {each.field}"] += len(each.text)
+            left_out[f"tokens {each.field}"] += size
+        made = pa.array(stored, PIECES)
+        if self.train_on == "all":
+            made = made.cast(pa.list_(pa.struct([*PIECES.value_type][:2])))
         columns = {"row": pa.array(numbers, pa.int32()), "part": pa.array(parts, pa.int32())}
-        table = pa.table({**columns, "pieces": pa.array(stored, PIECES)})
-        sizes = self._exact.counts([each.text for _, each in gone])
-        left = [(*each, size) for each, size in zip(gone, sizes, strict=True)]
-        return Rendered(table, problems, left, counts)
+        table = pa.table({**columns, "pieces": made})
+        return Rendered(table, problems, turns, left_out, sorted(unread))
 
     def _stored(self, document: Document) -> list[Any]:
         """The pieces of a document as values of PIECES."""
         pieces: list[Any] = []
         joined = isinstance(self._finder, JoiningFinder)
         for number, piece in enumerate(document.pieces):
-            piece = self._exact.resolved(piece, follows=joined and bool(number and pieces[0][0]))
+            piece = self._exact.resolved(
+                piece, follows=joined and bool(number and document.pieces[0].text)
+            )
             spans = piece.trained
             if spans and piece.ids is None and not piece.text.isascii():
                 spans = [(_bytes(piece.text, a), _bytes(piece.text, b)) for a, b in spans]
@@ -169,6 +198,40 @@ class Renderer:
 
 def _bytes(text: str, characters: int) -> int:
     return len(text[:characters].encode())
+
+
+def renderer_of(config: BuildConfig, tokenizer: Any) -> tuple[Renderer, list[str]]:
+    """The renderer of a build of chats or pieces, and notes for the user.
+
+    tokenizer: its json, vocab_size, chat_templates and named_tokens. Raises ConfigError for a
+    template that cannot be used, and where there is none but for two texts.
+    """
+    file, variables = config.chat_template, dict(config.template_variables or {})
+    template: ChatTemplate | FunctionTemplate | None = None
+    notes: list[str] = []
+    prompts = config.pairs or "," in (config.messages or "")
+    asked = file or variables or "default" in tokenizer.chat_templates
+    if file and _FUNCTION.search(file):
+        template = load_function(file, variables)
+    elif config.pieces is None and (asked or not prompts):
+        named = tokenizer.named_tokens.items()
+        template, notes = load_template(file, tokenizer.chat_templates, variables, named)
+    elif config.pieces is None and config.turns != "row":
+        raise ConfigError(
+            f"--turns {config.turns} needs a chat template, and the tokenizer has none; give one "
+            "with --chat-template FILE, or leave --turns out"
+        )
+    elif config.pieces is None:
+        joined = "prompt and response are joined as they are"
+        notes.append(f"the tokenizer has no chat template: {joined}")
+    renderer = Renderer(
+        template=template,
+        tokenizer_json=tokenizer.json,
+        vocab_size=tokenizer.vocab_size,
+        train_on=config.train_on,
+        turns=config.turns,
+    )
+    return renderer, [*notes, *renderer.notes()]
 
 
 class JoiningFinder:

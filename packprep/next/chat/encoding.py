@@ -7,26 +7,15 @@ import numpy as np
 import pyarrow as pa
 
 from ..schemas.arrays import Int8, Int32, Int64
-
-PIECES = pa.list_(
-    pa.struct(
-        [
-            ("text", pa.large_string()),
-            ("ids", pa.list_(pa.int32())),
-            ("trained", pa.list_(pa.int32())),
-        ]
-    )
-)
-"""Pieces of a document. trained: bytes of the text, or ids, at which trained spans begin and end,
-in turn; null where everything is trained."""
+from .types import has_mask
 
 
 class Encoded(NamedTuple):
-    """ids int32 [tokens], offsets int64 [documents + 1], mask int8 [tokens]."""
+    """ids int32 [tokens], offsets int64 [documents + 1], mask int8 [tokens] or None."""
 
     ids: Int32
     offsets: Int64
-    mask: Int8
+    mask: Int8 | None
 
 
 def encode_pieces(
@@ -39,11 +28,16 @@ def encode_pieces(
     bounds = documents.offsets.to_numpy().astype(np.int64)
     pieces = documents.values.slice(bounds[0], bounds[-1] - bounds[0])
     own, sizes_of_ids = _flat(pieces.field("ids"))
-    places, counts = _flat(pieces.field("trained"))
     of_ids = pieces.field("ids").is_valid().to_numpy(False)
     ids, offsets = encode(pieces.field("text"))  # empty where a piece is ids
     lengths = np.diff(offsets) + sizes_of_ids
     ends = np.append(0, np.cumsum(lengths))
+    merged = np.empty(ends[-1], ids.dtype)
+    is_own = np.repeat(of_ids, lengths)
+    merged[is_own], merged[~is_own] = own, ids
+    if not has_mask(documents.type):
+        return Encoded(merged, ends[bounds - bounds[0]], None)
+    places, counts = _flat(pieces.field("trained"))
     if (in_text := np.repeat(~of_ids, counts)).any():
         assert sizes is not None, "spans are of ids where tokens are not the bytes of the text"
         places[in_text] = _tokens_of(
@@ -58,9 +52,6 @@ def encode_pieces(
     np.add.at(steps, places[1::2], -1)
     everything = pieces.field("trained").is_null().to_numpy(False)
     mask = (np.cumsum(steps)[:-1] > 0) | np.repeat(everything, lengths)
-    merged = np.empty(ends[-1], ids.dtype)
-    is_own = np.repeat(of_ids, lengths)
-    merged[is_own], merged[~is_own] = own, ids
     return Encoded(merged, ends[bounds - bounds[0]], mask.astype(np.int8))
 
 

@@ -11,7 +11,7 @@ import json
 import threading
 import unicodedata
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -31,9 +31,9 @@ class ExactEncoder:
     """
 
     def __init__(self, tokenizer_json: bytes) -> None:
-        self._parsed: dict[str, Any] = json.loads(tokenizer_json)
+        self._json, self._parsed = tokenizer_json, json.loads(tokenizer_json)
         self._lock = threading.Lock()
-        self._loaded: dict[tuple[bool, str], Any] = {}
+        self._loaded: dict[tuple[bool, bytes], Any] = {}
         added = self._parsed.get("added_tokens", [])
         self.specials = {each["content"]: each["id"] for each in added if each.get("special")}
 
@@ -61,7 +61,7 @@ class ExactEncoder:
             return piece
         if piece.trained == [(0, len(piece.text))]:
             piece = piece._replace(trained=None)
-        inside = follows and self._inside is not self._parsed
+        inside = follows and self._settings["inside"] is not self._json
         partial = bool(piece.trained)
         if piece.specials is None and not inside and not (partial and self._changes(piece.text)):
             return piece
@@ -115,30 +115,39 @@ class ExactEncoder:
         return plain
 
     @cached_property
-    def _inside(self) -> dict[str, Any]:
-        """The tokenizer.json for text that follows other text: it puts no space before it."""
-        changed = {
-            key: _without_space(self._parsed.get(key)) for key in ("normalizer", "pre_tokenizer")
+    def _settings(self) -> dict[str, bytes]:
+        """The tokenizer.json by place of a text: at the beginning, later, and inside of another."""
+        later, inside = (
+            self._parsed
+            | {
+                key: _without_space(self._parsed.get(key), always)
+                for key in ("normalizer", "pre_tokenizer")
+            }
+            for always in (False, True)
+        )
+        return {
+            place: self._json if each == self._parsed else json.dumps(each).encode()
+            for place, each in (("", self._parsed), ("later", later), ("inside", inside))
         }
-        inside = self._parsed | changed
-        return self._parsed if inside == self._parsed else inside
 
     def _tokenizer(self, parses: bool, place: str) -> Any:
-        """The tokenizer. parses: special tokens. place: inside, later (no first text), or begin."""
+        """The tokenizer for text at a place. parses: special tokens."""
         import tokenizers
 
+        key = parses, self._settings[place]
         with self._lock:
-            if (parses, place) not in self._loaded:
-                settings = self._inside if place == "inside" else self._parsed
-                raw = json.dumps(settings)
-                if place == "later":
-                    raw = raw.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
-                made = tokenizers.Tokenizer.from_str(raw)
+            if key not in self._loaded:
+                made = self._loaded[key] = tokenizers.Tokenizer.from_buffer(key[1])
                 made.no_truncation()
                 made.no_padding()
                 made.encode_special_tokens = not parses
-                self._loaded[parses, place] = made
-            return self._loaded[parses, place]
+            return self._loaded[key]
+
+
+@lru_cache(maxsize=2)
+def exact_encoder(tokenizer_json: bytes) -> ExactEncoder:
+    """The encoder of a process, because loading a tokenizer takes up to a second."""
+    return ExactEncoder(tokenizer_json)
 
 
 def _spans(covered: Sequence[Span], piece: Piece) -> list[Span] | None:
@@ -154,19 +163,20 @@ def _spans(covered: Sequence[Span], piece: Piece) -> list[Span] | None:
     return spans
 
 
-def _without_space(part: Any) -> Any:
-    """A normalizer or pre-tokenizer that puts no space before a text; None for nothing else."""
-    if part is None or part["type"] == "Prepend":
+def _without_space(part: Any, always: bool) -> Any:
+    """A normalizer or pre-tokenizer that puts no space before a text; None for nothing else.
+
+    always: also where it puts one before each text, and not before the first alone.
+    """
+    if part is None or (always and part["type"] == "Prepend"):
         return None
     if part["type"] == "Sequence":
         key = "normalizers" if "normalizers" in part else "pretokenizers"
-        return part | {key: [kept for each in part[key] if (kept := _without_space(each))]}
-    if part["type"] == "Metaspace" and part.get("prepend_scheme", "always") != "never":
+        return part | {key: [kept for each in part[key] if (kept := _without_space(each, always))]}
+    if part.get("prepend_scheme") == "first" or (always and part["type"] == "Metaspace"):
         others = {name: value for name, value in part.items() if name != "add_prefix_space"}
         return others | {"prepend_scheme": "never"}
-    if part["type"] == "ByteLevel" and part.get("add_prefix_space"):
-        return part | {"add_prefix_space": False}
-    return part
+    return part | {"add_prefix_space": False} if always and part.get("add_prefix_space") else part
 
 
 def token_sizes(parsed: dict[str, Any]) -> Int32 | None:

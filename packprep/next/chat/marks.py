@@ -111,14 +111,12 @@ class Marked:
     texts: as they were; empty where marks are in place of them.
     written: the rendering, with its marks.
     place: of the mark in a text.
-    roles: of the messages with marks; None: all.
     """
 
     conversation: Conversation
     texts: Sequence[MessageText]
     written: str
     place: Callable[[str], int] = len
-    roles: frozenset[str] | None = None
 
     @cached_property
     def rendering(self) -> Unmarked:

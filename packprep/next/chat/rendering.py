@@ -12,6 +12,7 @@ these strings shows which tokens are the template's.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, product
 
 from .left_out import left_out
-from .marks import MARKS, Marked, MessageText, Unmarked, numbered, unmark, with_texts
+from .marks import Marked, MessageText, Unmarked, numbered, unmark, with_texts
 from .special_tokens import Specials, strings, strings_beside
 from .template import ChatTemplate
 from .turn_bounds import ADVICE, Turn
@@ -36,6 +37,7 @@ from .types import (
     TrainOn,
 )
 
+_NO_CHARACTER = re.compile("[\ufdd0-\ufddd\ud800-\udfff]")
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
 
 
@@ -131,7 +133,7 @@ class Finder:
                 "everything; choose --train-on assistant"
             )
         text = self.template.render(conversation) if text is None else text
-        if not text.isascii() and (mark := MARKS.search(text)):
+        if not text.isascii() and (mark := _NO_CHARACTER.search(text)):
             what = f"its text has U+{ord(mark[0]):04X}"
             raise RenderError(f"{what}, which is not a character; remove it")
         filled = self.filled(conversation, text)
@@ -233,7 +235,7 @@ class Finder:
             changed, texts = with_texts(conversation, partial(_with_mark, place), roles)
             with suppress(RenderError):
                 written = self.template.render(changed, marked=True)
-                marked = Marked(changed, texts, written, place, roles)
+                marked = Marked(changed, texts, written, place)
                 if marked.rendering.text == text:
                     return marked
         return None

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict, cast
 
+import pyarrow as pa
+
 from ..support.errors import InputError
 
 TrainOn = Literal["all", "assistant", "last-turn"]
@@ -97,6 +99,24 @@ class Piece(NamedTuple):
     ids: list[int] | None
     trained: list[Span] | None
     specials: list[Span] | None
+
+
+PIECES = pa.list_(
+    pa.struct(
+        [
+            ("text", pa.large_string()),
+            ("ids", pa.list_(pa.int32())),
+            ("trained", pa.list_(pa.int32())),
+        ]
+    )
+)
+"""Pieces of a document. trained: bytes of the text, or ids, at which trained spans begin and end,
+in turn; null where everything is trained. The field is missing where all rows are trained whole."""
+
+
+def has_mask(pieces: Any) -> bool:
+    """True for the type of pieces that say what is trained in them."""
+    return bool(pieces == PIECES)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,16 @@ def print_output(output: Output, share: float | None = None) -> None:
         more = f" and {len(names) - 12:,} more" if len(names) > 12 else ""
         listed = ", ".join(names[:12])
         print(f"not read: column{'s' * (len(names) > 1)} {listed}{more}", file=sys.stderr)
+    if (lost := report.get("left_out", {})).get("documents"):
+        fields = ", ".join(
+            f"{size['characters']:,} of {name}" for name, size in lost["fields"].items()
+        )
+        print(
+            f"the chat template leaves out {lost['characters']:,} characters of messages in "
+            f"{lost['documents']:,} rows ({fields}): a model is not trained on them; --turns auto "
+            "trains the thoughts of earlier turns, another template (--chat-template) the rest",
+            file=sys.stderr,
+        )
 
 
 def _rows(output: Output, report: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from .options import BuildConfig
 
 LATER: dict[str, Any] = {
-    "messages": None,
-    "pairs": None,
-    "pieces": None,
-    "chat_template": None,
-    "train_on": None,
-    "turns": None,
     "part": None,
     "executor": None,
     "columns": ("plan",),
@@ -36,6 +30,16 @@ def kind_of_rows(config: "BuildConfig") -> str:
     kinds = ("pairs", "messages", "ids", "pieces")
     named = next((kind for kind in kinds if getattr(config, kind) is not None), None)
     return named or ("ids" if names_token_files(config.sources) else "text")
+
+
+def kind_of_sides(config: "BuildConfig") -> str:
+    """Return the kind of rows, of pairs that of both sides."""
+    kind = kind_of_rows(config)
+    if kind != "pairs":
+        return kind
+    named = [each for each in ("messages", "ids", "pieces") if config.is_set(each)]
+    prompted = str(config.pairs).count(",") == 2
+    return named[0] if named else "messages" if prompted else "text"
 
 
 def names_token_files(sources: Sequence[Any]) -> bool:

@@ -104,14 +104,15 @@ def account(
     documents, segments, lost = packs.documents, packs.segments, packs.lost
     source, of_segment = documents.source, documents.source[segments.document]
     placed, lengths = packs.placed, segments.lengths
+    whole = (documents.part != 1) | (segments.atom is None)  # a pair is one document
     has_ids, size = documents.length > 0, int(source.max(initial=-1)) + 1
 
     def by(numbers: Int32, counts: Int32 | Int64 | Bools) -> Int64:
         return np.bincount(numbers, weights=counts, minlength=size).astype(np.int64)
 
     counts = {
-        "documents": by(source, np.ones_like(has_ids)),
-        "empty": by(source, ~has_ids),
+        "documents": by(source, whole),
+        "empty": by(source, whole & ~has_ids),
         "tokens_in": by(source, documents.length),
         "truncated": by(source, lost.truncated),
         "continuation_bos": by(of_segment, segments.bos),
@@ -133,7 +134,7 @@ def account(
             matches = some.tokens.shifted(last).read() == token
             counts[f"{end}_found"] = by(some.source, matches)
     dropped = {reason: by(source, tokens) for reason, tokens in lost.dropped.items()}
-    dropped_documents = {reason: by(source, tokens > 0) for reason, tokens in lost.dropped.items()}
+    dropped_documents = {r: by(source, whole & (tokens > 0)) for r, tokens in lost.dropped.items()}
     left_out = {Dropped.SMALL_PACK: ~planned.placed, Dropped.REMAINDER: planned.placed & ~placed}
     for reason, which in left_out.items():
         dropped[reason] = by(of_segment, lengths * which)

@@ -72,6 +72,8 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
     else:
         plan = _planned(segments, packing, seed, planner)
     kept = np.where(lost.of_documents < documents.length, documents.length, 0)
+    if packing.cutting.pairs:  # a pair is one document
+        kept = np.add.reduceat(kept, np.flatnonzero(documents.part != 1))
     figures = {
         "bias": plan.bias,
         "straggler": plan.straggler(packing.ranks, packing.cost),

@@ -16,7 +16,22 @@ from ..config.options import BuildConfig
 from ..schemas.columns import STANDARD
 from ..support.errors import ConfigError, InputError
 from .rows import columns_of, documents_of, is_number, numbers
-from .types import Batch, Ids, Kind, Piece, Problem, Raw, Source, Split, format_of
+from .types import (
+    OPTIONAL,
+    Batch,
+    Chat,
+    Ids,
+    Kind,
+    Pairs,
+    Piece,
+    Problem,
+    Raw,
+    Render,
+    Source,
+    Split,
+    format_of,
+    sides_of,
+)
 
 SPLIT_BYTES = 16_000_000
 _LABELS = ("labels", "completion_mask", "assistant_masks", "loss_mask")
@@ -48,12 +63,13 @@ def read(
     skips: bool = False,
     group: str | None = None,
     left: dict[int | None, int] | None = None,
+    render: Render | None = None,
 ) -> Iterator[Batch]:
     """Documents of the rows of a split, in order.
 
     skips: bad rows are counted, else the first is an error. group: column of groups. left: rows
-    that may still be read, of all (None) and by entry; reduced as rows are read. Raises InputError
-    with file and row.
+    that may still be read, of all (None) and by entry; reduced as rows are read. render: of chats
+    and pieces. Raises InputError with file and row.
     """
     left = {} if left is None else left
     for piece in split:
@@ -66,7 +82,7 @@ def read(
             bad = {row: problem for row, problem in raw.problems.items() if row < most}
             raw = raw._replace(table=raw.table.slice(0, most), problems=bad)
             left.update({key: left[key] - most for key in keys})
-            batch = documents_of(raw, source, group)
+            batch = documents_of(raw, source, group, render)
             if batch.problems and not skips:
                 first = min(batch.problems)
                 raise _bad_row(source, piece, before + first, batch.problems[first])
@@ -112,22 +128,25 @@ def checked(source: Source, config: BuildConfig) -> Source:
 
     Its first rows say them. Raises InputError if they lack a column that is read.
     """
-    rows, carried = source.rows, [Carried.parse(each) for each in config.carry]
+    carried = [Carried.parse(each) for each in config.carry]
     for each in carried:
-        if each.name in (*STANDARD, "row", "part", "text", "ids", "mask", "group"):
+        if each.name in (*STANDARD, "row", "part", "text", "ids", "pieces", "mask", "group"):
             raise ConfigError(
                 f"--carry {each.name!r} is a column name that packprep uses; rename the column"
             )
-    columns = columns_of(source, config.group)
-    columns |= {each.name: Kind(()) for each in carried}
+    columns = columns_of(source, config.group) | {each.name: Kind(()) for each in carried}
     first = next(format_of(source.format).read(source, 0, -1, columns), None)
     if first is None:
         return source  # which has no rows: reading it says so
     names = first.names or first.table.column_names
-    for name in columns:
+    sides = [_known(each, names, first.table, source.name) for each in sides_of(source.rows)]
+    rows = Pairs((sides[0], sides[1])) if len(sides) > 1 else sides[0]
+    source = replace(source, rows=rows)
+    columns = columns_of(source, config.group) | {each.name: Kind(()) for each in carried}
+    for name, kind in columns.items():
         if names.count(name) > 1:
             raise InputError(f"{source.name} has more than one column {name!r}; rename one")
-        if name in names or first.problems:
+        if name in names or first.problems or kind.value == OPTIONAL.value:
             continue
         if name not in first.table.column_names or first.table[name].null_count == len(first.table):
             raise InputError(
@@ -139,12 +158,20 @@ def checked(source: Source, config: BuildConfig) -> Source:
             f"{source.name} has {beside[0]!r} beside its token ids, and every token would be "
             f"trained; give --ids {rows.column},{beside[0]}, or remove the column"
         )
-    if isinstance(rows, Ids) and rows.labels and not rows.kind:
-        labels = first.table[rows.labels].to_pylist()
-        is_mask = {value for row in labels for value in row or ()} <= {0, 1}
-        rows = replace(rows, kind="mask" if is_mask else "labels")
     kinds = {each.name: _carried(source, each, first.table[each.name]) for each in carried}
-    return replace(source, rows=rows, carried=kinds)
+    return replace(source, carried=kinds)
+
+
+def _known(rows: Any, names: Sequence[str], table: pa.Table, where: str) -> Any:
+    """Rows with the columns of `auto`, and the kind of labels. names: columns of the source."""
+    if isinstance(rows, Chat):
+        from ..chat.conversations import find_columns
+
+        return Chat(find_columns(rows.columns, names, where))
+    if isinstance(rows, Ids) and rows.labels and not rows.kind:
+        labels = {value for row in table[rows.labels].to_pylist() for value in row or ()}
+        return replace(rows, kind="mask" if labels <= {0, 1} else "labels")
+    return rows
 
 
 def _carried(source: Source, asked: Carried, column: Any) -> Kind:

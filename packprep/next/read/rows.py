@@ -6,6 +6,7 @@ guessed: a value that is not what it must be is the problem of its row.
 
 import re
 import string
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +19,21 @@ from numpy.typing import NDArray
 from ..schemas.columns import NO_LOSS, WHOLE
 from ..schemas.views import ListView, list_array
 from ..support.errors import ConfigError
-from .types import GROUP, Batch, Columns, Ids, Kind, Problem, Raw, Source, Text, group_text
+from .types import (
+    GROUP,
+    Batch,
+    Chat,
+    Columns,
+    Ids,
+    Kind,
+    Problem,
+    Raw,
+    Render,
+    Source,
+    Text,
+    group_text,
+    sides_of,
+)
 
 TEXT = Kind((pa.string(),), "text", "not_text")
 _STRINGS = ("string", "large_string", "string_view")
@@ -56,58 +71,87 @@ def template_parts(template: str) -> list[tuple[str, str | None]]:
 
 def columns_of(source: Source, group: str | None) -> dict[str, Kind]:
     """Columns that the rows of a source need."""
-    rows = source.rows
-    if isinstance(rows, Text):
-        columns = {name: TEXT for _, name in template_parts(rows.template) if name is not None}
-    else:
-        columns = {rows.column: numbers("int32", "bad_ids")}
-        if rows.labels is not None:
-            dtype = "int8" if rows.kind == "mask" else "int32"
-            columns[rows.labels] = numbers(dtype, f"bad_{rows.kind}")
+    columns: dict[str, Kind] = {}
+    for rows in sides_of(source.rows):
+        if isinstance(rows, Text):
+            parts = template_parts(rows.template)
+            columns |= {name: TEXT for _, name in parts if name is not None}
+        elif isinstance(rows, Ids):
+            columns[rows.column] = numbers("int32", "bad_ids")
+            if rows.labels is not None:
+                dtype = "int8" if rows.kind == "mask" else "int32"
+                columns[rows.labels] = numbers(dtype, f"bad_{rows.kind}")
+        else:
+            from .rendered import nested_columns
+
+            columns |= nested_columns(rows)
     columns |= source.carried
     if group is not None:
         columns.setdefault(group, GROUP)
     return columns
 
 
-def documents_of(raw: Raw, source: Source, group: str | None) -> Batch:
-    """Documents of rows; one with a problem has a document of nothing."""
+def documents_of(
+    raw: Raw, source: Source, group: str | None, render: Render | None = None
+) -> Batch:
+    """Documents of rows; one with a problem has documents of nothing. render: of chats, pieces."""
     problems, columns = dict(raw.problems), columns_of(source, group)
-    rows, cut, turns = source.rows, (0, 0), dict[str, int]()
-    count = len(raw.table)
-    if isinstance(rows, Text):
-        text = _text(raw.table, rows, problems)
-        if rows.truncate_at is not None:
-            text, cut = _cut_text(text, rows.truncate_at)
-        made = {"text": text}
-    else:
-        ids = _flat(raw.table, rows.column, columns, problems)
-        made = _ids(ids, raw.table, rows, columns, problems)
+    cut, turns, count = (0, 0), Counter[str](), len(raw.table)
+    sides: list[dict[str, Any]] = []
+    left_out = Counter[str]()
+    unread = [n for n in raw.names if n not in columns or columns[n].reason == "named"]
+    for rows in sides_of(source.rows):
+        made: dict[str, Any] = {"row": np.arange(count, dtype=np.int32)}
+        made["part"] = np.full(count, WHOLE, np.int32)
+        if isinstance(rows, Text):
+            made["text"] = _text(raw.table, rows, problems)
+            if rows.truncate_at is not None:
+                made["text"], cut = _cut_text(made["text"], rows.truncate_at)
+        elif isinstance(rows, Ids):
+            ids = _flat(raw.table, rows.column, columns, problems)
+            made |= _ids(ids, raw.table, rows, columns, problems)
+        else:
+            from .rendered import rendered
+
+            assert render is not None
+            made, facts = rendered(raw.table, rows, render, problems)
+            turns += facts.turns
+            if isinstance(rows, Chat):
+                left_out.update(facts.left_out)
+                unread += [f"{key} of messages" for key in facts.unread]
+        sides.append(made)
+    made = sides[0]
+    if len(sides) > 1:
+        from .rendered import joined
+
+        made = joined(sides)
+    row, part = made.pop("row"), made.pop("part")
     for name, kind in source.carried.items():
         flat = _flat(raw.table, name, columns, problems)
         if kind.is_list:
             made[name] = flat.aligned(ids, problems).lists
         else:
-            made[name] = np.zeros(count, kind.dtype)
-            made[name][flat.lengths > 0] = flat.values
+            values = np.zeros(count, kind.dtype)
+            values[flat.lengths > 0] = flat.values
+            made[name] = values[row]
     if group is not None:
-        made["group"] = _groups(raw.table[group], group, problems)
+        made["group"] = _groups(raw.table[group], group, problems)[row]
     if problems:
         sound = np.ones(count, np.bool_)
         sound[[*problems]] = False
-        made = {name: _sound(values, sound) for name, values in made.items()}
-    row, part = np.arange(count, dtype=np.int32), np.full(count, WHOLE, np.int32)
-    if isinstance(rows, Ids) and rows.split_at is not None:
-        row, part, made = _split(made, *rows.split_at)
-        turns = {"documents": len(row), "split_rows": len(np.unique(row[part != WHOLE]))}
+        made = {name: _sound(values, sound[row]) for name, values in made.items()}
+    if isinstance(source.rows, Ids) and source.rows.split_at is not None:
+        row, part, made = _split(made, *source.rows.split_at)
+        turns = Counter(documents=len(row), split_rows=len(np.unique(row[part != WHOLE])))
     return Batch(
         source=source.number,
         rows=count,
         documents=pa.table({"row": row, "part": part, **made}),
         problems=problems,
         cut=cut,
-        unread=tuple(name for name in raw.names if name not in columns),
+        unread=tuple(unread),
         turns=turns,
+        left_out=left_out,
     )
 
 
@@ -287,6 +331,8 @@ def _sound(values: Any, sound: NDArray[np.bool_]) -> Any:
     """Text and lists with nothing in rows that are not sound; other values unchanged."""
     if isinstance(values, np.ndarray):
         return values
+    if pa.types.is_list(values.type) and pa.types.is_struct(values.type.value_type):
+        return values.take(pa.array(np.arange(len(values)), mask=~sound))
     nothing: Any = [] if pa.types.is_list(values.type) else None
     return pc.if_else(pa.array(sound), values, pa.scalar(nothing, values.type))
 

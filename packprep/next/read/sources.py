@@ -26,7 +26,17 @@ from ..support.errors import ConfigError, InputError, redacted
 from ..support.progress import Progress
 from .reading import checked, state_of
 from .rows import template_parts
-from .types import ENDINGS, Ids, Rows, Source, Text, format_of, known_format
+from .types import (
+    ENDINGS,
+    Chat,
+    Ids,
+    Pieces,
+    Rows,
+    Source,
+    Text,
+    format_of,
+    known_format,
+)
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "validation": "validation"}
 _SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation", "eval": "test"}
@@ -127,7 +137,13 @@ def rows_of(
         if sample_by not in ("document", "paragraph", "line"):
             raise ConfigError(f"sample_by is {sample_by!r}, expected document, paragraph or line")
         return Text(template=template, sample_by=sample_by, truncate_at=config.truncate_at)
-    raise ConfigError(f"--{kind} is not there yet in this edition")
+    if kind == "pairs":
+        from .rendered import pairs_of
+
+        return pairs_of(config, vocab_size)
+    if kind == "pieces":
+        return Pieces(str(config.pieces))
+    return Chat(tuple(str(config.messages).split(",")))
 
 
 def _files(

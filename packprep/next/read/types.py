@@ -41,7 +41,36 @@ class Ids:
     vocab_size: int = 0
 
 
-Rows = Text | Ids
+@dataclass(frozen=True)
+class Chat:
+    """Rows of conversations. columns: one of messages, or prompt and response; or `auto`."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Rows of pieces: lists of {text or token_ids, train}, or one rendered text."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rows of preference pairs: two documents, parts 0 and 1, which share a pack."""
+
+    sides: "tuple[Text | Ids | Chat | Pieces, Text | Ids | Chat | Pieces]"
+
+
+Rows = Text | Ids | Chat | Pieces | Pairs
+Render = Callable[..., Any]
+"""`chat.documents.Renderer.documents`, of this process or of another."""
+
+
+def sides_of(rows: Rows) -> tuple[Text | Ids | Chat | Pieces, ...]:
+    """The kinds of documents that a row makes: two for a pair."""
+    return rows.sides if isinstance(rows, Pairs) else (rows,)
+
 
 LIMIT = 256_000_000
 """Bytes of a row at most."""
@@ -121,6 +150,9 @@ Split = tuple[Piece, ...]
 
 
 Columns = Mapping[str, Kind]
+NESTED = Kind((pa.large_binary(),))
+"""Values of any type: as they are, or as JSON text where rows are JSON."""
+OPTIONAL = NESTED._replace(value="a value of any type, or none")
 GROUP = Kind(
     (pa.large_string(), pa.int64(), pa.bool_(), pa.float64()),
     "text, a number, true or false",
@@ -196,7 +228,8 @@ class Batch:
     without text) or `ids` (list<int32>), and where rows have them `labels` (list<int32>) or `mask`
     (list<int8>), `group` (int64), carried columns; a row has at least one document. cut: documents
     and characters that truncate_at removed. unread: columns that are not read. turns: of rows that
-    may be several documents, number of `documents` and of `split_rows`.
+    may be several documents, number of `documents` and of `split_rows`. left_out: of
+    chats, see `chat.documents.Rendered`.
     """
 
     source: int
@@ -206,6 +239,7 @@ class Batch:
     cut: tuple[int, int] = (0, 0)
     unread: tuple[str, ...] = ()
     turns: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def skipped(self) -> Counter[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ..config.checks import kind_of_rows, mix_of
+from ..config.checks import kind_of_sides, mix_of
 from ..config.grammar import Holdout
 from ..config.options import BuildConfig
 from ..plan.types import Cutting
@@ -39,14 +39,15 @@ class Job:
     """A command as a value: a pure function of the options and of the files that they name.
 
     sources, splits: empty for `pack STORE`. entries: folders of token files; for build and tokenize
-    the one that its tasks write. inputs: all that decides the bytes of the output. sample: one
-    token file of each split is enough.
+    the one that its tasks write. renderer: `chat.documents.Renderer` of chats and pieces. inputs:
+    all that decides the bytes of the output. sample: one token file of each split is enough.
     """
 
     config: BuildConfig
     sources: tuple[Source, ...] = ()
     splits: tuple[Split, ...] = ()
     tokenizer: Tokenizer
+    renderer: Any = None
     entries: tuple[Path, ...]
     inputs: Mapping[str, Any]
     planner: Planner | None = None
@@ -88,11 +89,8 @@ def make_job(
     """
     _check_places(config, packs=packs)
     config = _following(config)
-    ends = {"bos": config.bos, "eos": config.eos}
-    if kind_of_rows(config) not in ("text", "messages"):  # such rows have ends of their own
-        ends = {end: "none" if asked == "auto" else asked for end, asked in ends.items()}
-    tokenizer = load_tokenizer(config.tokenizer, **ends)
-    for note in tokenizer.notes:
+    tokenizer, renderer, notes = _tokenizer(config)
+    for note in notes:
         progress.say(note)
     staging = staging_of(Path(config.output)) if packs else Path(str(config.store))
     split_at = split_token(config.tokenizer, config.split_at)
@@ -105,9 +103,10 @@ def make_job(
             for s in sources
         ],
         "tokenizer": tokenizer.facts(),
+        "renderer": renderer and renderer.facts(),
         "options": {
             name: getattr(config, name)
-            for name in ("carry", "group", "limit", "template_variables")
+            for name in ("carry", "group", "limit")
             if config.is_set(name)
         },
         "skips": config.on_error == "skip",
@@ -118,6 +117,7 @@ def make_job(
         sources=tuple(sources),
         splits=tuple(splits(sources)),
         tokenizer=tokenizer,
+        renderer=renderer,
         entries=(folder,),
         inputs=_inputs(tokens, config, planner, [source.name for source in sources]),
         planner=planner,
@@ -125,8 +125,30 @@ def make_job(
     )
 
 
+def _tokenizer(config: BuildConfig) -> tuple[Tokenizer, Any, list[str]]:
+    """The tokenizer, the renderer of chats and pieces, and notes for the user.
+
+    Rows of ids and pieces have ends of their own unless they are asked for, and a template writes
+    those of chats.
+    """
+    kind, ends = kind_of_sides(config), {"bos": config.bos, "eos": config.eos}
+    asked = {end: "none" if each == "auto" else each for end, each in ends.items()}
+    if kind == "text":
+        asked = ends
+    tokenizer = load_tokenizer(config.tokenizer, **asked)
+    if kind in ("text", "ids"):
+        return tokenizer, None, [*tokenizer.notes]
+    from ..chat.documents import renderer_of
+
+    renderer, notes = renderer_of(config, tokenizer)
+    if kind == "messages" and renderer.template is None:
+        tokenizer = load_tokenizer(config.tokenizer, **ends)
+    return tokenizer, renderer, [*tokenizer.notes, *notes]
+
+
 def write_entry(job: Job) -> None:
     """Write the facts of the token files that the job makes."""
+    is_chat = kind_of_sides(job.config) == "messages"
     facts = {
         "deciding": job.inputs["tokens"],
         "splits": len(job.splits),
@@ -134,6 +156,7 @@ def write_entry(job: Job) -> None:
         "names": [source.name for source in job.sources],
         "bytes": [source.bytes for source in job.sources],
         "pairs": job.config.pairs is not None,
+        "turns": is_chat or job.config.split_at is not None,
     }
     write_facts(job.entries[0], facts)
 

@@ -4,9 +4,10 @@ from ..support.ahead import ahead
 from ..support.progress import Progress
 from ..tokens.stage import import_datasets
 from ..tokens.store import receipts
-from .job import Task
+from .job import Task, text_bytes
 from .tasks import Work, do, todo
 
+LEAST = 4_000_000  # bytes of chats for each process that renders them
 MEMORY = 150_000_000  # bytes of one task that tokenizes: text, rows, ids, and a copy to write
 
 
@@ -22,6 +23,19 @@ def tokenize(work: Work, progress: Progress) -> None:
     import_datasets()
     for note in work.engine[1]:
         progress.say(note)
+    if job.renderer is None:
+        _tokenize(work, tasks, progress)
+        return
+    from ..support.helpers import in_processes
+
+    # Not more than the input keeps busy; a process begins in a second.
+    count = min(config.cores, len(tasks), sum(map(text_bytes, job.sources)) // LEAST)
+    with in_processes(job.renderer.fresh().documents, count) as work.render:
+        _tokenize(work, tasks, progress)
+
+
+def _tokenize(work: Work, tasks: list[Task], progress: Progress) -> None:
+    job, config, splits = work.job, work.job.config, len(work.job.splits)
     if job.has_limit:
         _in_order(work, tasks)
         return

@@ -21,7 +21,7 @@ from ..plan.documents import HeldOut, KeptTokens, StoredFile, read_documents, st
 from ..plan.draw import Draw, SourceRows, draw
 from ..plan.types import Packs, Window
 from ..plan.window import Packing, of_multiple, plan_window, window_seed
-from ..read.types import Ids
+from ..read.types import Ids, sides_of
 from ..schemas.files import FormatError, digest_of
 from ..schemas.gather import Layout
 from ..schemas.tokens import Documents
@@ -40,14 +40,19 @@ class Work:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.render = job.renderer and job.renderer.documents
 
     @cached_property
     def engine(self) -> tuple[Engine | None, list[str]]:
         """The engine, None if rows are token ids, and notes; load it before threads need it."""
-        if all(isinstance(source.rows, Ids) for source in self.job.sources):
+        sides = {type(side) for each in self.job.sources for side in sides_of(each.rows)}
+        if sides <= {Ids}:
             return None, []
         size = sum(source.bytes for source in self.job.sources)
-        return choose_engine(self.job.tokenizer, self.job.config.engine, size)
+        parses = self.job.renderer is not None
+        return choose_engine(
+            self.job.tokenizer, self.job.config.engine, size, parse_special_tokens=parses
+        )
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -144,12 +149,11 @@ class Work:
 
     @cached_property
     def layout(self) -> Layout:
-        """Layout of the shards."""
-        with (
-            pa.OSFile(str(self.files[0].path), mode="r") as file,
-            pa.ipc.open_stream(file) as stream,
-        ):
-            return layout_of(self.job.config, self.job.tokenizer, stream.schema)
+        """Layout of the shards. A token file without documents has not all columns."""
+        first = next(file for file in self.files if file.receipt.documents)
+        with pa.OSFile(str(first.path), mode="r") as file, pa.ipc.open_stream(file) as stream:
+            facts = self.entries[0].facts
+            return layout_of(self.job.config, self.job.tokenizer, stream.schema, facts)
 
 
 def todo(work: Work, kind: str) -> list[Task]:
@@ -191,6 +195,7 @@ def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any
         skips=job.config.on_error == "skip",
         group=job.config.group,
         left=left,
+        render=work.render,
         most=1 if job.sample else None,
     )
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .arrays import Int64
-from .columns import NO_LOSS, OF_FILLER, Column
+from .columns import NO_LOSS, OF_FILLER, WHOLE, Column
 from .tokens import Documents, Pointers, span
 from .views import ListView, list_array
 
@@ -203,6 +203,8 @@ class _Packs:
                 if self.pairs:  # the second side begins after the first, the document before it
                     before = np.append(0, documents.length)[:-1]
                     values = values + np.where(documents.part == 1, before, 0)[self.document]
+            case "turn_ids" if self.pairs:
+                values = np.full(len(self.document), WHOLE)
             case "pair_sides" | "turn_ids":
                 values = documents.part[self.document]
             case _:

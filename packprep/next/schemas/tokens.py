@@ -118,7 +118,7 @@ class Documents:
             join = Pointers.joined if isinstance(columns[0], Pointers) else np.concatenate
             return join(columns)
 
-        documents = _each_column(parts, joined)
+        documents = _each_column([part for part in parts if len(part)] or parts[:1], joined)
         return replace(documents, group=_numbered(documents.hashes))
 
 

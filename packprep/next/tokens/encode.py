@@ -27,11 +27,22 @@ BATCH_BYTES = 1 << 20  # of text in one call of an engine; it reuses the memory 
 def encode(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.Table:
     """Tokens of documents: columns of a token file, see `schemas.tokens`.
 
-    table: columns of `read.types.Batch.documents`, with `text` (null has no tokens) or `ids`; other
-    columns are kept, and lists stay aligned with the tokens. engine: None for ids. Raises
-    InputError for ids that the vocabulary does not have.
+    table: columns of `read.types.Batch.documents`, with `text` (null has no tokens), `ids` or
+    `pieces`, which may get a `mask`; other columns are kept, and lists stay aligned with the
+    tokens. engine: None for ids. Raises InputError for ids that the vocabulary does not have.
     """
-    if "text" in table.column_names:
+    if "pieces" in table.column_names:
+        assert engine is not None
+        from ..chat.encoding import encode_pieces
+
+        made = encode_pieces(one_array(table["pieces"]), engine.encode, tokenizer.token_sizes)
+        table = table.drop_columns(["pieces"])
+        rest = {name: one_array(table[name]) for name in table.column_names}
+        rest["ids"] = lists(made.ids, made.offsets)
+        if made.mask is not None:
+            rest["mask"] = lists(made.mask, made.offsets)
+        tokens, rest = _ended(rest, tokenizer)
+    elif "text" in table.column_names:
         assert engine is not None
         tokens = _encoded(table["text"], tokenizer, engine)
         table = table.drop_columns(["text"])

@@ -68,6 +68,10 @@ def _size(table: pa.Table) -> int:
     """Bytes of text, or four for each id."""
     if "text" in table.column_names:
         return pc.sum(pc.binary_length(table["text"])).as_py() or 0
+    if "pieces" in table.column_names:
+        pieces = one_array(pc.list_flatten(table["pieces"]))
+        text, ids = pc.binary_length(pieces.field("text")), pieces.field("ids").flatten()
+        return (pc.sum(text).as_py() or 0) + 4 * len(ids)
     return 4 * (pc.sum(pc.list_value_length(table["ids"])).as_py() or 0)
 
 
@@ -82,7 +86,7 @@ def _write(
 ) -> TokenFile:
     """The token file of a chunk; its rows are numbered in the file."""
     tables, rows = [], Counter[int]()
-    turns = Counter[str]()
+    turns, left_out = Counter[str](), Counter[str]()
     skipped, cut, unread = dict[int, Counter[str]](), dict[int, Any](), dict[int, Any]()
     for batch in chunk:
         table, source = batch.documents, batch.source
@@ -90,6 +94,7 @@ def _write(
         tables.append(table.set_column(table.column_names.index("row"), "row", row))
         rows[source] += batch.rows
         turns.update(batch.turns)
+        left_out.update(batch.left_out)
         if batch.skipped:
             skipped.setdefault(source, Counter()).update(batch.skipped)
         if any(batch.cut):
@@ -107,6 +112,7 @@ def _write(
         "cut": cut,
         "unread": unread,
         "turns": dict(turns),
+        "left_out": dict(left_out),
     }
     return write_tokens(folder, mapped(table, tokenizer, engine), receipt)
 
@@ -132,9 +138,14 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.R
     """`encode` of a table in memory, called by `datasets.map`."""
     import datasets
 
-    made = [name for name in ("text", "ids") if name in table.column_names]
+    made = [name for name in ("text", "ids", "pieces") if name in table.column_names]
     columns = {"tokens": pa.list_(pa.from_numpy_dtype(tokenizer.id_type))}
     columns |= {spec.name: spec.type for spec in table.schema if spec.name not in made}
+    if "pieces" in made:
+        from ..chat.types import has_mask
+
+        if has_mask(table.schema.field("pieces").type):
+            columns["mask"] = pa.list_(pa.int8())
     if not len(table):
         return pa.RecordBatch.from_pylist([], pa.schema(list(columns.items())))
     features = datasets.Features.from_arrow_schema(pa.schema(list(columns.items())))

@@ -44,7 +44,7 @@ class TokenFile:
     text_bytes: int
     skipped: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     cut: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    left_out: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
     unread: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     turns: Mapping[str, int] = field(default_factory=dict)
     bytes: int

@@ -48,6 +48,13 @@ class Tokenizer:
     sides: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
+    def token_sizes(self) -> Any:
+        """Bytes of each token, see `chat.exact.token_sizes`."""
+        from ..chat.exact import token_sizes
+
+        return token_sizes(json.loads(self.json or b"{}"))
+
+    @cached_property
     def named_tokens(self) -> dict[str, str]:
         """bos_token, image_token, ... as chat templates see them; the first file decides."""
         named: dict[str, str] = {}

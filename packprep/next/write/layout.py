@@ -1,6 +1,7 @@
 """The columns of an output, from its options and the columns of its token files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -10,8 +11,10 @@ from ..schemas.gather import Layout
 from ..tokens.tokenizer import Tokenizer
 
 
-def layout_of(config: BuildConfig, tokenizer: Tokenizer, stored: pa.Schema) -> Layout:
-    """Layout of all shards. stored: schema of the token files.
+def layout_of(
+    config: BuildConfig, tokenizer: Tokenizer, stored: pa.Schema, facts: Mapping[str, Any]
+) -> Layout:
+    """Layout of all shards. stored: schema of the token files. facts: of their entry.
 
     Padding and repeated tokens need labels, because they have no loss; padding also needs the real
     lengths of segments.
@@ -22,7 +25,7 @@ def layout_of(config: BuildConfig, tokenizer: Tokenizer, stored: pa.Schema) -> L
         small = config.token_type == "auto"
         return column_of(name, vocab_size=tokenizer.vocab_size, max_length=length, small=small)
 
-    columns = [standard(name) for name in _names(config, stored.names)]
+    columns = [standard(name) for name in _names(config, stored.names, facts)]
     if config.columns == ("hf",):
         columns = [hf_column(column) for column in columns]
     return Layout(
@@ -34,7 +37,7 @@ def layout_of(config: BuildConfig, tokenizer: Tokenizer, stored: pa.Schema) -> L
     )
 
 
-def _names(config: BuildConfig, stored: Sequence[str]) -> list[str]:
+def _names(config: BuildConfig, stored: Sequence[str], facts: Mapping[str, Any]) -> list[str]:
     """Standard columns, in their order."""
     filler = config.multiples.packs > 1 and config.multiples.fill
     padded, hf = config.pad_to_multiple > 1, config.columns == ("hf",)
@@ -43,9 +46,8 @@ def _names(config: BuildConfig, stored: Sequence[str]) -> list[str]:
     names = [n for n in DEFAULT_COLUMNS if n in (*chosen, "tokens", "cu_seqlens")]
     names += ["labels"] if labels or hf else []
     names += ["segment_lengths"] if padded else []
-    if config.pairs is not None:
-        return [*names, "pair_ids", "pair_sides"]
-    return names if config.messages is None and config.split_at is None else [*names, "turn_ids"]
+    names += ["turn_ids"] if facts["turns"] else []
+    return [*names, "pair_ids", "pair_sides"] if facts["pairs"] else names
 
 
 def _carried(stored: pa.Schema) -> list[Column]:

@@ -81,6 +81,13 @@ def _of_rows(files: Sequence[tuple[int, TokenFile]]) -> dict[str, Any]:
     if any(file.turns for _, file in files):
         rows = sum(sum(file.rows.values()) for _, file in files)
         made["turns"] = {"rows": rows, **{name: turns[name] for name in TURNS}}
+    lost = sum((Counter(dict(file.left_out)) for _, file in files), Counter[str]())
+    if any(file.left_out for _, file in files):
+        names = sorted(key.partition(" ")[2] for key in lost if key.startswith("characters "))
+        kinds = ("characters", "tokens")
+        fields = {name: {kind: lost[f"{kind} {name}"] for kind in kinds} for name in names}
+        total = {kind: sum(field[kind] for field in fields.values()) for kind in kinds}
+        made["left_out"] = {"documents": lost["documents"], **total, "fields": fields}
     return made
 
 

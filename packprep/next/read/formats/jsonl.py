@@ -14,7 +14,18 @@ import pyarrow as pa
 import pyarrow.json as paj
 
 from ...support.errors import InputError, brief
-from ..types import GROUP, LIMIT, Columns, Format, Kind, Problem, Raw, Source, group_text
+from ..types import (
+    GROUP,
+    LIMIT,
+    NESTED,
+    Columns,
+    Format,
+    Kind,
+    Problem,
+    Raw,
+    Source,
+    group_text,
+)
 
 BLOCK = 4 << 20  # bytes that are read at once
 _BOM = b"\xef\xbb\xbf"
@@ -54,8 +65,8 @@ def _rows(block: bytes, columns: Columns, *, first: bool) -> Raw:
 
 def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
     """Rows by the compiled parser; None if it refuses one, or a row is not one line."""
-    if block.lstrip()[:1] != b"{":
-        return None  # the parser crashes on a block of only null
+    if block.lstrip()[:1] != b"{" or NESTED in columns.values():
+        return None  # the parser crashes on a block of only null, and gives structs all keys
     for types in itertools.product(*(kind.types for kind in columns.values())):
         schema = pa.schema(list(zip(columns, types, strict=True)))
         try:
@@ -163,6 +174,8 @@ def _from_values(rows: Iterable[Any], columns: Columns) -> Raw:
 
 def _column(values: list[Any], kind: Kind) -> Any:
     """Array of values that `_value` accepted; of text if they have no common type."""
+    if kind.types == NESTED.types:
+        return pa.array(values, pa.large_binary())
     if kind.dtype:
         return pa.array(values, kind.types[0])
     if kind.types:
@@ -195,6 +208,11 @@ def _value(row: dict[str, Any], name: str, kind: Kind) -> Any:
         raise _BadRowError("bad_json", f"duplicate key {name!r}")
     if value is None or not kind.types:
         return value
+    if kind.types == NESTED.types:
+        try:
+            return json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise _BadRowError("bad_utf8", f"{name!r} has a lone surrogate") from None
     if kind == GROUP and isinstance(value, (str, int, float)):
         value = group_text(value)
     if isinstance(value, str) and not kind.dtype:

@@ -1,0 +1,72 @@
+"""Documents of rows of chats, of pieces and of pairs."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..config.options import BuildConfig
+from ..support.errors import ConfigError
+from .types import NESTED, OPTIONAL, Chat, Ids, Kind, Pairs, Pieces, Problem, Render, Text
+
+
+def nested_columns(rows: Chat | Pieces) -> dict[str, Kind]:
+    """Columns that the rows need, those that are read beside a conversation included."""
+    if isinstance(rows, Pieces):
+        return {rows.column: NESTED}
+    from ..chat.conversations import PICTURES, beside
+
+    columns = dict.fromkeys(beside(rows.columns), OPTIONAL)
+    columns |= dict.fromkeys(PICTURES, OPTIONAL._replace(reason="named"))
+    return columns | dict.fromkeys(rows.columns, NESTED)
+
+
+def rendered(
+    table: pa.Table, rows: Chat | Pieces, render: Render, problems: dict[int, Problem]
+) -> tuple[dict[str, Any], Any]:
+    """Row, part and pieces of the documents of a table, and what the renderer counts.
+
+    problems: gets those of rows that cannot be rendered.
+    """
+    is_chat = isinstance(rows, Chat)
+    names = rows.columns if isinstance(rows, Chat) else (rows.column,)
+    wanted = [name for name in nested_columns(rows) if name in table.column_names]
+    made = render(table.select(wanted), names, not is_chat)
+    for row, problem in made.problems.items():
+        problems.setdefault(row, Problem(*problem))
+    columns = {name: made.table[name].combine_chunks() for name in made.table.column_names}
+    return {**columns, "row": columns["row"].to_numpy()}, made
+
+
+def joined(sides: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Documents of pairs: those of both sides, as parts 0 and 1 of their rows."""
+    tables = []
+    for number, side in enumerate(sides):
+        table = pa.table(dict(side))
+        part = pa.array(np.full(len(table), number, np.int32))
+        tables.append(table.set_column(table.column_names.index("part"), "part", part))
+    both = pa.concat_tables(tables)
+    taken = both.take(np.argsort(both["row"].to_numpy(), kind="stable"))
+    columns = {name: taken[name].combine_chunks() for name in taken.column_names}
+    return {**columns, "row": columns["row"].to_numpy()}
+
+
+def pairs_of(config: BuildConfig, vocab_size: int) -> Pairs:
+    """The two sides of pairs: of text, of conversations, or of what another option says."""
+    *prompt, first, second = str(config.pairs).split(",")
+    if config.ids is not None:
+        labels, _, kind = config.ids.partition(",")[2].partition(":")
+        names: list[str | None] = [*labels.split(",")] if labels else [None, None]
+        if len(names) != 2:
+            raise ConfigError(
+                f"--ids is {config.ids!r}, expected auto,A,B:labels or :mask of pairs"
+            )
+        ids = partial(Ids, kind=kind or None, vocab_size=vocab_size)
+        return Pairs((ids(first, names[0]), ids(second, names[1])))
+    if config.pieces is not None:
+        return Pairs((Pieces(first), Pieces(second)))
+    if prompt or config.messages is not None:
+        return Pairs((Chat((*prompt, first)), Chat((*prompt, second))))
+    return Pairs((Text(first), Text(second)))
