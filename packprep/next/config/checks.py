@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -51,14 +51,11 @@ def names_token_files(sources: Sequence[Any]) -> bool:
 
 def check(config: "BuildConfig") -> None:
     """Raise ConfigError for the first option that is wrong, or can do nothing in this build."""
-    _check_values(config)
     _check_rows(config)
-    if config.pairs is not None:
-        _check_pairs(config)
-    if config.part is not None:
-        _check_part(config)
-    _check_together(config)
-    _check_numbers(config)
+    for checks, options in _CHECKS.items():
+        if any(map(config.is_set, options)):
+            checks(config)
+    mix_of(config)
     for option, refused in LATER.items():
         if config.is_set(option) and refused in (None, getattr(config, option)):
             raise ConfigError(f"{flag(option)} is not there yet in this edition; leave it out")
@@ -177,24 +174,39 @@ def _check_numbers(config: "BuildConfig") -> None:
             f"--max-length {length:,} is not a multiple of --pad-to-multiple {multiple:,}; choose "
             "one that is"
         )
-    if config.pairs is not None and (length < 2 * multiple or config.max_segments == 1):
-        raise ConfigError(
-            "a pair is 2 segments of a pack, and a pack has room for 1; make it larger"
-        )
     if config.min_pack_tokens > length:
         raise ConfigError(
             f"--min-pack-tokens {config.min_pack_tokens:,} is more than --max-length {length:,}; "
             "every pack would be dropped"
         )
-    mix_of(config)
+
+
+_CHECKS: dict[Callable[["BuildConfig"], None], tuple[str, ...]] = {
+    _check_values: (
+        *("carry", "strategy", "overflow", "order", "multiple", "holdout", "executor"),
+        *("truncate_at", "split_at", "columns"),
+    ),
+    _check_pairs: ("pairs",),
+    _check_part: ("part",),
+    _check_together: (
+        *("strategy", "overflow", "order", "stride", "continuation_bos", "after", "turns"),
+        "shuffle_documents",
+    ),
+    _check_numbers: ("stride", "max_document_tokens", "pad_to_multiple", "min_pack_tokens"),
+}
+"""Checks with the options that they are about: nothing is wrong where all have their defaults."""
 
 
 def mix_of(config: "BuildConfig") -> list[tuple[Fraction, Fraction]]:
-    """Weight and max_epochs of each source; [] without weights. Raises ConfigError.
-
-    A token store may have several sources, so there may be more weights than names.
-    """
+    """Weight and max_epochs of each source; [] without weights. Raises ConfigError."""
     tables = [each if isinstance(each, Mapping) else {"path": each} for each in config.sources]
+    if config.weights or any({"weight", "max_epochs"} & table.keys() for table in tables):
+        return _mix(config, tables)
+    return []
+
+
+def _mix(config: "BuildConfig", tables: list[Mapping[str, Any]]) -> list[tuple[Fraction, Fraction]]:
+    """See `mix_of`. A token store may have several sources, so weights may be more than tables."""
     if config.weights:
         if any("weight" in table for table in tables) or len(config.weights) < len(tables):
             raise ConfigError(

@@ -75,8 +75,8 @@ def pack_lengths(
     most = _whole_number("max_length", max_length, _LONGEST)
     limit = _whole_number("max_segments_per_pack", max_segments_per_pack)
     documents, counts = _as_lengths(lengths, most)
-    group_of = _per_document("groups", groups, documents.size)
-    atom_of = _per_document("atoms", atoms, documents.size)
+    group_of = None if groups is None else _per_document("groups", groups, documents.size)
+    atom_of = None if atoms is None else _per_document("atoms", atoms, documents.size)
     items = Items(
         lengths=documents,
         counts=counts,
@@ -92,21 +92,23 @@ def pack_lengths(
     )
     with interpreted(documents.size <= FEW and most <= SHORT):
         if atom_of is None or not documents.size:
-            packs = _plan_groups(planner, items, group_of)
+            packs = _planned(planner, items, group_of)
         else:
             joined, starts, group_of_atom = _join_atoms(items, atom_of, group_of)
-            packs = plan_of_documents(*_plan_groups(planner, joined, group_of_atom), starts)
+            packs = plan_of_documents(*_planned(planner, joined, group_of_atom), starts)
             if order in ("length", "balanced"):  # by lengths of documents, not of atoms
                 packs = arranged_packs(*packs, items)
     return PackPlan(documents, most, *packs, group_of, atom_of, limit)
 
 
-def _plan_groups(
-    planner: ItemPlanner, items: Items, groups: NDArray[np.integer] | None
-) -> PackedItems:
-    """Plan each group of items separately, then order all packs."""
+def _planned(planner: ItemPlanner, items: Items, groups: NDArray[np.integer] | None) -> PackedItems:
     if groups is None or not groups.size:
         return planner(items)
+    return _plan_groups(planner, items, groups)
+
+
+def _plan_groups(planner: ItemPlanner, items: Items, groups: NDArray[np.integer]) -> PackedItems:
+    """Plan each group of items separately, then order all packs."""
     by_group = np.argsort(groups, kind="stable")
     ends = np.flatnonzero(np.diff(groups[by_group])) + 1
     orders, offsets, start = list[Int64](), [np.zeros(1, np.int64)], 0
@@ -195,11 +197,7 @@ def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32, Int64]:
     return documents, np.bincount(documents, minlength=max_length + 1)
 
 
-def _per_document(
-    name: str, values: ArrayLike | None, documents: int
-) -> NDArray[np.integer] | None:
-    if values is None:
-        return None
+def _per_document(name: str, values: ArrayLike, documents: int) -> NDArray[np.integer]:
     array = np.asarray(values)
     if array.shape != (documents,) or (documents and array.dtype.kind not in "iu"):
         raise ConfigError(

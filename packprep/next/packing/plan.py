@@ -69,7 +69,12 @@ class PackPlan:
 
     @cached_property
     def bound(self) -> int:
-        """Lower bound on the packs of any plan: see `bound_of_counts`, summed over groups."""
+        """Lower bound on the packs of any plan: that of their tokens, or a better one."""
+        full = -(-int(self.lengths.sum(dtype=np.int64)) // self.max_length)
+        return full if full == self.num_packs else self._proven()
+
+    def _proven(self) -> int:
+        """See `bound_of_counts`, summed over groups."""
         lengths, groups = self.lengths, self.groups
         documents = np.ones(lengths.size, np.int64)
         if self.atoms is not None and lengths.size:

@@ -7,6 +7,7 @@ one line in STRATEGIES, and its name in config/grammar.py, which help and checks
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -63,26 +64,20 @@ Kinds = tuple[Int32, Int32, Int64]
 """length, weight and count of each kind of interchangeable items, longest first."""
 
 
-def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns]) -> ItemPlanner:
-    """Make a planner that decides on kinds of items, then deals the items to its packs.
+def _by_counts(plan_kinds: Callable[[Kinds, Items], Patterns], items: Items) -> PackedItems:
+    """Plan kinds of items, then deal the items to the packs.
 
     Items of one kind have the same length and the same weight.
     """
-
-    def plan(items: Items) -> PackedItems:
-        keys, kinds, starts = _kinds(items)
-        patterns = plan_kinds(kinds, items)
-        if items.slots < NO_LIMIT and patterns[3].sum() > _bound(kinds, items):
-            # A stream sees long and short documents mixed like the input, so packs rarely run out
-            # of slots.
-            streamed = STRATEGIES["stream"](
-                replace(items, shuffle_documents=items.order != "input")
-            )
-            if streamed[1].size <= patterns[3].sum():
-                return streamed
-        return _dealt(patterns, kinds[0], keys, starts, items)
-
-    return plan
+    keys, kinds, starts = _kinds(items)
+    patterns = plan_kinds(kinds, items)
+    if items.slots < NO_LIMIT and patterns[3].sum() > _bound(kinds, items):
+        # A stream sees long and short documents mixed like the input, so packs rarely run out of
+        # slots.
+        streamed = STRATEGIES["stream"](replace(items, shuffle_documents=items.order != "input"))
+        if streamed[1].size <= patterns[3].sum():
+            return streamed
+    return _dealt(patterns, kinds[0], keys, starts, items)
 
 
 def _dealt(
@@ -115,14 +110,17 @@ def _dealt(
 
 def _kinds(items: Items) -> tuple[Int32, Kinds, Int64]:
     """Key of each item; the kinds, longest first; where each key begins in a sorted queue."""
-    if items.weights is None:
-        lengths = np.flatnonzero(items.counts)[::-1].astype(np.int32)
-        starts = np.zeros(items.counts.size + 1, np.int64)
-        np.cumsum(items.counts, out=starts[1:])
-        return items.lengths, (lengths, np.ones_like(lengths), items.counts[lengths]), starts
+    if items.weights is not None:
+        return _weighted_kinds(items.lengths, items.weights)
+    lengths = np.flatnonzero(items.counts)[::-1].astype(np.int32)
+    starts = np.append(0, np.cumsum(items.counts))
+    return items.lengths, (lengths, np.ones_like(lengths), items.counts[lengths]), starts
+
+
+def _weighted_kinds(lengths: Int32, weights: Int32) -> tuple[Int32, Kinds, Int64]:
     # Key 0 is the longest and heaviest, so keys and kinds have the same numbers.
-    scale = int(items.weights.max()) + 1
-    size = items.lengths * np.int64(scale) + items.weights
+    scale = int(weights.max()) + 1
+    size = lengths * np.int64(scale) + weights
     pairs, keys, counts = np.unique(-size, return_inverse=True, return_counts=True)
     starts = np.concatenate([[0], np.cumsum(counts)])
     kinds = (-pairs // scale).astype(np.int32), (-pairs % scale).astype(np.int32), counts
@@ -130,11 +128,13 @@ def _kinds(items: Items) -> tuple[Int32, Kinds, Int64]:
 
 
 def _best_fit(kinds: Kinds, items: Items) -> Patterns:
-    return _within_slots(best_fit_patterns(*kinds, items.max_length, items.slots), kinds, items)
+    best = best_fit_patterns(*kinds, items.max_length, items.slots)
+    return best if items.slots == NO_LIMIT else _within_slots(best, kinds, items)
 
 
 def _first_fit(kinds: Kinds, items: Items) -> Patterns:
-    return _within_slots(first_fit_patterns(*kinds, items.max_length, items.slots), kinds, items)
+    best = first_fit_patterns(*kinds, items.max_length, items.slots)
+    return best if items.slots == NO_LIMIT else _within_slots(best, kinds, items)
 
 
 def _optimal(kinds: Kinds, items: Items) -> Patterns:
@@ -153,7 +153,7 @@ def _within_slots(best: Patterns, kinds: Kinds, items: Items) -> Patterns:
 
     Bisects between the bound and `best` for the smallest number of even packs that is enough.
     """
-    if items.slots == NO_LIMIT or not kinds[0].size or items.weights is not None:
+    if not kinds[0].size or items.weights is not None:
         return best
     lengths, _, counts = kinds
     low, high = _bound(kinds, items), int(best[3].sum())
@@ -182,21 +182,17 @@ def _fewest(first: Patterns, second: Patterns) -> Patterns:
     return second if second[3].sum() < first[3].sum() else first
 
 
-def _by_items(plan_items: Callable[[Items], PackedItems]) -> ItemPlanner:
-    """Make a planner that decides item by item and orders its packs afterwards."""
-
-    def plan(items: Items) -> PackedItems:
-        if not items.shuffle_documents:
-            return arranged_packs(*plan_items(items), items)
-        visit = np.arange(items.lengths.size, dtype=np.int32)
-        shuffle(visit, 0, visit.size, stream(items.seed, Purpose.DOCUMENT_ORDER))
-        weights = None if items.weights is None else items.weights[visit]
-        order, offsets = plan_items(replace(items, lengths=items.lengths[visit], weights=weights))
-        order = visit[order].astype(np.int64)
-        sort_packs(order, offsets)
-        return arranged_packs(order, offsets, items)
-
-    return plan
+def _by_items(plan_items: ItemPlanner, items: Items) -> PackedItems:
+    """Plan item by item, and order the packs afterwards."""
+    if not items.shuffle_documents:
+        return arranged_packs(*plan_items(items), items)
+    visit = np.arange(items.lengths.size, dtype=np.int32)
+    shuffle(visit, 0, visit.size, stream(items.seed, Purpose.DOCUMENT_ORDER))
+    weights = None if items.weights is None else items.weights[visit]
+    order, offsets = plan_items(replace(items, lengths=items.lengths[visit], weights=weights))
+    order = visit[order].astype(np.int64)
+    sort_packs(order, offsets)
+    return arranged_packs(order, offsets, items)
 
 
 def _greedy(items: Items) -> PackedItems:
@@ -294,14 +290,14 @@ def _even_out(items: Items, pack_of: Int32, packs: int) -> None:
 
 
 STRATEGIES: dict[str, ItemPlanner] = {
-    "best_fit": _by_counts(_best_fit),
-    "first_fit": _by_counts(_first_fit),
-    "knapsack": _by_counts(_first_fit),
-    "optimal": _by_counts(_optimal),
-    "stream": _by_items(_stream),
-    "greedy": _by_items(_greedy),
-    "first_fit_input": _by_items(_first_fit_input),
-    "balanced": _by_items(_balanced),
+    "best_fit": partial(_by_counts, _best_fit),
+    "first_fit": partial(_by_counts, _first_fit),
+    "knapsack": partial(_by_counts, _first_fit),
+    "optimal": partial(_by_counts, _optimal),
+    "stream": partial(_by_items, _stream),
+    "greedy": partial(_by_items, _greedy),
+    "first_fit_input": partial(_by_items, _first_fit_input),
+    "balanced": partial(_by_items, _balanced),
 }
 
 ONE_BY_ONE = ("stream", "greedy", "first_fit_input")

@@ -46,7 +46,7 @@ def cut(documents: Documents, cutting: Cutting) -> tuple[Segments, Lost]:
     drop(Dropped.TOO_SHORT, length < max(cutting.min_document_tokens + cutting.ends, 1))
     if cutting.max_document_tokens is not None:
         drop(Dropped.TOO_LONG, length > cutting.max_document_tokens + cutting.ends)
-    over = kept & (_total(_padded(length, cutting.multiple), atom) > cutting.max_length)
+    over = kept & (_total(padded(length, cutting.multiple), atom) > cutting.max_length)
     fitting, truncated = length, np.zeros(len(length), np.int32)
     match cutting.overflow:
         case "error" if over.any():
@@ -121,7 +121,8 @@ def _total(values: Int32 | Int64, atom: Int32 | None) -> Int32 | Int64:
     return values if atom is None else np.bincount(atom, values).astype(np.int64)[atom]
 
 
-def _padded(tokens: Int32, multiple: int) -> Int32 | Int64:
+def padded(tokens: Int32, multiple: int) -> Int32 | Int64:
+    """Tokens of segments with the padding that makes a multiple."""
     return tokens if multiple == 1 else -(-tokens.astype(np.int64) // multiple) * multiple
 
 
@@ -149,7 +150,7 @@ def _truncated(length: Int32, over: Bools, atom: Int32 | None, cutting: Cutting)
         return np.where(over, np.minimum(length, most), length).astype(np.int32)
     kept, first = length.copy(), np.flatnonzero(over)[::2]
     fair = proportional(length[first], length[first + 1], most)
-    share: Int32 | Int64 = _padded(fair, cutting.multiple)
+    share: Int32 | Int64 = padded(fair, cutting.multiple)
     # A pack is a number of whole multiples; each multiple is for one side.
     share = np.clip(share, cutting.multiple, most - cutting.multiple).astype(np.int64)
     kept[first] = np.minimum(length[first], share)

@@ -15,7 +15,7 @@ from ..schemas.cost import Cost
 from ..schemas.tokens import Documents
 from ..support.hashing import Purpose, stream
 from .account import padding
-from .cut import cut, wrap
+from .cut import cut, padded, wrap
 from .types import Cutting, Packs, Segments
 
 Planner = Callable[[Int32, int], PackPlan]
@@ -69,8 +69,10 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
         order = np.arange(len(segments))
         plan = PackPlan(segments.count, packing.cutting.max_length, order, offsets)
         plan = plan.arranged(packing.order, seed, packing.ranks, packing.cost)
+    elif planner is not None:
+        plan = _planned_by(planner, segments, packing, seed)
     else:
-        plan = _planned(segments, packing, seed, planner)
+        plan = _planned(segments, packing, seed)
     kept = np.where(lost.of_documents < documents.length, documents.length, 0)
     if packing.cutting.pairs:  # a pair is one document
         kept = np.add.reduceat(kept, np.flatnonzero(documents.part != 1))
@@ -79,7 +81,7 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
         "straggler": plan.straggler(packing.ranks, packing.cost),
         "padding_of_batch": padding(kept if stored is None else kept[stored], plan.max_length),
     }
-    large = _large(plan, segments, packing, seed)
+    large = _large(plan, segments, packing, seed) if packing.min_pack_tokens else plan
     return Packs(
         documents=documents,
         segments=segments,
@@ -93,23 +95,23 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
     )
 
 
-def _planned(segments: Segments, packing: Packing, seed: int, planner: Planner | None) -> PackPlan:
+def _planned_by(planner: Planner, segments: Segments, packing: Packing, seed: int) -> PackPlan:
     multiple, most = packing.cutting.multiple, packing.cutting.max_length
-    padded = segments.lengths
-    if multiple > 1:
-        padded = (-(-padded.astype(np.int64) // multiple) * multiple).astype(np.int32)
-    if planner is not None:
-        made = planner(padded, most)
-        rules = (segments.group, segments.atom, packing.max_segments)
-        plan = PackPlan(padded, most, made.order, made.offsets, *rules)
-        plan.check()
-        order, offsets = made.order.astype(np.int64), made.offsets.astype(np.int64)
-        sort_packs(order, offsets)
-        plan = replace(plan, order=order, offsets=offsets)
-        return plan.arranged(packing.order, seed, packing.ranks, packing.cost)
+    lengths = padded(segments.lengths, multiple).astype(np.int32)
+    made = planner(lengths, most)
+    rules = (segments.group, segments.atom, packing.max_segments)
+    plan = PackPlan(lengths, most, made.order, made.offsets, *rules)
+    plan.check()
+    order, offsets = made.order.astype(np.int64), made.offsets.astype(np.int64)
+    sort_packs(order, offsets)
+    plan = replace(plan, order=order, offsets=offsets)
+    return plan.arranged(packing.order, seed, packing.ranks, packing.cost)
+
+
+def _planned(segments: Segments, packing: Packing, seed: int) -> PackPlan:
     return pack_lengths(
-        padded,
-        most,
+        padded(segments.lengths, packing.cutting.multiple),
+        packing.cutting.max_length,
         packing.strategy,
         seed,
         order=packing.order,
@@ -126,7 +128,7 @@ def _planned(segments: Segments, packing: Packing, seed: int, planner: Planner |
 
 def _large(plan: PackPlan, segments: Segments, packing: Packing, seed: int) -> PackPlan:
     """The plan without packs of fewer than min_pack_tokens tokens, padding not counted."""
-    if not packing.min_pack_tokens or not plan.num_packs:
+    if not plan.num_packs:
         return plan
     tokens = np.add.reduceat(segments.lengths[plan.order], plan.offsets[:-1], dtype=np.int64)
     enough = np.flatnonzero(tokens >= packing.min_pack_tokens)

@@ -62,7 +62,8 @@ def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
 def make(job: Job, progress: Progress, began: float) -> Output:
     """Make the output of a job, unless it is there. began: when the command did."""
     config, output = job.config, Path(job.config.output)
-    if finished(output, job.identity, job.inputs["options"], overwrite=config.overwrite):
+    options = job.inputs["options"]
+    if output.exists() and finished(output, job.identity, options, overwrite=config.overwrite):
         progress.say(f"{output} is finished already: nothing to do")
         return open_output(output)
     facts = {"identity": job.identity, "inputs": job.inputs}

@@ -225,7 +225,9 @@ def _pack(work: Work, window: Window) -> WindowFile:
     job = work.job
     all_packs = planned(work, window)
     multiple, order = job.config.multiples, job.config.pack_order.name
-    packs = of_multiple(all_packs, multiple.packs, multiple.fill, order)
+    packs = all_packs
+    if multiple.packs > 1:
+        packs = of_multiple(all_packs, multiple.packs, multiple.fill, order)
     receipt, folder = _places(job.staging, window)
     size = job.config.shard_size
     shards = write_shards(packs, work.layout, folder, window.name, window.split, size)

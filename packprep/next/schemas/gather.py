@@ -166,7 +166,7 @@ class _Packs:
         """Runs of a column of the token files. of_documents: first value of each document."""
         columns = self.table.columns
         count, bos = columns["count"].astype(np.int64), columns["bos"].astype(np.bool_)
-        values = of_documents.take(self.document).shifted(columns["start"])
+        values = of_documents[self.document].shifted(columns["start"])
         if "front" not in columns:
             return Runs(values, count, bos, self.length, head=head)
         # Runs 2i and 2i + 1 are segment i: before the hole, with its BOS, and after it.

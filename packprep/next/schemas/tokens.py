@@ -45,8 +45,7 @@ class Pointers:
         address = np.concatenate([part.address for part in parts])
         return Pointers(address, parts[0].dtype, tuple(m for part in parts for m in part.memory))
 
-    def take(self, index: Bools | NDArray[np.integer[Any]]) -> "Pointers":
-        """Select by a mask, or by indices in their order."""
+    def __getitem__(self, index: Bools | NDArray[np.integer[Any]]) -> "Pointers":
         return replace(self, address=self.address[index])
 
     def shifted(self, values: NDArray[Any]) -> "Pointers":
@@ -103,12 +102,7 @@ class Documents:
 
     def take(self, index: Bools | NDArray[np.integer[Any]]) -> "Documents":
         """Select by a mask, or by indices in their order."""
-
-        def taken(columns: Sequence[Any]) -> Any:
-            column = columns[0]
-            return column.take(index) if isinstance(column, Pointers) else column[index]
-
-        return _each_column([self], taken)
+        return _each_column([self], lambda columns: columns[0][index])
 
     @staticmethod
     def joined(parts: "Sequence[Documents]") -> "Documents":
@@ -119,6 +113,8 @@ class Documents:
             return join(columns)
 
         documents = _each_column([part for part in parts if len(part)] or parts[:1], joined)
+        if documents.hashes is None:
+            return documents
         return replace(documents, group=_numbered(documents.hashes))
 
 
@@ -180,10 +176,8 @@ def no_documents() -> Documents:
     return Documents(id=none, part=numbers, source=numbers, length=numbers, tokens=tokens)
 
 
-def _numbered(hashes: Int64 | None) -> Int32 | None:
+def _numbered(hashes: Int64) -> Int32:
     """Groups numbered by first appearance: hashes [7, 3, 7] -> [0, 1, 0]."""
-    if hashes is None:
-        return None
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     number = np.empty(len(first), np.int32)
     number[np.argsort(first)] = np.arange(len(first), dtype=np.int32)

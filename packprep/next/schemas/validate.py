@@ -122,30 +122,23 @@ def _contents(values: Values, segments: Segments, layout: Layout) -> Iterator[_C
     """Checks of everything but boundaries."""
     none = np.zeros(len(segments.starts))
     filler = values.get("document_ids", values.get("pair_ids", none)) == FILLER
-    yield from _tokens(values, segments, layout.vocab_size)
+    yield from _tokens(values["tokens"], layout.vocab_size)
     yield from _positions(values, segments)
     for name, wrong, expected in _documents(values, segments, filler):
         yield _Check("document", "segment", name, wrong, values[name], expected)
-    yield from _padding(values, segments, filler)
+    if "labels" in values:
+        yield from _labels(values, segments, filler, layout.vocab_size)
     for column in layout.columns:
         if column.numpy_dtype.kind == "f":
             of, each = values[column.standard], "token" if column.kind == "token" else "segment"
             yield _Check("not finite", each, column.name, ~np.isfinite(of), of, "a finite number")
 
 
-def _tokens(values: Values, segments: Segments, size: int) -> Iterator[_Check]:
-    """Tokens must be ids, and labels -100 or ids. As unsigned, a negative id is a large one."""
-    tokens, labels = values["tokens"], values.get("labels")
+def _tokens(tokens: NDArray[Any], size: int) -> Iterator[_Check]:
+    """Tokens must be ids. As unsigned, a negative id is a large one."""
     unsigned = tokens.view(f"u{tokens.itemsize}")
     if len(tokens) and int(unsigned.max()) >= size:
         yield _Check("token id", "token", "tokens", unsigned >= size, tokens, f"0 to {size - 1}")
-    if labels is not None:
-        wrong = labels.view("u4") >= size
-        wrong &= labels != NO_LOSS
-        yield _Check("label", "token", "labels", wrong, labels, f"-100 or 0 to {size - 1}")
-        first = labels[segments.starts]
-        expected = "-100 at the first token"
-        yield _Check("label", "segment", "labels", first != NO_LOSS, first, expected)
 
 
 def _positions(values: Values, segments: Segments) -> Iterator[_Check]:
@@ -197,12 +190,19 @@ def _alone(pack: NDArray[Any], pairs: NDArray[Any], sides: NDArray[Any]) -> Bool
     return alone[number]
 
 
-def _padding(values: Values, segments: Segments, filler: Bools) -> Iterator[_Check]:
-    """Padding, the part of a segment after its real length, and filler must have no label."""
-    real, labels = values.get("segment_lengths"), values.get("labels")
-    if labels is None or (real is None and not filler.any()):
+def _labels(values: Values, segments: Segments, filler: Bools, size: int) -> Iterator[_Check]:
+    """Labels must be -100 or ids, and -100 at the first token, in padding and in filler.
+
+    Padding is the part of a segment after its real length.
+    """
+    real, labels, (_, _, starts, ends) = values.get("segment_lengths"), values["labels"], segments
+    wrong = labels.view("u4") >= size
+    wrong &= labels != NO_LOSS
+    yield _Check("label", "token", "labels", wrong, labels, f"-100 or 0 to {size - 1}")
+    first, expected = labels[starts], "-100 at the first token"
+    yield _Check("label", "segment", "labels", first != NO_LOSS, first, expected)
+    if real is None and not filler.any():
         return
-    _, _, starts, ends = segments
     begins = np.where(filler, starts, ends if real is None else starts + real)
     before = np.append(0, np.cumsum(labels != NO_LOSS))
     trained = before[ends] - before[begins]

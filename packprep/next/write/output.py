@@ -36,13 +36,11 @@ def staging_of(output: Path) -> Path:
 def finished(
     output: Path, identity: str, options: Mapping[str, Any], *, overwrite: bool
 ) -> Manifest | None:
-    """The manifest of an output that is there with this identity; None if it must be made.
+    """The manifest of the output that is there, if it has this identity; None if it must be made.
 
     options: those that decide bytes. Raises ConfigError for an output of other settings, unless it
     is to be replaced, and for a folder that is no output.
     """
-    if not output.exists():
-        return None
     try:
         manifest = read_manifest(Files(output))
     except FormatError as error:
@@ -76,31 +74,36 @@ def claim(staging: Path, facts: Mapping[str, Any], *, overwrite: bool) -> bool:
     facts: of the job, with its `identity`. Raises ConfigError if another build has left its work
     there, unless it is to be replaced.
     """
-    if _is_complete(staging, facts["identity"]):
-        return True
+    if staging.exists():
+        if _is_complete(staging, facts["identity"]):
+            return True
+        _resume(staging, facts["identity"], overwrite=overwrite)
+    for name in ("shards", "receipts"):
+        (staging / name).mkdir(parents=True, exist_ok=True)
+    write_file(staging / JOB, canonical_json(facts))
+    return False
+
+
+def _resume(staging: Path, identity: str, *, overwrite: bool) -> None:
+    """Leave what a killed build of this identity has finished, and nothing else."""
     before = _read(staging / JOB)
-    if before is not None and before.get("identity") != facts["identity"]:
+    if before is not None and before.get("identity") != identity:
         if not overwrite and any(staging.glob("*/*.json")):
             raise ConfigError(
                 f"{staging} is an unfinished build of other settings or sources; repeat its "
                 "command to resume it, or add --overwrite to start over"
             )
         before = None
-    if before is None and staging.exists():
+    if before is None:
         for path in staging.iterdir():
             if path.name != "scratch":  # standard input is there
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    staging.mkdir(parents=True, exist_ok=True)
     for path in staging.rglob("*.tmp"):
         path.unlink(missing_ok=True)
     for working, final in (_read(staging / NAMES) or {}).items():
         if (staging / final).exists():
             (staging / final).replace(staging / working)
     (staging / NAMES).unlink(missing_ok=True)
-    for name in ("shards", "receipts"):
-        (staging / name).mkdir(exist_ok=True)
-    write_file(staging / JOB, canonical_json(facts))
-    return False
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -133,14 +136,20 @@ def publish(staging: Path, output: Path) -> None:
     for path in staging.rglob("*.tmp"):
         path.unlink()
     sync_folder(staging)  # before it has its name, nothing else may be in it
-    if not (output.exists() and _exchange(staging, output)):
-        if output.exists():
-            shutil.rmtree(_replaced(output), ignore_errors=True)
-            output.rename(_replaced(output))
+    if output.exists():
+        _replace(output, staging)
+    else:
         staging.rename(output)
     sync_folder(output.absolute().parent)
     for old in (staging, _replaced(output)):
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _replace(output: Path, staging: Path) -> None:
+    if not _exchange(staging, output):
+        shutil.rmtree(_replaced(output), ignore_errors=True)
+        output.rename(_replaced(output))
+        staging.rename(output)
 
 
 def _exchange(one: Path, two: Path) -> bool:
