@@ -1,6 +1,8 @@
 """What a user of the second edition sees: help, closing table, dry runs, refusals, Ctrl-C."""
 
+import contextlib
 import datetime
+import errno
 import gzip
 import json
 import math
@@ -12,6 +14,7 @@ import sys
 import time
 from collections import namedtuple
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from packprep.next.config import checks
 from packprep.next.config.yaml_file import from_yaml
 from packprep.next.packing.plan import PackPlan
 from packprep.next.support.errors import ConfigError
+from packprep.next.support.limits import locked
 from tests.record import inputs
 
 HEADINGS = (
@@ -186,6 +190,38 @@ def test_a_full_disk_is_predicted_before_the_text_is_read(
     assert "has 0.0 MB free; free some" in said.err
     assert not [*Path("out.incomplete").rglob("*.arrow")]
     assert run(*BUILD, "-o", "out", "-q").code == 0
+
+
+def test_a_disk_that_fills_up_is_named(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", full)
+        said = run(*BUILD, "-o", "out")
+    assert said.code == 3
+    assert "out.incomplete" in said.err
+    assert "No space left on device; finished work is kept: make room" in said.err
+    assert not [*Path("out.incomplete").rglob("*.tmp")]
+    assert run(*BUILD, "-o", "out", "-q").code == 0
+
+
+def test_one_process_at_a_time_holds_the_lock_of_a_folder(tmp_path: Path) -> None:
+    """Its file is removed by each owner, often just when others have opened it."""
+    inside, most = list[int](), list[int]()
+
+    def work(number: int) -> None:
+        for _ in range(100):
+            with contextlib.suppress(ConfigError), locked(tmp_path / "out", "out is being built"):
+                inside.append(number)
+                time.sleep(0.0001)
+                most.append(len(inside))
+                inside.remove(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert max(most) == 1
+    assert not [*tmp_path.iterdir()]
 
 
 def test_ctrl_c_says_how_to_resume(run: Command) -> None:

@@ -131,7 +131,8 @@ def test_a_csv_with_a_template() -> None:
     quoted = ['"{}","{}"'.format(title, body.replace('"', '""')) for title, body in rows]
     Path("a.csv").write_text("\n".join(["title,body", *quoted]))
     options = f"-o out --tokenizer tokenizer --max-length {MOST}"
-    assert "has no column 'text'" in packprep(f"build a.csv {options}", code=2)
+    refused = packprep(f"build a.csv {options}", code=2)
+    assert "a.csv has no column 'text'; it has title, body; name one with --text" in refused
     packprep(f"build a.csv {options} --text {{title}}:{{body}}")
     check_best_fit("out", [f"{title}:{body}" for title, body in rows])
 

@@ -29,6 +29,7 @@ from .types import (
     Render,
     Source,
     Split,
+    Text,
     format_of,
     sides_of,
 )
@@ -40,9 +41,7 @@ _LABELS = ("labels", "completion_mask", "assistant_masks", "loss_mask")
 
 def splits(sources: Sequence[Source], size: int = SPLIT_BYTES) -> list[Split]:
     """Splits of about `size` bytes; a file that cannot be cut is one piece."""
-    made: list[Split] = []
-    pending: list[Piece] = []
-    filled = 0
+    made, pending, filled = list[Split](), list[Piece](), 0
     for source in sources:
         cut = format_of(source.format).cut
         places = [0] if cut is None or source.compression else cut(source, size)
@@ -149,8 +148,9 @@ def checked(source: Source, config: BuildConfig) -> Source:
         if name in names or first.problems or kind.value == OPTIONAL.value:
             continue
         if name not in first.table.column_names or first.table[name].null_count == len(first.table):
+            cure = "; name one with --text" if isinstance(rows, Text) else ""
             raise InputError(
-                f"{source.name} has no column {name!r}; it has {', '.join(names) or 'no columns'}"
+                f"{source.name} has no column {name!r}; it has {', '.join(names) or 'none'}{cure}"
             )
     beside = [name for name in _LABELS if name in names and name not in columns]
     if isinstance(rows, Ids) and not rows.labels and beside:

@@ -26,6 +26,7 @@ from .job import Job, make_job, stored_job, text_bytes, versions, write_entry
 from .tasks import Work, done_windows
 
 _TOKENS_PER_BYTE = 0.25  # of text: what English has with a common vocabulary
+_OF_SEGMENTS = 16 / 256  # bytes a token: ids, starts and ends of documents of 256 tokens
 
 
 def build(
@@ -104,7 +105,8 @@ def _check_room(job: Job) -> None:
     if config.output:
         positions = 2 if config.max_length <= 2**16 else 4
         stored = 0 if config.store else size
-        check_room(job.staging, tokens * (stored + size + positions), "the build")
+        shards = int(tokens * (size + positions + _OF_SEGMENTS))
+        check_room(job.staging, tokens * stored + shards, "the build")
 
 
 def _sign(work: Work, times: list[float]) -> None:

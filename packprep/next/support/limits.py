@@ -95,23 +95,14 @@ def locked(folder: Path, activity: str) -> Iterator[None]:
     process holds it.
     """
     path = folder.with_name(folder.name + ".lock")
+    handle = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        while handle is None:
+            handle = _lock(path, activity)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be created: {error.strerror}; choose another place"
-        ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(handle, 200, 0).decode(errors="replace")
-        os.close(handle)
-        with suppress(ValueError, TypeError, KeyError):
-            named = json.loads(holder)
-            holder = f"process {named['pid']} on {named['host']}"
-        raise ConfigError(
-            f"{activity} by {holder or 'another process'}; wait until it ends, or stop it"
         ) from None
     try:
         os.ftruncate(handle, 0)
@@ -123,3 +114,28 @@ def locked(folder: Path, activity: str) -> Iterator[None]:
         with suppress(OSError):
             path.unlink()  # while it is held, so that no other process has it yet
         os.close(handle)
+
+
+def _lock(path: Path, activity: str) -> int | None:
+    """Handle of the locked file of this name; None if its owner removed it since it was opened."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = _holder(handle)
+        os.close(handle)
+        raise ConfigError(f"{activity} by {holder}; wait until it ends, or stop it") from None
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(handle), path.stat()):
+            return handle
+    os.close(handle)
+    return None
+
+
+def _holder(handle: int) -> str:
+    """The process that a lock file names."""
+    text = os.pread(handle, 200, 0).decode(errors="replace")
+    with suppress(ValueError, TypeError, KeyError):
+        named = json.loads(text)
+        return f"process {named['pid']} on {named['host']}"
+    return text or "another process"

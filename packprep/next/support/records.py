@@ -3,6 +3,7 @@
 A receipt is a dataclass in a file of canonical JSON with a digest of itself.
 """
 
+import errno
 import json
 import os
 import socket
@@ -22,7 +23,8 @@ _Value = TypeVar("_Value")
 def writing(path: Path) -> Iterator[BinaryIO]:
     """A file that appears, complete and on disk, at the end of the block, or never.
 
-    Its temporary name has host and process, so that two processes may write it.
+    Its temporary name has host and process, so that two processes may write it. The error of a full
+    disk names the folder.
     """
     temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
@@ -30,8 +32,10 @@ def writing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            error.filename = str(path.parent)
         raise
     temporary.replace(path)
     sync_folder(path.parent)
