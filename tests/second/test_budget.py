@@ -13,20 +13,20 @@ TREE = Path(__file__).parents[2] / "packprep" / "next"
 BUDGET = {
     "schemas": 900,
     "support": 400,
-    "config": 620,
+    "config": 660,
     "packing": 2100,
     "chat": 2000,
-    "read": 1000,
-    "tokens": 1100,
+    "read": 1200,
+    "tokens": 1200,
     "plan": 1000,
-    "write": 620,
+    "write": 640,
     "run": 900,
-    "look": 400,
-    "cli": 500,
+    "look": 1850,
+    "cli": 1000,
     "loaders": 3250,
 }
 """Rooms, the lowest first, with the code lines that each may have when it is finished."""
-OVER = {"schemas": 929, "chat": 2520, "read": 1396}
+OVER = {"chat": 2520, "read": 1396}
 """Rooms that are not down to their budget yet, with what they may have until then: lower these."""
 ALONE = {"loaders": ["schemas"]}
 """Rooms that import these of the others, and not all before them."""

@@ -20,7 +20,7 @@ from packprep.next.plan.draw import BLOCK, SourceRows, draw
 from packprep.next.plan.types import Cutting, Dropped, Range
 from packprep.next.read.reading import read, splits
 from packprep.next.read.types import Source, Text
-from packprep.next.schemas.columns import NO_LOSS, column_of
+from packprep.next.schemas.columns import NO_LOSS, STANDARD
 from packprep.next.schemas.gather import Layout, Table, pack_columns
 from packprep.next.schemas.tokens import Documents, Pointers
 from packprep.next.support.errors import ConfigError
@@ -361,7 +361,7 @@ def test_packs_are_copied_token_by_token(data: st.DataObject) -> None:
     }
     wanted = ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts", "labels")
     layout = Layout(
-        columns=tuple(column_of(name, vocab_size=1000, max_length=64) for name in wanted),
+        columns=tuple(STANDARD[name] for name in wanted),
         max_length=64,
         vocab_size=1000,
         bos_id=900,

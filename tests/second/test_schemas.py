@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.next.schemas.columns import STANDARD, Column, column_of, hf_column
+from packprep.next.schemas.columns import STANDARD, Column
 from packprep.next.schemas.files import FormatError, check_path, digest_of, shard_name
 from packprep.next.schemas.gather import Layout
 from packprep.next.schemas.manifest import FORMAT_VERSION, manifest_json, parse_manifest
 from packprep.next.schemas.validate import findings
 from packprep.next.schemas.views import ListView, list_array, list_view
+from packprep.next.write.layout import hf_column
 
 COUNT = st.integers(0, 10**6)
 N = -100
@@ -42,12 +43,13 @@ def manifests(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     packed, dropped = sum(each["tokens"] for each in counts.values()), draw(COUNT)
     source = {"name": "a", "bytes": draw(COUNT), "digest": "x", "rows": draw(COUNT), "first_row": 0}
     entry = {"path": "store/k", "key": "k", "files": [{"name": "t", "bytes": 1, "digest": "x"}]}
+    small = draw(st.sampled_from([(), ("tokens",), ("tokens", "position_ids")]))
     inputs = {"options": {"max_length": 64}, "draws": draw(COUNT)}
     data = {
         "format_version": FORMAT_VERSION,
         "identity": digest_of(inputs),
         "inputs": inputs,
-        "columns": [vars(column_of(n, vocab_size=draw(COUNT), max_length=64)) for n in NAMES],
+        "columns": [vars(STANDARD[n]) | ({"dtype": "uint16"} if n in small else {}) for n in NAMES],
         "max_length": 64,
         "vocab_size": 100,
         "bos_id": 0,

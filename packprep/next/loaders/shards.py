@@ -183,7 +183,7 @@ def _open(path: Path, split: str | None) -> tuple[Output, str]:
     if not (path / MANIFEST).exists() and (path.parent / MANIFEST).exists():
         path, split = path.parent, path.name
     output = open_output(path)
-    if output.manifest.is_plan:
+    if output.manifest.data["plan"] is not None:
         raise ValueError(f"{path} is a plan of packs, whose tokens are in a store; build shards")
     names = [*output.manifest.splits]
     if split is None and len(names) == 1:

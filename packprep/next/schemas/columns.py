@@ -6,7 +6,7 @@ segments.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -27,8 +27,8 @@ OF_FILLER = {
     **dict.fromkeys(("document_starts", "segment_lengths"), 0),
 }
 """By standard column of segments, the value of filler, which is also the least of all."""
-UINT16_LIMIT = 1 << 16
 
+UINT16_LIMIT = 1 << 16
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "int64", "float32", "float64")
 """Types of columns, by their names in numpy."""
 
@@ -90,21 +90,6 @@ STANDARD: dict[str, Column] = {
 _SMALL = ("tokens", "position_ids")  # may be uint16
 
 DEFAULT_COLUMNS = ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
-
-
-def column_of(name: str, *, vocab_size: int, max_length: int, small: bool = True) -> Column:
-    """The standard column; ids and positions as uint16 where `small` and all values fit."""
-    limit = {"tokens": vocab_size, "position_ids": max_length}.get(name, UINT16_LIMIT + 1)
-    column = STANDARD[name]
-    return replace(column, dtype="uint16") if small and limit <= UINT16_LIMIT else column
-
-
-def hf_column(column: Column) -> Column:
-    """The column with the name, or in the form, that transformers has (`--columns hf`)."""
-    if column.name == "cu_seqlens":
-        return STANDARD["seq_lengths"]
-    name = "input_ids" if column.name == "tokens" else column.name
-    return replace(column, name=name, makes=column.name)
 
 
 def check_columns(columns: Sequence[Column], where: str) -> None:

@@ -5,7 +5,7 @@ few numpy passes. Values per token are copied from the mapped token files in run
 consecutive there and in a pack, by numpy or by a compiled loop that the caller passes.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,22 +96,16 @@ def copy_runs(runs: Runs, before: int, after: int, out: NDArray[Any]) -> None:
 
 
 def pack_columns(
-    table: Table,
-    documents: Documents,
-    layout: Layout,
-    names: Collection[str] | None = None,
-    copy: Copy = copy_runs,
+    table: Table, documents: Documents, layout: Layout, copy: Copy = copy_runs
 ) -> pa.RecordBatch:
     """The packs of a table, a row each, in the columns of the layout.
 
-    names: standard columns to make; None for all. copy: copies runs of values. These tokens have no
-    label: the first of a segment, an extra BOS, repeated ones, padding.
+    copy: copies runs of values. These tokens have no label: the first of a segment, an extra BOS,
+    repeated ones, padding.
     """
     pairs = any(column.standard == "pair_sides" for column in layout.columns)
     packs, arrays = _Packs(table, documents, pairs), dict[str, Any]()
     for column in layout.columns:
-        if names is not None and column.standard not in names:
-            continue
         if column.kind == "token":
             values = np.empty(int(packs.starts[-1]), column.numpy_dtype)
             ends = {"labels": (NO_LOSS, NO_LOSS), "tokens": (layout.bos_id, layout.pad_id)}

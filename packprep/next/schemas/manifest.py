@@ -5,11 +5,11 @@ on any machine. `run` has facts of this build (versions, seconds, paths). `sha25
 the other two. Every tool reads the packs of an output by `packs`, whatever it holds.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -121,11 +121,6 @@ class Manifest:
         """Digest of all that decides the bytes: outputs with equal identities have equal bytes."""
         return str(self.data["identity"])
 
-    @property
-    def is_plan(self) -> bool:
-        """True if the output holds the plan of its packs, and its tokens are in token files."""
-        return self.data["plan"] is not None
-
 
 def read_manifest(files: Files) -> Manifest:
     """The manifest of an output.
@@ -200,16 +195,14 @@ def _check_ledger(manifest: Manifest, where: str) -> None:
         raise FormatError(f"{where} has {packed:,} packed tokens in its ledger, others in splits")
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """A finished output."""
 
     files: Files
     manifest: Manifest
 
 
-@dataclass(frozen=True)
-class PackBatch:
+class PackBatch(NamedTuple):
     """Consecutive packs of a shard. first: number of the first one in its shard."""
 
     shard: FileEntry
@@ -223,17 +216,11 @@ def open_output(place: str | Path) -> Output:
     return Output(files, read_manifest(files))
 
 
-def packs(
-    output: Output,
-    split: str = "train",
-    names: Collection[str] | None = None,
-    *,
-    check: bool = True,
-) -> Iterator[PackBatch]:
+def packs(output: Output, split: str = "train", *, check: bool = True) -> Iterator[PackBatch]:
     """The packs of a split in record batches, with the columns of the files.
 
-    names: columns to read; None for all. check: compare the digest of each shard with the manifest
-    first. Raises FormatError for a shard that is missing, damaged, or has other packs.
+    check: compare the digest of each shard with the manifest first. Raises FormatError for a shard
+    that is missing, damaged, or has other packs.
     """
     for shard in output.manifest.shards(split):
         path = output.files.local(shard.path)
@@ -242,7 +229,7 @@ def packs(
         try:
             with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file.read_buffer()) as stream:
                 for batch in stream:
-                    yield PackBatch(shard, first, batch if names is None else batch.select(names))
+                    yield PackBatch(shard, first, batch)
                     first += len(batch)
         except (pa.ArrowException, OSError) as error:
             raise FormatError(f"{path} is damaged: {error}; restore it or build again") from None

@@ -1,12 +1,13 @@
 """The columns of an output, from its options and the columns of its token files."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from ..config.options import BuildConfig
-from ..schemas.columns import DEFAULT_COLUMNS, Column, column_of, hf_column
+from ..schemas.columns import DEFAULT_COLUMNS, STANDARD, UINT16_LIMIT, Column
 from ..schemas.gather import Layout
 from ..tokens.tokenizer import Tokenizer
 
@@ -19,22 +20,28 @@ def layout_of(
     Padding and repeated tokens need labels, because they have no loss; padding also needs the real
     lengths of segments.
     """
-    length = int(config.max_length)
-
-    def standard(name: str) -> Column:
-        small = config.token_type == "auto"
-        return column_of(name, vocab_size=tokenizer.vocab_size, max_length=length, small=small)
-
-    columns = [standard(name) for name in _names(config, stored.names, facts)]
+    columns = [STANDARD[name] for name in _names(config, stored.names, facts)]
+    if config.token_type == "auto":
+        limits = {"tokens": tokenizer.vocab_size, "position_ids": config.max_length}
+        small = [name for name, limit in limits.items() if limit <= UINT16_LIMIT]
+        columns = [replace(c, dtype="uint16") if c.name in small else c for c in columns]
     if config.columns == ("hf",):
         columns = [hf_column(column) for column in columns]
     return Layout(
         columns=(*columns, *_carried(stored)),
-        max_length=length,
+        max_length=config.max_length,
         vocab_size=tokenizer.vocab_size,
         bos_id=tokenizer.bos.id if tokenizer.bos else 0,
         pad_id=tokenizer.pad_id,
     )
+
+
+def hf_column(column: Column) -> Column:
+    """The column with the name, or in the form, that transformers has (`--columns hf`)."""
+    if column.name == "cu_seqlens":
+        return STANDARD["seq_lengths"]
+    name = "input_ids" if column.name == "tokens" else column.name
+    return replace(column, name=name, makes=column.name)
 
 
 def _names(config: BuildConfig, stored: Sequence[str], facts: Mapping[str, Any]) -> list[str]:
