@@ -9,7 +9,7 @@ import importlib
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -24,6 +24,7 @@ COMMANDS = {
 }
 """Commands with their first lines; a module of this name has the click command `command`."""
 
+_MAKE_ROOM = "finished work is kept: make room, and run the same command again"
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENOMEM)
 
 
@@ -69,42 +70,41 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
     try:
-        code = cli.main(prog_name="packprep", standalone_mode=False)
+        code = cli.main(prog_name="packprep", standalone_mode=False) or 0
         sys.stdout.flush()
-        sys.exit(code or 0)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except ConfigError as error:
-        _fail(error.flags, 2)
-    except StoppedError as error:
-        _fail(str(error), 3)
-    except (PackprepError, FormatError) as error:
-        _fail(str(error), 2)
     except Stopping as stop:
         print("stopped; run the same command again to resume", file=sys.stderr, flush=True)
         os._exit(stop.code)  # threads may work: what they have not finished is done again
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except OSError as error:
-        if error.errno not in _DISK:
-            raise
-        _fail(
-            f"{error.filename or 'the disk'}: {error.strerror}; finished work is kept: make room, "
-            "and run the same command again",
-            3,
-        )
-    except MemoryError:
-        _fail("memory is used up; give less max_memory or fewer --num-proc", 3)
+    except (click.exceptions.Exit, click.ClickException, ValueError, OSError, MemoryError) as error:
+        sys.exit(_code_of(error))
+    sys.exit(code)
+
+
+def _code_of(error: Exception) -> int:
+    """Exit code of an error, whose sentence is printed. Raises those that are defects."""
+    code = 2
+    match error:
+        case click.exceptions.Exit():
+            return error.exit_code
+        case click.ClickException():
+            error.show()
+            return code
+        case BrokenPipeError():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        case ConfigError():
+            sentence = error.flags
+        case PackprepError() | FormatError():
+            sentence, code = str(error), 3 if isinstance(error, StoppedError) else 2
+        case OSError() if error.errno in _DISK:
+            sentence, code = f"{error.filename or 'the disk'}: {error.strerror}; {_MAKE_ROOM}", 3
+        case MemoryError():
+            sentence, code = "memory is used up; give less max_memory or fewer --num-proc", 3
+        case _:
+            raise error
+    print(f"error: {redacted(sentence)}", file=sys.stderr)
+    return code
 
 
 def _stop(number: int, frame: Any) -> None:
     raise Stopping(130 if number == signal.SIGINT else 3)
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    print(f"error: {redacted(sentence)}", file=sys.stderr)
-    sys.exit(code)
