@@ -257,8 +257,11 @@ def _check_columns(source: Source, path: LocalPath, table: pa.Table, plan: RowPl
 def _unread(source: Source, path: LocalPath, table: pa.Table, plan: RowPlan) -> list[str]:
     """Names of the columns that are not read, of JSON rows those of the first one.
 
-    table: of the first rows.
+    table: of the first rows. None are known if each row names its columns and none could be read:
+    a row may have no end.
     """
+    if source.format.has_own_columns and reader_problems(table).null_count == 0:
+        return []
     names: Sequence[str] | None = None
     if source.format.beside is None:
         with contextlib.suppress(InputError):  # for rows that cannot be parsed; reading says it

@@ -71,9 +71,19 @@ _DEEP, _NO_ROWS = "invalid JSON: nested too deeply; fix it", "holds no rows; exp
 _NO_FORMAT, _VALUES = "has no known format; expected .jsonl/", "it has 0 bytes of values, but 1,15"
 _LARGE = "more than 8,000,000 bytes"
 _LINES, _ARRAY = b'{"text": "a"}\n{"text": "', b'[{"text": "a"}, {"text": "'
+_NUMBERS = b'{"text": "a", "n": 1}\n{"text": "'
+_CHATS = b'{"prompt": "a", "response": "b"}\n{"prompt": "'
 # By name of the file: how to make it, and the words of its refusal.
 FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "a.jsonl.gz": (lambda: endless(_LINES, zst=False), f"row 1 (line 2): the line has {_LARGE}"),
+    "first.jsonl.zst": (lambda: endless(b'{"text": "'), f"row 0 (line 1): the line has {_LARGE}"),
+    "object.json.zst": (
+        lambda: endless(b'{\n"text": "'),
+        "row 0: invalid JSON: Expecting property",
+    ),
+    "chat.jsonl.zst": (lambda: endless(_CHATS), f"row 1 (line 2): the line has {_LARGE}"),
+    "carry.jsonl.zst": (lambda: endless(_NUMBERS), f"row 1 (line 2): the line has {_LARGE}"),
+    "ids.jsonl.zst": (lambda: endless(b'{"ids": [1]}\n{"ids": "'), f"the line has {_LARGE}"),
     "a.json.zst": (lambda: endless(_ARRAY), f"row 1: invalid JSON, or {_LARGE}"),
     "a.csv.zst": (lambda: endless(b"text\na\n"), f"line 3: the row has {_LARGE}"),
     "a.txt.zst": (lambda: endless(b"a\n"), f"document that starts on line 1 has {_LARGE}"),
@@ -113,6 +123,11 @@ def beside(write: Any, name: str, content: Callable[[], bytes]) -> Callable[[Pat
     return make
 
 
+OPTIONS = {
+    "chat.jsonl.zst": ["--prompt-column", "prompt", "--response-column", "response"],
+    "carry.jsonl.zst": ["--carry", "n"],
+    "ids.jsonl.zst": ["--input-ids-column", "ids"],
+}
 TOKEN_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "idx": (megatron, "but 1,152,921,504,606,846,976 sequences and 4 ends of documents take"),
     "npy": (beside(write_npy, "", lambda: npy_claiming(1 << 60)), _VALUES),
@@ -139,6 +154,7 @@ def read(name: str, folder: Path) -> Result:
         return run("plan", folder / name, "--max-length", "64", "--strategy", "best_fit")
     tokenizer = save_tokenizer(folder / "tokenizer")
     options = ["--tokenizer", tokenizer, "--max-length", "64", "--max-row-size", "8MB", "-q"]
+    options += OPTIONS.get(name, [])
     source = folder / name
     if name in TOKEN_FILES:
         source = TOKEN_FILES[name][0](folder / name)

@@ -81,7 +81,9 @@ def _first_rows(file: Any, source: str) -> Iterator[Any]:
     if block.lstrip()[:1] == b"[":
         array = JsonArray(block, file, DECODER, 1 << 30, source)
         return (row for row, _ in itertools.islice(array, 512))
-    block += file.readline(1 << 28)
+    # Where a row is whole, the line that the block cuts off may be left out: it may have no end.
+    is_whole = b"\n" in block and _has_row_a_line(block)
+    block += file.readline(1 << 24 if is_whole else 1 << 28)
     return iter(
         _single_object(block)
         or (decode_row(line)[0] for line in itertools.islice(_lines(block), 512))
