@@ -91,7 +91,8 @@ class Row:
     idle: list[str] = field(default_factory=list)
 
 
-UNLABELLED = [*TEXTS, "unlabelled ids"]
+UNLABELLED_IDS = "unlabelled ids"
+UNLABELLED = [*TEXTS, UNLABELLED_IDS]
 WITH_BOS = {kind: {"bos": "<s>"} for kind in ("pieces", *IDS)}
 WITH_DATES = {kind: {"chat_template": "dated.jinja"} for kind in (*CHATS, "joined")}
 UNCUT = {kind: {"overflow": "truncate", "stride": 0} for kind in PAIRS}
@@ -193,9 +194,15 @@ def rows() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All files of the builds."""
+    """All files of the builds; in the folder UNLABELLED_IDS without labels."""
     folder = tmp_path_factory.mktemp("inputs")
-    every = [*rows()]
+    fill(folder, [*rows()])
+    (folder / UNLABELLED_IDS).mkdir()
+    fill(folder / UNLABELLED_IDS, [{**row, "labels": None} for row in rows()])
+    return folder
+
+
+def fill(folder: Path, every: list[dict[str, Any]]) -> None:
     write_jsonl(folder / "a.jsonl", every[:12])
     write_jsonl(folder / "b.jsonl", every[12:])
     write_jsonl(folder / "bad.jsonl", [*every[12:], dict.fromkeys(every[0])])
@@ -209,7 +216,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "listed.txt").write_text("a.jsonl:3\nb.jsonl:7\n")
     model = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 9}
     (folder / "config.json").write_text(json.dumps(model))
-    return folder
 
 
 def made(output: Path, **options: Any) -> object:
@@ -265,6 +271,7 @@ def test_an_option_that_can_do_nothing_is_refused(
 def test_any_other_option_changes_the_output(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, kind: str
 ) -> None:
+    folder = folder / kind if kind == UNLABELLED_IDS else folder
     monkeypatch.chdir(folder)
     options = options_of(option, kind)
     plain = plainly(folder, json.dumps(options))

@@ -178,7 +178,7 @@ def test_standard_input_and_a_store_give_the_same_documents() -> None:
 def test_a_build_that_is_stopped_twice_resumes() -> None:
     """By a kill, and by Ctrl-C, each after a receipt of tokens."""
     rows = write_jsonl(Path("few.jsonl"), texts(200)).read_bytes()
-    Path("a.jsonl").write_bytes(rows * (40_000_000 // len(rows)))  # three splits
+    Path("a.jsonl").write_bytes(rows * (80_000_000 // len(rows)))  # five splits
     command = "build a.jsonl -o {} --tokenizer tokenizer --max-length 1024 --num-proc 1"
     for stop, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
         process = start(command.format("out"))
