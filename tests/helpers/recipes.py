@@ -229,15 +229,11 @@ def steps(trainer: Any) -> Losses:
     return [sum(losses[first : first + each]) for first in range(0, len(losses), each)]
 
 
-def page_block(page: str, word: str) -> str:
-    """The block of Python in a page of docs/train/ that contains the word."""
+def page_script(page: str, file: str) -> str:
+    """The script of this name in a page of docs/train/."""
     text = (PAGES / page).read_text()
-    (block,) = [
-        block
-        for block in re.findall(r"```python[^\n]*\n(.*?)```", text, re.DOTALL)
-        if word in block
-    ]
-    return str(block)
+    (script,) = re.findall(rf'```python file="{re.escape(file)}"\n(.*?)```', text, re.DOTALL)
+    return str(script)
 
 
 def replaced(code: str, pairs: Mapping[str, str]) -> str:
@@ -249,13 +245,13 @@ def replaced(code: str, pairs: Mapping[str, str]) -> str:
 
 
 def page_trainer(
-    page: str, word: str, shards: Path, folder: Path, **settings: Any
+    page: str, file: str, shards: Path, folder: Path, **settings: Any
 ) -> tuple[Losses, Losses]:
     """Run a script of a page.
 
     Unchanged except for its folders, its model, the optimizer, and a record of the losses.
     """
-    code = page_block(page, word)
+    code = page_script(page, file)
     pairs = {
         '"packed"': repr(str(shards)),
         '"packed-hf"': repr(str(shards)),
@@ -366,19 +362,17 @@ RECIPES: dict[str, Recipe] = {
         f"transformers Trainer, {name}": partial(hf_trainer, collator)
         for name, collator in COLLATORS.items()
     },
-    "transformers Trainer of the page": partial(
-        page_trainer, "transformers.md", "data_collator=to_hf,"
-    ),
-    "trl SFTTrainer of the page, to_trl_row": partial(page_trainer, "trl.md", "map(to_trl_row"),
-    "trl SFTTrainer of the page, to_trl": partial(page_trainer, "trl.md", "data_collator=to_trl,"),
+    "transformers Trainer of the page": partial(page_trainer, "transformers.md", "train.py"),
+    "trl SFTTrainer of the page, to_trl_row": partial(page_trainer, "trl.md", "train.py"),
+    "trl SFTTrainer of the page, to_trl": partial(page_trainer, "trl.md", "collator.py"),
     "transformers Trainer of the page, names of hf": partial(
-        hf_names, partial(page_trainer, "transformers.md", "use_cache=False,", **ONE_PACK)
+        hf_names, partial(page_trainer, "transformers.md", "plain.py", **ONE_PACK)
     ),
     "transformers Trainer with default_data_collator, names of hf": partial(
         hf_names, partial(with_tokenizer, True)
     ),
     "trl SFTTrainer of the page, names of hf": partial(
-        hf_names, partial(page_trainer, "trl.md", 'load_from_disk("packed-hf")')
+        hf_names, partial(page_trainer, "trl.md", "plain.py")
     ),
 }
 # Rows of "Settings that leak" of transformers.md and trl.md.
