@@ -31,7 +31,15 @@ from packprep.preview.stored_lengths import Lengths
 from packprep.preview.window_plan import contents_of, documents_cut, window_sums
 from packprep.support.errors import ConfigError
 from packprep.support.hashing import Purpose, mix, stream
-from packprep.windows.planner import CutWindow, cut_window, plan_cut, remainders_of_runs, resized
+from packprep.windows.planner import (
+    CutWindow,
+    cut_window,
+    plan_cut,
+    plan_window,
+    remainders_of_runs,
+    resized,
+    shuffled,
+)
 from packprep.windows.segments import TooLongError
 
 _PLANNED = {row.name: row for row in FIGURES if row.plan is not None}
@@ -160,9 +168,11 @@ def _plan_group(lengths: Lengths, choices: Sequence[PackRules], writing: Writing
         try:
             changes = _changes(lengths, rules, writing)
             for window, change in zip(windows, changes, strict=True):
-                cut = kept or cut_window(window.documents, tokenizer, rules)
+                seed = window.seed(ordering.seed)
+                documents, stored = shuffled(window.documents, rules, seed)
+                cut = kept or cut_window(documents, tokenizer, rules)
                 kept = cut if len(windows) == 1 else None
-                plan = plan_cut(window.documents, cut, rules, window.seed(ordering.seed))
+                plan = plan_cut(documents, cut, rules, seed, stored=stored)
                 written = resized(plan.packs, change, ordering.pack_order.name)
                 of_window = window_sums(plan, written, cutting.max_length)
                 sums += of_window
@@ -202,9 +212,8 @@ def _changes(lengths: Lengths, rules: PackRules, writing: Writing) -> list[int]:
         return [0] * len(lengths.windows)
     counts = []
     for window in lengths.windows:
-        cut = cut_window(window.documents, lengths.tokenizer, rules)
-        plan = plan_cut(window.documents, cut, rules, window.seed(rules.ordering.seed))
-        counts.append(len(plan.packs))
+        seed = window.seed(rules.ordering.seed)
+        counts.append(len(plan_window(window.documents, lengths.tokenizer, rules, seed).packs))
     splits = [window.split for window in lengths.windows]
     return remainders_of_runs(splits, counts, writing.multiple.packs, writing.multiple.remainder)
 

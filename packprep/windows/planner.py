@@ -68,14 +68,25 @@ def plan_window(
 
     mixed: entry of each source, to interleave shuffled packs of different entries.
     """
-    stored = None
-    if rules.repack and (planner is not None or rules.cutting.packer.name == "wrapped"):
-        listed = documents.listed(rules.skipped)
-        visit = np.argsort(listed, kind="stable").astype(np.int32)  # listed ones stay behind
-        shuffle(visit, 0, int((~listed).sum()), stream(seed, Purpose.WINDOW_ORDER))
-        documents, stored = documents.take(visit.astype(np.int64)), np.argsort(visit)
+    documents, stored = shuffled(documents, rules, seed, planner)
     cut = cut_window(documents, tokenizer, rules)
     return plan_cut(documents, cut, rules, seed, planner, mixed, stored)
+
+
+def shuffled(
+    documents: Documents, rules: PackRules, seed: int, planner: Planner | None = None
+) -> tuple[Documents, Int64 | None]:
+    """The documents in the order in which a window cuts them, and the places of the stored order.
+
+    The places are None if documents keep their order: without a repack, and with any other strategy
+    than wrapped, which changes neighbours when it packs.
+    """
+    if not rules.repack or (planner is None and rules.cutting.packer.name != "wrapped"):
+        return documents, None
+    listed = documents.listed(rules.skipped)
+    visit = np.argsort(listed, kind="stable").astype(np.int32)  # listed ones stay behind
+    shuffle(visit, 0, int((~listed).sum()), stream(seed, Purpose.WINDOW_ORDER))
+    return documents.take(visit.astype(np.int64)), np.argsort(visit)
 
 
 def plan_cut(

@@ -153,6 +153,7 @@ OTHERS: list[dict[str, Any]] = [
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=3), SETTINGS, st.sampled_from(OTHERS))
 @example([150, 150], {"strategy": "first_fit", "unit_size": 2_000, "window": 10_000}, {})
 @example([60, 60], {"unit_size": 2_000, "max_tokens": 1_500, "order": "input"}, {})
+@example([3], {"strategy": "wrapped", "max_length": 16}, EPOCHS)
 @settings(max_examples=share_of_examples(20))
 def test_previews_of_any_sources_windows_and_strategies_are_what_is_built(
     sizes: list[int], options: dict[str, Any], others: dict[str, Any]
