@@ -105,8 +105,9 @@ def figures(output: str) -> dict[str, Any]:
     Documents and tokens that skip_rows left out are taken off, once for each epoch.
     """
     report = json.loads((Path(output) / "report.json").read_text())
-    others = ("seconds", "peak_memory_bytes", "tokens_per_second", "sha256", "left_out_example")
-    report = {name: value for name, value in report.items() if name not in others}
+    others = ("seconds", "peak_memory_bytes", "tokens_per_second", "sha256")
+    of_reading = ("left_out_example", "left_out_in_turns")  # of all rows, as `left_out` below
+    report = {name: value for name, value in report.items() if name not in (*others, *of_reading)}
     for part in (report, *report["sources"], *report.get("epochs", [])):
         gone = part["tokens"]["dropped"].pop("skip_rows", 0)
         part["tokens"]["tokens_in"] -= gone
