@@ -29,6 +29,7 @@ def begin_with_huge_pages() -> None:
 
 if __name__ == "__main__":
     begin_with_huge_pages()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which nothing here calls
     # Objects of imported libraries stay alive. Searching them for garbage would take a third of a
     # short build, most of it when Python exits.
     gc.set_threshold(100_000)
