@@ -91,6 +91,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         print("\nA test changed the zoo, use zoo.copy:", *changed, sep="\n  ", file=sys.stderr)
 
 
+@pytest.fixture(scope="session")
+def record_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The inputs of the record, which both editions are run on."""
+    from .record import inputs
+
+    folder = tmp_path_factory.mktemp("inputs")
+    inputs.make(folder)
+    return folder
+
+
 @pytest.fixture(scope="module", autouse=True)
 def environment_of_a_module() -> Iterator[None]:
     """Take back what a module's tests, or libraries that they import, set in the environment.

@@ -18,13 +18,6 @@ LARGEST = 1_000_000  # bytes of all files
 RECORDED = {part: recorded(part) for part in PARTS}
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    inputs.make(folder)
-    return folder
-
-
 def spread(part: str) -> list[Any]:
     """The cases of a file, most of them in long runs only."""
     cases = PARTS[part]()
@@ -35,24 +28,26 @@ def spread(part: str) -> list[Any]:
     ]
 
 
-def assert_as_recorded(part: str, case: Case, made: Path, folder: Path) -> None:
+def assert_as_recorded(part: str, case: Case, record_inputs: Path, folder: Path) -> None:
     if case.needs:
         pytest.importorskip(case.needs)
     known = RECORDED[part].get(case.name)
     assert known is not None, f"{case.name} is not in the record; run scripts/record"
-    assert differing(case, known, run(case, made, folder / "case"), "first") == []
+    assert differing(case, known, run(case, record_inputs, folder / "case"), "first") == []
 
 
 @pytest.mark.parametrize("case", spread("setups"))
 def test_a_set_up_has_the_recorded_values_and_figures(
-    case: Case, made: Path, tmp_path: Path
+    case: Case, record_inputs: Path, tmp_path: Path
 ) -> None:
-    assert_as_recorded("setups", case, made, tmp_path)
+    assert_as_recorded("setups", case, record_inputs, tmp_path)
 
 
 @pytest.mark.parametrize("case", spread("refusals"))
-def test_a_bad_input_is_refused_as_recorded(case: Case, made: Path, tmp_path: Path) -> None:
-    assert_as_recorded("refusals", case, made, tmp_path)
+def test_a_bad_input_is_refused_as_recorded(
+    case: Case, record_inputs: Path, tmp_path: Path
+) -> None:
+    assert_as_recorded("refusals", case, record_inputs, tmp_path)
 
 
 def test_every_option_that_stays_is_in_a_set_up() -> None:
@@ -77,6 +72,6 @@ def test_the_record_is_small() -> None:
     assert sum(path.stat().st_size for path in FOLDER.glob("*.json")) < LARGEST
 
 
-def test_inputs_are_those_of_the_record(made: Path) -> None:
+def test_inputs_are_those_of_the_record(record_inputs: Path) -> None:
     head = json.loads((FOLDER / "setups.json").read_bytes())["head"]
-    assert head["tokenizers"] == inputs.digests(made)
+    assert head["tokenizers"] == inputs.digests(record_inputs)

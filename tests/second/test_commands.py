@@ -31,7 +31,6 @@ from packprep.next.config.yaml_file import from_yaml
 from packprep.next.packing.plan import PackPlan
 from packprep.next.support.errors import ConfigError
 from packprep.next.support.limits import locked
-from tests.record import inputs
 
 HEADINGS = (
     *("Every build", "Text", "Chats", "Pairs, ids, pieces", "Packs", "Mixes and amounts"),
@@ -43,19 +42,15 @@ Said = namedtuple("Said", "code out err")
 Command = Callable[..., Said]
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    inputs.make(folder)
-    return folder
-
-
 @pytest.fixture
 def run(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    record_inputs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Command:
     """A function that runs a command in a folder with the inputs `in`."""
-    (tmp_path / "in").symlink_to(made)
+    (tmp_path / "in").symlink_to(record_inputs)
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> Said:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.record import inputs
 from tests.record.main import PARTS, differing, fast, recorded
 from tests.record.running import Case, run
 
@@ -34,13 +33,6 @@ def is_of_this_part(case: Case) -> bool:
     return known and not LATER & used
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    inputs.make(folder)
-    return folder
-
-
 def cases(part: str) -> list[Any]:
     """The cases of this part, most of them in long runs only."""
     chosen = fast(PARTS[part]())
@@ -53,17 +45,17 @@ def cases(part: str) -> list[Any]:
 
 @pytest.mark.parametrize("case", cases("setups"))
 def test_a_set_up_has_the_values_and_figures_of_the_first_edition(
-    case: Case, made: Path, tmp_path: Path
+    case: Case, record_inputs: Path, tmp_path: Path
 ) -> None:
     if case.needs:
         pytest.importorskip(case.needs)
-    result = run(case, made, tmp_path / "case", "second")
+    result = run(case, record_inputs, tmp_path / "case", "second")
     assert differing(case, recorded("setups")[case.name], result, "second") == []
 
 
 @pytest.mark.parametrize("case", cases("refusals"))
 def test_a_bad_input_is_refused_like_by_the_first_edition(
-    case: Case, made: Path, tmp_path: Path
+    case: Case, record_inputs: Path, tmp_path: Path
 ) -> None:
-    result = run(case, made, tmp_path / "case", "second")
+    result = run(case, record_inputs, tmp_path / "case", "second")
     assert differing(case, recorded("refusals")[case.name], result, "second") == []
