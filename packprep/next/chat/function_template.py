@@ -53,7 +53,7 @@ class FunctionTemplate:
         return path, function
 
     def call(self, conversation: Conversation) -> Any:
-        """What the function returns, unchecked. Raises RenderError for any failure.
+        """The result of the function, unchecked. Raises RenderError for any failure.
 
         Variables of the row win over those of the build. Messages that are not trained have
         `train: False`. The function gets copies, which it may change.

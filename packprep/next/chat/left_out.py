@@ -45,7 +45,7 @@ def _under_other_keys(conversation: Conversation, whole: str) -> Iterator[LeftOu
 
 
 def _around(text: str, whole: str) -> str:
-    """What a rendering has between the marks around the mark of a text; all of it without one."""
+    """The part of a rendering between the marks beside that of a text; all of it without one."""
     match = NUMBERED.search(text)
     before, mark, behind = whole.partition(match[0]) if match else ("", "", "")
     if not mark:

@@ -27,7 +27,7 @@ _HISTORIES = 1024  # cached, of as many forms as a Finder caches
 
 
 class History(NamedTuple):
-    """What later messages do to the renderings up to each turn.
+    """Changes that later messages make to the renderings up to each turn.
 
     rewrites: a turn loses text. differs: a rendering is not the beginning of the whole one.
     """

@@ -109,7 +109,7 @@ def config_of(given: Mapping[str, Any], config_file: str | None) -> BuildConfig:
 
 @contextmanager
 def progress_of(quiet: bool) -> Iterator[Progress]:
-    """Where a command reports its progress; a live line is removed at its end."""
+    """The progress of a command; a live line is removed at its end."""
     if quiet:
         yield Silent()
         return

@@ -126,7 +126,7 @@ def _whole_masks(values: Any, samples: Samples) -> Any:
 
 
 def _kind(name: str, runs: list[Array], samples: Samples) -> str:
-    """What a column of runs has values for."""
+    """The kind of a column of runs, token or response, by their sizes."""
     sizes, lengths, responses = _sizes(runs), samples.lengths, samples.responses
     if np.array_equal(sizes, lengths):
         return "token"

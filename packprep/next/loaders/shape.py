@@ -9,7 +9,7 @@ from .shards import PackedShards
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShape:
-    """What decides the shape of the batches of a PackedLoader.
+    """The options that decide the shape of the batches of a PackedLoader.
 
     packs_per_batch: packs in a batch of one rank. max_tokens: instead of it, tokens of a batch of
     one rank, padding included: as many of the next packs as fit; the number of steps then depends

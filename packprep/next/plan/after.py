@@ -1,4 +1,4 @@
-"""Where the draw of an output ended, so that another begins there: `--after OUT`.
+"""The end of the draw of an output, at which another begins: `--after OUT`.
 
 The manifest of an output has the place at which each stream ended. A stream is known by a digest of
 all that decides its tokens, so other sources may come and go beside it. `after` of the inputs has

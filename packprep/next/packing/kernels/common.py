@@ -1,4 +1,4 @@
-"""What kernels share: how they are compiled, random numbers and bitmaps.
+"""Shared by kernels: how they are compiled, random numbers and bitmaps.
 
 A kernel is a function of arrays and numbers that numba compiles once, for types known in advance.
 
