@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import click
 
-from ..config.checks import LATER
 from ..config.grammar import flag
 from ..config.options import BuildConfig
 from ..config.yaml_file import HINTS, from_yaml
@@ -67,7 +66,7 @@ class Command(click.Command):
 
 def _option(spec: "Field[Any]") -> click.Option:
     """The click option of a field; None if it was not given, so that YAML counts."""
-    facts, later = spec.metadata, spec.name in LATER and LATER[spec.name] is None
+    facts = spec.metadata
     flags = [*([facts["short"]] if "short" in facts else []), f"--{spec.name.replace('_', '-')}"]
     words = facts["help"]
     choices = [each for each in get_args(spec.type) if isinstance(each, str)]
@@ -80,7 +79,6 @@ def _option(spec: "Field[Any]") -> click.Option:
         metavar=facts["metavar"] or "|".join(choices) or None,
         multiple=spec.name == "carry",
         help=words,
-        hidden=later,
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..run.build import pack
+from ..run.parts import pack_part
 from .options import GROUPS, config_of, progress_of
 from .options import command as make
 from .printing import print_output
@@ -12,9 +13,11 @@ def run(config_file: str | None, quiet: bool, **given: Any) -> None:
     """Pack, and print the closing table."""
     config = config_of(given, config_file)
     with progress_of(quiet) as progress:
-        output = pack(config, progress=progress)
-    if not quiet:
+        output = (pack_part if config.part else pack)(config, progress=progress)
+    if not quiet and output is not None:
         print_output(output)
+    elif not quiet:
+        print(f"{config.output}: windows of other parts are open")
 
 
 command = make(

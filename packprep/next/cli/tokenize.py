@@ -17,7 +17,8 @@ def run(config_file: str | None, quiet: bool, **given: Any) -> None:
     if not quiet:
         tokens = sum(file.tokens for file in entry.files)
         documents = sum(file.documents for file in entry.files)
-        print(f"{entry.path}: {documents:,} documents, {tokens:,} tokens")
+        left = "" if entry.complete else "; splits of other parts are open"
+        print(f"{entry.path}: {documents:,} documents, {tokens:,} tokens{left}")
 
 
 command = make(

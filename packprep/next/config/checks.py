@@ -14,16 +14,6 @@ from .grammar import Carried, Part, flag, parts_of, share_of, wrong
 if TYPE_CHECKING:
     from .options import BuildConfig
 
-LATER: dict[str, Any] = {
-    "part": None,
-    "executor": None,
-    "columns": ("plan",),
-}
-"""Options that this edition has not yet, with the value that is refused; None refuses all.
-
-Those with None are hidden from the help too: an option that is there now is a row less.
-"""
-
 
 def kind_of_rows(config: "BuildConfig") -> str:
     """Return pairs, messages, ids, pieces or text; token files alone say that rows are ids."""
@@ -56,9 +46,8 @@ def check(config: "BuildConfig") -> None:
         if any(map(config.is_set, options)):
             checks(config)
     mix_of(config)
-    for option, refused in LATER.items():
-        if config.is_set(option) and refused in (None, getattr(config, option)):
-            raise ConfigError(f"{flag(option)} is not there yet in this edition; leave it out")
+    if config.columns == ("plan",):
+        raise ConfigError("--columns plan is not there yet in this edition; leave it out")
 
 
 def _check_values(config: "BuildConfig") -> None:
@@ -128,6 +117,8 @@ def _check_part(config: "BuildConfig") -> None:
     _check_apart(config, "--part", others, "a scheduler runs all parts at once")
     if "-" in config.sources:
         raise ConfigError("standard input cannot be read by every part; give files")
+    if any(isinstance(source, Mapping) and "limit" in source for source in config.sources):
+        raise ConfigError("a source has a limit, which parts cannot keep; leave it or --part out")
 
 
 def _check_together(config: "BuildConfig") -> None:

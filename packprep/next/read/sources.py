@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -73,12 +73,12 @@ def resolve(
     split_at: tuple[str, int] | None,
     scratch: Path,
     progress: Progress,
-    digests: bool = True,
+    digests: Callable[[Sequence[Source]], list[str]] | None,
 ) -> list[Source]:
     """All sources of a build, each with its digest and how its rows are read.
 
-    vocab_size, split_at: see `Ids`. scratch: folder for a copy of standard input. digests: read
-    all files for their digests. Raises InputError for a name that means nothing.
+    vocab_size, split_at: see `Ids`. scratch: folder for a copy of standard input. digests: of all
+    sources; None to leave them empty. Raises InputError for a name that means nothing.
     """
     sources: dict[tuple[int, int], Source] = {}
     again = 0
@@ -97,9 +97,9 @@ def resolve(
                     again += place in sources
                     sources.setdefault(place, _source(len(sources), shown, paths, own))
         found = list(sources.values())
-        if digests:
-            with ThreadPoolExecutor(8) as pool:
-                found = list(pool.map(_digested, found))
+        if digests is not None:
+            both = zip(found, digests(found), strict=True)
+            found = [replace(source, digest=digest) for source, digest in both]
     except OSError as error:
         raise InputError(
             f"{error.filename or 'a source'} cannot be read: {error.strerror}"
@@ -301,9 +301,15 @@ def _source(number: int, name: str, paths: Sequence[Path], own: Mapping[str, Any
     )
 
 
-def _digested(source: Source) -> Source:
-    """The source with the digest of its content."""
+def content_digests(sources: Sequence[Source]) -> list[str]:
+    """Digests of the content of sources, read side by side."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(content_digest, sources))
+
+
+def content_digest(source: Source) -> str:
+    """Digest of the content of a source."""
     digests = [file_digest(Path(path), xxhash.xxh3_128) for path in source.paths]
     if len(digests) > 1:
         digests = [xxhash.xxh3_128_hexdigest(" ".join(digests).encode())]
-    return replace(source, digest=digests[0])
+    return digests[0]

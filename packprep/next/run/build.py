@@ -4,6 +4,7 @@ import itertools
 import resource
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from ..plan.documents import read_parts
 from ..plan.types import Dropped
 from ..plan.window import Planner
 from ..schemas.manifest import Output, open_output
-from ..support.errors import InputError
+from ..support.errors import ConfigError, InputError
 from ..support.limits import check_room, locked
 from ..support.progress import Progress, Silent
-from ..tokens.store import Entry
+from ..tokens.store import Entry, read_entry
 from ..write.output import claim, finished, publish
 from ..write.report import make_report, mix_table
 from ..write.sign import sign
@@ -38,6 +39,8 @@ def build(
     as it is. planner: a packer of your own, see `pack_lengths` for its plan; its name is part of
     the identity. Raises ConfigError, InputError or StoppedError.
     """
+    if config.part is not None:
+        raise ConfigError("--part is for packprep tokenize and packprep pack (`pack_part`)")
     began, progress = time.monotonic(), progress or Silent()
     return make(make_job(config, progress, planner), progress, began)
 
@@ -46,51 +49,80 @@ def pack(
     config: BuildConfig, *, progress: Progress | None = None, planner: Planner | None = None
 ) -> Output:
     """Pack the token stores or token files that a config names as sources; else as `build`."""
-    if names_token_files(config.sources):
+    if names_token_files(config.sources) or config.part is not None:
         return build(config, progress=progress, planner=planner)
     began = time.monotonic()
     return make(stored_job(config, planner), progress or Silent(), began)
 
 
 def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
-    """Tokenize the sources of a config into its store, and return the entry."""
+    """Tokenize the sources of a config into its store, and return the entry.
+
+    With `part`, other splits of it may be open.
+    """
     progress = progress or Silent()
-    work = Work(make_job(config, progress, packs=False))
-    _tokenize(work, progress)
-    return work.entries[0]
+    job = make_job(config, progress, packs=False)
+    work = Work(job)
+    with cluster_of(job) as cluster:
+        _tokenize(work, progress, cluster)
+    return work.entries[0] if config.part is None else read_entry(job.entries[0])
 
 
 def make(job: Job, progress: Progress, began: float) -> Output:
     """Make the output of a job, unless it is there. began: when the command did."""
     config, output = job.config, Path(job.config.output)
-    options = job.inputs["options"]
-    if output.exists() and finished(output, job.identity, options, overwrite=config.overwrite):
-        progress.say(f"{output} is finished already: nothing to do")
+    if is_finished(job, progress):
         return open_output(output)
     facts = {"identity": job.identity, "inputs": job.inputs}
-    with locked(output, f"{output} is being built"):
+    with locked(output, f"{output} is being built"), cluster_of(job) as cluster:
         if not claim(job.staging, facts, overwrite=config.overwrite):
             work = Work(job)
             times = [began, time.monotonic()]
             if job.splits:
-                _tokenize(work, progress)
+                _tokenize(work, progress, cluster)
             times.append(time.monotonic())
-            local.pack(work, progress)
+            local.pack(work, progress, cluster)
             times.append(time.monotonic())
-            _sign(work, times)
+            sign_off(work, times)
         publish(job.staging, output)
     return open_output(output)
 
 
-def _tokenize(work: Work, progress: Progress) -> None:
+def cluster_of(job: Job) -> AbstractContextManager[Any]:
+    """The cluster that --executor names; None if tasks are done here.
+
+    So it is with a limit, too: rows are counted in order, by one process.
+    """
+    if job.config.executor == "local" or job.has_limit:
+        return nullcontext()
+    from .cluster import connected
+
+    return connected(job)
+
+
+def is_finished(job: Job, progress: Progress) -> bool:
+    """True if the output of a job is there; it says so."""
+    output, options = Path(job.config.output), job.inputs["options"]
+    overwrite = job.config.overwrite
+    if not output.exists() or not finished(output, job.identity, options, overwrite=overwrite):
+        return False
+    progress.say(f"{output} is finished already: nothing to do")
+    return True
+
+
+def _tokenize(work: Work, progress: Progress, cluster: Any = None) -> None:
     """Make the token files of a job."""
     folder = work.job.entries[0]
+    if work.job.config.part is not None:
+        write_entry(work.job)
+        local.tokenize(work, progress)
+        return
     with locked(folder, f"{folder} is being written"):
         for path in folder.glob("*.tmp"):
             path.unlink()  # of a process that was killed
         write_entry(work.job)
         _check_room(work.job)
-        local.tokenize(work, progress)
+        local.tokenize(work, progress, cluster)
     if not any(file.receipt.documents for file in work.files):
         raise InputError("the sources hold no rows; expected at least one document")
 
@@ -109,7 +141,7 @@ def _check_room(job: Job) -> None:
         check_room(job.staging, tokens * stored + shards, "the build")
 
 
-def _sign(work: Work, times: list[float]) -> None:
+def sign_off(work: Work, times: list[float]) -> None:
     """Write everything but shards, the manifest last. times: at which stages began and ended."""
     job, config, windows = work.job, work.job.config, done_windows(work)
     files = [(file.sources, file.receipt) for file in work.files]

@@ -5,17 +5,17 @@ import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..config.checks import kind_of_sides, mix_of
-from ..config.grammar import Holdout
+from ..config.grammar import Holdout, Part
 from ..config.options import BuildConfig
 from ..plan.types import Cutting
 from ..plan.window import Packing, Planner
 from ..read.reading import splits
-from ..read.sources import resolve
+from ..read.sources import content_digests, resolve
 from ..read.types import Source, Split
 from ..schemas.cost import Cost
 from ..schemas.files import digest_of
@@ -95,7 +95,13 @@ def make_job(
     staging = staging_of(Path(config.output)) if packs else Path(str(config.store))
     split_at = split_token(config.tokenizer, config.split_at)
     scratch = staging / "scratch"
-    sources = resolve(config, tokenizer.vocab_size, split_at, scratch, progress, digests=not sample)
+    digests: Any = None if sample else content_digests
+    if config.part is not None:
+        from .parts import kept_digests
+
+        part = Part.parse(config.part)
+        digests = partial(kept_digests, Path(str(config.store)) / "digests", part)
+    sources = resolve(config, tokenizer.vocab_size, split_at, scratch, progress, digests)
     tokens = {
         "sources": [
             {"digest": s.digest, "format": s.format, "entry": s.entry, "limit": s.limit}

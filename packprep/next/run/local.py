@@ -1,5 +1,9 @@
-"""The local executor: threads of this process, a loop over `todo` and `do`."""
+"""The executor: threads over `todo`, each of which does tasks here, or waits for a cluster."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..config.grammar import Part
 from ..support.ahead import ahead
 from ..support.progress import Progress
 from ..tokens.stage import import_datasets
@@ -7,15 +11,18 @@ from ..tokens.store import receipts
 from .job import Task, text_bytes
 from .tasks import Work, do, todo
 
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
 LEAST = 4_000_000  # bytes of chats for each process that renders them
 MEMORY = 150_000_000  # bytes of one task that tokenizes: text, rows, ids, and a copy to write
 
 
-def tokenize(work: Work, progress: Progress) -> None:
-    """Do all tasks that tokenize and are not done."""
+def tokenize(work: Work, progress: Progress, cluster: "Cluster | None" = None) -> None:
+    """Do all tasks that tokenize and are not done; of a part, its own."""
     job, config = work.job, work.job.config
-    tasks, splits = todo(work, "tokenize"), len(job.splits)
-    if len(tasks) < splits:
+    tasks, splits = _own(work, todo(work, "tokenize")), len(job.splits)
+    if len(tasks) < splits and config.part is None:
         left = f"{len(tasks):,} of {splits:,} splits are left" if tasks else "no text was read"
         progress.say(f"tokens reused: {left}")
     if not tasks:
@@ -23,8 +30,8 @@ def tokenize(work: Work, progress: Progress) -> None:
     import_datasets()
     for note in work.engine[1]:
         progress.say(note)
-    if job.renderer is None:
-        _tokenize(work, tasks, progress)
+    if job.renderer is None or cluster is not None:
+        _tokenize(work, tasks, progress, cluster)
         return
     from ..support.helpers import in_processes
 
@@ -34,14 +41,22 @@ def tokenize(work: Work, progress: Progress) -> None:
         _tokenize(work, tasks, progress)
 
 
-def _tokenize(work: Work, tasks: list[Task], progress: Progress) -> None:
+def _own(work: Work, tasks: list[Task]) -> list[Task]:
+    """The tasks of `part`, or all."""
+    number, of = Part.parse(work.job.config.part or "0/1")
+    return [task for task in tasks if task.number % of == number]
+
+
+def _tokenize(
+    work: Work, tasks: list[Task], progress: Progress, cluster: "Cluster | None" = None
+) -> None:
     job, config, splits = work.job, work.job.config, len(work.job.splits)
     if job.has_limit:
         _in_order(work, tasks)
         return
     threads = max(1, min(config.cores, config.memory // MEMORY, len(tasks)))
     total = sum(source.bytes for source in job.sources) / 1e6
-    for number, _ in enumerate(ahead(lambda task: do(work, task), tasks, threads), 1):
+    for number, _ in enumerate(_done(work, tasks, threads, MEMORY, cluster), 1):
         done = splits - len(tasks) + number
         progress.advance("tokenize", total * done / splits, total, "MB")
 
@@ -63,14 +78,24 @@ def _in_order(work: Work, tasks: list[Task]) -> None:
             do(work, task, left)
 
 
-def pack(work: Work, progress: Progress) -> None:
-    """Do all tasks that pack and are not done."""
+def _done(
+    work: Work, tasks: list[Task], at_once: int, memory: int, cluster: "Cluster | None"
+) -> Iterator[Any]:
+    """Results of tasks, in order. at_once: of those that are done here. memory: of one, bytes."""
+    if cluster is None:
+        return ahead(lambda task: do(work, task), tasks, at_once)
+    return ahead(lambda task: cluster.do(task, memory), tasks, 2 * cluster.cores)
+
+
+def pack(work: Work, progress: Progress, cluster: "Cluster | None" = None) -> None:
+    """Do all tasks that pack and are not done; of a part, its own."""
     tasks, windows = todo(work, "pack"), len(work.windows)
     if len(tasks) < windows:
         progress.say(f"{windows - len(tasks):,} of {windows:,} windows were written before")
-    at_once = work.job.config.memory // (120 * max(each.rows for each in work.windows) + 1)
-    at_once = max(1, min(work.job.config.cores, at_once))
+    memory = 120 * max(each.rows for each in work.windows) + 1
+    at_once = max(1, min(work.job.config.cores, work.job.config.memory // memory))
     if work.job.planner is not None:
         at_once = 1  # a planner of the user's own may not be thread-safe
-    for number, _ in enumerate(ahead(lambda task: do(work, task), tasks, at_once), 1):
-        progress.advance("pack", windows - len(tasks) + number, windows, "windows")
+    before = windows - len(tasks)
+    for number, _ in enumerate(_done(work, _own(work, tasks), at_once, memory, cluster), 1):
+        progress.advance("pack", before + number, windows, "windows")

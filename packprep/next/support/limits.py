@@ -88,18 +88,18 @@ def keep(path: Path, content: bytes) -> bool:
 
 
 @contextmanager
-def locked(folder: Path, activity: str) -> Iterator[None]:
+def locked(folder: Path, activity: str, *, waits: bool = False) -> Iterator[None]:
     """Hold the lock of a folder, whose parent is made.
 
-    activity: beginning of the error, such as "out is being built". Raises ConfigError if a living
-    process holds it.
+    activity: beginning of the error, such as "out is being built". waits: until no other process
+    holds it. Raises ConfigError if a living process holds it.
     """
     path = folder.with_name(folder.name + ".lock")
     handle = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while handle is None:
-            handle = _lock(path, activity)
+            handle = _lock(path, activity, waits=waits)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be created: {error.strerror}; choose another place"
@@ -116,11 +116,11 @@ def locked(folder: Path, activity: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(path: Path, activity: str) -> int | None:
+def _lock(path: Path, activity: str, *, waits: bool) -> int | None:
     """Handle of the locked file of this name; None if its owner removed it since it was opened."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except OSError:
         holder = _holder(handle)
         os.close(handle)

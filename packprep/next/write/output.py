@@ -22,7 +22,7 @@ from ..support.errors import ConfigError
 from ..support.limits import locked
 from ..support.records import sync_folder, write_file
 
-SUFFIX = ".incomplete"
+SUFFIX, _OLD = ".incomplete", ".old"
 JOB, NAMES = "job.json", "names.json"
 _HERE, _BOTH = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
 PARTS = ("tokens", "shards", "receipts", "scratch", NAMES, JOB)
@@ -68,23 +68,25 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return f" ({', '.join(each)})" if names else ""
 
 
-def claim(staging: Path, facts: Mapping[str, Any], *, overwrite: bool) -> bool:
+def claim(
+    staging: Path, facts: Mapping[str, Any], *, overwrite: bool = False, alone: bool = True
+) -> bool:
     """Begin in the folder, or resume. Returns True if only the last rename is missing.
 
-    facts: of the job, with its `identity`. Raises ConfigError if another build has left its work
-    there, unless it is to be replaced.
+    facts: of the job, with its `identity`. alone: no other process works there. Raises ConfigError
+    if another build has left its work there, unless it is to be replaced.
     """
     if staging.exists():
         if _is_complete(staging, facts["identity"]):
             return True
-        _resume(staging, facts["identity"], overwrite=overwrite)
+        _resume(staging, facts["identity"], overwrite=overwrite, alone=alone)
     for name in ("shards", "receipts"):
         (staging / name).mkdir(parents=True, exist_ok=True)
     write_file(staging / JOB, canonical_json(facts))
     return False
 
 
-def _resume(staging: Path, identity: str, *, overwrite: bool) -> None:
+def _resume(staging: Path, identity: str, *, overwrite: bool, alone: bool) -> None:
     """Leave what a killed build of this identity has finished, and nothing else."""
     before = _read(staging / JOB)
     if before is not None and before.get("identity") != identity:
@@ -98,7 +100,7 @@ def _resume(staging: Path, identity: str, *, overwrite: bool) -> None:
         for path in staging.iterdir():
             if path.name != "scratch":  # standard input is there
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in staging.rglob("*.tmp"):
+    for path in staging.rglob("*.tmp") if alone else ():
         path.unlink(missing_ok=True)
     for working, final in (_read(staging / NAMES) or {}).items():
         if (staging / final).exists():
@@ -127,12 +129,13 @@ def _is_complete(staging: Path, identity: str) -> bool:
 
 def publish(staging: Path, output: Path) -> None:
     """Give the finished output its name; an output that is there is replaced."""
-    for name in PARTS:
-        path = staging / name
-        if path.is_dir():
-            shutil.rmtree(path)
+    for path in [*staging.iterdir()]:
+        if path.name.removesuffix(_OLD) not in PARTS:
+            continue
+        if path.is_dir():  # a part that comes late may write until it has another name
+            shutil.rmtree(path if path.suffix == _OLD else path.rename(f"{path}{_OLD}"))
         else:
-            path.unlink(missing_ok=True)
+            path.unlink()
     for path in staging.rglob("*.tmp"):
         path.unlink()
     sync_folder(staging)  # before it has its name, nothing else may be in it

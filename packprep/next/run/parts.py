@@ -1,0 +1,72 @@
+"""`--part I/N`: one of N commands, which a scheduler runs in any order, twice or at once.
+
+Part I does the tasks with number % N == I. It holds the lock of the output only while it begins and
+while it signs; the part that finds all windows packed signs.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..config.checks import names_token_files
+from ..config.grammar import Part
+from ..config.options import BuildConfig
+from ..read.sources import content_digest
+from ..read.types import Source
+from ..schemas.files import digest_of
+from ..schemas.manifest import Output, open_output
+from ..support.errors import ConfigError
+from ..support.limits import keep, locked
+from ..support.progress import Progress, Silent
+from ..write.output import claim, publish
+from . import local
+from .build import is_finished, sign_off
+from .job import stored_job
+from .tasks import Work, todo
+
+
+def pack_part(config: BuildConfig, *, progress: Progress | None = None) -> Output | None:
+    """Do the windows of `config.part`, and sign if no window is left; None if others are open.
+
+    Raises ConfigError, InputError or StoppedError.
+    """
+    if names_token_files(config.sources):
+        raise ConfigError("--part packs a token store; make one of the files by packprep tokenize")
+    began, progress = time.monotonic(), progress or Silent()
+    job, output = stored_job(config), Path(config.output)
+    facts = {"identity": job.identity, "inputs": job.inputs}
+    work, what = Work(job), f"{output} is begun or signed"
+    with locked(output, what, waits=True):
+        is_made = is_finished(job, progress) or claim(job.staging, facts, alone=False)
+    if not is_made:
+        try:
+            local.pack(work, progress)
+        except FileNotFoundError:
+            if not is_finished(job, progress):  # else another part has done the rest, and signed
+                raise
+    with locked(output, what, waits=True):
+        if not is_finished(job, Silent()):
+            if not claim(job.staging, facts, alone=False):
+                if todo(work, "pack"):
+                    return None
+                sign_off(work, [began, began, began, time.monotonic()])
+            publish(job.staging, output)
+    return open_output(output)
+
+
+def kept_digests(folder: Path, part: Part, sources: Sequence[Source]) -> list[str]:
+    """Digests of sources, each computed by one part mostly, and kept in a folder for the others."""
+
+    def digest(source: Source) -> str:
+        path = folder / digest_of([source.paths, source.state])
+        if path.exists():
+            return path.read_text()
+        made = content_digest(source)
+        keep(path, made.encode())
+        return made
+
+    first = len(sources) * part.number // part.of  # every part begins with others
+    with ThreadPoolExecutor(8) as pool:
+        found = [*pool.map(digest, [*sources[first:], *sources[:first]])]
+    return [*found[len(sources) - first :], *found[: len(sources) - first]]
