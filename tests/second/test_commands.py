@@ -72,6 +72,32 @@ def test_the_help_of_build_has_headings_and_fits_a_terminal() -> None:
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize(
+    ("rows", "option"),
+    [
+        (["--messages", "m", "--chat-template", "in/chat.jinja"], ["--bos", "<s>"]),
+        (["--messages", "m", "--chat-template", "in/chat.jinja"], ["--eos", "none"]),
+        (["--pairs", "p,a,b", "--chat-template", "in/chat.jinja"], ["--eos", "none"]),
+        (["--messages", "m", "--chat-template", "in/f.py:f"], ["--train-on", "all"]),
+        (["--messages", "m", "--chat-template", "in/f.py:f"], ["--turns", "each"]),
+        (["--messages", "m", "--turns", "auto"], ["--train-on", "last-turn"]),
+        (["--pairs", "a,b"], ["--train-on", "all"]),
+        (["--pairs", "a,b", "--ids", "auto"], ["--train-on", "all"]),
+        (["--ids", "ids"], ["-c", "in/continued.yaml"]),
+        (["--bos", "none"], ["-c", "in/continued.yaml"]),
+    ],
+    ids=lambda each: " ".join(each),
+)
+def test_an_option_that_can_do_nothing_is_refused(
+    run: Command, rows: list[str], option: list[str]
+) -> None:
+    Path("in/chat.jinja").write_text("{% for m in messages %}{{ m.content }}</s>{% endfor %}")
+    Path("in/f.py").write_text("def f(messages, tools, **variables):\n    return []\n")
+    Path("in/continued.yaml").write_text("continuation_bos: true\n")
+    said = run(*BUILD, "-o", "out", *rows, *option)
+    assert (said.code, "leave out" in said.err or "leave it out" in said.err) == (2, True)
+
+
 def test_an_option_is_given_once(run: Command) -> None:
     said = run(*BUILD, "-o", "out", "--seed", "1", "--seed", "2")
     assert (said.code, said.err) == (2, "error: --seed is given twice; give it once\n")

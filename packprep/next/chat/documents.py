@@ -1,6 +1,5 @@
 """Rows to documents: tables of conversations, or of pieces, to tables of text to be encoded."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from ..config.checks import FUNCTION
 from ..config.options import BuildConfig
 from ..support.errors import ConfigError
 from .conversations import cells, read_chats
@@ -37,7 +37,6 @@ NO_END = (
     "the chat template ends a turn of the assistant without a special token: turns are trained to "
     "their last token, and a model may not learn to stop"
 )
-_FUNCTION = re.compile(r"\.py:\w+$")
 _KNOWN = {"role", "content", "tool_calls", "name", *UNTOUCHED, *THOUGHT_KEYS}
 _Made = tuple[list[Document], Counter[str]]
 
@@ -211,7 +210,7 @@ def renderer_of(config: BuildConfig, tokenizer: Any) -> tuple[Renderer, list[str
     notes: list[str] = []
     prompts = config.pairs or "," in (config.messages or "")
     asked = file or variables or "default" in tokenizer.chat_templates
-    if file and _FUNCTION.search(file):
+    if file and FUNCTION.search(file):
         template = load_function(file, variables)
     elif config.pieces is None and (asked or not prompts):
         named = tokenizer.named_tokens.items()

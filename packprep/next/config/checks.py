@@ -13,6 +13,8 @@ from .grammar import Carried, Part, flag, parts_of, share_of, wrong
 
 if TYPE_CHECKING:
     from .options import BuildConfig
+FUNCTION = re.compile(r"\.py:\w+$")
+"""End of a chat template that is a function in Python."""
 
 
 def kind_of_rows(config: "BuildConfig") -> str:
@@ -105,6 +107,9 @@ def _check_pairs(config: "BuildConfig") -> None:
             "--columns hf cannot be used with --pairs: trainers that read these names would train "
             "on rejected answers too; leave it out"
         )
+    if (sides := kind_of_sides(config)) != "messages":
+        others = ["chat_template", "template_variables", "train_on"]
+        _check_apart(config, f"--pairs of {sides}", others, "no chat is rendered")
     if config.max_length < 2 * config.pad_to_multiple or config.max_segments == 1:
         raise ConfigError(
             "a pair is 2 segments of a pack, and a pack has room for 1; make it larger"
@@ -135,8 +140,13 @@ def _check_together(config: "BuildConfig") -> None:
         _check_apart(config, "--order input", others, "it keeps the order of the sources")
     if config.after is not None:
         _check_apart(config, "--after", ("limit",), "its output has other rows then")
-    if config.turns == "each" and config.train_on == "all":
-        raise ConfigError("--turns each trains one answer of each turn; leave out --train-on all")
+    if FUNCTION.search(config.chat_template or ""):
+        why = "the pieces that it makes say what is trained"
+        _check_apart(config, "--chat-template FILE.py:FUNCTION", ["train_on", "turns"], why)
+    if config.turns != "row" and config.train_on != "assistant":
+        raise ConfigError(
+            "--turns trains the answer of each turn; leave out --train-on, or --turns"
+        )
     labelled = config.messages or config.pieces or "," in (config.ids or "")
     if overflow.how == "balanced" and (not labelled or strategy == "wrapped"):
         raise ConfigError(
@@ -181,7 +191,7 @@ _CHECKS: dict[Callable[["BuildConfig"], None], tuple[str, ...]] = {
     _check_part: ("part",),
     _check_together: (
         *("strategy", "overflow", "order", "stride", "continuation_bos", "after", "turns"),
-        "shuffle_documents",
+        *("shuffle_documents", "chat_template"),
     ),
     _check_numbers: ("stride", "max_document_tokens", "pad_to_multiple", "min_pack_tokens"),
 }

@@ -17,7 +17,6 @@ from .grammar import Holdout, Multiple, Order, Overflow, Strategy, count_of, siz
 
 Number = Any
 """A number, or text such as 8Ki; the number, once the config is made."""
-_NO_CHATS = "text, ids, pieces, pairs"
 
 
 def option(default: Any, words: str, metavar: str = "", **facts: Any) -> Any:
@@ -90,8 +89,8 @@ class TokenOptions:
     tokenizer: Any = option(
         None, "File, folder or hub name; a number for --ids.", "NAME", decides=False
     )
-    bos: str = option("auto", "Before each document: auto, none, a token.", "TOKEN", rows=_NO_CHATS)
-    eos: str = option("auto", "After each document: auto, none, a token.", "TOKEN", rows=_NO_CHATS)
+    bos: str = option("auto", "Before each document: auto, none, a token.", "TOKEN")
+    eos: str = option("auto", "After each document: auto, none, a token.", "TOKEN")
     chat_template: str | None = option(
         None, "Jinja, or FILE.py:FUNCTION.", "FILE", rows="messages, pairs", decides=False
     )

@@ -90,6 +90,7 @@ def make_job(
     _check_places(config, packs=packs)
     config = _following(config)
     tokenizer, renderer, notes = _tokenizer(config)
+    _check_bos(config, tokenizer)
     for note in notes:
         progress.say(note)
     staging = staging_of(Path(config.output)) if packs else Path(str(config.store))
@@ -149,7 +150,16 @@ def _tokenizer(config: BuildConfig) -> tuple[Tokenizer, Any, list[str]]:
     renderer, notes = renderer_of(config, tokenizer)
     if kind == "messages" and renderer.template is None:
         tokenizer = load_tokenizer(config.tokenizer, **ends)
+    elif kind == "messages" and (named := [end for end in ends if config.is_set(end)]):
+        raise ConfigError(f"the chat template writes BOS and EOS itself; leave out --{named[0]}")
     return tokenizer, renderer, [*tokenizer.notes, *notes]
+
+
+def _check_bos(config: BuildConfig, tokenizer: Tokenizer) -> None:
+    if config.continuation_bos and tokenizer.bos is None:
+        raise ConfigError(
+            "continuation_bos repeats the BOS of a document, and none is added here; leave it out"
+        )
 
 
 def write_entry(job: Job) -> None:
@@ -197,9 +207,11 @@ def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
             raise ConfigError(
                 "the stores were made with different tokenizers; pack each of them by itself"
             )
+    tokenizer = Tokenizer.from_facts(tokens[0]["tokenizer"])
+    _check_bos(config, tokenizer)
     return Job(
         config=config,
-        tokenizer=Tokenizer.from_facts(tokens[0]["tokenizer"]),
+        tokenizer=tokenizer,
         entries=tuple(folders),
         inputs=_inputs(
             tokens[0] if len(tokens) == 1 else {"stores": tokens}, config, planner, names

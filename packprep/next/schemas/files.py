@@ -100,11 +100,11 @@ def saved_files(folder: Path) -> list[Path]:
 def canonical_json(value: Any) -> bytes:
     """Canonical JSON of a value of dicts, lists, text, numbers, bools and None.
 
-    Raises ValueError for anything else.
+    A surrogate that is no character becomes "?". Raises ValueError for anything else.
     """
     options: dict[str, Any] = {"sort_keys": True, "ensure_ascii": False, "allow_nan": False}
     try:
-        return json.dumps(value, separators=(",", ":"), **options).encode() + b"\n"
+        return json.dumps(value, separators=(",", ":"), **options).encode(errors="replace") + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"value has no canonical JSON form: {error}") from None
 
