@@ -83,7 +83,7 @@ def _check_rows(config: "BuildConfig") -> None:
                 f"{flag(spec.name)} can do nothing here: it is for rows of {rows}, and these are "
                 f"{kind}; leave it out"
             )
-    if isinstance(config.tokenizer, int) and kind != "ids":
+    if isinstance(config.tokenizer, int) and kind_of_sides(config) != "ids":
         raise ConfigError("--tokenizer is a number, which is for --ids; name a tokenizer")
 
 

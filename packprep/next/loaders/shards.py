@@ -164,6 +164,11 @@ class PackedShards:
         return max(output.manifest.max_length for output, _ in self.outputs)
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary: every id is less."""
+        return max(output.manifest.layout.vocab_size for output, _ in self.outputs)
+
+    @property
     def segment_multiple(self) -> int:
         """Every segment's length is a multiple of this (--pad-to-multiple)."""
         options = [output.manifest.data["inputs"].get("options", {}) for output, _ in self.outputs]
