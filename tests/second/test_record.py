@@ -21,6 +21,7 @@ OPEN = {
     "together, one side of a pair",  # its spelling is a pair of the prompt and the answer
     "pieces, a text",  # it is rendered text
     "ids, text",
+    "ids, a fraction",  # ids of the vocabulary are expected, not all that four bytes hold
 }
 """Cases of this part that differ still, most by a number in a sentence or in the report."""
 

@@ -15,17 +15,13 @@ from ..config.grammar import Carried
 from ..config.options import BuildConfig
 from ..schemas.columns import STANDARD
 from ..support.errors import ConfigError, InputError
-from .rows import columns_of, documents_of, is_number, numbers
+from .rows import columns_of, documents_of
 from .types import (
-    OPTIONAL,
     Batch,
     Chat,
     Ids,
-    Kind,
     Pairs,
     Piece,
-    Problem,
-    Raw,
     Render,
     Source,
     Split,
@@ -33,6 +29,7 @@ from .types import (
     format_of,
     sides_of,
 )
+from .values import ANY, Kind, Problem, Raw, is_number, numbers
 
 SPLIT_BYTES = 16_000_000
 _LABELS = ("labels", "completion_mask", "assistant_masks", "loss_mask")
@@ -133,7 +130,7 @@ def checked(source: Source, config: BuildConfig) -> Source:
             raise ConfigError(
                 f"--carry {each.name!r} is a column name that packprep uses; rename the column"
             )
-    columns = columns_of(source, config.group) | {each.name: Kind(()) for each in carried}
+    columns = columns_of(source, config.group) | {each.name: ANY for each in carried}
     first = next(format_of(source.format).read(source, 0, -1, columns), None)
     if first is None:
         return source  # which has no rows: reading it says so
@@ -141,13 +138,14 @@ def checked(source: Source, config: BuildConfig) -> Source:
     sides = [_known(each, names, first.table, source.name) for each in sides_of(source.rows)]
     rows = Pairs((sides[0], sides[1])) if len(sides) > 1 else sides[0]
     source = replace(source, rows=rows)
-    columns = columns_of(source, config.group) | {each.name: Kind(()) for each in carried}
+    columns = columns_of(source, config.group) | {each.name: ANY for each in carried}
+    damaged = any(problem.reason != "null" for problem in first.problems.values())
     for name, kind in columns.items():
         if names.count(name) > 1:
             raise InputError(f"{source.name} has more than one column {name!r}; rename one")
-        if name in names or first.problems or kind.value == OPTIONAL.value:
+        if name in names or kind.is_beside or damaged:
             continue
-        if name not in first.table.column_names or first.table[name].null_count == len(first.table):
+        if first.table[name].null_count == len(first.table):
             cure = "; name one with --text" if isinstance(rows, Text) else ""
             raise InputError(
                 f"{source.name} has no column {name!r}; it has {', '.join(names) or 'none'}{cure}"
@@ -187,4 +185,4 @@ def _carried(source: Source, asked: Carried, column: Any) -> Kind:
         )
     stored = {"bool": "int8", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
     stored |= {"halffloat": "float32", "double": "float32", "float": "float32"}
-    return numbers(asked.type or stored.get(str(kind), str(kind)), "bad_carry", lists=is_list)
+    return numbers(asked.type or stored.get(str(kind), str(kind)), "bad_carry", is_list=is_list)

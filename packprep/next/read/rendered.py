@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from ..config.options import BuildConfig
 from ..support.errors import ConfigError
-from .types import NESTED, OPTIONAL, Chat, Ids, Kind, Pairs, Pieces, Problem, Render, Text
+from .types import Chat, Ids, Pairs, Pieces, Render, Text
+from .values import NESTED, Kind, Problem
 
 
 def nested_columns(rows: Chat | Pieces) -> dict[str, Kind]:
@@ -18,8 +19,9 @@ def nested_columns(rows: Chat | Pieces) -> dict[str, Kind]:
         return {rows.column: NESTED}
     from ..chat.conversations import PICTURES, beside
 
-    columns = dict.fromkeys(beside(rows.columns), OPTIONAL)
-    columns |= dict.fromkeys(PICTURES, OPTIONAL._replace(reason="named"))
+    optional = NESTED._replace(is_beside=True)
+    columns = dict.fromkeys(beside(rows.columns), optional)
+    columns |= dict.fromkeys(PICTURES, optional._replace(reason="named"))
     return columns | dict.fromkeys(rows.columns, NESTED)
 
 

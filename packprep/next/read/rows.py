@@ -1,14 +1,13 @@
 """A row makes documents: what text, ids and other kinds of rows differ in.
 
-`columns_of` says which columns are read, `documents_of` what they become. Nothing is cast or
-guessed: a value that is not what it must be is the problem of its row.
+`columns_of` says which columns are read, `documents_of` what they become.
 """
 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,42 +16,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..schemas.columns import NO_LOSS, WHOLE
-from ..schemas.views import ListView, list_array
+from ..schemas.views import ListView, list_array, numpy_values
 from ..support.errors import ConfigError
-from .types import (
-    GROUP,
-    Batch,
-    Chat,
-    Columns,
-    Ids,
-    Kind,
-    Problem,
-    Raw,
-    Render,
-    Source,
-    Text,
-    group_text,
-    sides_of,
-)
-
-TEXT = Kind((pa.string(),), "text", "not_text")
-_STRINGS = ("string", "large_string", "string_view")
-Problems = dict[int, Problem]
-
-
-def numbers(dtype: str, reason: str, *, lists: bool = True) -> Kind:
-    """Numbers of a row that a type of numpy holds."""
-    types: tuple[pa.DataType, ...] = (pa.float64(),)
-    value = "a number"
-    if not dtype.startswith("float"):
-        types, limits = (pa.int64(), pa.bool_()), np.iinfo(dtype)
-        value = f"a whole number from {limits.min:,} to {limits.max:,}"
-    return Kind(tuple(map(pa.list_, types)) if lists else types, value, reason, dtype)
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """True for whole numbers, floats, true and false."""
-    return kind == pa.bool_() or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+from .types import Batch, Chat, Ids, Render, Source, Text, sides_of
+from .values import GROUP, TEXT, Kind, Problem, Problems, Raw, numbers
 
 
 def template_parts(template: str) -> list[tuple[str, str | None]]:
@@ -77,10 +44,11 @@ def columns_of(source: Source, group: str | None) -> dict[str, Kind]:
             parts = template_parts(rows.template)
             columns |= {name: TEXT for _, name in parts if name is not None}
         elif isinstance(rows, Ids):
-            columns[rows.column] = numbers("int32", "bad_ids")
+            columns[rows.column] = numbers("int32", "bad_ids", (0, rows.vocab_size - 1))
             if rows.labels is not None:
-                dtype = "int8" if rows.kind == "mask" else "int32"
-                columns[rows.labels] = numbers(dtype, f"bad_{rows.kind}")
+                is_mask = rows.kind == "mask"
+                mask, labels = numbers("int8", "bad_mask", (0, 1)), numbers("int32", "bad_labels")
+                columns[rows.labels] = mask if is_mask else labels
         else:
             from .rendered import nested_columns
 
@@ -97,49 +65,45 @@ def documents_of(
     """Documents of rows; one with a problem has documents of nothing. render: of chats, pieces."""
     problems, columns = dict(raw.problems), columns_of(source, group)
     cut, turns, count = (0, 0), Counter[str](), len(raw.table)
-    sides: list[dict[str, Any]] = []
-    left_out = Counter[str]()
     unread = [n for n in raw.names if n not in columns or columns[n].reason == "named"]
+    sides, left_out = list[dict[str, Any]](), Counter[str]()
+    lists = [name for name, kind in source.carried.items() if kind.is_list]
     for rows in sides_of(source.rows):
-        made: dict[str, Any] = {"row": np.arange(count, dtype=np.int32)}
-        made["part"] = np.full(count, WHOLE, np.int32)
+        if isinstance(rows, Ids):
+            _check_lists(raw.table, rows, lists, columns, problems)
+    every = np.arange(count, dtype=np.int32)
+    table = _without(raw.table, every, problems)
+    for rows in sides_of(source.rows):
+        made: dict[str, Any] = {"row": every, "part": np.full(count, WHOLE, np.int32)}
         if isinstance(rows, Text):
-            made["text"] = _text(raw.table, rows, problems)
+            made["text"] = _text(table, rows)
             if rows.truncate_at is not None:
                 made["text"], cut = _cut_text(made["text"], rows.truncate_at)
         elif isinstance(rows, Ids):
-            ids = _flat(raw.table, rows.column, columns, problems)
-            made |= _ids(ids, raw.table, rows, columns, problems)
+            names = {"ids": rows.column, str(rows.kind): rows.labels}
+            names |= {name: name for name in lists}
+            made |= {to: list_array(_flat(table[of])) for to, of in names.items() if of}
         else:
             from .rendered import rendered
 
             assert render is not None
-            made, facts = rendered(raw.table, rows, render, problems)
+            made, facts = rendered(table, rows, render, problems)
             turns += facts.turns
             if isinstance(rows, Chat):
                 left_out.update(facts.left_out)
                 unread += [f"{key} of messages" for key in facts.unread]
         sides.append(made)
-    made = sides[0]
     if len(sides) > 1:
         from .rendered import joined
 
         made = joined(sides)
     row, part = made.pop("row"), made.pop("part")
-    for name, kind in source.carried.items():
-        flat = _flat(raw.table, name, columns, problems)
-        if kind.is_list:
-            made[name] = flat.aligned(ids, problems).lists
-        else:
-            values = np.zeros(count, kind.dtype)
-            values[flat.lengths > 0] = flat.values
-            made[name] = values[row]
+    if "pieces" in made:  # of the other side too
+        made["pieces"] = _without(made["pieces"], row, problems)
+    for name in source.carried.keys() - {*lists}:
+        made[name] = numpy_values(table[name].combine_chunks().fill_null(0))[row]
     if group is not None:
-        made["group"] = _groups(raw.table[group], group, problems)[row]
-    if problems:
-        sound = np.ones(count, np.bool_)
-        sound[[*problems]] = False
-        made = {name: _sound(values, sound[row]) for name, values in made.items()}
+        made["group"] = _hashes(table[group])[row]
     if isinstance(source.rows, Ids) and source.rows.split_at is not None:
         row, part, made = _split(made, *source.rows.split_at)
         turns = Counter(documents=len(row), split_rows=len(np.unique(row[part != WHOLE])))
@@ -155,40 +119,23 @@ def documents_of(
     )
 
 
-def _add(problems: Problems, rows: Any, reason: str, what: Callable[[int], str]) -> None:
-    """Add a problem to the rows where a mask is true, unless they have one."""
-    for row in np.flatnonzero(rows).tolist():
-        problems.setdefault(row, Problem(reason, what(row)))
+def _without(values: Any, rows: NDArray[Any], problems: Problems) -> Any:
+    """Values with nulls in rows that have a problem. rows: of the values."""
+    if not problems:
+        return values
+    return values.take(pa.array(np.arange(len(rows)), mask=np.isin(rows, [*problems])))
 
 
-def _one(column: Any) -> Any:
-    """A column as one array, decoded if it is a dictionary."""
-    array = column.combine_chunks()
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def _mask(array: Any) -> NDArray[np.bool_]:
-    """Values of true and false."""
-    values: NDArray[np.bool_] = array.to_numpy(zero_copy_only=False)
-    return values
-
-
-def _text(table: pa.Table, rows: Text, problems: Problems) -> Any:
+def _text(table: pa.Table, rows: Text) -> Any:
     """Text of each row, large_string; null where a row has none."""
-    parts = template_parts(rows.template)
-    columns = {name: _utf8(table[name], name, problems) for _, name in parts if name is not None}
     pieces: list[Any] = []
-    for literal, name in parts:
+    for literal, name in template_parts(rows.template):
         pieces += [pa.scalar(literal, pa.large_string())] if literal else []
-        pieces += [columns[name]] if name is not None else []
-    text: Any = pieces[0]
-    if len(pieces) > 1:
-        text = pc.binary_join_element_wise(
-            *pieces, pa.scalar("", pa.large_string()), null_handling="emit_null"
-        )
-    names = " and ".join(map(repr, columns))
-    _add(problems, _mask(text.is_null()), "null", lambda _: f"the row has no {names}")
-    return text
+        pieces += [table[name].combine_chunks()] if name is not None else []
+    if len(pieces) == 1:
+        return pieces[0]
+    nothing = pa.scalar("", pa.large_string())
+    return pc.binary_join_element_wise(*pieces, nothing, null_handling="emit_null")
 
 
 def _cut_text(text: Any, pattern: str) -> tuple[Any, tuple[int, int]]:
@@ -203,138 +150,48 @@ def _cut_text(text: Any, pattern: str) -> tuple[Any, tuple[int, int]]:
     return pa.array(texts, pa.large_string()), (cut, characters)
 
 
-def _utf8(column: Any, name: str, problems: Problems) -> Any:
-    """A column as large_string of valid UTF-8."""
-    array = _one(column)
-    if pa.types.is_null(array.type):
-        return array.cast(pa.large_string())
-    if str(array.type) not in _STRINGS:
-        what = f"{name!r} is {array.type}, expected text"
-        _add(problems, _mask(array.is_valid()), "not_text", lambda _: what)
-        return pa.nulls(len(array), pa.large_string())
-    binary = array.cast(pa.large_binary())
-    try:
-        return binary.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        values = [each and each.decode("utf-8", "replace") for each in binary.to_pylist()]
-        text = pa.array(values, pa.large_string())
-        wrong: Any = pc.not_equal(text.cast(pa.large_binary()), binary)
-        what = f"{name!r} is not UTF-8"
-        _add(problems, _mask(wrong.fill_null(False)), "bad_utf8", lambda _: what)
-        return text
+def _flat(column: Any) -> ListView:
+    """Lists of a column; none in a row without a list."""
+    array = column.combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = np.append(0, np.cumsum(numpy_values(lengths))).astype(np.int32)
+    return ListView(offsets, numpy_values(array.flatten()))
 
 
-class _Flat(NamedTuple):
-    """Numbers of a column: row r has values[offsets[r]:offsets[r + 1]], none if it is null."""
-
-    name: str
-    kind: Kind
-    values: NDArray[Any]
-    offsets: NDArray[np.int64]
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Number of values of each row."""
-        return np.diff(self.offsets)
-
-    @property
-    def lists(self) -> Any:
-        """The lists as an array of Arrow."""
-        return list_array(ListView(self.offsets.astype(np.int32), self.values))
-
-    def refuse(
-        self, wrong: Any, problems: Problems, expected: Callable[[int], str], shown: Any = None
-    ) -> None:
-        """Add a problem to each row with a wrong value, about its first one. shown: the values."""
-        places = np.flatnonzero(wrong)
-        rows = np.searchsorted(self.offsets, places, side="right") - 1
-        for row, number in zip(*np.unique(rows, return_index=True), strict=True):
-            place = int(places[number])
-            value = self.values[place] if shown is None else shown[place]
-            at = f" at {place - self.offsets[row]}" if self.kind.is_list else ""
-            what = f"{self.name!r} has {value}{at}, expected {expected(place)}"
-            problems.setdefault(int(row), Problem(self.kind.reason, what))
-
-    def aligned(self, like: "_Flat", problems: Problems) -> "_Flat":
-        """These lists with as many values as others have; zeros in rows that had another number."""
-        have, wanted = self.lengths, like.lengths
-        same = have == wanted
-
-        def what(row: int) -> str:
-            return f"{self.name!r} has {have[row]} values, expected {wanted[row]} as {like.name!r}"
-
-        _add(problems, ~same, self.kind.reason, what)
-        values = np.zeros(len(like.values), self.values.dtype)
-        values[np.repeat(same, wanted)] = self.values[np.repeat(same, have)]
-        return self._replace(values=values, offsets=like.offsets)
+def _check_lists(
+    table: pa.Table,
+    rows: Ids,
+    carried: Sequence[str],
+    columns: Mapping[str, Kind],
+    problems: Problems,
+) -> None:
+    """Add a problem to rows whose lists do not fit their ids."""
+    every, wanted = np.arange(len(table)), pc.list_value_length(table[rows.column])
+    for name in [rows.labels, *carried] if rows.labels else carried:
+        have = pc.list_value_length(table[name])
+        for row in np.flatnonzero(pc.fill_null(pc.not_equal(have, wanted), False)).tolist():
+            what = f"{name!r} has {have[row]} values, expected {wanted[row]} as {rows.column!r}"
+            problems.setdefault(row, Problem(columns[name].reason, what))
+    if rows.kind == "labels":
+        sound = _without(table, every, problems)
+        (offsets, ids), (_, labels) = _flat(sound[rows.column]), _flat(sound[rows.labels])
+        places = np.flatnonzero((labels != NO_LOSS) & (labels != ids))
+        of = np.searchsorted(offsets, places, side="right") - 1
+        for row, first in zip(*np.unique(of, return_index=True), strict=True):
+            place = places[first]
+            found = f"{rows.labels!r} has {labels[place]} at {place - offsets[row]}"
+            what = f"{found}, expected {NO_LOSS} or its token, {ids[place]}"
+            problems.setdefault(int(row), Problem("bad_labels", what))
 
 
-def _flat(table: pa.Table, name: str, columns: Columns, problems: Problems) -> _Flat:
-    """The numbers of a column, of the type that they are wanted in."""
-    array, kind = _one(table[name]), columns[name]
-    _add(problems, _mask(array.is_null()), "null", lambda _: f"the row has no {name!r}")
-    items: Any = getattr(array.type, "value_type", array.type)
-    is_list = items is not array.type
-    if is_list != kind.is_list or not is_number(items):
-        what = f"{name!r} is {array.type}, expected {kind.expected}"
-        _add(problems, _mask(array.is_valid()), kind.reason, lambda _: what)
-        return _Flat(name, kind, np.empty(0, kind.dtype), np.zeros(len(array) + 1, np.int64))
-    lengths = pc.fill_null(pc.list_value_length(array), 0) if is_list else array.is_valid()
-    offsets = np.append(0, np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64))
-    values = array.cast(pa.large_list(items)).flatten() if is_list else array.drop_null()
-    found = pc.fill_null(values, False if items == pa.bool_() else 0).to_numpy(zero_copy_only=False)
-    with np.errstate(all="ignore"):
-        flat = _Flat(name, kind, found.astype(kind.dtype), offsets)
-    if values.null_count:
-        nulls = np.full(len(values), "null")
-        flat.refuse(_mask(values.is_null()), problems, lambda _: kind.value, nulls)
-    if flat.values.dtype.kind != "f" or found.dtype.kind != "f":
-        flat.refuse(flat.values != found, problems, lambda _: kind.value, found)
-    return flat
-
-
-def _ids(
-    ids: _Flat, table: pa.Table, rows: Ids, columns: Columns, problems: Problems
-) -> dict[str, Any]:
-    """`ids`, and `labels` or `mask`, of each row."""
-    outside = (ids.values < 0) | (ids.values >= rows.vocab_size)
-    ids.refuse(outside, problems, lambda _: f"0 to {rows.vocab_size - 1}")
-    if rows.labels is None:
-        return {"ids": ids.lists}
-    found = _flat(table, rows.labels, columns, problems).aligned(ids, problems)
-    if rows.kind == "mask":
-        found.refuse(found.values & ~1, problems, lambda _: "0 or 1")
-    else:
-        wrong = (found.values != NO_LOSS) & (found.values != ids.values)
-        found.refuse(wrong, problems, lambda at: f"{NO_LOSS} or its token, {ids.values[at]}")
-    return {"ids": ids.lists, str(rows.kind): found.lists}
-
-
-def _groups(column: Any, name: str, problems: Problems) -> Any:
-    """A hash of the text of each row's group: 1 is '1', true is 'true', 1.0 is '1'."""
-    array = _one(column)
-    if pa.types.is_nested(array.type):
-        what = f"{name!r} is {array.type}, expected {GROUP.value}"
-        _add(problems, _mask(array.is_valid()), GROUP.reason, lambda _: what)
-        return np.zeros(len(array), np.int64)
-    if str(array.type) in _STRINGS:
-        array = array.cast(pa.large_binary())  # of any bytes
-    encoded = array.dictionary_encode(null_encoding="encode")
+def _hashes(column: Any) -> Any:
+    """A hash of the text of each row's group; 0 without one."""
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     hashes = [
-        0 if value is None else xxhash.xxh3_64_intdigest(group_text(value).encode()) >> 1
+        0 if value is None else xxhash.xxh3_64_intdigest(GROUP.read(value).encode()) >> 1
         for value in encoded.dictionary.to_pylist()
     ]
     return np.array(hashes, np.int64)[encoded.indices.to_numpy()]
-
-
-def _sound(values: Any, sound: NDArray[np.bool_]) -> Any:
-    """Text and lists with nothing in rows that are not sound; other values unchanged."""
-    if isinstance(values, np.ndarray):
-        return values
-    if pa.types.is_list(values.type) and pa.types.is_struct(values.type.value_type):
-        return values.take(pa.array(np.arange(len(values)), mask=~sound))
-    nothing: Any = [] if pa.types.is_list(values.type) else None
-    return pc.if_else(pa.array(sound), values, pa.scalar(nothing, values.type))
 
 
 def _split(made: Mapping[str, Any], end: str, token: int) -> tuple[Any, Any, dict[str, Any]]:

@@ -3,19 +3,14 @@
 import importlib
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-
-class Problem(NamedTuple):
-    """A problem of a row. reason: as report.json counts it. detail: without file and row."""
-
-    reason: str
-    detail: str
+from .values import Columns, Kind, Problem, Raw
 
 
 @dataclass(frozen=True)
@@ -76,29 +71,6 @@ LIMIT = 256_000_000
 """Bytes of a row at most."""
 
 
-class Kind(NamedTuple):
-    """Values of a column. types: that JSON is parsed to; none for what the values are.
-
-    value: in words; of a list, each of its items. reason: of the problem of a row with others.
-    dtype: of numpy, for numbers.
-    """
-
-    types: tuple[pa.DataType, ...]
-    value: str = ""
-    reason: str = ""
-    dtype: str = ""
-
-    @property
-    def is_list(self) -> bool:
-        """True for lists of numbers."""
-        return bool(self.types) and pa.types.is_list(self.types[0])
-
-    @property
-    def expected(self) -> str:
-        """What the value of a row must be, in words."""
-        return f"a list with {self.value} for each token" if self.is_list else self.value
-
-
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """One file of the input, or several that belong together, in the order of the input.
@@ -147,38 +119,6 @@ class Piece(NamedTuple):
 
 Split = tuple[Piece, ...]
 """About 16 MB of files: many small ones, or a part of a large one."""
-
-
-Columns = Mapping[str, Kind]
-NESTED = Kind((pa.large_binary(),))
-"""Values of any type: as they are, or as JSON text where rows are JSON."""
-OPTIONAL = NESTED._replace(value="a value of any type, or none")
-GROUP = Kind(
-    (pa.large_string(), pa.int64(), pa.bool_(), pa.float64()),
-    "text, a number, true or false",
-    "bad_group",
-)
-
-
-def group_text(value: Any) -> str:
-    """The text of a group: 1 is '1', 1.0 too, true is 'true'."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-class Raw(NamedTuple):
-    """Rows as a format reads them: the wanted columns, null where a row has none.
-
-    problems: of rows of the table, which are null there. names: of all columns of the source, where
-    the table begins it; none for token files.
-    """
-
-    table: pa.Table
-    problems: Mapping[int, Problem] = {}
-    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,30 +7,19 @@ from row to row. Where it refuses a block, each line is parsed by `json`, which 
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as paj
 
-from ...support.errors import InputError, brief
-from ..types import (
-    GROUP,
-    LIMIT,
-    NESTED,
-    Columns,
-    Format,
-    Kind,
-    Problem,
-    Raw,
-    Source,
-    group_text,
-)
+from ...support.errors import InputError
+from ..types import LIMIT, Format, Source
+from ..values import Columns, Problem, Raw, raw_of, shown
 
 BLOCK = 4 << 20  # bytes that are read at once
 _BOM = b"\xef\xbb\xbf"
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
-_WORDS = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
 
 
 def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
@@ -60,14 +49,15 @@ def _rows(block: bytes, columns: Columns, *, first: bool) -> Raw:
     if (table := _parsed(block, columns)) is None:
         return _from_values(_objects(block), columns)
     line = block.lstrip().partition(b"\n")[0]
-    return Raw(table, names=_from_values([line], {}).names if first else ())
+    found = dict(zip(table.column_names, table.columns, strict=True))
+    return raw_of(found, len(table), columns, _from_values([line], {}).names if first else ())
 
 
 def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
     """Rows by the compiled parser; None if it refuses one, or a row is not one line."""
-    if block.lstrip()[:1] != b"{" or NESTED in columns.values():
+    if block.lstrip()[:1] != b"{" or not all(kind.json for kind in columns.values()):
         return None  # the parser crashes on a block of only null, and gives structs all keys
-    for types in itertools.product(*(kind.types for kind in columns.values())):
+    for types in itertools.product(*(kind.json for kind in columns.values())):
         schema = pa.schema(list(zip(columns, types, strict=True)))
         try:
             table = paj.read_json(
@@ -155,35 +145,16 @@ class _BadRowError(Exception):
 
 def _from_values(rows: Iterable[Any], columns: Columns) -> Raw:
     """Rows that are JSON lines, or parsed values."""
-    values: dict[str, list[Any]] = {name: [] for name in columns}
-    problems: dict[int, Problem] = {}
-    names: Sequence[str] | None = None
-    for number, each in enumerate(rows):
-        row: dict[str, Any] = {}
+    found, problems = list[dict[str, Any]](), dict[int, Problem]()
+    for number, row in enumerate(rows):
         try:
-            found = _object(each, columns)
-            names = [*found] if names is None else names
-            row = {name: _value(found, name, kind) for name, kind in columns.items()}
+            found.append(_object(row, columns))
         except _BadRowError as error:
+            found.append({})
             problems[number] = Problem(*error.args)
-        for name in columns:
-            values[name].append(row.get(name))
-    table = {name: _column(values[name], kind) for name, kind in columns.items()}
-    return Raw(pa.table(table), problems, names or ())
-
-
-def _column(values: list[Any], kind: Kind) -> Any:
-    """Array of values that `_value` accepted; of text if they have no common type."""
-    if kind.types == NESTED.types:
-        return pa.array(values, pa.large_binary())
-    if kind.dtype:
-        return pa.array(values, kind.types[0])
-    if kind.types:
-        return pa.array(values, pa.binary()).view(pa.string())
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([json.dumps(value) for value in values])
+    names = next((each for number, each in enumerate(found) if number not in problems), {})
+    values = {name: [row.get(name) for row in found] for name in columns}
+    return raw_of(values, len(found), columns, [*names], problems)
 
 
 def _object(row: Any, columns: Columns) -> dict[str, Any]:
@@ -197,51 +168,11 @@ def _object(row: Any, columns: Columns) -> dict[str, Any]:
                 raise _BadRowError("bad_json" if is_utf8 else "bad_utf8", _fault(error)) from None
             row = table.to_pylist()[0]
     if not isinstance(row, dict | None):
-        raise _BadRowError("bad_json", f"it is {_shown(row)}, expected an object")
+        raise _BadRowError("bad_json", f"it is {shown(row)}, expected an object")
+    for name in columns:
+        if isinstance(row, _Object) and row.written.count(name) > 1:
+            raise _BadRowError("bad_json", f"duplicate key {name!r}")
     return row or {}  # null is a row without columns, as for the compiled parser
-
-
-def _value(row: dict[str, Any], name: str, kind: Kind) -> Any:
-    """The value of a row in a column; bytes for text, which may have lone surrogates."""
-    value = row.get(name)
-    if isinstance(row, _Object) and row.written.count(name) > 1:
-        raise _BadRowError("bad_json", f"duplicate key {name!r}")
-    if value is None or not kind.types:
-        return value
-    if kind.types == NESTED.types:
-        try:
-            return json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise _BadRowError("bad_utf8", f"{name!r} has a lone surrogate") from None
-    if kind == GROUP and isinstance(value, (str, int, float)):
-        value = group_text(value)
-    if isinstance(value, str) and not kind.dtype:
-        return value.encode("utf-8", "surrogatepass")
-    reason = "not_numbers" if kind.dtype else kind.reason
-    if not kind.dtype or (kind.is_list and not isinstance(value, list)):
-        what = f"{name!r} is {_shown(value)}, expected {kind.expected}"
-        raise _BadRowError(reason, what)
-    items = [_number(item, kind) for item in (value if kind.is_list else [value])]
-    for place, item in enumerate(value if kind.is_list else [value]):
-        if items[place] is None and item is not None:
-            shown = f"has {brief(item)} at {place}" if kind.is_list else f"is {_shown(item)}"
-            raise _BadRowError(reason, f"{name!r} {shown}, expected {kind.value}")
-    return items if kind.is_list else items[0]
-
-
-def _number(item: Any, kind: Kind) -> int | float | None:
-    """A number as its column has it, 1 for 1.0 and true; None for another value."""
-    is_float = kind.dtype.startswith("float")
-    if is_float and isinstance(item, float):
-        return item
-    if isinstance(item, (int, float)) and item % 1 == 0 and abs(item) < 2**63:
-        return float(item) if is_float else int(item)
-    return None
-
-
-def _shown(value: Any) -> str:
-    words = (words for kind, words in _WORDS.items() if isinstance(value, kind))
-    return next(words, None) or brief(value)
 
 
 def _cut(source: Source, size: int) -> list[int]:

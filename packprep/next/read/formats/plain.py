@@ -9,39 +9,22 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
-
 from ...support.errors import InputError
-from ..types import LIMIT, Columns, Format, Problem, Raw, Source, Text
+from ..types import LIMIT, Format, Source, Text
+from ..values import Columns, Problem, Raw, raw_of
 
 _ROWS = 1000  # of a table
 _SEPARATORS = {"document": "", "paragraph": "\n\n", "line": "\n"}
-_FAULTS = {
-    re.compile("[\ud800-\udfff]"): "is not UTF-8",
-    re.compile("\0"): "has a NUL, so it may be UTF-16 or a binary file",
-}
+_NUL = "has a NUL, so it may be UTF-16 or a binary file"
+_FAULT = re.compile("[\0\ud800-\udfff]")  # of text that is read as UTF-8
 csv.field_size_limit(LIMIT)  # for the whole process
 
 
 def _opened(source: Source, newline: str | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(source.open(), "utf-8-sig", "surrogateescape", newline=newline)
-
-
-def _column(
-    values: Sequence[str | None], problems: dict[int, Problem], where: Callable[[int, int], str]
-) -> Any:
-    """Values as text; one that is not UTF-8 is null, and a problem. where: f(row, character)."""
-    for row, value in enumerate(values):
-        for pattern, what in _FAULTS.items():
-            if value is not None and (match := pattern.search(value)):
-                problem = Problem("bad_utf8", f"{where(row, match.start())} {what}")
-                problems.setdefault(row, problem)
-    return pa.array(
-        [None if n in problems else value for n, value in enumerate(values)], pa.string()
-    )
 
 
 def _read_csv(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
@@ -54,14 +37,13 @@ def _read_csv(source: Source, begin: int, end: int, columns: Columns) -> Iterato
         names = [name.encode("utf-8", "replace").decode() for name in header]
         while taken := list(itertools.islice(rows, _ROWS)):
             problems = {row: each for row, each in enumerate(taken) if isinstance(each, Problem)}
-            table = {}
-            for name in columns:
-                place = header.index(name) if name in header else len(header)
-                values = [
-                    None if n in problems else [*row, None][place] for n, row in enumerate(taken)
-                ]
-                table[name] = _column(values, problems, lambda *_, name=name: repr(name))
-            yield Raw(pa.table(table), problems, names)
+            found = {}
+            for place, name in enumerate(header):
+                found[name] = [None if n in problems else row[place] for n, row in enumerate(taken)]
+                for row, value in enumerate(found[name] if name in columns else ()):
+                    if value and "\0" in value:
+                        problems.setdefault(row, Problem("bad_utf8", f"{name!r} {_NUL}"))
+            yield raw_of(found, len(taken), columns, names, problems)
 
 
 def _bounded(text: io.TextIOWrapper, source: Source) -> Iterator[str]:
@@ -99,13 +81,14 @@ def _read_text(source: Source, begin: int, end: int, columns: Columns) -> Iterat
     with _opened(source, None) as text:
         samples = _samples(text, source)
         while taken := list(itertools.islice(samples, _ROWS)):
-            values, lines = zip(*taken, strict=True)
             problems: dict[int, Problem] = {}
-
-            def line(row: int, at: int, values: Any = values, lines: Any = lines) -> str:
-                return f"line {lines[row] + values[row].count(chr(10), 0, at)}"
-
-            yield Raw(pa.table({"text": _column(values, problems, line)}), problems, ["text"])
+            for row, (sample, line) in enumerate(taken):
+                if match := _FAULT.search(sample):
+                    what = _NUL if match[0] == "\0" else "is not UTF-8"
+                    at = line + sample.count("\n", 0, match.start())
+                    problems[row] = Problem("bad_utf8", f"line {at} {what}")
+            found = {"text": [sample for sample, _ in taken]}
+            yield raw_of(found, len(taken), columns, ["text"], problems)
 
 
 def _samples(text: io.TextIOWrapper, source: Source) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...support.errors import InputError
-from ..types import Columns, Format, Raw, Source
+from ..types import Format, Source
+from ..values import Columns, Raw, raw_of
 
 _ROWS = 10_000  # of a table at most
 _BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
@@ -28,16 +29,13 @@ def _sound(source: Source) -> Iterator[None]:
 
 
 def _taken(batch: Any, columns: Columns, names: list[str]) -> Raw:
-    """The wanted columns that a batch has; null where it has none."""
-    table: dict[str, Any] = {}
-    for name in columns:
-        if name not in batch.schema.names:
-            table[name] = pa.nulls(len(batch))
-            continue
-        column = table[name] = batch.column(name)
+    """The wanted columns that a batch has."""
+    found: dict[str, Any] = {}
+    for name in columns.keys() & {*batch.schema.names}:
+        column = found[name] = batch.column(name)
         view = _BINARY.get(column.type)  # bad UTF-8 is found later, with its row
         (column if view is None else column.view(view)).validate(full=True)
-    return Raw(pa.table(table), names=names)
+    return raw_of(found, len(batch), columns, names)
 
 
 def _read_parquet(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:

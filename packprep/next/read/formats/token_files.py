@@ -8,6 +8,7 @@ A document is a row with the column `input_ids`, and `mask` where a mask is besi
 of pieces are numbers of documents.
 """
 
+import itertools
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +22,10 @@ from numpy.typing import NDArray
 from ...schemas.files import FormatError
 from ...schemas.views import arrow_array
 from ...support.errors import InputError
-from ..types import Columns, Format, Raw, Source
+from ..types import Format, Source
+from ..values import Columns, Raw, raw_of
 
-_TOKENS, _ROWS = 1 << 20, 1 << 16  # of a table, about
+_TOKENS = 1 << 20  # of a table, about
 _MEGATRON = struct.Struct("<9sQBQQ")  # magic, version, type of tokens, sequences, documents
 _MEGATRON_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
@@ -111,47 +113,46 @@ def _datatrove(data: Path) -> _Tokens:
     return _Tokens(_numbers(data, tokens, [2, 4]), offsets, mask)
 
 
-def _format(find: Callable[[Path], _Tokens], needed: Sequence[str], mask: str) -> Format:
+def _places(offsets: NDArray[np.int64], begin: int, end: int, tokens: int) -> list[int]:
+    """Documents at which parts of about so many tokens begin, `begin` first."""
+    goals = np.arange(offsets[begin], offsets[end], tokens)
+    places = begin + np.searchsorted(offsets[begin:end], goals)
+    return [int(place) for place in np.unique(np.append(begin, places[places < end]))]
+
+
+def _format(find: Callable[[Path], _Tokens], needed: Sequence[str], mask: str = "") -> Format:
     """A format of token files. find: the tokens of a file. needed, mask: endings beside its own."""
 
     def read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
         ids, offsets, trained = find(Path(source.paths[0]))
-        first, end = begin, len(offsets) - 1 if end < 0 else end
-        while first < end:
-            goal = offsets[first] + _TOKENS
-            last = int(np.searchsorted(offsets, goal, side="right")) - 1
-            last = min(max(last, first + 1), first + _ROWS, end)
+        end = len(offsets) - 1 if end < 0 else end
+        arrays = [ids] if trained is None else [ids, trained]
+        for first, last in itertools.pairwise([*_places(offsets, begin, end, _TOKENS), end]):
             lists = arrow_array(offsets[first : last + 1] - offsets[first])
-            known = dict(
-                zip(columns, (ids, trained) if trained is not None else (ids,), strict=False)
-            )
-            table: dict[str, Any] = {name: pa.nulls(last - first) for name in columns}
-            for name, values in known.items():
+            found = dict[str, Any]()
+            for name, values in zip(columns, arrays, strict=False):
                 some = values[offsets[first] : offsets[last]]
                 native = np.array(some, some.dtype.newbyteorder("="))
-                table[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
-            yield Raw(pa.table(table), names=[*known])
-            first = last
+                found[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
+            yield raw_of(found, last - first, columns, [*found])
 
     def cut(source: Source, size: int) -> list[int]:
         ids, offsets, _ = find(Path(source.paths[0]))
-        step = max(1, size // ids.dtype.itemsize)
-        places = np.searchsorted(offsets[:-1], np.arange(step, max(int(offsets[-1]), 1), step))
-        return [int(place) for place in np.unique(np.append(0, places[places < len(offsets) - 1]))]
+        return _places(offsets, 0, len(offsets) - 1, max(1, size // ids.dtype.itemsize))
 
     def beside(path: str) -> list[str]:
         stem = path.rpartition(".")[0]
-        found = [stem + end for end in (*needed, mask) if Path(stem + end).is_file()]
-        if not found or found == [stem + mask]:
+        found = [stem + end for end in needed if Path(stem + end).is_file()]
+        if not found:
             names = " or ".join(stem + end for end in needed)
             raise InputError(f"{path} has no {names} beside it, so its documents are not known")
-        return found
+        return [*found, *[stem + mask] * (mask != "" and Path(stem + mask).is_file())]
 
     return Format(read=read, cut=cut, beside=beside)
 
 
 FORMATS = {
-    "megatron": _format(_megatron, [".idx"], ".none"),
+    "megatron": _format(_megatron, [".idx"]),
     "npy": _format(_npy, [".csv.gz", ".offsets.npy"], ".label_mask.npy"),
     "datatrove": _format(_datatrove, [".ds.index"], ".ds.loss"),
 }

@@ -1,0 +1,229 @@
+"""Values of columns: what a row may have, and the problem of a row that has something else.
+
+Nothing is cast or guessed: a value that is not what its column must have is a problem of its row.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..schemas.views import numpy_values
+from ..support.errors import brief
+
+_STRINGS = ("string", "large_string", "string_view")
+_WORDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+
+
+class Problem(NamedTuple):
+    """A problem of a row. reason: as report.json counts it. detail: without file and row."""
+
+    reason: str
+    detail: str
+
+
+Problems = dict[int, Problem]
+
+
+class Kind(NamedTuple):
+    """Values of a column.
+
+    read: f(value) -> what tables have; ValueError says what the value is. type: in tables; None for
+    that of the values. value: what it must be, in words. reason: of the problem of a row with
+    another one. json: types that JSON is parsed to, the first that fits; none if values of any type
+    are taken. limits: least and most of numbers. is_needed: in each row. is_beside: a source need
+    not have the column.
+    """
+
+    read: Callable[[Any], Any]
+    type: Any = None
+    value: str = ""
+    reason: str = ""
+    json: tuple[Any, ...] = ()
+    limits: tuple[float, float] | None = None
+    is_needed: bool = False
+    is_beside: bool = False
+
+    @property
+    def is_list(self) -> bool:
+        """True for a number of each token."""
+        return pa.types.is_list(self.type)
+
+
+Columns = Mapping[str, Kind]
+
+
+class Raw(NamedTuple):
+    """Rows as a format reads them: the wanted columns, null where a row has none.
+
+    problems: of rows of the table, which are null there. names: of all columns of the source, where
+    the table begins it.
+    """
+
+    table: pa.Table
+    problems: Problems
+    names: Sequence[str]
+
+
+def shown(value: Any) -> str:
+    """A value in few words."""
+    words = (words for kind, words in _WORDS.items() if isinstance(value, kind))
+    return next(words, None) or brief(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"is {shown(value)}")
+    value.encode()  # raises for what is not UTF-8
+    return value
+
+
+def _group(value: Any) -> str:
+    """Text of a group: 1 is '1', 1.0 too, true is 'true'."""
+    if isinstance(value, (dict, list)):
+        raise ValueError(f"is {shown(value)}")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text.encode(errors="replace").decode()
+
+
+def _numbers(value: Any, kind: type, limits: tuple[float, float], is_list: bool) -> Any:
+    items = value if is_list else [value]
+    if not isinstance(items, list):
+        raise ValueError(f"is {shown(value)}")
+    for place, item in enumerate(items):
+        is_number = isinstance(item, (int, float)) and limits[0] <= item <= limits[1]
+        if not is_number or kind(item) != item:
+            raise ValueError(f"has {shown(item)} at {place}" if is_list else f"is {shown(item)}")
+    return [*map(kind, items)] if is_list else kind(value)
+
+
+def numbers(
+    dtype: str, reason: str, limits: tuple[float, float] | None = None, *, is_list: bool = True
+) -> Kind:
+    """A number of a row, or a number of each token. dtype: of numpy. limits: by default its own."""
+    is_whole = not dtype.startswith("float")
+    holds: Any = np.iinfo(dtype) if is_whole else np.finfo(dtype)
+    least, most = limits or (holds.min, holds.max)
+    types = [pa.int64(), pa.bool_()] if is_whole else [pa.float64()]
+    ending = f"{'s' * is_list} from {least:,} to {most:,}" if is_whole else f"{'s' * is_list}"
+    value = f"{'a list of' if is_list else 'a'} {'whole' if is_whole else 'finite'} number{ending}"
+    of = pa.from_numpy_dtype(np.dtype(dtype))
+    read = partial(_numbers, kind=int if is_whole else float, limits=(least, most), is_list=is_list)
+    return Kind(
+        read=read,
+        type=pa.list_(of) if is_list else of,
+        value=value,
+        reason=reason,
+        json=tuple(map(pa.list_, types) if is_list else types),
+        limits=(least, most),
+        is_needed=True,
+    )
+
+
+TEXT = Kind(_text, pa.large_string(), "text", "not_text", (pa.string(),), is_needed=True)
+GROUP = Kind(
+    _group,
+    pa.large_string(),
+    "text, a number, true or false",
+    "bad_group",
+    (pa.large_string(), pa.int64(), pa.bool_(), pa.float64()),
+)
+NESTED = Kind(lambda value: json.dumps(value, ensure_ascii=False).encode(), pa.large_binary())
+"""Values of any type: as they are, or as JSON text where rows are JSON."""
+ANY = Kind(lambda value: value)
+"""Values as they are."""
+
+
+def raw_of(
+    found: Mapping[str, Any],
+    count: int,
+    columns: Columns,
+    names: Sequence[str],
+    problems: Mapping[int, Problem] | None = None,
+) -> Raw:
+    """`count` rows. found: by column, an array or a list of values. names: see `Raw`."""
+    known, none = dict(problems or {}), [None] * count
+    table = {
+        name: _typed(found.get(name, none), name, kind, known) for name, kind in columns.items()
+    }
+    return Raw(pa.table(table), known, names)
+
+
+def _typed(column: Any, name: str, kind: Kind, problems: Problems) -> Any:
+    """A column as its kind has it; a row with another value is null, and has a problem."""
+    if isinstance(column, list):
+        array = _one_by_one(column, name, kind, problems)
+    else:
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        array = _of_array(array, name, kind, problems) if kind.json else array
+    if kind.is_needed and array.null_count:
+        for row in np.flatnonzero(array.is_null()).tolist():
+            problems.setdefault(row, Problem("null", f"the row has no {name!r}"))
+    return array
+
+
+def _of_array(array: Any, name: str, kind: Kind, problems: Problems) -> Any:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if _family(array.type) == _family(kind.type):
+        try:
+            made = array.cast(kind.type)
+            made.validate(full=True)  # of UTF-8 too
+            if _are_within(made, kind.limits):
+                return made
+        except pa.ArrowException:  # then one row is wrong, or a few are
+            pass
+    elif kind is not GROUP or pa.types.is_nested(array.type):
+        what = f"{name!r} is {array.type}, expected {kind.value}"
+        for row in np.flatnonzero(array.is_valid()).tolist():
+            problems.setdefault(row, Problem(kind.reason, what))
+        return pa.nulls(len(array), kind.type)
+    if str(array.type) not in _STRINGS:
+        return _one_by_one(array.to_pylist(), name, kind, problems)
+    texts = array.cast(pa.large_binary()).to_pylist()
+    decoded = [None if text is None else text.decode(errors="surrogateescape") for text in texts]
+    return _one_by_one(decoded, name, kind, problems)
+
+
+def _family(kind: Any) -> tuple[bool, str]:
+    """If values of a type are lists, and what they are, or hold."""
+    items = getattr(kind, "value_type", kind)
+    name = "text" if str(items) in _STRINGS else "number" if is_number(items) else str(items)
+    return items is not kind, name
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """True for whole numbers, floats, true and false."""
+    return kind == pa.bool_() or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def _are_within(array: Any, limits: tuple[float, float] | None) -> bool:
+    """True if no number is missing in a list, or outside of the limits."""
+    if limits is None:
+        return True
+    numbers = array.flatten() if pa.types.is_list(array.type) else array.drop_null()
+    values = np.empty(0) if numbers.null_count else numpy_values(numbers)
+    within = (values >= limits[0]) & (values <= limits[1])
+    return not numbers.null_count and bool(within.all())
+
+
+def _one_by_one(values: Sequence[Any], name: str, kind: Kind, problems: Problems) -> Any:
+    made = list[Any]()
+    for row, value in enumerate(values):
+        made.append(None)
+        try:
+            made[row] = None if value is None else kind.read(value)
+        except UnicodeEncodeError:
+            problems.setdefault(row, Problem("bad_utf8", f"{name!r} is not UTF-8"))
+        except ValueError as error:
+            what = f"{name!r} {error}, expected {kind.value}"
+            problems.setdefault(row, Problem(kind.reason, what))
+    try:
+        return pa.array(made, kind.type)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([str(value) for value in made])  # of several types
