@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..schemas.columns import DEFAULT_COLUMNS
 from ..support.errors import ConfigError
-from .grammar import Carried, Part, flag, parts_of, share_of, wrong
+from .grammar import Carried, Part, count_of, flag, parts_of, share_of, wrong
 
 if TYPE_CHECKING:
     from .options import BuildConfig
 FUNCTION = re.compile(r"\.py:\w+$")
 """End of a chat template that is a function in Python."""
+
+_KEYS = ("path", "weight", "max_epochs", "limit", "text", "ids", "sample_by")  # of a source
 
 
 def kind_of_rows(config: "BuildConfig") -> str:
@@ -122,7 +124,7 @@ def _check_part(config: "BuildConfig") -> None:
     _check_apart(config, "--part", others, "a scheduler runs all parts at once")
     if "-" in config.sources:
         raise ConfigError("standard input cannot be read by every part; give files")
-    if any(isinstance(source, Mapping) and "limit" in source for source in config.sources):
+    if any("limit" in entry for entry in entries_of(config)):
         raise ConfigError("a source has a limit, which parts cannot keep; leave it or --part out")
 
 
@@ -198,15 +200,34 @@ _CHECKS: dict[Callable[["BuildConfig"], None], tuple[str, ...]] = {
 """Checks with the options that they are about: nothing is wrong where all have their defaults."""
 
 
+def entries_of(config: "BuildConfig") -> list[dict[str, Any]]:
+    """The entries of `sources`: `path`, a list, and the options that each has of its own."""
+    named = [each if isinstance(each, Mapping) else {"path": str(each)} for each in config.sources]
+    entries = [{**each} for each in named]
+    for entry in entries:
+        path = entry.get("path")
+        entry["path"] = path if isinstance(path, list | tuple) else [path]
+        if not path or not all(isinstance(each, str) and each for each in entry["path"]):
+            raise ConfigError(f"a source has path {path!r}; expected a file, or a list of files")
+        where = f"source {entry['path'][0]}"
+        if unknown := sorted(map(str, {*entry} - {*_KEYS})):
+            raise ConfigError(
+                f"{where} has the unknown key {unknown[0]!r}, expected one of {', '.join(_KEYS)}"
+            )
+        if (count_of(entry.get("limit", 1)) or 0) < 1:
+            raise ConfigError(f"{where}: limit is {entry['limit']}, expected at least 1")
+    return entries
+
+
 def mix_of(config: "BuildConfig") -> list[tuple[Fraction, Fraction]]:
     """Weight and max_epochs of each source; [] without weights. Raises ConfigError."""
-    tables = [each if isinstance(each, Mapping) else {"path": each} for each in config.sources]
-    if config.weights or any({"weight", "max_epochs"} & table.keys() for table in tables):
-        return _mix(config, tables)
+    entries = entries_of(config)
+    if config.weights or any({"weight", "max_epochs"} & entry.keys() for entry in entries):
+        return _mix(config, entries)
     return []
 
 
-def _mix(config: "BuildConfig", tables: list[Mapping[str, Any]]) -> list[tuple[Fraction, Fraction]]:
+def _mix(config: "BuildConfig", tables: list[dict[str, Any]]) -> list[tuple[Fraction, Fraction]]:
     """See `mix_of`. A token store may have several sources, so weights may be more than tables."""
     if config.weights:
         if any("weight" in table for table in tables) or len(config.weights) < len(tables):
@@ -214,7 +235,7 @@ def _mix(config: "BuildConfig", tables: list[Mapping[str, Any]]) -> list[tuple[F
                 f"--weights has {len(config.weights)} shares for {len(tables)} sources; give one "
                 "for each, or each source a weight of its own"
             )
-        tables += [{"path": "of the store"}] * (len(config.weights) - len(tables))
+        tables += [{"path": ["of the store"]}] * (len(config.weights) - len(tables))
         tables = [{**t, "weight": w} for t, w in zip(tables, config.weights, strict=True)]
     is_mix = any("weight" in table for table in tables)
     if is_mix and config.pack_order.name == "input":
@@ -223,14 +244,13 @@ def _mix(config: "BuildConfig", tables: list[Mapping[str, Any]]) -> list[tuple[F
     for table in tables:
         if "weight" not in table and (is_mix or "max_epochs" in table):
             raise ConfigError(
-                f"source {table['path']} has no weight, which all sources of a mix need; give it "
-                "one"
+                f"source {table['path'][0]} has no weight, which all sources of a mix need; add it"
             )
         weight, most = share_of(table.get("weight", 1)), share_of(table.get("max_epochs", 1))
         if not weight or not most:
             name = "max_epochs" if weight else "weight"
             raise ConfigError(
-                f"source {table['path']}: {name} is {table[name]}, expected a number above 0"
+                f"source {table['path'][0]}: {name} is {table[name]}, expected a number above 0"
             )
         if is_mix:
             mix.append((weight, most))

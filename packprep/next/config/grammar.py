@@ -180,3 +180,24 @@ class Carried(NamedTuple):
         if kind and kind not in types:
             wrong("carry", value, f"a type of {', '.join(types)}; {name!r} has {kind!r}")
         return Carried(name, kind or None)
+
+
+class IdColumns(NamedTuple):
+    """COLUMN[,LABELS[:KIND]]; of pairs ANY,LABELS,LABELS. kind: labels or mask, None as it is."""
+
+    columns: tuple[str, ...]
+    kind: str | None = None
+
+    @staticmethod
+    def parse(value: str, *, pairs: bool = False) -> "IdColumns":
+        """Example: input_ids,loss_mask:mask."""
+        names, _, kind = value.rpartition(":")
+        if kind not in ("labels", "mask") or "," not in names:
+            names, kind = value, ""
+        columns = tuple(names.split(","))
+        if len(columns) not in ((1, 3) if pairs else (1, 2)) or not all(columns):
+            kinds = (
+                "auto,A,B:labels or :mask of pairs" if pairs else "COLUMN,LABELS:labels or :mask"
+            )
+            wrong("ids", value, kinds)
+        return IdColumns(columns, kind or None)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..config.grammar import IdColumns
 from ..config.options import BuildConfig
-from ..support.errors import ConfigError
 from .types import Chat, Ids, Pairs, Pieces, Render, Text
 from .values import NESTED, Kind, Problem
 
@@ -59,14 +59,10 @@ def pairs_of(config: BuildConfig, vocab_size: int) -> Pairs:
     """The two sides of pairs: of text, of conversations, or of what another option says."""
     *prompt, first, second = str(config.pairs).split(",")
     if config.ids is not None:
-        labels, _, kind = config.ids.partition(",")[2].partition(":")
-        names: list[str | None] = [*labels.split(",")] if labels else [None, None]
-        if len(names) != 2:
-            raise ConfigError(
-                f"--ids is {config.ids!r}, expected auto,A,B:labels or :mask of pairs"
-            )
-        ids = partial(Ids, kind=kind or None, vocab_size=vocab_size)
-        return Pairs((ids(first, names[0]), ids(second, names[1])))
+        asked = IdColumns.parse(config.ids, pairs=True)
+        labels = (*asked.columns[1:], None, None)
+        ids = partial(Ids, kind=asked.kind, vocab_size=vocab_size)
+        return Pairs((ids(first, labels[0]), ids(second, labels[1])))
     if config.pieces is not None:
         return Pairs((Pieces(first), Pieces(second)))
     if prompt or config.messages is not None:

@@ -15,10 +15,13 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
+from ..config.checks import kind_of_rows
+from ..config.grammar import IdColumns
+from ..config.options import BuildConfig
 from ..schemas.columns import NO_LOSS, WHOLE
 from ..schemas.views import ListView, list_array, numpy_values
 from ..support.errors import ConfigError
-from .types import Batch, Chat, Ids, Render, Source, Text, sides_of
+from .types import Batch, Chat, Ids, Pieces, Render, Rows, Source, Text, sides_of
 from .values import GROUP, TEXT, Kind, Problem, Problems, Raw, numbers
 
 
@@ -34,6 +37,33 @@ def template_parts(template: str) -> list[tuple[str, str | None]]:
     if not names or "" in names:
         raise ConfigError(f"--text {template!r} names no column; write {{title}} for column title")
     return parts
+
+
+def rows_of(
+    config: BuildConfig,
+    own: Mapping[str, Any],
+    vocab_size: int,
+    split_at: tuple[str, int] | None,
+) -> Rows:
+    """How the rows of a source are read. own: options that the source has of its own."""
+    kind = kind_of_rows(config)
+    if "ids" in own or kind == "ids":
+        asked = IdColumns.parse(str(own.get("ids") or config.ids or "input_ids"))
+        column, labels = (*asked.columns, None)[:2]
+        return Ids(str(column), labels, asked.kind, split_at, vocab_size)
+    if kind == "text":
+        template, by = str(own.get("text") or config.text or "text"), own.get("sample_by")
+        template_parts(template)
+        if by not in (None, "document", "paragraph", "line"):
+            raise ConfigError(f"sample_by is {by!r}, expected document, paragraph or line")
+        return Text(template, by or "document", config.truncate_at)
+    if kind == "pairs":
+        from .rendered import pairs_of
+
+        return pairs_of(config, vocab_size)
+    if kind == "pieces":
+        return Pieces(str(config.pieces))
+    return Chat(tuple(str(config.messages).split(",")))
 
 
 def columns_of(source: Source, group: str | None) -> dict[str, Kind]:

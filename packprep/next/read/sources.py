@@ -8,7 +8,6 @@ import glob
 import os
 import re
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,53 +17,22 @@ from typing import Any
 
 import xxhash
 
-from ..config.checks import kind_of_rows
+from ..config.checks import entries_of
 from ..config.grammar import count_of
 from ..config.options import BuildConfig
 from ..schemas.files import file_digest, saved_files
-from ..support.errors import ConfigError, InputError, redacted
+from ..support.errors import InputError, redacted
 from ..support.progress import Progress
 from .reading import checked, state_of
-from .rows import template_parts
-from .types import (
-    ENDINGS,
-    Chat,
-    Ids,
-    Pieces,
-    Rows,
-    Source,
-    Text,
-    format_of,
-    known_format,
-)
+from .rows import rows_of
+from .types import ENDINGS, Ids, Source, format_of, known_format
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "validation": "validation"}
 _SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation", "eval": "test"}
-_KEYS = ("path", "weight", "max_epochs", "limit", "text", "ids", "sample_by")
 _TOKENS = {".idx": ".bin", ".offsets.npy": ".npy", ".label_mask.npy": ".npy", ".csv.gz": ".npy"}
 """Endings of files beside token files, and of those."""
+_KNOWN = ", ".join(f".{ending}" for ending in ENDINGS)
 _WINDOW, _MEMORY = 1 << 27, 600_000_000  # bytes of a usual window, and of a process without one
-
-
-def entries_of(config: BuildConfig) -> list[dict[str, Any]]:
-    """The entries of `sources`: `path`, a list, and the options that each has of its own."""
-    entries: list[dict[str, Any]] = [
-        dict(source) if isinstance(source, Mapping) else {"path": str(source)}
-        for source in config.sources
-    ]
-    for entry in entries:
-        path = entry.get("path")
-        entry["path"] = path if isinstance(path, list | tuple) else [path]
-        if not path or not all(isinstance(each, str) and each for each in entry["path"]):
-            raise ConfigError(f"a source has path {path!r}; expected a file, or a list of files")
-        where = f"source {entry['path'][0]}"
-        if unknown := sorted(map(str, {*entry} - {*_KEYS})):
-            raise ConfigError(
-                f"{where} has the unknown key {unknown[0]!r}, expected one of {', '.join(_KEYS)}"
-            )
-        if (count_of(entry.get("limit", 1)) or 0) < 1:
-            raise ConfigError(f"{where}: limit is {entry['limit']}, expected at least 1")
-    return entries
 
 
 def resolve(
@@ -80,11 +48,10 @@ def resolve(
     vocab_size, split_at: see `Ids`. scratch: folder for a copy of standard input. digests: of all
     sources; None to leave them empty. Raises InputError for a name that means nothing.
     """
-    sources: dict[tuple[int, int], Source] = {}
-    again = 0
+    named, found = list[Source](), dict[str, Source]()
     try:
         for number, entry in enumerate(entries_of(config)):
-            own = {
+            same = {
                 "rows": rows_of(config, entry, vocab_size, split_at),
                 "entry": number,
                 "limit": count_of(entry.get("limit")),
@@ -92,58 +59,30 @@ def resolve(
             }
             for name in entry["path"]:
                 for shown, paths in _files(name, config.output, scratch, progress):
-                    facts = paths[0].stat()
-                    place = (facts.st_dev, facts.st_ino)
-                    again += place in sources
-                    sources.setdefault(place, _source(len(sources), shown, paths, own))
-        found = list(sources.values())
-        if digests is not None:
-            both = zip(found, digests(found), strict=True)
-            found = [replace(source, digest=digest) for source, digest in both]
+                    named.append(_source(redacted(shown), paths, same))
+        for source in named:
+            found.setdefault(os.path.realpath(source.paths[0]), source)
+        sources = [*found.values()]
+        made = [""] * len(sources) if digests is None else digests(sources)
     except OSError as error:
         raise InputError(
             f"{error.filename or 'a source'} cannot be read: {error.strerror}"
         ) from None
-    if again:
+    if again := len(named) - len(sources):
         files = "files are" if again > 1 else "file is"
         progress.say(f"{again:,} {files} named twice, and read once")
-    known = {each.entry: each for each in reversed(found)}  # the first file of each
-    known = {entry: checked(known[entry], config) for entry in sorted(known)}
+    first = {source.entry: source for source in reversed(sources)}
+    known = {entry: checked(first[entry], config) for entry in sorted(first)}
     return [
-        replace(each, rows=known[each.entry].rows, carried=known[each.entry].carried)
-        for each in found
+        replace(
+            source,
+            number=number,
+            digest=digest,
+            rows=known[source.entry].rows,
+            carried=known[source.entry].carried,
+        )
+        for number, (source, digest) in enumerate(zip(sources, made, strict=True))
     ]
-
-
-def rows_of(
-    config: BuildConfig,
-    options: Mapping[str, Any],
-    vocab_size: int,
-    split_at: tuple[str, int] | None,
-) -> Rows:
-    """How the rows of a source are read. options: those that the source has of its own."""
-    kind = kind_of_rows(config)
-    if "ids" in options or kind == "ids":
-        ids = str(options.get("ids") or config.ids or "input_ids")
-        match = re.fullmatch("([^,]+)(?:,([^,:]+)(?::(labels|mask))?)?", ids)
-        if match is None:
-            raise ConfigError(f"--ids is {ids!r}, expected COLUMN,LABELS:labels or :mask")
-        column, labels, label_kind = match.groups()
-        return Ids(column, labels, label_kind, split_at, vocab_size)
-    if kind == "text":
-        template = str(options.get("text") or config.text or "text")
-        template_parts(template)
-        sample_by = options.get("sample_by", "document")
-        if sample_by not in ("document", "paragraph", "line"):
-            raise ConfigError(f"sample_by is {sample_by!r}, expected document, paragraph or line")
-        return Text(template=template, sample_by=sample_by, truncate_at=config.truncate_at)
-    if kind == "pairs":
-        from .rendered import pairs_of
-
-        return pairs_of(config, vocab_size)
-    if kind == "pieces":
-        return Pieces(str(config.pieces))
-    return Chat(tuple(str(config.messages).split(",")))
 
 
 def _files(
@@ -185,12 +124,8 @@ def _matching(place: str, output: str) -> list[Path]:
         ):
             files.append(path)
     if not files:
-        raise InputError(f"{place} has no file of a known format; expected {_endings()}")
+        raise InputError(f"{place} has no file of a known format; expected {_KNOWN}")
     return files
-
-
-def _endings() -> str:
-    return ", ".join(f".{ending}" for ending in ENDINGS)
 
 
 def _of_split(files: Sequence[Path], place: str, asked: str, progress: Progress) -> list[Path]:
@@ -270,34 +205,35 @@ def _from_hub(name: str) -> list[Path]:
     return [Path(file["filename"]) for file in loaded.cache_files]
 
 
-def _source(number: int, name: str, paths: Sequence[Path], own: Mapping[str, Any]) -> Source:
-    """A source without its digest. own: fields that the sources of an entry share."""
-    shown, (kind, compression) = redacted(name), known_format(paths[0].name)
+def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source:
+    """A source without number and digest. same: fields that the sources of an entry share."""
+    kind, compression = known_format(paths[0].name)
     if not kind:
-        raise InputError(f"{shown} is of no known format; expected {_endings()}, also .gz and .zst")
-    if not all(stat.S_ISREG(path.stat().st_mode) for path in paths):
-        raise InputError(f"{shown} is not a regular file; to read a pipe use - for standard input")
-    beside = format_of(kind).beside
-    if beside is not None and not isinstance(own["rows"], Ids):
-        raise InputError(
-            f"{shown} holds token ids, and this build reads text; give --ids input_ids, or name "
-            "other files"
-        )
-    files = [*map(str, paths), *(beside(str(paths[0])) if beside is not None else ())]
+        raise InputError(f"{name} is of no known format; expected {_KNOWN}, also .gz and .zst")
+    if not all(path.is_file() for path in paths):
+        raise InputError(f"{name} is not a regular file; to read a pipe use - for standard input")
+    files = [*map(str, paths)]
+    if (beside := format_of(kind).beside) is not None:
+        if not isinstance(same["rows"], Ids):
+            raise InputError(
+                f"{name} holds token ids, and this build reads text; give --ids input_ids, or name "
+                "other files"
+            )
+        files += beside(files[0])
     state = state_of(files)
     size = sum(each for each, _ in state)
     if not size:
-        raise InputError(f"{shown} is empty; expected at least one document")
+        raise InputError(f"{name} is empty; expected at least one document")
     return Source(
-        number=number,
-        name=shown,
+        number=0,
+        name=name,
         paths=tuple(files),
         format=kind,
         compression=compression,
         bytes=size,
         digest="",
         state=state,
-        **own,
+        **same,
     )
 
 
