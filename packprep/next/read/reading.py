@@ -130,33 +130,34 @@ def checked(source: Source, config: BuildConfig) -> Source:
             raise ConfigError(
                 f"--carry {each.name!r} is a column name that packprep uses; rename the column"
             )
-    columns = columns_of(source, config.group) | {each.name: ANY for each in carried}
-    first = next(format_of(source.format).read(source, 0, -1, columns), None)
+    asked = {each.name: ANY for each in carried}
+    columns = columns_of(source, config.group) | asked
+    raws = format_of(source.format).read(source, 0, -1, columns)
+    first = next((raw for raw in raws if len(raw.table)), None)
     if first is None:
         return source  # which has no rows: reading it says so
-    names = first.names or first.table.column_names
-    sides = [_known(each, names, first.table, source.name) for each in sides_of(source.rows)]
-    rows = Pairs((sides[0], sides[1])) if len(sides) > 1 else sides[0]
-    source = replace(source, rows=rows)
-    columns = columns_of(source, config.group) | {each.name: ANY for each in carried}
-    damaged = any(problem.reason != "null" for problem in first.problems.values())
+    table, names = first.table, first.names
+    sides = [_known(each, names, table, source.name) for each in sides_of(source.rows)]
+    source = replace(source, rows=Pairs((sides[0], sides[1])) if len(sides) > 1 else sides[0])
+    columns = columns_of(source, config.group) | asked
+    is_damaged = any(problem.reason != "null" for problem in first.problems.values())
     for name, kind in columns.items():
         if names.count(name) > 1:
             raise InputError(f"{source.name} has more than one column {name!r}; rename one")
-        if name in names or kind.is_beside or damaged:
+        if name in names or kind.is_beside or is_damaged:
             continue
-        if first.table[name].null_count == len(first.table):
-            cure = "; name one with --text" if isinstance(rows, Text) else ""
+        if table[name].null_count == len(table):
+            cure = "; name one with --text" if isinstance(source.rows, Text) else ""
             raise InputError(
                 f"{source.name} has no column {name!r}; it has {', '.join(names) or 'none'}{cure}"
             )
-    beside = [name for name in _LABELS if name in names and name not in columns]
-    if isinstance(rows, Ids) and not rows.labels and beside:
+    labels = [name for name in _LABELS if name in names and name not in columns]
+    if isinstance(source.rows, Ids) and not source.rows.labels and labels:
         raise InputError(
-            f"{source.name} has {beside[0]!r} beside its token ids, and every token would be "
-            f"trained; give --ids {rows.column},{beside[0]}, or remove the column"
+            f"{source.name} has {labels[0]!r} beside its token ids, and every token would be "
+            f"trained; give --ids {source.rows.column},{labels[0]}, or remove the column"
         )
-    kinds = {each.name: _carried(source, each, first.table[each.name]) for each in carried}
+    kinds = {each.name: _carried(source, each, table[each.name]) for each in carried}
     return replace(source, carried=kinds)
 
 

@@ -109,20 +109,16 @@ def numbers(
     is_whole = not dtype.startswith("float")
     holds: Any = np.iinfo(dtype) if is_whole else np.finfo(dtype)
     least, most = limits or (holds.min, holds.max)
-    types = [pa.int64(), pa.bool_()] if is_whole else [pa.float64()]
-    ending = f"{'s' * is_list} from {least:,} to {most:,}" if is_whole else f"{'s' * is_list}"
-    value = f"{'a list of' if is_list else 'a'} {'whole' if is_whole else 'finite'} number{ending}"
+    types = (pa.int64(), pa.bool_()) if is_whole else (pa.float64(),)
     of = pa.from_numpy_dtype(np.dtype(dtype))
-    read = partial(_numbers, kind=int if is_whole else float, limits=(least, most), is_list=is_list)
-    return Kind(
-        read=read,
-        type=pa.list_(of) if is_list else of,
-        value=value,
-        reason=reason,
-        json=tuple(map(pa.list_, types) if is_list else types),
-        limits=(least, most),
-        is_needed=True,
-    )
+    ending = f"number{'s' * is_list}" + (f" from {least:,} to {most:,}" if is_whole else "")
+    value = f"{'a list of' if is_list else 'a'} {'whole' if is_whole else 'finite'} {ending}"
+    kind: Any = int if is_whole else float
+    read = partial(_numbers, kind=kind, limits=(least, most), is_list=is_list)
+    made = Kind(read, of, value, reason, types, (least, most), is_needed=True)
+    if not is_list:
+        return made
+    return made._replace(type=pa.list_(of), json=tuple(map(pa.list_, types)))
 
 
 TEXT = Kind(_text, pa.large_string(), "text", "not_text", (pa.string(),), is_needed=True)
@@ -174,7 +170,7 @@ def _of_array(array: Any, name: str, kind: Kind, problems: Problems) -> Any:
         try:
             made = array.cast(kind.type)
             made.validate(full=True)  # of UTF-8 too
-            if _are_within(made, kind.limits):
+            if kind.limits is None or _are_within(made, *kind.limits):
                 return made
         except pa.ArrowException:  # then one row is wrong, or a few are
             pass
@@ -202,14 +198,11 @@ def is_number(kind: pa.DataType) -> bool:
     return kind == pa.bool_() or pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def _are_within(array: Any, limits: tuple[float, float] | None) -> bool:
+def _are_within(array: Any, least: float, most: float) -> bool:
     """True if no number is missing in a list, or outside of the limits."""
-    if limits is None:
-        return True
     numbers = array.flatten() if pa.types.is_list(array.type) else array.drop_null()
-    values = np.empty(0) if numbers.null_count else numpy_values(numbers)
-    within = (values >= limits[0]) & (values <= limits[1])
-    return not numbers.null_count and bool(within.all())
+    values = np.full(1, np.nan) if numbers.null_count else numpy_values(numbers)
+    return bool(((values >= least) & (values <= most)).all())
 
 
 def _one_by_one(values: Sequence[Any], name: str, kind: Kind, problems: Problems) -> Any:

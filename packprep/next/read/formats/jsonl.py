@@ -101,22 +101,19 @@ def _array(source: Source, block: bytes, columns: Columns) -> Iterator[Raw]:
 
 def _elements(source: Source, text: str) -> Iterator[Any]:
     """Values of an array. Raises InputError with the row where it breaks."""
-    text, place, row, what = "," + text[1:], 0, 0, ""  # a comma is before each value
-    while (comma := _COMMA.match(text, place)) and comma.end() < len(text) - 1:
-        try:
-            value, place = _DECODER.raw_decode(text, comma.end())
-        except (ValueError, RecursionError) as error:
-            what = _fault(error, comma.end())
-            break
-        yield value
-        row += 1
-    if (rest := text[place:].strip(", \t\r\n")) != "]":
-        after = "text follows the end of the array"
-        before = "expected a comma or the end of the array before it"
-        raise InputError(
-            f"{source.name} row {row}: {what or (after if rest[:1] == ']' else before)}; fix it, "
-            "as no row after it can be found in an array"
-        )
+    text, place, row = "," + text[1:], 0, 0  # a comma is before each value
+    what = "expected a comma, or the end of the array and of the file"
+    try:
+        while comma := _COMMA.match(text, place):
+            place = comma.end()
+            value, place = _DECODER.raw_decode(text, place)
+            yield value
+            row += 1
+    except (ValueError, RecursionError) as error:
+        what = _fault(error, place)
+    if text[place:].strip() != "]":
+        after = "as no row after it can be found in an array"
+        raise InputError(f"{source.name} row {row}: {what}; fix it, {after}")
 
 
 class _Object(dict[str, Any]):
@@ -139,39 +136,34 @@ def _fault(error: Exception, begin: int = 0) -> str:
     return f"invalid JSON: {'nested too deeply' if deep else str(error)[:100]}"
 
 
-class _BadRowError(Exception):
-    """A row that cannot be used. args: those of its `Problem`."""
-
-
 def _from_values(rows: Iterable[Any], columns: Columns) -> Raw:
     """Rows that are JSON lines, or parsed values."""
     found, problems = list[dict[str, Any]](), dict[int, Problem]()
     for number, row in enumerate(rows):
-        try:
-            found.append(_object(row, columns))
-        except _BadRowError as error:
-            found.append({})
-            problems[number] = Problem(*error.args)
+        value = _object(row, columns)
+        if isinstance(value, Problem):
+            problems[number], value = value, {}
+        found.append(value)
     names = next((each for number, each in enumerate(found) if number not in problems), {})
     values = {name: [row.get(name) for row in found] for name in columns}
     return raw_of(values, len(found), columns, [*names], problems)
 
 
-def _object(row: Any, columns: Columns) -> dict[str, Any]:
-    """A row, which is sound if `json` or the compiled parser accepts its line alone."""
+def _object(row: Any, columns: Columns) -> dict[str, Any] | Problem:
+    """A row, or its problem: neither `json` nor the compiled parser accepts its line alone."""
     if isinstance(row, bytes):
         try:
             row = _DECODER.decode(row.decode())
         except (ValueError, RecursionError) as error:
             if (table := _parsed(row, columns)) is None:
                 is_utf8 = not isinstance(error, UnicodeDecodeError)
-                raise _BadRowError("bad_json" if is_utf8 else "bad_utf8", _fault(error)) from None
+                return Problem("bad_json" if is_utf8 else "bad_utf8", _fault(error))
             row = table.to_pylist()[0]
     if not isinstance(row, dict | None):
-        raise _BadRowError("bad_json", f"it is {shown(row)}, expected an object")
+        return Problem("bad_json", f"it is {shown(row)}, expected an object")
     for name in columns:
         if isinstance(row, _Object) and row.written.count(name) > 1:
-            raise _BadRowError("bad_json", f"duplicate key {name!r}")
+            return Problem("bad_json", f"duplicate key {name!r}")
     return row or {}  # null is a row without columns, as for the compiled parser
 
 

@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,15 +27,9 @@ from ..values import Columns, Raw, raw_of
 
 _TOKENS = 1 << 20  # of a table, about
 _MEGATRON = struct.Struct("<9sQBQQ")  # magic, version, type of tokens, sequences, documents
-_MEGATRON_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-
-
-class _Tokens(NamedTuple):
-    """Mapped tokens. offsets: int64 [documents + 1]. mask: 1 where there is a loss."""
-
-    ids: NDArray[Any]
-    offsets: NDArray[np.int64]
-    mask: NDArray[Any] | None = None
+_WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}  # bytes of a token, by the type of Megatron
+Documents = tuple[NDArray[np.int64], Sequence[int]]
+"""Offsets of documents in tokens, [documents + 1], and bytes that a token may have."""
 
 
 def _numbers(path: Path, count: int | None, widths: Sequence[int] = ()) -> NDArray[Any]:
@@ -54,17 +48,18 @@ def _numbers(path: Path, count: int | None, widths: Sequence[int] = ()) -> NDArr
     raise InputError(f"{path} holds {found}; expected {expected}, as the files beside it say")
 
 
-def _offsets(numbers: NDArray[Any], path: Path) -> NDArray[np.int64]:
-    """Offsets of documents in tokens, checked."""
-    offsets = numbers.astype(np.int64)
-    for row in np.flatnonzero(np.diff(offsets) < 0)[:1]:
-        raise FormatError(f"{path} segment {row} ends before it begins; fetch it again")
-    if not len(offsets) or offsets[0] != 0:
-        raise FormatError(f"{path} does not begin with 0; expected tokens before each document")
+def _offsets(begins: Any, ends: Any, path: Path) -> NDArray[np.int64]:
+    """Offsets of documents in tokens, [documents + 1], of where each of them begins and ends."""
+    offsets = np.append(0, ends).astype(np.int64)
+    wrong = (begins != offsets[:-1]) | (np.diff(offsets) < 0)
+    for row in np.flatnonzero(wrong)[:1]:
+        raise FormatError(
+            f"{path} document {row} does not begin where the one before ends; fetch it again"
+        )
     return offsets
 
 
-def _megatron(data: Path) -> _Tokens:
+def _megatron(data: Path) -> Documents:
     index = data.with_suffix(".idx")
     with index.open("rb") as file:
         head = file.read(_MEGATRON.size)
@@ -72,7 +67,7 @@ def _megatron(data: Path) -> _Tokens:
             raise FormatError(f"{index} begins with {head[:9]!r}; expected an index of Megatron")
         _, version, code, sequences, documents = _MEGATRON.unpack(head)
         wanted, size = _MEGATRON.size + 12 * sequences + 8 * documents, index.stat().st_size
-        known = version == 1 and code in _MEGATRON_TYPES
+        known = version == 1 and code in _WIDTHS
         if not known or size not in (wanted, wanted + sequences):
             raise FormatError(
                 f"{index} of {size:,} bytes has version {version}, type {code} and {sequences:,} "
@@ -80,37 +75,26 @@ def _megatron(data: Path) -> _Tokens:
             )
         lengths = np.fromfile(file, "<i4", sequences)
         pointers = np.fromfile(file, "<i8", sequences)
-    dtype = np.dtype(_MEGATRON_TYPES[code])
-    offsets = _offsets(np.append(0, np.cumsum(lengths, dtype=np.int64)), index)
-    for row in np.flatnonzero(pointers != offsets[:-1] * dtype.itemsize)[:1]:
-        raise FormatError(f"{index} segment {row} does not begin where the one before ends")
-    return _Tokens(_numbers(data, int(offsets[-1]), [dtype.itemsize]).view(dtype), offsets)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    return _offsets(pointers / _WIDTHS[code], ends, index), [_WIDTHS[code]]
 
 
-def _npy(data: Path) -> _Tokens:
-    stem = str(data).removesuffix(".npy")
-    lines, stored, mask = (Path(stem + e) for e in (".csv.gz", ".offsets.npy", ".label_mask.npy"))
-    if lines.is_file():
-        try:
-            table = np.loadtxt(lines, np.int64, None, ",", usecols=(0, 1), ndmin=2, quotechar='"')
-        except (ValueError, OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{lines} has no lines of start,end,...: {error}") from None
-        offsets = _offsets(np.append(0, table[:, 1]), lines)
-        for row in np.flatnonzero(table[:, 0] != offsets[:-1])[:1]:
-            raise FormatError(f"{lines} segment {row} does not begin where the one before ends")
-    else:
-        offsets = _offsets(_numbers(stored, None), stored)
-    tokens = int(offsets[-1])
-    trained = _numbers(mask, tokens, [1]) if mask.is_file() else None
-    return _Tokens(_numbers(data, tokens, [1, 2, 4, 8]), offsets, trained)
+def _npy(data: Path) -> Documents:
+    lines, stored = data.with_suffix(".csv.gz"), data.with_suffix(".offsets.npy")
+    if not lines.is_file():
+        numbers = _numbers(stored, None)
+        return _offsets(numbers[:-1], numbers[1:], stored), [1, 2, 4, 8]
+    try:
+        table = np.loadtxt(lines, np.int64, None, ",", usecols=(0, 1), ndmin=2, quotechar='"')
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{lines} has no lines of start,end,...: {error}") from None
+    return _offsets(table[:, 0], table[:, 1], lines), [1, 2, 4, 8]
 
 
-def _datatrove(data: Path) -> _Tokens:
-    index, loss = Path(f"{data}.index"), Path(f"{data}.loss")
-    offsets = _offsets(np.append(0, _numbers(index, None, [8])), index)
-    tokens = int(offsets[-1])
-    mask = _numbers(loss, tokens, [1]) if loss.is_file() else None
-    return _Tokens(_numbers(data, tokens, [2, 4]), offsets, mask)
+def _datatrove(data: Path) -> Documents:
+    index = Path(f"{data}.index")
+    ends = _numbers(index, None, [8])
+    return _offsets(np.append(0, ends)[:-1], ends, index), [2, 4]
 
 
 def _places(offsets: NDArray[np.int64], begin: int, end: int, tokens: int) -> list[int]:
@@ -120,13 +104,20 @@ def _places(offsets: NDArray[np.int64], begin: int, end: int, tokens: int) -> li
     return [int(place) for place in np.unique(np.append(begin, places[places < end]))]
 
 
-def _format(find: Callable[[Path], _Tokens], needed: Sequence[str], mask: str = "") -> Format:
-    """A format of token files. find: the tokens of a file. needed, mask: endings beside its own."""
+def _format(find: Callable[[Path], Documents], needed: Sequence[str], mask: str = "") -> Format:
+    """A format of token files. needed, mask: endings beside its own."""
+
+    def opened(source: Source) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
+        """Offsets of documents, and mapped tokens and mask."""
+        offsets, widths = find(Path(source.paths[0]))
+        arrays = [_numbers(Path(source.paths[0]), int(offsets[-1]), widths)]
+        if mask and source.paths[-1].endswith(mask):
+            arrays.append(_numbers(Path(source.paths[-1]), int(offsets[-1]), [1]))
+        return offsets, arrays
 
     def read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
-        ids, offsets, trained = find(Path(source.paths[0]))
+        offsets, arrays = opened(source)
         end = len(offsets) - 1 if end < 0 else end
-        arrays = [ids] if trained is None else [ids, trained]
         for first, last in itertools.pairwise([*_places(offsets, begin, end, _TOKENS), end]):
             lists = arrow_array(offsets[first : last + 1] - offsets[first])
             found = dict[str, Any]()
@@ -137,7 +128,7 @@ def _format(find: Callable[[Path], _Tokens], needed: Sequence[str], mask: str = 
             yield raw_of(found, last - first, columns, [*found])
 
     def cut(source: Source, size: int) -> list[int]:
-        ids, offsets, _ = find(Path(source.paths[0]))
+        offsets, (ids, *_) = opened(source)
         return _places(offsets, 0, len(offsets) - 1, max(1, size // ids.dtype.itemsize))
 
     def beside(path: str) -> list[str]:
