@@ -16,19 +16,7 @@ from ..config.options import BuildConfig
 from ..schemas.columns import STANDARD
 from ..support.errors import ConfigError, InputError
 from .rows import columns_of, documents_of
-from .types import (
-    Batch,
-    Chat,
-    Ids,
-    Pairs,
-    Piece,
-    Render,
-    Source,
-    Split,
-    Text,
-    format_of,
-    sides_of,
-)
+from .types import Batch, Chat, Ids, Pairs, Piece, Render, Source, Split, Text, format_of, sides_of
 from .values import ANY, Kind, Problem, Raw, is_number, numbers
 
 SPLIT_BYTES = 16_000_000
@@ -119,8 +107,8 @@ def state_of(paths: Sequence[str]) -> tuple[tuple[int, int], ...]:
     return tuple((each.st_size, each.st_mtime_ns) for each in facts)
 
 
-def checked(source: Source, config: BuildConfig) -> Source:
-    """A source with the kind of its labels and the types of carried columns.
+def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
+    """The kind of rows of a source, `rows`, and the types of carried columns, `carried`.
 
     Its first rows say them. Raises InputError if they lack a column that is read.
     """
@@ -135,7 +123,7 @@ def checked(source: Source, config: BuildConfig) -> Source:
     raws = format_of(source.format).read(source, 0, -1, columns)
     first = next((raw for raw in raws if len(raw.table)), None)
     if first is None:
-        return source  # which has no rows: reading it says so
+        return {}  # it has no rows: reading it says so
     table, names = first.table, first.names
     sides = [_known(each, names, table, source.name) for each in sides_of(source.rows)]
     source = replace(source, rows=Pairs((sides[0], sides[1])) if len(sides) > 1 else sides[0])
@@ -158,7 +146,7 @@ def checked(source: Source, config: BuildConfig) -> Source:
             f"trained; give --ids {source.rows.column},{labels[0]}, or remove the column"
         )
     kinds = {each.name: _carried(source, each, table[each.name]) for each in carried}
-    return replace(source, carried=kinds)
+    return {"rows": source.rows, "carried": kinds}
 
 
 def _known(rows: Any, names: Sequence[str], table: pa.Table, where: str) -> Any:

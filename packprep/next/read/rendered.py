@@ -32,10 +32,8 @@ def rendered(
 
     problems: gets those of rows that cannot be rendered.
     """
-    is_chat = isinstance(rows, Chat)
     names = rows.columns if isinstance(rows, Chat) else (rows.column,)
-    wanted = [name for name in nested_columns(rows) if name in table.column_names]
-    made = render(table.select(wanted), names, not is_chat)
+    made = render(table.select([*nested_columns(rows)]), names, isinstance(rows, Pieces))
     for row, problem in made.problems.items():
         problems.setdefault(row, Problem(*problem))
     columns = {name: made.table[name].combine_chunks() for name in made.table.column_names}
@@ -44,12 +42,10 @@ def rendered(
 
 def joined(sides: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Documents of pairs: those of both sides, as parts 0 and 1 of their rows."""
-    tables = []
-    for number, side in enumerate(sides):
-        table = pa.table(dict(side))
-        part = pa.array(np.full(len(table), number, np.int32))
-        tables.append(table.set_column(table.column_names.index("part"), "part", part))
-    both = pa.concat_tables(tables)
+    parts = [np.full(len(side["row"]), part, np.int32) for part, side in enumerate(sides)]
+    both = pa.concat_tables(
+        pa.table({**side, "part": part}) for side, part in zip(sides, parts, strict=True)
+    )
     taken = both.take(np.argsort(both["row"].to_numpy(), kind="stable"))
     columns = {name: taken[name].combine_chunks() for name in taken.column_names}
     return {**columns, "row": columns["row"].to_numpy()}

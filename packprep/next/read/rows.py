@@ -22,7 +22,9 @@ from ..schemas.columns import NO_LOSS, WHOLE
 from ..schemas.views import ListView, list_array, numpy_values
 from ..support.errors import ConfigError
 from .types import Batch, Chat, Ids, Pieces, Render, Rows, Source, Text, sides_of
-from .values import GROUP, TEXT, Kind, Problem, Problems, Raw, numbers
+from .values import GROUP, TEXT, Columns, Kind, Problem, Problems, Raw, numbers
+
+_LABELS = {"labels": numbers("int32", "bad_labels"), "mask": numbers("int8", "bad_mask", (0, 1))}
 
 
 def template_parts(template: str) -> list[tuple[str, str | None]]:
@@ -40,10 +42,7 @@ def template_parts(template: str) -> list[tuple[str, str | None]]:
 
 
 def rows_of(
-    config: BuildConfig,
-    own: Mapping[str, Any],
-    vocab_size: int,
-    split_at: tuple[str, int] | None,
+    config: BuildConfig, own: Mapping[str, Any], vocab_size: int, split_at: tuple[str, int] | None
 ) -> Rows:
     """How the rows of a source are read. own: options that the source has of its own."""
     kind = kind_of_rows(config)
@@ -76,9 +75,7 @@ def columns_of(source: Source, group: str | None) -> dict[str, Kind]:
         elif isinstance(rows, Ids):
             columns[rows.column] = numbers("int32", "bad_ids", (0, rows.vocab_size - 1))
             if rows.labels is not None:
-                is_mask = rows.kind == "mask"
-                mask, labels = numbers("int8", "bad_mask", (0, 1)), numbers("int32", "bad_labels")
-                columns[rows.labels] = mask if is_mask else labels
+                columns[rows.labels] = _LABELS[rows.kind or "labels"]
         else:
             from .rendered import nested_columns
 
@@ -170,14 +167,12 @@ def _text(table: pa.Table, rows: Text) -> Any:
 
 def _cut_text(text: Any, pattern: str) -> tuple[Any, tuple[int, int]]:
     """Text up to the first match; number of documents and characters that were cut."""
-    compiled, cut, characters = re.compile(pattern), 0, 0
-    texts = text.to_pylist()
-    for number, each in enumerate(texts):
-        match = compiled.search(each) if each is not None else None
-        if match is not None:
-            texts[number] = each[: match.start()]
-            cut, characters = cut + 1, characters + len(each) - match.start()
-    return pa.array(texts, pa.large_string()), (cut, characters)
+    search, texts = re.compile(pattern).search, text.to_pylist()
+    matches = [each and search(each) for each in texts]
+    ends = [match.start() if match else None for match in matches]
+    both = list(zip(texts, ends, strict=True))
+    cut = [len(each) - end for each, end in both if end is not None]
+    return pa.array([each and each[:end] for each, end in both], text.type), (len(cut), sum(cut))
 
 
 def _flat(column: Any) -> ListView:
@@ -189,11 +184,7 @@ def _flat(column: Any) -> ListView:
 
 
 def _check_lists(
-    table: pa.Table,
-    rows: Ids,
-    carried: Sequence[str],
-    columns: Mapping[str, Kind],
-    problems: Problems,
+    table: pa.Table, rows: Ids, carried: Sequence[str], columns: Columns, problems: Problems
 ) -> None:
     """Add a problem to rows whose lists do not fit their ids."""
     every, wanted = np.arange(len(table)), pc.list_value_length(table[rows.column])
@@ -216,12 +207,9 @@ def _check_lists(
 
 def _hashes(column: Any) -> Any:
     """A hash of the text of each row's group; 0 without one."""
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    hashes = [
-        0 if value is None else xxhash.xxh3_64_intdigest(GROUP.read(value).encode()) >> 1
-        for value in encoded.dictionary.to_pylist()
-    ]
-    return np.array(hashes, np.int64)[encoded.indices.to_numpy()]
+    texts = [None if value is None else GROUP.read(value) for value in column.to_pylist()]
+    hashes = [0 if text is None else xxhash.xxh3_64_intdigest(text) >> 1 for text in texts]
+    return np.array(hashes, np.int64)
 
 
 def _split(made: Mapping[str, Any], end: str, token: int) -> tuple[Any, Any, dict[str, Any]]:

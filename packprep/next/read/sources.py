@@ -58,7 +58,7 @@ def resolve(
                 "window": max(_WINDOW, min(1 << 31, config.memory - _MEMORY)),
             }
             for name in entry["path"]:
-                for shown, paths in _files(name, config.output, scratch, progress):
+                for shown, paths in _files(name, config.output, scratch):
                     named.append(_source(redacted(shown), paths, same))
         for source in named:
             found.setdefault(os.path.realpath(source.paths[0]), source)
@@ -73,21 +73,14 @@ def resolve(
         progress.say(f"{again:,} {files} named twice, and read once")
     first = {source.entry: source for source in reversed(sources)}
     known = {entry: checked(first[entry], config) for entry in sorted(first)}
+    numbered = enumerate(zip(sources, made, strict=True))
     return [
-        replace(
-            source,
-            number=number,
-            digest=digest,
-            rows=known[source.entry].rows,
-            carried=known[source.entry].carried,
-        )
-        for number, (source, digest) in enumerate(zip(sources, made, strict=True))
+        replace(source, number=number, digest=digest, **known[source.entry])
+        for number, (source, digest) in numbered
     ]
 
 
-def _files(
-    name: str, output: str, scratch: Path, progress: Progress
-) -> Sequence[tuple[str, Sequence[Path]]]:
+def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequence[Path]]]:
     """The files that a name means: those of each source, after its name in messages."""
     if name == "-":
         return [("standard input", [_spooled(scratch)])]
@@ -98,7 +91,7 @@ def _files(
     if any((path / each).exists() for each in ("state.json", "dataset_dict.json")):
         return [_saved(path, split)]
     if path.is_dir() or (glob.has_magic(place) and not os.path.lexists(place)):
-        files = _of_split(_matching(place, output), place, split, progress)
+        files = _of_split(_matching(place, output), place, split)
     elif os.path.lexists(place):
         files = [path]
     elif Path(f"{place}.idx").is_file():  # Megatron names both files by what they share
@@ -111,7 +104,7 @@ def _files(
 
 
 def _matching(place: str, output: str) -> list[Path]:
-    """Files of a pattern, or of a known format in a folder, without those of the output."""
+    """Files of a pattern, or of a known format in a folder, that have content."""
     is_folder = Path(place).is_dir()
     pattern = f"{glob.escape(place)}/**" if is_folder else place
     own = [Path(output + end).absolute() for end in ("", ".incomplete", ".replaced") if output]
@@ -123,12 +116,12 @@ def _matching(place: str, output: str) -> list[Path]:
             not is_folder or known_format(path.name)[0]
         ):
             files.append(path)
-    if not files:
-        raise InputError(f"{place} has no file of a known format; expected {_KNOWN}")
-    return files
+    if not any(path.stat().st_size for path in files):
+        raise InputError(f"{place} has no file of a known format with content; expected {_KNOWN}")
+    return [path for path in files if path.stat().st_size]
 
 
-def _of_split(files: Sequence[Path], place: str, asked: str, progress: Progress) -> list[Path]:
+def _of_split(files: Sequence[Path], place: str, asked: str) -> list[Path]:
     """The files of the split that is asked for; InputError if several are there and none is."""
     splits = [split_name(file, place) for file in files]
     named = sorted({*splits} - {""})
@@ -138,13 +131,7 @@ def _of_split(files: Sequence[Path], place: str, asked: str, progress: Progress)
             f"{place} has files of splits {', '.join(named) or 'without a name'}; name one, such "
             f"as {place}#{(named or ['train'])[0]}, or all: {place}#{'+'.join(named)}"
         )
-    chosen = [file for file, name in zip(files, splits, strict=True) if name in wanted]
-    full = [file for file in chosen if file.stat().st_size]
-    if not full:
-        raise InputError(f"{place} has empty files only; expected at least one document")
-    if empty := len(chosen) - len(full):
-        progress.say(f"{place}: {empty:,} empty file{'s are' if empty > 1 else ' is'} passed over")
-    return full
+    return [file for file, name in zip(files, splits, strict=True) if name in wanted]
 
 
 def split_name(path: Path, place: str) -> str:
@@ -225,13 +212,11 @@ def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source
     if not size:
         raise InputError(f"{name} is empty; expected at least one document")
     return Source(
-        number=0,
         name=name,
         paths=tuple(files),
         format=kind,
         compression=compression,
         bytes=size,
-        digest="",
         state=state,
         **same,
     )

@@ -83,13 +83,13 @@ class Source:
     `sources`; limit: rows of all files of that entry.
     """
 
-    number: int
+    number: int = 0
     name: str
     paths: tuple[str, ...]
     format: str
     compression: str = ""
     bytes: int
-    digest: str
+    digest: str = ""
     state: tuple[tuple[int, int], ...] = ()
     window: int = 1 << 27
     rows: Rows

@@ -1,4 +1,4 @@
-"""JSON lines, an array of objects, or a single object; only wanted columns are parsed.
+"""JSON lines, or an array of objects; only wanted columns are parsed.
 
 Arrow's parser takes a block of lines, with an explicit schema, so that other columns may differ
 from row to row. Where it refuses a block, each line is parsed by `json`, which finds the bad rows.
@@ -47,7 +47,7 @@ def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Ra
 def _rows(block: bytes, columns: Columns, *, first: bool) -> Raw:
     """Rows of some whole lines. first: they begin the file."""
     if (table := _parsed(block, columns)) is None:
-        return _from_values(_objects(block), columns)
+        return _from_values(_lines(block), columns)
     line = block.lstrip().partition(b"\n")[0]
     found = dict(zip(table.column_names, table.columns, strict=True))
     return raw_of(found, len(table), columns, _from_values([line], {}).names if first else ())
@@ -77,14 +77,6 @@ def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
 
 def _lines(block: bytes) -> Iterator[bytes]:
     return (line for line in block.split(b"\n") if line.strip())
-
-
-def _objects(block: bytes) -> Iterable[Any]:
-    """The lines of a block; its value if that is a single one on several lines."""
-    try:
-        return [_DECODER.decode(block.decode())] if b"\n" in block.strip() else _lines(block)
-    except (ValueError, RecursionError):
-        return _lines(block)
 
 
 def _array(source: Source, block: bytes, columns: Columns) -> Iterator[Raw]:
@@ -168,7 +160,7 @@ def _object(row: Any, columns: Columns) -> dict[str, Any] | Problem:
 
 
 def _cut(source: Source, size: int) -> list[int]:
-    """Places of pieces of JSON lines; one piece of an array or a single object."""
+    """Places of pieces of JSON lines; one piece of an array."""
     with source.open() as file:
         head = file.readline(1 << 24).removeprefix(_BOM).strip()
     is_line = head.startswith(b"{") and head.endswith(b"}")
@@ -178,14 +170,11 @@ def _cut(source: Source, size: int) -> list[int]:
 def _line_of(source: Source, row: int) -> int | None:
     """Line of a row; reads the file up to it. None in an array."""
     with source.open() as file:
-        for number, line in enumerate(file, 1):
-            text = line.removeprefix(_BOM).strip()
-            if number == 1 and text.startswith(b"["):
-                return None
-            row -= bool(text)
-            if row < 0:
-                return number
-    return None
+        if file.peek(1 << 16).removeprefix(_BOM).lstrip().startswith(b"["):
+            return None
+        lines = enumerate(file, 1)
+        rows = (number for number, line in lines if line.removeprefix(_BOM).strip())
+        return next(itertools.islice(rows, row, None), None)
 
 
 FORMATS = {"json": Format(read=_read, cut=_cut, line_of=_line_of)}
