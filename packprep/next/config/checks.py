@@ -7,7 +7,7 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.columns import DEFAULT_COLUMNS
+from ..schemas.columns import DEFAULT_COLUMNS, STANDARD
 from ..support.errors import ConfigError
 from .grammar import Carried, Part, count_of, flag, parts_of, share_of, wrong
 
@@ -59,6 +59,10 @@ def _check_values(config: "BuildConfig") -> None:
     for name in carried:
         if carried.count(name) > 1:
             raise ConfigError(f"--carry names {name!r} twice; give it once")
+        if name in (*STANDARD, "row", "part", "text", "ids", "pieces", "mask", "group"):
+            raise ConfigError(
+                f"--carry {name!r} is a column name that packprep uses; rename the column"
+            )
     for parsed in ("packer", "too_long", "pack_order", "multiples", "held_out"):
         getattr(config, parsed)
     parts_of("executor", config.executor, ("local", "ray"))

@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from ..config.grammar import Carried
 from ..config.options import BuildConfig
-from ..schemas.columns import STANDARD
-from ..support.errors import ConfigError, InputError
+from ..support.errors import InputError
 from .rows import columns_of, documents_of
-from .types import Batch, Chat, Ids, Pairs, Piece, Render, Source, Split, Text, format_of, sides_of
+from .types import Batch, Ids, Piece, Render, Source, Split, Text, format_of
 from .values import ANY, Kind, Problem, Raw, is_number, numbers
 
 SPLIT_BYTES = 16_000_000
@@ -113,11 +112,6 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     Its first rows say them. Raises InputError if they lack a column that is read.
     """
     carried = [Carried.parse(each) for each in config.carry]
-    for each in carried:
-        if each.name in (*STANDARD, "row", "part", "text", "ids", "pieces", "mask", "group"):
-            raise ConfigError(
-                f"--carry {each.name!r} is a column name that packprep uses; rename the column"
-            )
     asked = {each.name: ANY for each in carried}
     columns = columns_of(source, config.group) | asked
     raws = format_of(source.format).read(source, 0, -1, columns)
@@ -125,8 +119,10 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     if first is None:
         return {}  # it has no rows: reading it says so
     table, names = first.table, first.names
-    sides = [_known(each, names, table, source.name) for each in sides_of(source.rows)]
-    source = replace(source, rows=Pairs((sides[0], sides[1])) if len(sides) > 1 else sides[0])
+    if not isinstance(source.rows, Text):
+        from .other_rows import known_rows
+
+        source = replace(source, rows=known_rows(source.rows, names, table, source.name))
     columns = columns_of(source, config.group) | asked
     is_damaged = any(problem.reason != "null" for problem in first.problems.values())
     for name, kind in columns.items():
@@ -149,29 +145,16 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     return {"rows": source.rows, "carried": kinds}
 
 
-def _known(rows: Any, names: Sequence[str], table: pa.Table, where: str) -> Any:
-    """Rows with the columns of `auto`, and the kind of labels. names: columns of the source."""
-    if isinstance(rows, Chat):
-        from ..chat.conversations import find_columns
-
-        return Chat(find_columns(rows.columns, names, where))
-    if isinstance(rows, Ids) and rows.labels and not rows.kind:
-        labels = {value for row in table[rows.labels].to_pylist() for value in row or ()}
-        return replace(rows, kind="mask" if labels <= {0, 1} else "labels")
-    return rows
-
-
 def _carried(source: Source, asked: Carried, column: Any) -> Kind:
     """The kind of a carried column, as it is in the first rows."""
     found = column.type
     kind = getattr(found, "value_type", found)
     is_list = kind is not found
     if not is_number(kind) or (is_list and not isinstance(source.rows, Ids)):
-        shown = "no value" if pa.types.is_null(kind) else str(found)
         raise InputError(
-            f"{source.name} has {shown} in {asked.name!r} in its first rows, expected numbers, or "
+            f"{source.name} has {found} in {asked.name!r} in its first rows, expected numbers, or "
             "lists of numbers beside --ids"
         )
     stored = {"bool": "int8", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
-    stored |= {"halffloat": "float32", "double": "float32", "float": "float32"}
-    return numbers(asked.type or stored.get(str(kind), str(kind)), "bad_carry", is_list=is_list)
+    same = "float32" if pa.types.is_floating(kind) else str(kind)
+    return numbers(asked.type or stored.get(same, same), "bad_carry", is_list=is_list)

@@ -45,9 +45,9 @@ class Chat:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Rows of pieces: lists of {text or token_ids, train}, or one rendered text."""
+    """Rows of pieces in one column: lists of {text or token_ids, train}, or one rendered text."""
 
-    column: str
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)

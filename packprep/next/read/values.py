@@ -70,6 +70,8 @@ class Raw(NamedTuple):
 
 def shown(value: Any) -> str:
     """A value in few words."""
+    if isinstance(value, pa.DataType):
+        return str(value)
     words = (words for kind, words in _WORDS.items() if isinstance(value, kind))
     return next(words, None) or brief(value)
 
@@ -152,45 +154,47 @@ def raw_of(
 
 def _typed(column: Any, name: str, kind: Kind, problems: Problems) -> Any:
     """A column as its kind has it; a row with another value is null, and has a problem."""
-    if isinstance(column, list):
-        array = _one_by_one(column, name, kind, problems)
-    else:
-        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        array = _of_array(array, name, kind, problems) if kind.json else array
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(array, list) and kind.json:
+        cast = _cast(array, kind)
+        array = _values(array, kind) if cast is None else cast
+    if isinstance(array, list):
+        array = _one_by_one(array, name, kind, problems)
     if kind.is_needed and array.null_count:
         for row in np.flatnonzero(array.is_null()).tolist():
             problems.setdefault(row, Problem("null", f"the row has no {name!r}"))
     return array
 
 
-def _of_array(array: Any, name: str, kind: Kind, problems: Problems) -> Any:
+def _cast(array: Any, kind: Kind) -> Any:
+    """The array in the type of a kind; None if a value is of another, or outside of the limits."""
+    if _family(array.type) != _family(kind.type):
+        return None
+    try:
+        made = array.cast(kind.type)
+        made.validate(full=True)  # of UTF-8 too
+    except pa.ArrowException:
+        return None
+    return made if kind.limits is None or _are_within(made, *kind.limits) else None
+
+
+def _values(array: Any, kind: Kind) -> list[Any]:
+    """Values of an array; its type in place of those that no value of the kind can be."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if _family(array.type) == _family(kind.type):
-        try:
-            made = array.cast(kind.type)
-            made.validate(full=True)  # of UTF-8 too
-            if kind.limits is None or _are_within(made, *kind.limits):
-                return made
-        except pa.ArrowException:  # then one row is wrong, or a few are
-            pass
-    elif kind is not GROUP or pa.types.is_nested(array.type):
-        what = f"{name!r} is {array.type}, expected {kind.value}"
-        for row in np.flatnonzero(array.is_valid()).tolist():
-            problems.setdefault(row, Problem(kind.reason, what))
-        return pa.nulls(len(array), kind.type)
-    if str(array.type) not in _STRINGS:
-        return _one_by_one(array.to_pylist(), name, kind, problems)
-    texts = array.cast(pa.large_binary()).to_pylist()
-    decoded = [None if text is None else text.decode(errors="surrogateescape") for text in texts]
-    return _one_by_one(decoded, name, kind, problems)
+    if str(array.type) in _STRINGS:
+        texts = array.cast(pa.large_binary()).to_pylist()
+        return [None if text is None else text.decode(errors="surrogateescape") for text in texts]
+    if _family(array.type) == _family(kind.type) or kind is GROUP:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    return [array.type if is_valid else None for is_valid in array.is_valid().to_pylist()]
 
 
 def _family(kind: Any) -> tuple[bool, str]:
     """If values of a type are lists, and what they are, or hold."""
     items = getattr(kind, "value_type", kind)
     name = "text" if str(items) in _STRINGS else "number" if is_number(items) else str(items)
-    return items is not kind, name
+    return items is not kind and not pa.types.is_dictionary(kind), name
 
 
 def is_number(kind: pa.DataType) -> bool:

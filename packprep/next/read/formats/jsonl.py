@@ -50,7 +50,8 @@ def _rows(block: bytes, columns: Columns, *, first: bool) -> Raw:
         return _from_values(_lines(block), columns)
     line = block.lstrip().partition(b"\n")[0]
     found = dict(zip(table.column_names, table.columns, strict=True))
-    return raw_of(found, len(table), columns, _from_values([line], {}).names if first else ())
+    row = _object(line, {}) if first else {}
+    return raw_of(found, len(table), columns, [*row] if isinstance(row, dict) else [])
 
 
 def _parsed(block: bytes, columns: Columns) -> pa.Table | None:

@@ -62,16 +62,14 @@ def _offsets(begins: Any, ends: Any, path: Path) -> NDArray[np.int64]:
 def _megatron(data: Path) -> Documents:
     index = data.with_suffix(".idx")
     with index.open("rb") as file:
-        head = file.read(_MEGATRON.size)
-        if len(head) < _MEGATRON.size or head[:9] != b"MMIDIDX\0\0":
-            raise FormatError(f"{index} begins with {head[:9]!r}; expected an index of Megatron")
-        _, version, code, sequences, documents = _MEGATRON.unpack(head)
+        head = file.read(_MEGATRON.size).ljust(_MEGATRON.size)
+        magic, version, code, sequences, documents = _MEGATRON.unpack(head)
         wanted, size = _MEGATRON.size + 12 * sequences + 8 * documents, index.stat().st_size
-        known = version == 1 and code in _WIDTHS
+        known = magic == b"MMIDIDX\0\0" and version == 1 and code in _WIDTHS
         if not known or size not in (wanted, wanted + sequences):
             raise FormatError(
-                f"{index} of {size:,} bytes has version {version}, type {code} and {sequences:,} "
-                f"sequences, which take {wanted:,}; expected version 1 and whole numbers"
+                f"{index} of {size:,} bytes begins with {head[:18]!r}; expected an index of "
+                "Megatron of version 1, of whole numbers"
             )
         lengths = np.fromfile(file, "<i4", sequences)
         pointers = np.fromfile(file, "<i8", sequences)
