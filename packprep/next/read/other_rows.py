@@ -15,7 +15,7 @@ from ..config.grammar import IdColumns
 from ..config.options import BuildConfig
 from ..schemas.columns import NO_LOSS, WHOLE
 from ..schemas.views import ListView, list_array, numpy_values
-from .rows import of_text, whole, without
+from .reading import of_text, whole, without
 from .types import Chat, Ids, Pairs, Pieces, Render, Rows, Source, Text, sides_of
 from .values import NESTED, Columns, Kind, Problem, Problems, numbers
 

@@ -23,8 +23,7 @@ from ..config.options import BuildConfig
 from ..schemas.files import file_digest, saved_files
 from ..support.errors import InputError, redacted
 from ..support.progress import Progress
-from .reading import checked, state_of
-from .rows import rows_of
+from .reading import checked, rows_of, state_of
 from .types import ENDINGS, Ids, Source, format_of, known_format
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "validation": "validation"}
