@@ -20,30 +20,27 @@ from .types import Chat, Ids, Pairs, Pieces, Render, Rows, Source, Text, sides_o
 from .values import NESTED, Columns, Kind, Problem, Problems, numbers
 
 
-def other_rows(
-    config: BuildConfig, ids: str | None, vocab_size: int, split_at: tuple[str, int] | None
-) -> Rows:
-    """How the rows of a source are read. ids: columns of ids, of this source alone."""
+def other_rows(config: BuildConfig, own: str | None, ids: Ids) -> Rows:
+    """How the rows of a source are read. own: columns of ids, of this source alone."""
     kind = kind_of_rows(config)
-    if ids is not None or kind == "ids":
-        asked = IdColumns.parse(str(ids or config.ids or "input_ids"))
+    if own is not None or kind == "ids":
+        asked = IdColumns.parse(str(own or config.ids or "input_ids"))
         column, labels = (*asked.columns, None)[:2]
-        return Ids(str(column), labels, asked.kind, split_at, vocab_size)
+        return replace(ids, column=str(column), labels=labels, kind=asked.kind)
     if kind == "pairs":
-        return _pairs(config, vocab_size)
+        return _pairs(config, ids)
     if kind == "pieces":
         return Pieces((str(config.pieces),))
     return Chat(tuple(str(config.messages).split(",")))
 
 
-def _pairs(config: BuildConfig, vocab_size: int) -> Pairs:
+def _pairs(config: BuildConfig, ids: Ids) -> Pairs:
     """The two sides of pairs: of text, of conversations, or of what another option says."""
     *prompt, first, second = str(config.pairs).split(",")
     if config.ids is not None:
         asked = IdColumns.parse(config.ids, pairs=True)
-        labels = (*asked.columns[1:], None, None)
-        ids = partial(Ids, kind=asked.kind, vocab_size=vocab_size)
-        return Pairs((ids(first, labels[0]), ids(second, labels[1])))
+        labels, side = (*asked.columns[1:], None, None), partial(replace, ids, kind=asked.kind)
+        return Pairs((side(column=first, labels=labels[0]), side(column=second, labels=labels[1])))
     if config.pieces is not None:
         return Pairs((Pieces((first,)), Pieces((second,))))
     if prompt or config.messages is not None:

@@ -102,10 +102,7 @@ def _bad_row(source: Source, piece: Piece, row: int, problem: Problem) -> InputE
 def check_unchanged(source: Source) -> None:
     """Raise InputError if a file is not the one that was digested."""
     if source.state and state_of(source.paths) != source.state:
-        raise InputError(
-            f"{source.name} has changed since the build began; put new rows into a file of another "
-            "name, or build again from the start"
-        )
+        raise InputError(f"{source.name} has changed since the build began; build again")
 
 
 def state_of(paths: Sequence[str]) -> tuple[tuple[int, int], ...]:
@@ -139,10 +136,9 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
         if name in names or kind.is_beside or is_damaged:
             continue
         if table[name].null_count == len(table):
+            has = ", ".join(names) or "none"
             cure = "; name one with --text" if isinstance(source.rows, Text) else ""
-            raise InputError(
-                f"{source.name} has no column {name!r}; it has {', '.join(names) or 'none'}{cure}"
-            )
+            raise InputError(f"{source.name} has no column {name!r}; it has {has}{cure}")
     labels = [name for name in _LABELS if name in names and name not in columns]
     if isinstance(source.rows, Ids) and not source.rows.labels and labels:
         raise InputError(
@@ -160,8 +156,7 @@ def _carried(source: Source, asked: Carried, column: Any) -> Kind:
     is_list = kind is not found
     if not is_number(kind) or (is_list and not isinstance(source.rows, Ids)):
         raise InputError(
-            f"{source.name} has {found} in {asked.name!r} in its first rows, expected numbers, or "
-            "lists of numbers beside --ids"
+            f"{source.name} has {found} in {asked.name!r}, expected numbers, or lists beside --ids"
         )
     stored = {"bool": "int8", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
     same = "float32" if pa.types.is_floating(kind) else str(kind)
@@ -182,14 +177,12 @@ def template_parts(template: str) -> list[tuple[str, str | None]]:
     return parts
 
 
-def rows_of(
-    config: BuildConfig, own: Mapping[str, Any], vocab_size: int, split_at: tuple[str, int] | None
-) -> Rows:
-    """How the rows of a source are read. own: options that the source has of its own."""
+def rows_of(config: BuildConfig, own: Mapping[str, Any], ids: Ids) -> Rows:
+    """How the rows of a source are read. own: its own options. ids: what all rows of ids have."""
     if "ids" in own or kind_of_rows(config) != "text":
         from .other_rows import other_rows
 
-        return other_rows(config, own.get("ids"), vocab_size, split_at)
+        return other_rows(config, own.get("ids"), ids)
     template, by = str(own.get("text") or config.text or "text"), own.get("sample_by")
     template_parts(template)
     if by not in (None, "document", "paragraph", "line"):
@@ -237,15 +230,10 @@ def documents_of(
         from .other_rows import split
 
         made, facts["turns"] = split(made, *rows.split_at)
-    unread += facts.pop("unread", ())
+    facts["unread"] = (*unread, *facts.get("unread", ()))
     documents = pa.table({"row": made.pop("row"), "part": made.pop("part"), **made})
     return Batch(
-        source=source.number,
-        rows=len(table),
-        documents=documents,
-        problems=problems,
-        unread=tuple(unread),
-        **facts,
+        source=source.number, rows=len(table), documents=documents, problems=problems, **facts
     )
 
 

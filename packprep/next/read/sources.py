@@ -31,45 +31,45 @@ _SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation", "ev
 _TOKENS = {".idx": ".bin", ".offsets.npy": ".npy", ".label_mask.npy": ".npy", ".csv.gz": ".npy"}
 """Endings of files beside token files, and of those."""
 _KNOWN = ", ".join(f".{ending}" for ending in ENDINGS)
+_HUB = "hub:([^:@#]*):?([^@#]*)@?([^#]*)#?(.*)"
 _WINDOW, _MEMORY = 1 << 27, 600_000_000  # bytes of a usual window, and of a process without one
 
 
 def resolve(
     config: BuildConfig,
-    vocab_size: int,
-    split_at: tuple[str, int] | None,
+    ids: Ids,
     scratch: Path,
     progress: Progress,
     digests: Callable[[Sequence[Source]], list[str]] | None,
 ) -> list[Source]:
     """All sources of a build, each with its digest and how its rows are read.
 
-    vocab_size, split_at: see `Ids`. scratch: folder for a copy of standard input. digests: of all
+    ids: what all rows of ids have. scratch: folder for a copy of standard input. digests: of all
     sources; None to leave them empty. Raises InputError for a name that means nothing.
     """
     named, found = list[Source](), dict[str, Source]()
     try:
         for number, entry in enumerate(entries_of(config)):
             same = {
-                "rows": rows_of(config, entry, vocab_size, split_at),
+                "rows": rows_of(config, entry, ids),
                 "entry": number,
                 "limit": count_of(entry.get("limit")),
                 "window": max(_WINDOW, min(1 << 31, config.memory - _MEMORY)),
             }
             for name in entry["path"]:
-                for shown, paths in _files(name, config.output, scratch):
+                plain = name != "-" and Path(name).is_file() and not name.endswith((*_TOKENS,))
+                files = [(name, [Path(name)])] if plain else _files(name, config.output, scratch)
+                for shown, paths in files:
                     named.append(_source(redacted(shown), paths, same))
         for source in named:
             found.setdefault(os.path.realpath(source.paths[0]), source)
         sources = [*found.values()]
         made = [""] * len(sources) if digests is None else digests(sources)
     except OSError as error:
-        raise InputError(
-            f"{error.filename or 'a source'} cannot be read: {error.strerror}"
-        ) from None
+        name = error.filename or "a source"
+        raise InputError(f"{name} cannot be read: {error.strerror}") from None
     if again := len(named) - len(sources):
-        files = "files are" if again > 1 else "file is"
-        progress.say(f"{again:,} {files} named twice, and read once")
+        progress.say(f"files that are named twice are read once: {again:,}")
     first = {source.entry: source for source in reversed(sources)}
     known = {entry: checked(first[entry], config) for entry in sorted(first)}
     numbered = enumerate(zip(sources, made, strict=True))
@@ -96,9 +96,7 @@ def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequenc
     elif Path(f"{place}.idx").is_file():  # Megatron names both files by what they share
         files = [Path(f"{place}.idx")]
     else:
-        raise InputError(
-            f"there is no file {place}; check the path (a dataset of the hub is hub:ORG/SET)"
-        )
+        raise InputError(f"there is no file {place}; check the path, or write hub:ORG/SET")
     return [(str(file), [file]) for file in dict.fromkeys(map(_tokens_of, files))]
 
 
@@ -109,15 +107,14 @@ def _matching(place: str, output: str) -> list[Path]:
     own = [Path(output + end).absolute() for end in ("", ".incomplete", ".replaced") if output]
     files = []
     for path in map(Path, sorted(glob.glob(pattern, recursive=True), key=os.fsencode)):
+        is_own = any(path.absolute().is_relative_to(each) for each in own)
         if path.is_dir():
             next(path.iterdir(), None)  # glob passes over a folder that cannot be read
-        elif not any(path.absolute().is_relative_to(each) for each in own) and (
-            not is_folder or known_format(path.name)[0]
-        ):
+        elif not is_own and path.stat().st_size and (known_format(path.name)[0] or not is_folder):
             files.append(path)
-    if not any(path.stat().st_size for path in files):
+    if not files:
         raise InputError(f"{place} has no file of a known format with content; expected {_KNOWN}")
-    return [path for path in files if path.stat().st_size]
+    return files
 
 
 def _of_split(files: Sequence[Path], place: str, asked: str) -> list[Path]:
@@ -147,11 +144,9 @@ def split_name(path: Path, place: str) -> str:
 
 def _tokens_of(path: Path) -> Path:
     """The token file that a file is beside; others unchanged."""
-    for ending, tokens in _TOKENS.items():
-        other = path.with_name(path.name.removesuffix(ending) + tokens)
-        if path.name.endswith(ending) and other.is_file():
-            return other
-    return path
+    pairs = [pair for pair in _TOKENS.items() if path.name.endswith(pair[0])]
+    others = [path.with_name(path.name.removesuffix(end) + tokens) for end, tokens in pairs]
+    return next((other for other in others if other.is_file()), path)
 
 
 def _saved(path: Path, split: str) -> tuple[str, list[Path]]:
@@ -178,9 +173,7 @@ def _from_hub(name: str) -> list[Path]:
     """The Arrow files of hub:ORG/SET[:NAME][@REVISION][#SPLIT], in the cache of `datasets`."""
     import datasets
 
-    rest, _, split = name.removeprefix("hub:").partition("#")
-    rest, _, revision = rest.partition("@")
-    dataset, _, subset = rest.partition(":")
+    dataset, subset, revision, split = re.findall(_HUB, name)[0]
     try:
         loaded: Any = datasets.load_dataset(
             dataset, subset or None, split=split or "train", revision=revision or None
@@ -201,10 +194,7 @@ def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source
     files = [*map(str, paths)]
     if (beside := format_of(kind).beside) is not None:
         if not isinstance(same["rows"], Ids):
-            raise InputError(
-                f"{name} holds token ids, and this build reads text; give --ids input_ids, or name "
-                "other files"
-            )
+            raise InputError(f"{name} holds token ids, and rows are no ids; give --ids input_ids")
         files += beside(files[0])
     state = state_of(files)
     size = sum(each for each, _ in state)

@@ -2,7 +2,6 @@
 
 import importlib
 import io
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,8 +179,3 @@ class Batch:
     unread: tuple[str, ...] = ()
     turns: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def skipped(self) -> Counter[str]:
-        """Number of bad rows by reason."""
-        return Counter(problem.reason for problem in self.problems.values())

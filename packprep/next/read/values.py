@@ -111,16 +111,15 @@ def numbers(
     is_whole = not dtype.startswith("float")
     holds: Any = np.iinfo(dtype) if is_whole else np.finfo(dtype)
     least, most = limits or (holds.min, holds.max)
-    types = (pa.int64(), pa.bool_()) if is_whole else (pa.float64(),)
-    of = pa.from_numpy_dtype(np.dtype(dtype))
+    types: Any = (pa.int64(), pa.bool_()) if is_whole else (pa.float64(),)
+    of: Any = pa.from_numpy_dtype(np.dtype(dtype))
     ending = f"number{'s' * is_list}" + (f" from {least:,} to {most:,}" if is_whole else "")
     value = f"{'a list of' if is_list else 'a'} {'whole' if is_whole else 'finite'} {ending}"
     kind: Any = int if is_whole else float
     read = partial(_numbers, kind=kind, limits=(least, most), is_list=is_list)
-    made = Kind(read, of, value, reason, types, (least, most), is_needed=True)
-    if not is_list:
-        return made
-    return made._replace(type=pa.list_(of), json=tuple(map(pa.list_, types)))
+    if is_list:
+        of, types = pa.list_(of), tuple(map(pa.list_, types))
+    return Kind(read, of, value, reason, types, (least, most), is_needed=True)
 
 
 TEXT = Kind(_text, pa.large_string(), "text", "not_text", (pa.string(),), is_needed=True)
@@ -138,18 +137,12 @@ ANY = Kind(lambda value: value)
 
 
 def raw_of(
-    found: Mapping[str, Any],
-    count: int,
-    columns: Columns,
-    names: Sequence[str],
-    problems: Mapping[int, Problem] | None = None,
+    found: Mapping[str, Any], count: int, columns: Columns, names: Sequence[str], problems: Problems
 ) -> Raw:
-    """`count` rows. found: by column, an array or a list of values. names: see `Raw`."""
-    known, none = dict(problems or {}), [None] * count
-    table = {
-        name: _typed(found.get(name, none), name, kind, known) for name, kind in columns.items()
-    }
-    return Raw(pa.table(table), known, names)
+    """`count` rows. found: by column, an array or a list of values. names, problems: see `Raw`."""
+    none = [None] * count
+    table = {n: _typed(found.get(n, none), n, kind, problems) for n, kind in columns.items()}
+    return Raw(pa.table(table), problems, names)
 
 
 def _typed(column: Any, name: str, kind: Kind, problems: Problems) -> Any:

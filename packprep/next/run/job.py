@@ -16,7 +16,7 @@ from ..plan.types import Cutting
 from ..plan.window import Packing, Planner
 from ..read.reading import splits
 from ..read.sources import content_digests, resolve
-from ..read.types import Source, Split
+from ..read.types import Ids, Source, Split
 from ..schemas.cost import Cost
 from ..schemas.files import digest_of
 from ..schemas.manifest import open_output
@@ -94,7 +94,7 @@ def make_job(
     for note in notes:
         progress.say(note)
     staging = staging_of(Path(config.output)) if packs else Path(str(config.store))
-    split_at = split_token(config.tokenizer, config.split_at)
+    split_at = split_token(config.tokenizer, config.split_at) if config.split_at else None
     scratch = staging / "scratch"
     digests: Any = None if sample else content_digests
     if config.part is not None:
@@ -102,7 +102,8 @@ def make_job(
 
         part = Part.parse(config.part)
         digests = partial(kept_digests, Path(str(config.store)) / "digests", part)
-    sources = resolve(config, tokenizer.vocab_size, split_at, scratch, progress, digests)
+    ids = Ids(split_at=split_at, vocab_size=tokenizer.vocab_size)
+    sources = resolve(config, ids, scratch, progress, digests)
     tokens = {
         "sources": [
             {"digest": s.digest, "format": s.format, "entry": s.entry, "limit": s.limit}

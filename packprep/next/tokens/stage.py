@@ -95,8 +95,9 @@ def _write(
         rows[source] += batch.rows
         turns.update(batch.turns)
         left_out.update(batch.left_out)
-        if batch.skipped:
-            skipped.setdefault(source, Counter()).update(batch.skipped)
+        if batch.problems:
+            reasons = (problem.reason for problem in batch.problems.values())
+            skipped.setdefault(source, Counter()).update(reasons)
         if any(batch.cut):
             cut[source] = [a + b for a, b in zip(cut.get(source, (0, 0)), batch.cut, strict=True)]
         if batch.unread:

@@ -49,14 +49,11 @@ class Plain(io.RawIOBase):
             while not self.rest and (block := next(self.blocks, None)) is not None:
                 self.rest = memoryview(block)
         except Exception as error:  # each library has its own kinds
-            name, what = self.source.name, f"{error}; fetch the file again"
-            if "too much memory" in what:
-                what = (
-                    f"its Zstandard window is larger than {self.source.window:,} bytes, which does "
-                    f"not fit into max_memory; give more, or unpack it: zstd -d --long=31 {name}"
-                )
-            at = f"{name} does not decompress by byte {self.file.tell():,}"
-            raise InputError(f"{at}: {what}") from None
+            cure = "fetch the file again"
+            if "too much memory" in str(error):  # for its window
+                cure = "give more max_memory, or unpack it: zstd -d --long=31"
+            at = f"{self.source.name} does not decompress by byte {self.file.tell():,}"
+            raise InputError(f"{at}: {error}; {cure}") from None
         count = min(len(buffer), len(self.rest))
         buffer[:count], self.rest = self.rest[:count], self.rest[count:]
         return count

@@ -51,7 +51,7 @@ def _rows(block: bytes, columns: Columns, *, first: bool) -> Raw:
     line = block.lstrip().partition(b"\n")[0]
     found = dict(zip(table.column_names, table.columns, strict=True))
     row = _object(line, {}) if first else {}
-    return raw_of(found, len(table), columns, [*row] if isinstance(row, dict) else [])
+    return raw_of(found, len(table), columns, [*row] if isinstance(row, dict) else [], {})
 
 
 def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
@@ -84,8 +84,7 @@ def _array(source: Source, block: bytes, columns: Columns) -> Iterator[Raw]:
     """Rows of a file that is an array, which is read whole."""
     if len(block) > LIMIT:
         raise InputError(
-            f"{source.name} is a JSON array of more than {LIMIT:,} bytes, which is read whole; "
-            "write one object a line (jq -c '.[]')"
+            f"{source.name} is an array of over {LIMIT:,} bytes; split it: jq -c '.[]'"
         )
     rows = _elements(source, block.decode("utf-8", "surrogateescape").strip())
     while taken := list(itertools.islice(rows, 1000)):

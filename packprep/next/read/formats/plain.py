@@ -99,10 +99,8 @@ def _samples(text: io.TextIOWrapper, source: Source) -> Iterator[tuple[str, int]
     while block := text.read(1 << 20 if separator else LIMIT + 1):
         *whole, rest = (rest + block).split(separator) if separator else [rest + block]
         if len(rest) > LIMIT:
-            raise InputError(
-                f"{source.name} has a {by} of more than {LIMIT:,} bytes at line {line}; "
-                "sample_by: line or paragraph makes smaller ones"
-            )
+            what = f"{source.name} line {line} begins a {by} of more than {LIMIT:,} bytes"
+            raise InputError(f"{what}; split it, or choose another sample_by")
         for sample in whole:
             if sample or by == "line":
                 yield sample, line

@@ -35,7 +35,7 @@ def _taken(batch: Any, columns: Columns, names: list[str]) -> Raw:
         column = found[name] = batch.column(name)
         view = _BINARY.get(column.type)  # bad UTF-8 is found later, with its row
         (column if view is None else column.view(view)).validate(full=True)
-    return raw_of(found, len(batch), columns, names)
+    return raw_of(found, len(batch), columns, names, {})
 
 
 def _read_parquet(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:

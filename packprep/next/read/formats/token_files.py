@@ -53,9 +53,7 @@ def _offsets(begins: Any, ends: Any, path: Path) -> NDArray[np.int64]:
     offsets = np.append(0, ends).astype(np.int64)
     wrong = (begins != offsets[:-1]) | (np.diff(offsets) < 0)
     for row in np.flatnonzero(wrong)[:1]:
-        raise FormatError(
-            f"{path} document {row} does not begin where the one before ends; fetch it again"
-        )
+        raise FormatError(f"{path} document {row} does not begin where the one before ends")
     return offsets
 
 
@@ -67,10 +65,7 @@ def _megatron(data: Path) -> Documents:
         wanted, size = _MEGATRON.size + 12 * sequences + 8 * documents, index.stat().st_size
         known = magic == b"MMIDIDX\0\0" and version == 1 and code in _WIDTHS
         if not known or size not in (wanted, wanted + sequences):
-            raise FormatError(
-                f"{index} of {size:,} bytes begins with {head[:18]!r}; expected an index of "
-                "Megatron of version 1, of whole numbers"
-            )
+            raise FormatError(f"{index} of {size:,} bytes is no whole index of Megatron, version 1")
         lengths = np.fromfile(file, "<i4", sequences)
         pointers = np.fromfile(file, "<i8", sequences)
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -123,7 +118,7 @@ def _format(find: Callable[[Path], Documents], needed: Sequence[str], mask: str 
                 some = values[offsets[first] : offsets[last]]
                 native = np.array(some, some.dtype.newbyteorder("="))
                 found[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
-            yield raw_of(found, last - first, columns, [*found])
+            yield raw_of(found, last - first, columns, [*found], {})
 
     def cut(source: Source, size: int) -> list[int]:
         offsets, (ids, *_) = opened(source)
