@@ -14,7 +14,7 @@ import numpy as np
 from ..schemas.arrays import Bools, Int32, Int64
 from ..schemas.tokens import Documents, Pointers
 from ..support.errors import InputError
-from .labels import count_trained, labels_of, turn_at
+from .labels import count_trained, turn_at
 from .types import Cutting, Dropped, Lost, Segments
 
 
@@ -24,6 +24,11 @@ class TooLongError(InputError):
     def __init__(self, document: int, tokens: int) -> None:
         super().__init__(f"document {document} has {tokens:,} tokens")
         self.document, self.tokens = document, tokens
+
+
+def labels_of(documents: Documents) -> Pointers | None:
+    """Labels or masks of documents; None if every token is trained."""
+    return documents.aligned.get("labels", documents.aligned.get("mask"))
 
 
 def cut(documents: Documents, cutting: Cutting) -> tuple[Segments, Lost]:

@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from ..packing.kernels.common import Out, array_at, kernel, larger
 from ..schemas.arrays import Bools, Int32, Int64
 from ..schemas.columns import NO_LOSS
-from ..schemas.tokens import Documents, Pointers, span
-
-
-def labels_of(documents: Documents) -> Pointers | None:
-    """Labels or masks of documents; None if every token is trained."""
-    return documents.aligned.get("labels", documents.aligned.get("mask"))
+from ..schemas.tokens import Pointers, span
 
 
 def count_trained(

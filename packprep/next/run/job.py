@@ -88,7 +88,8 @@ def make_job(
     Digests of all sources are computed, unless they are read for a sample alone.
     """
     _check_places(config, packs=packs)
-    config = _following(config)
+    if config.after is not None:
+        config = _following(config)
     tokenizer, renderer, notes = _tokenizer(config)
     _check_bos(config, tokenizer)
     for note in notes:
@@ -184,7 +185,9 @@ def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
     Raises ConfigError for a store without tokens, or with several sets of them.
     """
     _check_places(config)
-    config, folders = _following(config), list[Path]()
+    if config.after is not None:
+        config = _following(config)
+    folders = list[Path]()
     for store in config.sources:
         entries = entries_of(Path(str(store)))
         if len(entries) > 1:
@@ -244,9 +247,7 @@ def _name_of(planner: Planner, config: BuildConfig) -> str:
 
 def _following(config: BuildConfig) -> BuildConfig:
     """The options with the holdout of the output that `after` names."""
-    if config.after is None:
-        return config
-    holdout = open_output(config.after).manifest.data["inputs"]["options"].get("holdout")
+    holdout = open_output(str(config.after)).manifest.data["inputs"]["options"].get("holdout")
     if config.holdout is not None and config.held_out != Holdout.parse(holdout):
         raise ConfigError(
             f"--holdout is {config.holdout} and that of {config.after} is {holdout or 'none'}; "

@@ -202,7 +202,9 @@ def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any
 
 def planned(work: Work, window: Window) -> Packs:
     """The packs of a window, before a multiple is made."""
-    documents = work.held_out.split(read_documents(work.files, window.ranges), window.split)
+    documents = read_documents(work.files, window.ranges)
+    if len(work.job.config.splits) > 1:
+        documents = work.held_out.split(documents, window.split)
     try:
         return plan_window(documents, work.packing, window.seed, work.job.planner)
     except TooLongError as error:

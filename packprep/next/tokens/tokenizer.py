@@ -12,13 +12,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..schemas.columns import UINT16_LIMIT
 from ..support.errors import ConfigError, InputError, nearest
-from .tokenizer_files import SIDE_FILES, TEMPLATE_FILE, read_tokenizer
+from .tokenizer_files import SIDE_FILES, TEMPLATE_FILE, read_tokenizer, templates_in
 
 _FACTS = ("sha256", "vocab_size", "pad_id")
 
@@ -71,7 +72,9 @@ class Tokenizer:
     def chat_templates(self) -> dict[str, str]:
         """Jinja source by name: of template files, else of tokenizer_config.json (one or many)."""
         config = self.sides.get(SIDE_FILES[0], {})
-        entry: Any = self.sides.get(TEMPLATE_FILE) or config.get("chat_template")
+        stored = self.sides.get(TEMPLATE_FILE)
+        stored = templates_in(stored) if isinstance(stored, Path) else stored
+        entry: Any = stored or config.get("chat_template")
         if isinstance(entry, list):
             entry = {item["name"]: item["template"] for item in entry}
         templates = {"default": entry} if isinstance(entry, str) else dict(entry or {})

@@ -16,7 +16,8 @@ class TokenizerFiles(NamedTuple):
     """A tokenizer before it is parsed.
 
     name: in messages. raw: bytes of the tokenizer.json. sides: keys of the files beside it, by
-    their names; of TEMPLATE_FILE, Jinja templates by name. notes: sentences for the user.
+    their names; of TEMPLATE_FILE, Jinja templates by name, or their folder. notes: sentences for
+    the user.
     """
 
     name: str
@@ -42,12 +43,12 @@ def read_tokenizer(source: Any) -> TokenizerFiles:
             if _is_path(str(source)):
                 raise InputError(f"there is no tokenizer {source}; check the path")
             path = _downloaded(str(source))
-        sides = {
+        sides: dict[str, Any] = {
             file: _json_object(path.with_name(file))
             for file in SIDE_FILES
             if path.with_name(file).exists()
         }
-        sides[TEMPLATE_FILE] = _templates(path.parent)
+        sides[TEMPLATE_FILE] = path.parent
         if not path.is_file():  # a pipe would block
             raise InputError(f"{path} is not a regular file; expected a tokenizer")
         raw, name = path.read_bytes(), str(source)
@@ -92,7 +93,7 @@ def _json_object(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _templates(folder: Path) -> dict[str, str]:
+def templates_in(folder: Path) -> dict[str, str]:
     """Chat templates in files: chat_template.jinja, and those in additional_chat_templates."""
     files = {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
     if (folder / TEMPLATE_FILE).exists():
