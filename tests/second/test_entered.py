@@ -7,8 +7,8 @@ import pytest
 from tests.helpers.corpus import SHARED, texts, write_jsonl
 from tests.helpers.entered import entered
 
-MODULES, LINES = 56, 3600
-"""What it may have now; the bar is 55 modules and 3,500 lines: lower these."""
+MODULES, LINES = 55, 3480
+"""What it may have now; the bar is 55 modules and 3,500 lines."""
 
 
 @pytest.mark.long
