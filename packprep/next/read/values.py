@@ -59,8 +59,8 @@ Columns = Mapping[str, Kind]
 class Raw(NamedTuple):
     """Rows as a format reads them: the wanted columns, null where a row has none.
 
-    problems: of rows of the table, which are null there. names: of all columns of the source, where
-    the table begins it.
+    problems: by row of the table; what such a row has does not count. names: of all columns of the
+    source, where the table begins it.
     """
 
     table: pa.Table
