@@ -7,6 +7,8 @@ from typing import Any
 from unittest import mock
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -74,6 +76,24 @@ def test_a_bad_row_that_is_skipped_leaves_the_labels_of_its_neighbours(
     assert [packs[0][name] for name in ("tokens", "labels", "weight")] == [
         good[name] * 2 for name in ("ids", "labels", "weight")
     ]
+
+
+def test_a_value_is_judged_alike_in_every_format(tmp_path: Path, tokenizer: Path) -> None:
+    ids = [[5, 6], [5, 10**6], None, [5, None], [7.0], [8], [9]]
+    weights = [1, 1, 1, 1, 1, 300, None]
+    rows = [{"ids": each, "w": weight} for each, weight in zip(ids, weights, strict=True)]
+    lines(tmp_path / "a.jsonl", rows)
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    table = {"ids": pa.array(ids, pa.list_(pa.float64())), "w": weights}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.json", "a.parquet"):
+        options = ("--ids", "ids", "--carry", "w:int8", "--on-error", "skip", "--overwrite", "-q")
+        assert build(tmp_path, tokenizer, tmp_path / name, *options) == 0
+        report = json.loads((tmp_path / "out/report.json").read_text())
+        assert report["documents"]["skipped"] == {"bad_ids": 2, "null": 2, "bad_carry": 1}
+        pack = datasets.load_from_disk(str(tmp_path / "out"))[0]
+        assert sorted(pack["tokens"]) == [5, 6, 7]
+        assert pack["w"] == [1, 1]
 
 
 def test_labels_beside_ids_that_nobody_named_are_refused(
