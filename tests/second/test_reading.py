@@ -1,5 +1,6 @@
 """What a build of the second edition reads, names and refuses, through its command line."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -112,6 +113,32 @@ def test_a_carried_column_has_no_name_of_the_build(
     path = lines(tmp_path / "a.jsonl", [{"text": "a", name: 5}] * 2)
     assert build(tmp_path, tokenizer, path, "--carry", name) == 2
     assert repr(name) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("how", ["folder", "glob", "names"])
+@pytest.mark.parametrize("ending", ["parquet", "jsonl.gz", "arrow"])
+def test_a_file_without_rows_among_others_is_passed_over(
+    tmp_path: Path, tokenizer: Path, ending: str, how: str, place: int
+) -> None:
+    types: Any = {"text": pa.string(), "other": pa.int64()}
+    schema = pa.schema(types)
+    for number in range(3):
+        rows = [] if number == place else [{"text": f"words {number}", "other": 1}]
+        path = tmp_path / "in" / f"{number}.{ending}"
+        path.parent.mkdir(exist_ok=True)
+        if ending == "jsonl.gz":
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            path.write_bytes(gzip.compress(lines.encode()))
+        elif ending == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows, schema), path)
+        else:
+            with pa.ipc.new_stream(str(path), schema) as stream:
+                stream.write_table(pa.Table.from_pylist(rows, schema))
+    folder = tmp_path / "in"
+    names = {"folder": [folder], "glob": [folder / "*"], "names": sorted(folder.iterdir())}
+    assert build(tmp_path, tokenizer, *names[how]) == 0
+    assert json.loads((tmp_path / "out" / "report.json").read_bytes())["documents"]["in"] == 2
 
 
 def test_a_saved_dataset_of_several_files_is_one_source(tmp_path: Path, tokenizer: Path) -> None:

@@ -80,8 +80,6 @@ def read(
             yield batch
             before += most
         check_unchanged(source)
-        if not before and (piece.begin, piece.end) == (0, -1) and all(left[key] for key in keys):
-            raise InputError(f"{source.name} holds no rows; expected at least one document")
 
 
 def _rows(source: Source, begin: int, end: int, group: str | None) -> Iterator[Raw]:
@@ -114,7 +112,8 @@ def state_of(paths: Sequence[str]) -> tuple[tuple[int, int], ...]:
 def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     """The kind of rows of a source, `rows`, and the types of carried columns, `carried`.
 
-    Its first rows say them. Raises InputError if they lack a column that is read.
+    Its first rows say them; nothing if it has none. Raises InputError if they lack a column that is
+    read.
     """
     carried = [Carried.parse(each) for each in config.carry]
     asked = {each.name: ANY for each in carried}
@@ -122,7 +121,7 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     raws = format_of(source.format).read(source, 0, -1, columns)
     first = next((raw for raw in raws if len(raw.table)), None)
     if first is None:
-        return {}  # it has no rows: reading it says so
+        return {}
     table, names = first.table, first.names
     if not isinstance(source.rows, Text):
         from .other_rows import known_rows

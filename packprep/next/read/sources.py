@@ -70,8 +70,9 @@ def resolve(
         raise InputError(f"{name} cannot be read: {error.strerror}") from None
     if again := len(named) - len(sources):
         progress.say(f"files that are named twice are read once: {again:,}")
-    first = {source.entry: source for source in reversed(sources)}
-    known = {entry: checked(first[entry], config) for entry in sorted(first)}
+    known = dict[int, dict[str, Any]]()
+    for source in sources:  # by the first file of each entry that has rows
+        known[source.entry] = known.get(source.entry) or checked(source, config)
     numbered = enumerate(zip(sources, made, strict=True))
     return [
         replace(source, number=number, digest=digest, **known[source.entry])

@@ -124,7 +124,8 @@ def _tokenize(work: Work, progress: Progress, cluster: Any = None) -> None:
         _check_room(work.job)
         local.tokenize(work, progress, cluster)
     if not any(file.receipt.documents for file in work.files):
-        raise InputError("the sources hold no rows; expected at least one document")
+        names = ", ".join(source.name for source in work.job.sources[:3])
+        raise InputError(f"{names} hold no rows; expected at least one document")
 
 
 def _check_room(job: Job) -> None:
