@@ -20,6 +20,7 @@ COMMANDS = {
     "build": "Tokenize and pack sources into shards that load_from_disk opens.",
     "tokenize": "Tokenize sources into a store.",
     "pack": "Pack the tokens of a store.",
+    "report": "Show the numbers of outputs, stores and builds, or a page.",
     "verify": "Check that an output is sound.",
 }
 """Commands with their first lines; a module of this name has the click command `command`."""

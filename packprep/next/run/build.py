@@ -73,9 +73,8 @@ def make(job: Job, progress: Progress, began: float) -> Output:
     config, output = job.config, Path(job.config.output)
     if is_finished(job, progress):
         return open_output(output)
-    facts = {"identity": job.identity, "inputs": job.inputs}
     with locked(output, f"{output} is being built"), cluster_of(job) as cluster:
-        if not claim(job.staging, facts, overwrite=config.overwrite):
+        if not claim(job.staging, job.facts, overwrite=config.overwrite):
             work = Work(job)
             times = [began, time.monotonic()]
             if job.splits:

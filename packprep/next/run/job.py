@@ -69,6 +69,12 @@ class Job:
         """Digest of all that decides the bytes of the output."""
         return digest_of(self.inputs)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The content of job.json. entries: for `report` of a build that is not finished."""
+        entries = [str(folder.absolute()) for folder in self.entries]
+        return {"identity": self.identity, "inputs": self.inputs, "entries": entries}
+
 
 def text_bytes(source: Source) -> int:
     """Bytes of a source as plain text: compressed text is mostly four times as long."""

@@ -35,10 +35,9 @@ def pack_part(config: BuildConfig, *, progress: Progress | None = None) -> Outpu
         raise ConfigError("--part packs a token store; make one of the files by packprep tokenize")
     began, progress = time.monotonic(), progress or Silent()
     job, output = stored_job(config), Path(config.output)
-    facts = {"identity": job.identity, "inputs": job.inputs}
     work, what = Work(job), f"{output} is begun or signed"
     with locked(output, what, waits=True):
-        is_made = is_finished(job, progress) or claim(job.staging, facts, alone=False)
+        is_made = is_finished(job, progress) or claim(job.staging, job.facts, alone=False)
     if not is_made:
         try:
             local.pack(work, progress)
@@ -47,7 +46,7 @@ def pack_part(config: BuildConfig, *, progress: Progress | None = None) -> Outpu
                 raise
     with locked(output, what, waits=True):
         if not is_finished(job, Silent()):
-            if not claim(job.staging, facts, alone=False):
+            if not claim(job.staging, job.facts, alone=False):
                 if todo(work, "pack"):
                     return None
                 sign_off(work, [began, began, began, time.monotonic()])
