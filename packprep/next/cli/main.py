@@ -21,6 +21,7 @@ COMMANDS = {
     "tokenize": "Tokenize sources into a store.",
     "pack": "Pack the tokens of a store.",
     "report": "Show the numbers of outputs, stores and builds, or a page.",
+    "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check that an output is sound.",
 }
 """Commands with their first lines; a module of this name has the click command `command`."""
