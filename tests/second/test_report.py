@@ -19,6 +19,7 @@ import packprep.next
 from packprep.next import BuildConfig
 from packprep.next.cli.main import main
 from packprep.next.look.figures import FIGURES, figure_of, short_names, values
+from packprep.next.look.findings import Facts, findings
 from packprep.next.look.gate import check
 from packprep.next.look.measure import Counts, measure
 from packprep.next.look.page import histogram
@@ -450,6 +451,26 @@ def test_findings_name_cause_and_cure(
     page = Outline()
     page.feed((tmp_path / "page.html").read_text("utf-8"))
     assert named in page.text
+
+
+@pytest.mark.parametrize(
+    ("field", "turns", "named"),
+    [
+        ("reasoning_content", "row", True),
+        ("thinking", "row", True),
+        ("reasoning_content", "auto", False),
+        ("content", "row", False),
+        ("name", "row", False),
+    ],
+)
+def test_turns_are_advised_only_for_thoughts_that_they_would_train(
+    zoo: Mapping[str, Path], field: str, turns: str, named: bool
+) -> None:
+    size = {"characters": 19, "documents": 1, "tokens": 4}
+    report = {**report_of(zoo["plain"]), "left_out": {**size, "fields": {field: size}}}
+    options = {} if turns == "row" else {"turns": turns}
+    found = [each.sentence for each in findings(Facts(report, options, {})) if "19" in each.text]
+    assert ["--turns auto" in sentence for sentence in found] == [named]
 
 
 def test_short_names_are_different() -> None:

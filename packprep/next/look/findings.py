@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from ..chat.types import THOUGHT_KEYS
 from ..plan.types import Dropped
 from .closing import lost_tokens
 from .figures import Report, as_text, values
@@ -101,12 +102,14 @@ def _rows(facts: Facts) -> Iterator[Finding]:
         fields = ", ".join(
             f"{size['characters']:,} of {name}" for name, size in lost["fields"].items()
         )
+        cure = "another template (--chat-template) may write them"
+        if {*THOUGHT_KEYS} & {*lost["fields"]} and not facts.options.get("turns"):
+            cure = "--turns auto trains the thoughts of earlier turns"
         yield Finding(
             "note",
             f"the chat template leaves out {lost['characters']:,} characters of messages in "
             f"{lost['documents']:,} rows ({fields}): a model is not trained on them",
-            "--turns auto trains the thoughts of earlier turns, another template "
-            "(--chat-template) the rest",
+            cure,
         )
 
 
