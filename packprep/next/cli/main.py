@@ -22,6 +22,7 @@ COMMANDS = {
     "pack": "Pack the tokens of a store.",
     "report": "Show the numbers of outputs, stores and builds, or a page.",
     "check": "Fail CI when the numbers of a build get worse.",
+    "show": "Print packs as text with their rows, or a document.",
     "verify": "Check that an output is sound.",
 }
 """Commands with their first lines; a module of this name has the click command `command`."""

@@ -216,13 +216,19 @@ def open_output(place: str | Path) -> Output:
     return Output(files, read_manifest(files))
 
 
-def packs(output: Output, split: str = "train", *, check: bool = True) -> Iterator[PackBatch]:
+def packs(
+    output: Output, split: str = "train", *, check: bool = True, begin: int = 0
+) -> Iterator[PackBatch]:
     """The packs of a split in record batches, with the columns of the files.
 
-    check: compare the digest of each shard with the manifest first. Raises FormatError for a shard
-    that is missing, damaged, or has other packs.
+    check: compare the digest of each shard with the manifest first. begin: a pack of the split;
+    shards that end before it are not read. Raises FormatError for a shard that is missing, damaged,
+    or has other packs.
     """
     for shard in output.manifest.shards(split):
+        begin -= shard.packs
+        if begin >= 0:
+            continue
         path = output.files.local(shard.path)
         check_file(output, shard, digest=check)
         first = 0
