@@ -93,13 +93,11 @@ class Sums:
         return _share(getattr(self, f"{end}_found"), getattr(self, f"{end}_added"))
 
 
-def account(
-    packs: Packs, planned: Packs, split: str, ends: Mapping[str, int | None]
-) -> dict[int, Sums]:
+def account(packs: Packs, planned: Packs, split: str, ends: tuple[int, int]) -> dict[int, Sums]:
     """Account of one window by number of source; -1 counts packs and filler packs.
 
     packs: as they are written. planned: before packs were left out to make a multiple. ends: ids of
-    BOS and EOS, looked for in the tokens; None is not added.
+    BOS and EOS, looked for in the tokens; -1 is not added.
     """
     documents, segments, lost = packs.documents, packs.segments, packs.lost
     source, of_segment = documents.source, documents.source[segments.document]
@@ -125,8 +123,8 @@ def account(
         counts["overlap"] = by(of_segment, segments.repeated)
     if segments.trained is not None:
         counts["loss_tokens"] = by(of_segment, segments.trained * placed)
-    for end, token in ends.items():
-        if token is not None:
+    for end, token in zip(("bos", "eos"), ends, strict=True):
+        if token >= 0:
             counts[f"{end}_added"] = by(source, has_ids)
             some = documents.take(has_ids)
             last = some.length - 1 if end == "eos" else np.zeros_like(some.length)
@@ -200,13 +198,13 @@ MEANS = {"bias": "segments", "straggler": "packs", "padding_of_batch": "tokens"}
 """Figures of windows, and the number of a window by which their mean is weighted."""
 
 
-def padding(lengths: Int32, max_length: int) -> float:
-    """Share of padding in batches of documents that are padded to their longest; 0 are left out."""
+def padding(lengths: Int32, max_length: int, batch: int) -> float:
+    """Share of padding if so many documents were padded to their longest; those of 0 left out."""
     cut = np.minimum(lengths[lengths > 0], max_length)
-    starts = np.arange(0, len(cut), BATCH)
+    starts = np.arange(0, len(cut), batch)
     if not len(starts):
         return 0.0
-    places = np.maximum.reduceat(cut, starts) * np.minimum(len(cut) - starts, BATCH)
+    places = np.maximum.reduceat(cut, starts) * np.minimum(len(cut) - starts, batch)
     return float(1 - cut.sum(dtype=np.int64) / places.sum(dtype=np.int64))
 
 

@@ -14,7 +14,7 @@ from ..schemas.arrays import Int32
 from ..schemas.cost import Cost
 from ..schemas.tokens import Documents
 from ..support.hashing import Purpose, stream
-from .account import padding
+from .account import BATCH, padding
 from .cut import cut, padded, wrap
 from .types import Cutting, Packs, Segments
 
@@ -26,7 +26,8 @@ Planner = Callable[[Int32, int], PackPlan]
 class Packing:
     """What `plan_window` needs of the options; names as in `pack_lengths`.
 
-    repack: documents get other neighbours than in the plan of epoch 0.
+    repack: documents get other neighbours than in the plan of epoch 0. batch: documents that are
+    padded to their longest, in figures.
     """
 
     cutting: Cutting
@@ -39,6 +40,7 @@ class Packing:
     max_segments: int | None = None
     shuffle_documents: bool = False
     repack: bool = False
+    batch: int = BATCH
 
 
 def window_seed(seed: int, number: int, split: str) -> int:
@@ -76,10 +78,11 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
     kept = np.where(lost.of_documents < documents.length, documents.length, 0)
     if packing.cutting.pairs:  # a pair is one document
         kept = np.add.reduceat(kept, np.flatnonzero(documents.part != 1))
+    in_order = kept if stored is None else kept[stored]
     figures = {
         "bias": plan.bias,
         "straggler": plan.straggler(packing.ranks, packing.cost),
-        "padding_of_batch": padding(kept if stored is None else kept[stored], plan.max_length),
+        "padding_of_batch": padding(in_order, plan.max_length, packing.batch),
     }
     large = _large(plan, segments, packing, seed) if packing.min_pack_tokens else plan
     return Packs(

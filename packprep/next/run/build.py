@@ -3,7 +3,7 @@
 import itertools
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..support.progress import Progress, Silent
 from ..tokens.store import Entry, read_entry
 from ..write.output import claim, finished, publish
 from ..write.report import make_report, mix_table
+from ..write.shards import WindowFile
 from ..write.sign import sign
 from . import local
 from .job import Job, make_job, stored_job, text_bytes, versions, write_entry
@@ -64,7 +65,7 @@ def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
     job = make_job(config, progress, packs=False)
     work = Work(job)
     with cluster_of(job) as cluster:
-        _tokenize(work, progress, cluster)
+        tokenize_files(work, progress, cluster)
     return work.entries[0] if config.part is None else read_entry(job.entries[0])
 
 
@@ -78,7 +79,7 @@ def make(job: Job, progress: Progress, began: float) -> Output:
             work = Work(job)
             times = [began, time.monotonic()]
             if job.splits:
-                _tokenize(work, progress, cluster)
+                tokenize_files(work, progress, cluster)
             times.append(time.monotonic())
             local.pack(work, progress, cluster)
             times.append(time.monotonic())
@@ -109,7 +110,7 @@ def is_finished(job: Job, progress: Progress) -> bool:
     return True
 
 
-def _tokenize(work: Work, progress: Progress, cluster: Any = None) -> None:
+def tokenize_files(work: Work, progress: Progress, cluster: Any = None) -> None:
     """Make the token files of a job."""
     folder = work.job.entries[0]
     if work.job.config.part is not None:
@@ -141,9 +142,9 @@ def _check_room(job: Job) -> None:
         check_room(job.staging, tokens * stored + shards, "the build")
 
 
-def sign_off(work: Work, times: list[float]) -> None:
-    """Write everything but shards, the manifest last. times: at which stages began and ended."""
-    job, config, windows = work.job, work.job.config, done_windows(work)
+def report_of(work: Work, windows: Sequence[WindowFile]) -> dict[str, Any]:
+    """The report of all windows, without the facts of the run."""
+    config = work.job.config
     files = [(file.sources, file.receipt) for file in work.files]
     ranks = config.pack_order.ranks
     others: dict[int, Sums] = {}
@@ -154,9 +155,16 @@ def sign_off(work: Work, times: list[float]) -> None:
     if (mix := mix_of(config)) or config.max_tokens or config.after:
         weights = [weight for weight, _ in mix]
         report["mix"] = mix_table(work.drawn.streams, weights, windows)
+    return report
+
+
+def sign_off(work: Work, times: list[float]) -> None:
+    """Write everything but shards, the manifest last. times: at which stages began and ended."""
+    job, config, windows = work.job, work.job.config, done_windows(work)
+    report = report_of(work, windows)
     for split in config.splits:
         if not report["splits"].get(split, {}).get("packs"):
-            raise InputError(_nothing_left(split, report, config))
+            raise InputError(nothing_left(split, report, config))
     stages = zip(("start", "tokenize", "pack"), itertools.pairwise(times), strict=True)
     report["seconds"] = {name: round(end - begin, 3) for name, (begin, end) in stages}
     total = times[-1] - times[0]
@@ -184,7 +192,7 @@ def sign_off(work: Work, times: list[float]) -> None:
     sign(job.staging, shards, work.layout, facts, report, config.to_yaml(), run)
 
 
-def _nothing_left(split: str, report: Mapping[str, Any], config: BuildConfig) -> str:
+def nothing_left(split: str, report: Mapping[str, Any], config: BuildConfig) -> str:
     """The sentence of a split without packs, with the causes that took documents and no others."""
     documents, tokens = report["documents"], report["tokens"]
     planned = sum(window["bound"] + window["gap"] for window in report["windows"])

@@ -6,6 +6,7 @@ twice, in any order. An executor is a loop over the two.
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..config.checks import mix_of
+from ..config.options import BuildConfig
 from ..plan.account import account
 from ..plan.cut import TooLongError
 from ..plan.documents import HeldOut, KeptTokens, StoredFile, read_documents, stored_files
@@ -223,20 +225,17 @@ def _too_long(work: Work, documents: Documents, error: TooLongError) -> InputErr
     )
 
 
-def _pack(work: Work, window: Window) -> WindowFile:
-    job = work.job
-    all_packs = planned(work, window)
-    multiple, order = job.config.multiples, job.config.pack_order.name
-    packs = all_packs
+def counted(
+    every: Packs, window: Window, config: BuildConfig, ends: tuple[int, int]
+) -> tuple[Packs, WindowFile]:
+    """The packs of a window as they are written, and its receipt without shards.
+
+    every: the packs before a multiple is made. ends: see `account`.
+    """
+    multiple, packs = config.multiples, every
     if multiple.packs > 1:
-        packs = of_multiple(all_packs, multiple.packs, multiple.fill, order)
-    receipt, folder = _places(job.staging, window)
-    size = job.config.shard_size
-    shards = write_shards(packs, work.layout, folder, window.name, window.split, size)
-    ends = {
-        end: token.id if (token := getattr(job.tokenizer, end)) else None for end in ("bos", "eos")
-    }
-    sums = account(packs, all_packs, window.split, ends)
+        packs = of_multiple(every, multiple.packs, multiple.fill, config.pack_order.name)
+    sums = account(packs, every, window.split, ends)
     sizes, counts = np.unique(np.diff(packs.offsets), return_counts=True)
     figures = {
         "window": window.number,
@@ -248,15 +247,21 @@ def _pack(work: Work, window: Window) -> WindowFile:
         "gap": packs.planned - packs.bound,
         **packs.measured,
     }
-    made = WindowFile(
-        made_from=work.made_from,
+    return packs, WindowFile(
         window=window.number,
         split=window.split,
-        shards=tuple(shards),
         sums={number: each.as_dict() for number, each in sums.items()},
         figures=figures,
         sizes=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
     )
+
+
+def _pack(work: Work, window: Window) -> WindowFile:
+    config, ends = work.job.config, work.job.tokenizer.end_ids
+    packs, made = counted(planned(work, window), window, config, ends)
+    receipt, folder = _places(work.job.staging, window)
+    shards = write_shards(packs, work.layout, folder, window.name, window.split, config.shard_size)
+    made = replace(made, made_from=work.made_from, shards=tuple(shards))
     write_record(receipt, made)
     return made
 

@@ -52,10 +52,10 @@ class WindowFile:
     source. figures: its row in report.json. sizes: packs by their number of segments.
     """
 
-    made_from: str
+    made_from: str = ""
     window: int
     split: str
-    shards: tuple[ShardFile, ...]
+    shards: tuple[ShardFile, ...] = ()
     sums: Mapping[int, Mapping[str, Any]]
     figures: Mapping[str, Any]
     sizes: Mapping[int, int]
