@@ -185,7 +185,7 @@ def write_entry(job: Job) -> None:
     write_facts(job.entries[0], facts)
 
 
-def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
+def stored_job(config: BuildConfig, planner: Planner | None = None, *, digests: bool = True) -> Job:
     """The job of `pack STORE...`.
 
     Raises ConfigError for a store without tokens, or with several sets of them.
@@ -206,7 +206,7 @@ def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
         if not entry.complete:
             raise ConfigError(f"{folder} has open splits; run packprep tokenize again to finish it")
         for file in entry.files:
-            if not is_intact(folder / file.name, file):
+            if digests and not is_intact(folder / file.name, file):
                 raise InputError(
                     f"{folder / file.name} has changed since it was written; delete {folder}, and "
                     "tokenize its sources again"
@@ -220,7 +220,7 @@ def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
     tokenizer = Tokenizer.from_facts(tokens[0]["tokenizer"])
     _check_bos(config, tokenizer)
     return Job(
-        config=config,
+        config=of_pairs(config) if entry.facts["pairs"] else config,
         tokenizer=tokenizer,
         entries=tuple(folders),
         inputs=_inputs(
@@ -228,6 +228,15 @@ def stored_job(config: BuildConfig, planner: Planner | None = None) -> Job:
         ),
         planner=planner,
     )
+
+
+def of_pairs(config: BuildConfig) -> BuildConfig:
+    """The options of `pack` for a store of pairs, which are truncated unless the user says more."""
+    if config.too_long.name != "split":
+        return config
+    if config.overflow is not None:
+        raise ConfigError("--overflow split would split pairs; choose truncate, drop or error")
+    return replace(config, overflow="truncate")
 
 
 def _inputs(
