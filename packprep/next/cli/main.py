@@ -20,9 +20,10 @@ COMMANDS = {
     "build": "Tokenize and pack sources into shards that load_from_disk opens.",
     "tokenize": "Tokenize sources into a store.",
     "pack": "Pack the tokens of a store.",
+    "plan": "Compare lengths, strategies and overflow before a build.",
+    "show": "Print packs as text with their rows, or a document.",
     "report": "Show the numbers of outputs, stores and builds, or a page.",
     "check": "Fail CI when the numbers of a build get worse.",
-    "show": "Print packs as text with their rows, or a document.",
     "verify": "Check that an output is sound.",
 }
 """Commands with their first lines; a module of this name has the click command `command`."""

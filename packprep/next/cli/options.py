@@ -16,6 +16,7 @@ from ..support.progress import Console, Progress, Silent
 
 GROUPS = {
     "Every build": ("output", "tokenizer", "max_length", "strategy", "overflow", "seed"),
+    "Plans": ("sample", "global_batch_size", "padding_of_batch", "recipe", "ranks", "as_json"),
     "Text": ("text", "bos", "eos"),
     "Chats": ("messages", "chat_template", "train_on", "turns"),
     "Pairs, ids, pieces": ("pairs", "ids", "pieces"),

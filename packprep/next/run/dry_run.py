@@ -27,7 +27,7 @@ def dry_run(config: BuildConfig, progress: Progress) -> Iterator[tuple[Output, f
         small = replace(small, holdout=None, multiple=1, max_tokens=None)
         job = make_job(small, progress, sample=True)
         sample = replace(job, splits=tuple(first_splits(job)))
-        yield make(sample, progress, time.monotonic()), _share(sample, job)
+        yield make(sample, progress, time.monotonic()), share_of_text(sample, job)
 
 
 def first_splits(job: Job) -> Iterator[Split]:
@@ -40,7 +40,7 @@ def first_splits(job: Job) -> Iterator[Split]:
         seen |= entries
 
 
-def _share(sample: Job, job: Job) -> float:
+def share_of_text(sample: Job, job: Job) -> float:
     """Share of the text of a job that a sample reads: of a split, at most its first 16 MB."""
     if job.has_limit:
         return 1.0
