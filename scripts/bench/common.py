@@ -34,10 +34,10 @@ def text_options(command: Command) -> Command:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Lines of a file of JSON lines that have text, each with its line end."""
+    """Lines of a file of JSON lines that have text or messages, each with its line end."""
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         for line in file:
-            if '"text"' in line:
+            if '"text"' in line or '"messages"' in line:
                 yield line if line.endswith("\n") else line + "\n"
 
 

@@ -8,6 +8,8 @@ python scripts/bench/editions.py --what ...
     memory    --gigabytes 1: peak of JSON lines and of Parquet, both editions
     memory    --gigabytes 10 --gigabytes 20: growth of the second
     entered   modules and code lines that a build of 80 documents enters
+    chats     --chats 100000: CPU s without the start, both editions and TRL's preparation;
+              --text has rows with `messages`, --tokenizer a chat template
 
 Text: the documents of --text again and again, in another order each time. CPU s: of a process and
 its children. Caches are warm: of each program one build of 20 documents comes first, uncounted.
@@ -27,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,7 @@ class Bench:
     corpus: Sequence[str]
     tokenizer: Path
     megabytes: float
+    chats: int
     gigabytes: Sequence[float]
     runs: int
     markdown: bool
@@ -72,6 +76,9 @@ class Bench:
         shutil.rmtree(out, ignore_errors=True)
         settings.write_text(f"token_type: {token_type}\n")
         options = ["-o", str(out), "--tokenizer", str(self.tokenizer), "-q", "-c", str(settings)]
+        if '"messages":' in self.corpus[0]:
+            column = {"first": "--messages-column", "second": "--messages"}[edition]
+            options += [column, "messages", "--max-length", "4096"]
         return ["-m", MODULES[edition], "build", str(source), *options]
 
     def seconds(self, edition: str, source: Path, token_type: str = "int32") -> Used:
@@ -181,8 +188,8 @@ def text(bench: Bench) -> None:
 
 def peers(bench: Bench) -> None:
     """Wall seconds of whole processes beside gigatoken's."""
-    version = versions("gigatoken-bin")
-    if version is None:
+    installed = versions("gigatoken-bin")
+    if installed is None:
         click.echo("gigatoken is not installed here; pip install gigatoken awkward")
         return
     source, flat = bench.written(int(bench.megabytes * MB)), bench.folder / "flat"
@@ -195,7 +202,7 @@ def peers(bench: Bench) -> None:
     bench.starts()
     used = bench.in_turns(
         {
-            f"gigatoken-bin, {version}": gigatoken,
+            f"gigatoken-bin, {installed}": gigatoken,
             "first, two bytes": partial(bench.seconds, "first", source, "uint16"),
             "second, two bytes": partial(bench.seconds, "second", source, "auto"),
         }
@@ -234,13 +241,44 @@ def enters(bench: Bench) -> None:
     bench.show(("edition", "modules entered", "code lines called"), rows)
 
 
-PARTS = {"start": start, "text": text, "peers": peers, "memory": memory, "entered": enters}
+def chats(bench: Bench) -> None:
+    """CPU seconds without the start; TRL's of a twentieth of the chats, times 20."""
+    many = list(itertools.islice(itertools.cycle(bench.corpus), bench.chats))
+    source, part = bench.folder / "chats.jsonl", bench.folder / "part.jsonl"
+    source.write_text("".join(many))
+    part.write_text("".join(many[: len(many) // 20]))
+    program, out = str(Path(__file__).with_name("prepared_by_trl.py")), bench.folder / "trl"
+
+    def trl(path: Path) -> Used:
+        shutil.rmtree(out, ignore_errors=True)
+        return measure([program, str(bench.tokenizer), str(path), str(out)])[0]
+
+    starts = {**bench.starts(), "TRL": trl(bench.few())}
+    programs = {edition: partial(bench.seconds, edition, source) for edition in MODULES}
+    used, rows = bench.in_turns({**programs, "TRL": partial(trl, part)}), list[Sequence[str]]()
+    own = {name: used[name]["cpu"] - starts[name]["cpu"] for name in used}
+    own["TRL"] *= 20
+    for name, cpu in own.items():
+        rows.append((name, f"{used[name]['cpu']:.2f}", f"{cpu:.2f}", f"{own['first'] / cpu:.2f}"))
+    click.echo(f"{len(many):,} chats, {source.stat().st_size / MB:,.0f} MB; TRL {version('trl')}")
+    bench.show(("", "CPU s", "of all chats, without start", "ratio"), rows)
+
+
+PARTS = {
+    "chats": chats,
+    "start": start,
+    "text": text,
+    "peers": peers,
+    "memory": memory,
+    "entered": enters,
+}
 
 
 @click.command(help=__doc__)
 @click.option("--what", type=click.Choice([*PARTS]), required=True)
 @click.option("--megabytes", default=400.0, show_default=True, help="MB of text.")
 @click.option("--gigabytes", multiple=True, default=(1.0,), help="GB of text; may be repeated.")
+@click.option("--chats", default=100_000, show_default=True, help="Chats of --what chats.")
 @text_options
 @click.option("--runs", default=3, show_default=True, help="Turns of each row.")
 @click.option("--folder", type=click.Path(exists=True, path_type=Path), help="For large files.")
