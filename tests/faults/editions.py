@@ -29,7 +29,7 @@ from .crash_checks import OUT, STORE, Command
 from .recording import Tree, write_tree
 
 Steps = list[list[str]]  # commands, one after the other
-KINDS = ("jsonl", "jsonl.zst", "parquet", "tokenize, pack")
+KINDS = ("jsonl", "jsonl.zst", "parquet", "tokenize, pack", "plan")
 _TEXT_OF_A_SPLIT = 4000  # bytes; 16 MB otherwise
 _SMALL = {"window": "16KB", "shard_size": "30KB"}
 
@@ -95,6 +95,9 @@ def _second_steps(folder: Path, kind: str | None, few: bool) -> Callable[[Path],
             ["tokenize", *files, *tokens, "-o", f"{output}.store"],
             ["pack", f"{output}.store", *packs, "-o", str(output), "-q"],
         ]
+    if kind == "plan":
+        plan = [*files, *tokens, *packs, "--columns", "plan"]
+        return lambda output: [["build", *plan, "-o", str(output), "--store", f"{output}.store"]]
     sources = [str(_converted(Path(file), kind)) for file in files]
     return lambda output: [["build", *sources, *tokens, *packs, "-o", str(output)]]
 

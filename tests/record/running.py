@@ -268,7 +268,10 @@ def _boundaries(lengths: Any, values: Any) -> Column:
 
 def _read_plan(out: Path, split: str, edition: str) -> dict[str, Column]:
     shards = importlib.import_module(LOADERS[edition]).PackedShards(out, split=split)
-    packs = [{name: values.copy() for name, values in pack.columns.items()} for pack in shards]
+    packs = [
+        {name: values.copy() for name, values in getattr(pack, "columns", pack).items()}
+        for pack in shards
+    ]
     return {
         COLUMNS.get(name, name): (
             np.array([len(pack[name]) for pack in packs]),

@@ -14,7 +14,6 @@ from tests.record.running import Case, run
 COMMANDS = {"build", "tokenize", "pack", "verify"}
 LATER = {
     "--part",
-    "plan",
 }
 """Arguments of later parts."""
 OPEN = {

@@ -15,7 +15,7 @@ import pytest
 from tests.faults import harness
 from tests.faults.editions import EDITIONS
 
-KINDS = ("jsonl.zst", "tokenize, pack")
+KINDS = ("jsonl.zst", "tokenize, pack", "plan")
 RECEIPT = re.compile(r"(tokens-\d+-\d+|train-\d+|validation-\d+|names|manifest)\.json")
 
 

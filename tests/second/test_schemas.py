@@ -42,7 +42,8 @@ def manifests(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
         counts[split] = {key: sum(each[key] for each in numbers) for key in numbers[0]}
     packed, dropped = sum(each["tokens"] for each in counts.values()), draw(COUNT)
     source = {"name": "a", "bytes": draw(COUNT), "digest": "x", "rows": draw(COUNT), "first_row": 0}
-    entry = {"path": "store/k", "key": "k", "files": [{"name": "t", "bytes": 1, "digest": "x"}]}
+    token = {"path": "k/t", "bytes": 1, "digest": "x", "documents": draw(COUNT), "rows": 1}
+    run = {"files": [{"path": "report.json", "bytes": 1, "sha256": "0" * 64}]}
     small = draw(st.sampled_from([(), ("tokens",), ("tokens", "position_ids")]))
     inputs = {"options": {"max_length": 64}, "draws": draw(COUNT)}
     data = {
@@ -64,9 +65,9 @@ def manifests(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
             "tokens_packed": packed,
             "dropped": {"too_short": dropped},
         },
-        "plan": draw(st.none() | st.just({"entries": [entry]})),
+        "plan": draw(st.none() | st.just({"files": [token]})),
     }
-    return data, {"files": [{"path": "report.json", "bytes": 1, "sha256": "0" * 64}]}
+    return data, {**run, "stores": {"k": {"path": "/s", "relative": "../s", "again": "a command"}}}
 
 
 @given(manifests(), st.data())
@@ -101,10 +102,12 @@ def test_a_manifest_that_contradicts_itself_is_refused(
                 ("split", "other"),
                 ("packs", shard["packs"] + 1),
                 ("tokens", shard["tokens"] + 1),
+                ("plan", {"files": []}),
+                ("plan", {"files": [{"path": "../t"}]}),
             ]
         )
     )
-    shard[key] = value
+    (values if key == "plan" else shard)[key] = value
     with pytest.raises(FormatError):
         manifest_json(*parts)
 

@@ -19,7 +19,10 @@ def print_output(output: Output, share: float | None = None) -> None:
 
     report, tokenizer = read_report(output), tokenizer_of(output)
     rows, name = list(table(report, tokenizer)), str(output.files)
-    if share is not None:
+    if share is None:
+        stores = {store["path"] for store in output.manifest.run.get("stores", {}).values()}
+        rows += [("tokens stay in", path) for path in sorted(stores)]
+    else:
         name = f"dry run of the first 16 MB of each source, {share:.1%} of the text"
         tokens, packs = report["tokens"]["tokens_packed"] / share, report["packs"] / share
         size = report["bytes"] / share / 1e6

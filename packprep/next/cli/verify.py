@@ -10,11 +10,12 @@ from ..support.errors import InputError
 
 @click.command(help="Check that an output is sound: digests, invariants, each document, account.")
 @click.argument("output")
-def command(output: str) -> None:
+@click.option("--store", multiple=True, metavar="DIR", help="Token store of a plan that has moved.")
+def command(output: str, store: tuple[str, ...]) -> None:
     """Print the findings; exit 1 if there are any."""
     if not Path(output).is_dir():
         raise InputError(f"{output} is no folder; expected an output of packprep")
-    findings = verify(output)
+    findings = verify(output, store)
     for finding in findings:
         more = f" (and {finding.count - 1:,} more)" if finding.count > 1 else ""
         click.echo(f"{finding.kind}: {finding.what}{more}")

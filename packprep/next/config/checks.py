@@ -50,8 +50,6 @@ def check(config: "BuildConfig") -> None:
         if any(map(config.is_set, options)):
             checks(config)
     mix_of(config)
-    if config.columns == ("plan",):
-        raise ConfigError("--columns plan is not there yet in this edition; leave it out")
 
 
 def _check_values(config: "BuildConfig") -> None:
@@ -74,7 +72,7 @@ def _check_values(config: "BuildConfig") -> None:
         wrong("split_at", config.split_at, "eos or bos, or one of them with an id, such as eos:2")
     for name in config.columns or ():
         if config.columns not in (("hf",), ("plan",)) and name not in DEFAULT_COLUMNS:
-            wrong("columns", name, f"hf, or some of {', '.join(DEFAULT_COLUMNS)}")
+            wrong("columns", name, f"hf or plan alone, or some of {', '.join(DEFAULT_COLUMNS)}")
 
 
 def _check_rows(config: "BuildConfig") -> None:

@@ -151,7 +151,7 @@ class Amounts:
     )
     after: str | None = option(None, "Begin where OUT ends: nothing twice.", "OUT", decides=False)
     columns: Sequence[str] | None = option(
-        None, "Besides tokens and cu_seqlens; or hf.", "NAMES|hf", several=True
+        None, "Besides tokens and cu_seqlens; or hf, plan.", "NAMES|hf|plan", several=True
     )
 
 
@@ -207,6 +207,11 @@ class BuildConfig(Where, RowOptions, TokenOptions, PackOptions, Amounts, Running
     def held_out(self) -> Holdout:
         """Parts of `holdout`."""
         return Holdout.parse(self.holdout)
+
+    @property
+    def is_plan(self) -> bool:
+        """True if tokens stay in the store, and the output has the plan of the packs."""
+        return self.columns == ("plan",)
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from ..schemas.columns import FILLER, NO_LOSS, OF_FILLER
 from ..schemas.views import ListView
 from .batch import PackedBatch
 from .loss import Mode, loss_weights
+from .record_batch import Rows
 from .shape import BatchSize
-from .shards import PackedShards, Rows
+from .shards import PackedShards
 
 LabelChoice = Literal["hf", "shifted", "none"]
 Sides = Literal["both", "chosen"]
@@ -75,7 +76,7 @@ class BatchMaker:
         starts = boundaries[:-1]
         lengths = boundaries[1:] - starts
         memory, second, third = self._memory.lend(), size.tokens + _SKEW, 2 * (size.tokens + _SKEW)
-        tokens = column("tokens", memory[:total])
+        tokens = _joined([part for rows, row in found for part in rows.parts(row)], memory[:total])
         positions = memory[second : second + total]
         np.subtract(self._count[:total], starts.repeat(lengths), out=positions)
         labels = None

@@ -34,7 +34,7 @@ class Packs:
     def __init__(self, path: str | Path, split: str | None = None, *, views: bool = False) -> None:
         data = json.loads(Path(path, "manifest.json").read_bytes())["data"]
         if data["format_version"] != 3 or data["plan"] is not None:
-            raise ValueError(f"{path} has no shards of format 3; read it with PackedLoader")
+            raise ValueError(f"{path} is a plan, or not of format 3; read it with PackedLoader")
         splits = [split] if split else [*data["splits"]]
         if len(splits) > 1 or splits[0] not in data["splits"]:
             raise ValueError(f"{path} has the splits {', '.join(data['splits'])}; pass one of them")

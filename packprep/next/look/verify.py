@@ -9,15 +9,15 @@ import numpy as np
 
 from ..schemas.columns import FILLER
 from ..schemas.files import MANIFEST, FormatError
-from ..schemas.manifest import COUNTS, Output, check_file, open_output, packs
+from ..schemas.manifest import COUNTS, Output, Stores, check_file, open_output, packs, token_store
 from ..schemas.validate import Finding, findings
 from ..schemas.views import ListView, list_view, segments_of
 
 
-def verify(place: str | Path) -> list[Finding]:
-    """All kinds of findings in an output; empty if it is sound."""
+def verify(place: str | Path, store: Stores = ()) -> list[Finding]:
+    """All kinds of findings in an output; empty if it is sound. store: see `open_output`."""
     try:
-        output = open_output(place)
+        output = open_output(place, store)
     except FormatError as error:
         return [Finding(kind="manifest", what=str(error))]
     return list(_findings(output))
@@ -35,6 +35,9 @@ def _findings(output: Output) -> Iterator[Finding]:
         except FormatError as error:
             damaged.add(file.split)
             yield Finding(kind="damaged file", what=str(error))
+    for finding in _tokens(output):
+        damaged |= {*output.manifest.splits}
+        yield finding
     pieces: list[tuple[Any, ...]] = []
     for split, counts in output.manifest.splits.items():
         if split in damaged:
@@ -62,6 +65,22 @@ def _findings(output: Output) -> Iterator[Finding]:
                 yield Finding(kind="account", what=what)
     yield from _coverage(output, pieces)
     yield from _report(output)
+
+
+def _tokens(output: Output) -> Iterator[Finding]:
+    """The token files of a plan must be there and intact."""
+    try:
+        store = token_store(output)
+    except FormatError as error:
+        yield Finding(kind="damaged file", what=str(error))
+        return
+    if store is None:
+        return
+    for file in store.files:
+        try:
+            store.read(file)
+        except FormatError as error:
+            yield Finding(kind="damaged file", what=str(error))
 
 
 def _pieces(views: Mapping[str, ListView], count: int) -> tuple[Any, ...]:

@@ -20,22 +20,31 @@ from .types import Cutting, Range
 class StoredFile(NamedTuple):
     """A token file in the order of the input. first_row: input row of its first row.
 
-    sources: number to add to the numbers of its sources, where several stores are read.
+    sources: number to add to the numbers of its sources, where several stores are read. place: see
+    `mapped_documents`.
     """
 
     path: Path
     receipt: TokenFile
     first_row: int
     sources: int = 0
+    place: int | None = None
 
 
-def stored_files(entries: Sequence[tuple[Path, Sequence[TokenFile], int]]) -> list[StoredFile]:
-    """The files of entries one after another. entries: (folder, receipts, number of sources)."""
-    files, row, sources = list[StoredFile](), 0, 0
+def stored_files(
+    entries: Sequence[tuple[Path, Sequence[TokenFile], int]], *, places: bool = False
+) -> list[StoredFile]:
+    """The files of entries one after another. entries: (folder, receipts, number of sources).
+
+    places: number their documents.
+    """
+    files, row, sources, place = list[StoredFile](), 0, 0, 0
     for folder, receipts, count in entries:
         for receipt in receipts:
-            files.append(StoredFile(folder / receipt.name, receipt, row, sources))
+            path = folder / receipt.name
+            files.append(StoredFile(path, receipt, row, sources, place if places else None))
             row += sum(receipt.rows.values())
+            place += receipt.documents
         sources += count
     return files
 
@@ -43,7 +52,7 @@ def stored_files(entries: Sequence[tuple[Path, Sequence[TokenFile], int]]) -> li
 def read_file(file: StoredFile) -> Documents:
     """All documents of a token file."""
     rows = {source + file.sources: count for source, count in file.receipt.rows.items()}
-    return mapped_documents(file.path, file.first_row, rows)
+    return mapped_documents(file.path, file.first_row, rows, file.place)
 
 
 def read_parts(files: Sequence[StoredFile], ranges: Sequence[Range]) -> Iterator[Documents]:

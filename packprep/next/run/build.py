@@ -138,7 +138,7 @@ def _check_room(job: Job) -> None:
     if config.output:
         positions = 2 if config.max_length <= 2**16 else 4
         stored = 0 if config.store else size
-        shards = int(tokens * (size + positions + _OF_SEGMENTS))
+        shards = int(tokens * (_OF_SEGMENTS + (0 if config.is_plan else size + positions)))
         check_room(job.staging, tokens * stored + shards, "the build")
 
 
@@ -188,6 +188,10 @@ def sign_off(work: Work, times: list[float]) -> None:
     }
     seed = None if config.pack_order.name == "input" else config.seed
     facts = {"inputs": job.inputs, "sources": sources, "draw": {"seed": seed}, "plan": None}
+    if config.is_plan:
+        from .stores import plan_of, stores_of
+
+        facts, run = {**facts, "plan": plan_of(work)}, {**run, "stores": stores_of(work)}
     shards = [shard for window in windows for shard in window.shards]
     sign(job.staging, shards, work.layout, facts, report, config.to_yaml(), run)
 

@@ -23,7 +23,7 @@ def dry_run(config: BuildConfig, progress: Progress) -> Iterator[tuple[Output, f
     limited. Nothing is written where the build would write.
     """
     with TemporaryDirectory(prefix="packprep-", ignore_cleanup_errors=True) as folder:
-        small = replace(config, output=f"{folder}/out", store=None, overwrite=False)
+        small = replace(config, output=f"{folder}/out", store=f"{folder}/store", overwrite=False)
         small = replace(small, holdout=None, multiple=1, max_tokens=None)
         job = make_job(small, progress, sample=True)
         sample = replace(job, splits=tuple(first_splits(job)))

@@ -94,6 +94,8 @@ def make_job(
     Digests of all sources are computed, unless they are read for a sample alone.
     """
     _check_places(config, packs=packs)
+    if packs and config.is_plan and not config.store:
+        raise ConfigError("--columns plan leaves the tokens in a store; keep one with --store DIR")
     if config.after is not None:
         config = _following(config)
     tokenizer, renderer, notes = _tokenizer(config)

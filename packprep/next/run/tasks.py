@@ -74,7 +74,8 @@ class Work:
     @cached_property
     def files(self) -> list[StoredFile]:
         """The token files of all entries, in the order of the input."""
-        return stored_files([(e.path, e.files, len(e.facts["names"])) for e in self.entries])
+        entries = [(e.path, e.files, len(e.facts["names"])) for e in self.entries]
+        return stored_files(entries, places=self.job.config.is_plan)
 
     @cached_property
     def names(self) -> list[str]:

@@ -89,7 +89,17 @@ STANDARD: dict[str, Column] = {
 """The columns whose meaning the format fixes; the manifest gives kind and type of any other."""
 _SMALL = ("tokens", "position_ids")  # may be uint16
 
+_OF_PLAN = {"document": "int64", "bos": "int8"}
+
 DEFAULT_COLUMNS = ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
+
+
+def plan_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Columns of the shards of a plan. columns: of its packs; labels need more."""
+    names = ["document", "start", "count", "bos", "length"]
+    if any(column.standard == "labels" for column in columns):
+        names += ["repeated", "front", "hole"]
+    return tuple(Column(name=n, kind="segment", dtype=_OF_PLAN.get(n, "int32")) for n in names)
 
 
 def check_columns(columns: Sequence[Column], where: str) -> None:

@@ -5,7 +5,7 @@ few numpy passes. Values per token are copied from the mapped token files in run
 consecutive there and in a pack, by numpy or by a compiled loop that the caller passes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .arrays import Int64
-from .columns import NO_LOSS, OF_FILLER, WHOLE, Column
-from .tokens import Documents, Pointers, span
+from .columns import FILLER, NO_LOSS, OF_FILLER, WHOLE, Column, plan_columns
+from .tokens import Documents, Pointers
 from .views import ListView, list_array
 
 
@@ -75,23 +75,22 @@ before: value of an extra BOS. after: value of padding.
 
 def copy_runs(runs: Runs, before: int, after: int, out: NDArray[Any]) -> None:
     """See `Copy`; about a microsecond a run."""
-    none = np.zeros_like(runs.count)
-    mask = none if runs.mask is None else runs.mask.address
+    none, cursor = np.zeros_like(runs.count), 0
+    values, index = runs.values.spanned(runs.count)
+    kept, places = (values, none) if runs.mask is None else runs.mask.spanned(runs.count)
     head = none if runs.head is None else runs.head
-    columns = (runs.values.address, runs.count, runs.bos, runs.padded, mask, head)
-    cursor = 0
-    for address, count, bos, padded, kept, first in zip(
-        *(c.tolist() for c in columns), strict=True
-    ):
+    columns = (index, runs.count, runs.bos, runs.padded, places, head)
+    for begin, count, bos, padded, mask, first in zip(*(c.tolist() for c in columns), strict=True):
         place, end = cursor + bos, cursor + padded
-        out[cursor:place] = before
-        if count:
-            part = out[place : place + count]
-            part[:] = span(address, count, runs.values.dtype)
-            if kept:
-                part[span(kept, count, np.dtype(np.int8)) == 0] = after
-        out[place + count : end] = after
-        out[cursor : cursor + first] = after
+        if bos:
+            out[cursor] = before
+        out[place : place + count] = values[begin : begin + count]
+        if runs.mask is not None:
+            out[place : place + count][kept[mask : mask + count] == 0] = after
+        if place + count < end:
+            out[place + count : end] = after
+        if first:
+            out[cursor : cursor + first] = after
         cursor = end
 
 
@@ -103,32 +102,52 @@ def pack_columns(
     copy: copies runs of values. These tokens have no label: the first of a segment, an extra BOS,
     repeated ones, padding.
     """
-    pairs = any(column.standard == "pair_sides" for column in layout.columns)
-    packs, arrays = _Packs(table, documents, pairs), dict[str, Any]()
-    for column in layout.columns:
-        if column.kind == "token":
-            values = np.empty(int(packs.starts[-1]), column.numpy_dtype)
-            ends = {"labels": (NO_LOSS, NO_LOSS), "tokens": (layout.bos_id, layout.pad_id)}
-            copy(packs.runs(column), *ends.get(column.standard, (0, 0)), values)
-        else:
-            values = np.ascontiguousarray(packs.values(column), column.numpy_dtype)
-        arrays[column.name] = list_array(ListView(packs.offsets(column), values))
+    return TablePacks(table, documents, layout).batch(copy)
+
+
+def plan_batch(table: Table, places: Int64, columns: Sequence[Column]) -> pa.RecordBatch:
+    """The packs of a table as a shard of a plan has them.
+
+    places: of the documents. columns: of the packs.
+    """
+    document, arrays = table.columns["document"], dict[str, Any]()
+    values = {**table.columns, "document": np.where(document < 0, FILLER, places[document])}
+    for each in plan_columns(columns):
+        of_column = values.get(each.name, np.zeros_like(document)).astype(each.numpy_dtype)
+        arrays[each.name] = list_array(ListView(table.offsets.astype(np.int32), of_column))
     return pa.record_batch(list(arrays.values()), names=list(arrays))
 
 
-class _Packs:
+class TablePacks:
     """Columns of the packs of a table.
 
     length: tokens of each segment, [segments]. starts: its first token in the batch, and the end,
     int64 [segments + 1].
     """
 
-    def __init__(self, table: Table, documents: Documents, pairs: bool) -> None:
-        self.table, self.documents, self.pairs = table, documents, pairs
+    def __init__(self, table: Table, documents: Documents, layout: Layout) -> None:
+        self.table, self.documents, self.layout = table, documents, layout
+        self.pairs = any(column.standard == "pair_sides" for column in layout.columns)
         self.length = table.columns["length"].astype(np.int64)
         self.starts = np.append(0, np.cumsum(self.length))
         self.filler = table.columns["document"] < 0
         self.document = np.maximum(table.columns["document"], 0)  # of filler, any
+
+    def batch(self, copy: Copy = copy_runs) -> pa.RecordBatch:
+        """See `pack_columns`."""
+        lists = [list_array(self.view(column, copy)) for column in self.layout.columns]
+        return pa.record_batch(lists, names=[column.name for column in self.layout.columns])
+
+    def view(self, column: Column, copy: Copy = copy_runs) -> ListView:
+        """A column of all packs."""
+        if column.kind != "token":
+            values = np.ascontiguousarray(self.values(column), column.numpy_dtype)
+            return ListView(self.offsets(column), values)
+        values = np.empty(int(self.starts[-1]), column.numpy_dtype)
+        ids = (self.layout.bos_id, self.layout.pad_id)
+        ends = {"labels": (NO_LOSS, NO_LOSS), "tokens": ids}
+        copy(self.runs(column), *ends.get(column.standard, (0, 0)), values)
+        return ListView(self.offsets(column), values)
 
     def offsets(self, column: Column) -> NDArray[np.int32]:
         """List offsets of a column, [packs + 1]."""

@@ -5,15 +5,15 @@ on any machine. `run` has facts of this build (versions, seconds, paths). `sha25
 the other two. Every tool reads the packs of an output by `packs`, whatever it holds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from .columns import Column, check_columns
+from .columns import Column, check_columns, plan_columns
 from .files import (
     MANIFEST,
     Files,
@@ -26,6 +26,9 @@ from .files import (
     signed_json,
 )
 from .gather import Layout
+
+if TYPE_CHECKING:
+    from .token_store import TokenStore
 
 FORMAT_VERSION = 3
 
@@ -43,9 +46,7 @@ _DATA: dict[str, Any] = {
     "sources": list,  # name, bytes, digest, rows, first_row, drawn, rows_of_pass (of its stream)
     "draw": dict,  # seed, or null if the order is that of the input
     "ledger": dict,
-    # None, or of `--columns plan`: entries, a list of path, key, and files (name, bytes, digest).
-    # Its shards hold the table of `gather.Table`, a row a pack, in place of the columns.
-    "plan": (dict, type(None)),
+    "plan": (dict, type(None)),  # files, see PlanFile; null if shards hold the tokens
 }
 COUNTS = ("packs", "segments", "tokens")
 """Numbers of each split, and of each shard."""
@@ -72,6 +73,25 @@ class FileEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanFile:
+    """A token file of a plan. path: KEY/NAME in its store. documents, rows: in it.
+
+    digest: xxh3-128.
+    """
+
+    path: str
+    bytes: int
+    digest: str
+    documents: int
+    rows: int
+
+    @property
+    def key(self) -> str:
+        """Name of its folder."""
+        return check_path(self.path).parts[-2]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """A manifest that passed all checks. data, run: plain JSON values."""
 
@@ -82,6 +102,16 @@ class Manifest:
     def columns(self) -> tuple[Column, ...]:
         """The columns of every pack, in the order of the files."""
         return tuple(Column(**value) for value in self.data["columns"])
+
+    @cached_property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """The columns of the shards: those of the packs, or of a plan."""
+        return self.columns if self.data["plan"] is None else plan_columns(self.columns)
+
+    @cached_property
+    def token_files(self) -> tuple[PlanFile, ...]:
+        """The token files of a plan, in order; none if the shards hold the tokens."""
+        return tuple(PlanFile(**file) for file in (self.data["plan"] or {"files": ()})["files"])
 
     @cached_property
     def layout(self) -> Layout:
@@ -156,6 +186,8 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
         check_columns(manifest.columns, where)
         _check_files(manifest, where)
         _check_ledger(manifest, where)
+        if data["plan"] is not None:
+            _check_plan(manifest, where)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         if isinstance(error, FormatError):
             raise
@@ -195,11 +227,19 @@ def _check_ledger(manifest: Manifest, where: str) -> None:
         raise FormatError(f"{where} has {packed:,} packed tokens in its ledger, others in splits")
 
 
+def _check_plan(manifest: Manifest, where: str) -> None:
+    """A plan must have token files, and a folder of each."""
+    keys, stores = {file.key for file in manifest.token_files}, {*manifest.run["stores"]}
+    if not keys or keys != stores:
+        raise FormatError(f"{where} has token files of {sorted(keys)}, stores of {sorted(stores)}")
+
+
 class Output(NamedTuple):
-    """A finished output."""
+    """A finished output. stores: folders in which the token stores of a plan are looked for."""
 
     files: Files
     manifest: Manifest
+    stores: tuple[str | Path, ...] = ()
 
 
 class PackBatch(NamedTuple):
@@ -210,22 +250,40 @@ class PackBatch(NamedTuple):
     batch: pa.RecordBatch
 
 
-def open_output(place: str | Path) -> Output:
-    """A finished output. Raises FormatError if it is none."""
+Stores = str | Path | Sequence[str | Path]
+"""Folders of token stores that have moved."""
+
+
+def open_output(place: str | Path, store: Stores = ()) -> Output:
+    """A finished output. Raises FormatError if it is none.
+
+    store: where the tokens of a plan are now, if they are not where they were.
+    """
     files = Files(place)
-    return Output(files, read_manifest(files))
+    stores = (store,) if isinstance(store, str | Path) else tuple(store)
+    return Output(files, read_manifest(files), stores)
+
+
+def token_store(output: Output, memory: int | None = None) -> "TokenStore | None":
+    """The token files of a plan; None if shards hold the tokens. memory: see `TokenStore`."""
+    if not output.manifest.token_files:
+        return None
+    from .token_store import TokenStore
+
+    return TokenStore(output, memory)
 
 
 def packs(
     output: Output, split: str = "train", *, check: bool = True, begin: int = 0
 ) -> Iterator[PackBatch]:
-    """The packs of a split in record batches, with the columns of the files.
+    """The packs of a split in record batches, of shards or of a plan.
 
-    check: compare the digest of each shard with the manifest first. begin: a pack of the split;
-    shards that end before it are not read. Raises FormatError for a shard that is missing, damaged,
-    or has other packs.
+    check: compare the digest of each shard first; those of token files are always compared. begin:
+    a pack of the split; shards that end before it are not read. Raises FormatError for a file that
+    is missing, damaged, or has other packs.
     """
-    for shard in output.manifest.shards(split):
+    manifest, store = output.manifest, token_store(output)
+    for shard in manifest.shards(split):
         begin -= shard.packs
         if begin >= 0:
             continue
@@ -235,6 +293,9 @@ def packs(
         try:
             with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file.read_buffer()) as stream:
                 for batch in stream:
+                    if store is not None:
+                        where = f"{path} packs {first} to {first + len(batch) - 1}"
+                        batch = store.packs(batch, manifest.layout, where).batch()
                     yield PackBatch(shard, first, batch)
                     first += len(batch)
         except (pa.ArrowException, OSError) as error:

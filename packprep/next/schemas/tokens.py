@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .arrays import Bools, Int32, Int64
 from .files import FormatError
-from .views import list_view, numpy_values
+from .views import ListView, list_view, numpy_values
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,11 +55,19 @@ class Pointers:
 
     def read(self) -> NDArray[Any]:
         """The value at each pointer, [pointers]."""
+        values, index = self.spanned(1)
+        return values.take(index)
+
+    def spanned(self, count: int | Int64) -> tuple[NDArray[Any], Int64]:
+        """All memory from the first to the last pointer as an array, and the index of each there.
+
+        count: values at each pointer. Between them the memory may be of others: read these alone.
+        """
         if not len(self.address):
-            return np.empty(0, self.dtype)
+            return np.empty(0, self.dtype), self.address
         first = int(self.address.min())
         index = (self.address - first) // self.dtype.itemsize
-        return span(first, int(index.max()) + 1, self.dtype).take(index)
+        return span(first, int((index + count).max()), self.dtype), index
 
 
 class _Span:
@@ -84,7 +92,7 @@ class Documents:
     token of each. aligned: by name, first value of each in a column with a value per token (labels,
     mask, carried). values: by name, a value per document. group: number of the group by first
     appearance over all rows of the window; None without groups. hashes: of the group, as the files
-    have it.
+    have it. place: number of the document in all token files; None unless it is asked for.
     """
 
     id: Int64
@@ -96,6 +104,7 @@ class Documents:
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     group: Int32 | None = None
     hashes: Int64 | None = None
+    place: Int64 | None = None
 
     def __len__(self) -> int:
         return len(self.id)
@@ -130,42 +139,55 @@ def _each_column(parts: Sequence[Documents], made: Callable[[Sequence[Any]], Any
     return Documents(**columns)
 
 
-def mapped_documents(path: Path, first_row: int, rows_of_sources: Mapping[int, int]) -> Documents:
-    """The documents of a token file, which is mapped: nothing is read but lengths and numbers.
+def token_columns(
+    buffer: pa.Buffer, where: str
+) -> tuple[dict[str, ListView], dict[str, NDArray[Any]]]:
+    """Lists, and numbers of documents, of a token file: views of its memory, by name.
 
-    first_row: input row of the first row of the file. rows_of_sources: rows of the file by source,
-    in the order of the sources. Groups have no numbers yet. Raises FormatError for a file that is
-    not a token file.
+    Raises FormatError for what is not a token file.
     """
     try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file.read_buffer()) as stream:
+        with pa.ipc.open_stream(buffer) as stream:
             batch = stream.read_next_batch()
     except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
         raise FormatError(
-            f"{path} is not a token file: {error}; delete it and run the command again"
+            f"{where} is not a token file: {error}; delete it and run the command again"
         ) from None
-    aligned, values = dict[str, Pointers](), dict[str, NDArray[Any]]()
+    lists, numbers = dict[str, ListView](), dict[str, NDArray[Any]]()
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_list(column.type):
-            view = list_view(batch, name, str(path))
-            aligned[name] = Pointers.into(view.values, view.offsets[:-1])
-            if name == "tokens":
-                lengths = np.diff(view.offsets)
+            lists[name] = list_view(batch, name, where)
         else:
-            values[name] = numpy_values(column)
-    if missing := {"tokens", "row", "part"} - {*aligned, *values}:
-        raise FormatError(f"{path} has no column {min(missing)}; delete it and run again")
+            numbers[name] = numpy_values(column)
+    if missing := {"tokens", "row", "part"} - {*lists, *numbers}:
+        raise FormatError(f"{where} has no column {min(missing)}; delete it and run again")
+    return lists, numbers
+
+
+def mapped_documents(
+    path: Path, first_row: int, rows_of_sources: Mapping[int, int], first_place: int | None = None
+) -> Documents:
+    """The documents of a token file, which is mapped: nothing is read but lengths and numbers.
+
+    first_row: input row of the first row of the file. rows_of_sources: rows of the file by source,
+    in the order of the sources. first_place: of the first document; None for no places. Groups have
+    no numbers yet. Raises FormatError for a file that is not a token file.
+    """
+    with pa.memory_map(str(path)) as file:
+        lists, values = token_columns(file.read_buffer(), str(path))
+    aligned = {name: Pointers.into(view.values, view.offsets[:-1]) for name, view in lists.items()}
     row = values.pop("row")
     ends = np.cumsum([*rows_of_sources.values()], dtype=np.int64)
     return Documents(
         id=row + np.int64(first_row),
         part=values.pop("part"),
         source=np.array([*rows_of_sources], np.int32)[np.searchsorted(ends, row, side="right")],
-        length=lengths,
+        length=np.diff(lists["tokens"].offsets),
         tokens=aligned.pop("tokens"),
         aligned=aligned,
         hashes=values.pop("group", None),
         values=values,
+        place=None if first_place is None else first_place + np.arange(len(row)),
     )
 
 

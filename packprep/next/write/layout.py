@@ -49,7 +49,8 @@ def _names(config: BuildConfig, stored: Sequence[str], facts: Mapping[str, Any])
     filler = config.multiples.packs > 1 and config.multiples.fill
     padded, hf = config.pad_to_multiple > 1, config.columns == ("hf",)
     labels = padded or filler or bool(config.stride) or bool({"labels", "mask"} & {*stored})
-    chosen = DEFAULT_COLUMNS if hf or config.columns is None else config.columns
+    every = hf or config.is_plan or config.columns is None
+    chosen = DEFAULT_COLUMNS if every else config.columns or ()
     names = [n for n in DEFAULT_COLUMNS if n in (*chosen, "tokens", "cu_seqlens")]
     names += ["labels"] if labels or hf else []
     names += ["segment_lengths"] if padded else []

@@ -18,9 +18,9 @@ from ..packing.kernels.gather import copy_compiled
 from ..plan.account import Sums
 from ..plan.types import Packs
 from ..schemas.arrays import Int64
-from ..schemas.columns import Column, schema_of
+from ..schemas.columns import Column, plan_columns, schema_of
 from ..schemas.files import file_digest
-from ..schemas.gather import Layout, copy_runs, pack_columns
+from ..schemas.gather import Layout, copy_runs, pack_columns, plan_batch
 from ..schemas.validate import check_batch
 from ..support.ahead import ahead, ranges
 from ..support.records import read_record, writing
@@ -69,7 +69,10 @@ class WindowFile:
 def write_shards(
     packs: Packs, layout: Layout, folder: Path, name: str, split: str, shard_size: int
 ) -> list[ShardFile]:
-    """Write all packs of a window. name: of the window; shards are NAME-00000.arrow, and so on."""
+    """Write all packs of a window, or their plan if its documents have places.
+
+    name: of the window; shards are NAME-00000.arrow, and so on.
+    """
     sizes = pack_bytes(layout.columns, packs.lengths, np.diff(packs.offsets))
     return [
         _write_shard(packs, first, last, layout, folder, f"{name}-{number:05d}.arrow", split)
@@ -90,12 +93,17 @@ def pack_bytes(columns: tuple[Column, ...], tokens: Int64, segments: Int64) -> I
 def record_batches(
     packs: Packs, layout: Layout, where: str, first: int = 0, last: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Packs first..last - 1 as checked record batches. where: name of the file, for messages."""
+    """Packs first..last - 1 as checked record batches, or their plan if documents have places.
+
+    where: name of the file, for messages.
+    """
     last = len(packs) if last is None else last
     copy = copy_runs if len(packs.segments) <= _FEW else copy_compiled
 
     def made(part: tuple[int, int]) -> pa.RecordBatch:
         table = packs.table(first + part[0], first + part[1])
+        if (places := packs.documents.place) is not None:
+            return plan_batch(table, places, layout.columns)
         batch = pack_columns(table, packs.documents, layout, copy=copy)
         check_batch(batch, layout, where, part[0])
         return batch
@@ -115,7 +123,9 @@ def _write_shard(
 
     with writing(folder / name) as raw, ThreadPoolExecutor(1) as pool:
         file = WatchedFile(raw, blocks.append)
-        with pa.ipc.new_stream(file, schema_of(layout.columns)) as writer:  # type: ignore[arg-type]
+        is_plan = packs.documents.place is not None
+        schema = schema_of(plan_columns(layout.columns) if is_plan else layout.columns)
+        with pa.ipc.new_stream(file, schema) as writer:  # type: ignore[arg-type]
             hashing, done = pool.submit(update, []), 0
             for batch in record_batches(packs, layout, name, first, last):
                 places.append((file.bytes, done))
