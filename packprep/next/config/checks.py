@@ -111,7 +111,7 @@ def _check_pairs(config: "BuildConfig") -> None:
             "--columns hf cannot be used with --pairs: trainers that read these names would train "
             "on rejected answers too; leave it out"
         )
-    if (sides := kind_of_sides(config)) != "messages":
+    if (sides := kind_of_sides(config)) in ("ids", "text"):
         others = ["chat_template", "template_variables", "train_on"]
         _check_apart(config, f"--pairs of {sides}", others, "no chat is rendered")
     if config.max_length < 2 * config.pad_to_multiple or config.max_segments == 1:
@@ -144,9 +144,9 @@ def _check_together(config: "BuildConfig") -> None:
         _check_apart(config, "--order input", others, "it keeps the order of the sources")
     if config.after is not None:
         _check_apart(config, "--after", ("limit",), "its output has other rows then")
-    if FUNCTION.search(config.chat_template or ""):
-        why = "the pieces that it makes say what is trained"
-        _check_apart(config, "--chat-template FILE.py:FUNCTION", ["train_on", "turns"], why)
+    pieces = FUNCTION.search(config.chat_template or "") or kind_of_sides(config) == "pieces"
+    if pieces and (config.turns != "row" or config.train_on == "last-turn"):
+        raise ConfigError("pieces say what is trained; leave out --turns and --train-on last-turn")
     if config.turns != "row" and config.train_on != "assistant":
         raise ConfigError(
             "--turns trains the answer of each turn; leave out --train-on, or --turns"
@@ -195,7 +195,7 @@ _CHECKS: dict[Callable[["BuildConfig"], None], tuple[str, ...]] = {
     _check_part: ("part",),
     _check_together: (
         *("strategy", "overflow", "order", "stride", "continuation_bos", "after", "turns"),
-        *("shuffle_documents", "chat_template"),
+        *("shuffle_documents", "chat_template", "train_on"),
     ),
     _check_numbers: ("stride", "max_document_tokens", "pad_to_multiple", "min_pack_tokens"),
 }

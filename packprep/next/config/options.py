@@ -95,7 +95,7 @@ class TokenOptions:
         None, "Jinja, or FILE.py:FUNCTION.", "FILE", rows="messages, pairs", decides=False
     )
     train_on: Literal["assistant", "last-turn", "all"] = option(
-        "assistant", "assistant, last-turn, or all.", "WHOM", rows="messages, pairs"
+        "assistant", "assistant, last-turn, or all.", "WHOM", rows="messages, pairs, pieces"
     )
     turns: Literal["row", "each", "auto"] = option(
         "row", "A document for each row, or turn.", rows="messages"

@@ -169,7 +169,9 @@ def _documents(
         after[segments.first[:-1]] = False
         yield "document_ids", after & ~filler, "filler at the end of its pack only"
     if (real := values.get("segment_lengths")) is not None:
-        wrong = (real > segments.ends - segments.starts) | (~filler & (real == 0))
+        wrong = real > segments.ends - segments.starts
+        if "document_ids" in values:  # without them nothing says what is filler
+            wrong |= ~filler & (real == 0)
         yield "segment_lengths", wrong, "1 to its tokens, or 0 of filler"
     pairs, sides = values.get("pair_ids"), values.get("pair_sides")
     if pairs is not None and sides is not None:
