@@ -43,6 +43,7 @@ class Work:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.render = job.renderer and job.renderer.documents
+        self.written: dict[str, WindowFile] = {}  # windows that are known to be intact
 
     @cached_property
     def engine(self) -> tuple[Engine | None, list[str]]:
@@ -150,6 +151,23 @@ class Work:
             for number, ranges in enumerate(drawn)
         ]
 
+    def receipt(self, window: Window) -> WindowFile | None:
+        """The receipt of a window whose shards are intact, which are read once at most.
+
+        None if it is to be packed.
+        """
+        found = self.written.get(window.name)
+        found = found or read_window(
+            self.place(window), self.job.staging / "shards", self.made_from
+        )
+        if found is not None:
+            self.written[window.name] = found
+        return found
+
+    def place(self, window: Window) -> Path:
+        """Path of the receipt of a window."""
+        return self.job.staging / "receipts" / f"{window.name}.json"
+
     @cached_property
     def layout(self) -> Layout:
         """Layout of the shards. A token file without documents has not all columns."""
@@ -165,7 +183,7 @@ def todo(work: Work, kind: str) -> list[Task]:
         return [
             Task("pack", number)
             for number, window in enumerate(work.windows)
-            if read_window(*_places(work.job.staging, window), work.made_from) is None
+            if work.receipt(window) is None
         ]
     kept = [*receipts(work.job.entries[0])]
     if sum(sum(receipt.rows.values()) for receipt in kept) == work.job.config.limit:
@@ -173,11 +191,6 @@ def todo(work: Work, kind: str) -> list[Task]:
     files = Counter(receipt.split for receipt in kept)
     done = {each.split for each in kept if each.last and files[each.split] == each.number + 1}
     return [Task("tokenize", each) for each in range(len(work.job.splits)) if each not in done]
-
-
-def _places(staging: Path, window: Window) -> tuple[Path, Path]:
-    """Path of the receipt of a window, and the folder of its shards."""
-    return staging / "receipts" / f"{window.name}.json", staging / "shards"
 
 
 def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any:
@@ -260,10 +273,11 @@ def counted(
 def _pack(work: Work, window: Window) -> WindowFile:
     config, ends = work.job.config, work.job.tokenizer.end_ids
     packs, made = counted(planned(work, window), window, config, ends)
-    receipt, folder = _places(work.job.staging, window)
-    shards = write_shards(packs, work.layout, folder, window.name, window.split, config.shard_size)
+    folder, size = work.job.staging / "shards", config.shard_size
+    shards = write_shards(packs, work.layout, folder, window.name, window.split, size)
     made = replace(made, made_from=work.made_from, shards=tuple(shards))
-    write_record(receipt, made)
+    write_record(work.place(window), made)
+    work.written[window.name] = made
     return made
 
 
@@ -271,8 +285,7 @@ def done_windows(work: Work) -> list[WindowFile]:
     """Receipts of all windows. Raises FormatError if one is missing."""
     made = []
     for window in work.windows:
-        receipt = read_window(*_places(work.job.staging, window), work.made_from)
-        if receipt is None:
+        if (receipt := work.receipt(window)) is None:
             raise FormatError(f"window {window.name} is not packed; run the command again")
         made.append(receipt)
     return made
