@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..packing.kernels.common import FEW, interpreted
-from ..packing.kernels.gather import add_ends, with_ends
 from ..schemas.arrays import Int32, Int64
 from ..schemas.columns import NO_LOSS
 from ..schemas.views import ListView, list_array
@@ -62,7 +60,8 @@ def _encoded(text: Any, tokenizer: Tokenizer, engine: Engine) -> Any:
     for first, last in ranges(sizes, BATCH_BYTES):
         new, offsets = engine.encode(one_array(text.slice(first, last - first)))
         check_ids(new, tokenizer)
-        wider = with_ends(offsets, (bos >= 0) + (eos >= 0))
+        lengths = np.diff(offsets)
+        wider = np.append(0, np.cumsum(lengths + ((bos >= 0) + (eos >= 0)) * (lengths > 0)))
         begin, count, size = int(ends[-1][-1]), int(wider[-1]), int(sizes[first:last].sum())
         left -= size
         if begin + count > len(ids):
@@ -70,11 +69,24 @@ def _encoded(text: Any, tokenizer: Tokenizer, engine: Engine) -> Any:
             grown = np.empty(begin + count + int(1.1 * count * left / max(size, 1)), ids.dtype)
             grown[:begin] = ids[:begin]
             ids = grown
-        with interpreted(len(sizes) <= FEW):
-            add_ends(new, offsets, wider, bos, eos, ids[begin : begin + count])
+        _place(new, wider, bos, eos, ids[begin : begin + count])
         ends.append(wider[1:] + begin)
     offsets = np.concatenate(ends)
     return lists(ids[: offsets[-1]], offsets)
+
+
+def _place(ids: Int32, offsets: Int64, bos: int, eos: int, out: NDArray[Any]) -> None:
+    """Write ids to `out` with BOS before and EOS after each document that has any.
+
+    offsets: where documents begin in `out`, [documents + 1]. bos, eos: id, or -1 for none. As fast
+    as a compiled loop, which would be loaded here for builds that need no other.
+    """
+    some = offsets[1:] > offsets[:-1]
+    inside = np.ones(len(out), np.bool_)
+    for end, places in ((bos, offsets[:-1][some]), (eos, offsets[1:][some] - 1)):
+        if end >= 0:
+            out[places], inside[places] = end, False
+    out[inside] = ids
 
 
 def _ended(columns: dict[str, Any], tokenizer: Tokenizer) -> tuple[Any, dict[str, Any]]:

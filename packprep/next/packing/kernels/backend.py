@@ -148,12 +148,3 @@ def _overload_smaller_of_16(values, start, limit):  # type: ignore[no-untyped-de
 @overload(common.array_at)  # type: ignore[untyped-decorator,unused-ignore]
 def _overload_array_at(address, count, like):  # type: ignore[no-untyped-def] # numba compares signatures
     return lambda address, count, like: carray(_pointer(address), count, like.dtype)
-
-
-@overload(common.copy_values)  # type: ignore[untyped-decorator,unused-ignore]
-def _overload_copy_values(values, out):  # type: ignore[no-untyped-def] # numba compares signatures
-    def copy(values, out):  # type: ignore[no-untyped-def]
-        for place in range(len(out)):
-            out[place] = values[place]
-
-    return copy

@@ -225,11 +225,6 @@ def array_at(address: int, count: int, like: NDArray[Any]) -> NDArray[Any]:
     return span(address, count, like.dtype)
 
 
-def copy_values(values: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copy values to out, which has the same length."""
-    out[:] = values
-
-
 def bitmap(bits: int) -> tuple[UInt64, UInt64]:
     """An empty bitmap and its summary, for the functions below."""
     words = np.zeros((bits >> 6) + 1, np.uint64)

@@ -1,4 +1,4 @@
-"""Copy tokens: engines' ids into token files, and values of token files into columns of packs.
+"""Copy values of token files into columns of packs.
 
 All indices are int64: mixing in int32 takes twice as long. The loops run over views from 0 on: if
 an index might be negative, the compiler does not vectorise, which takes four times as long. A copy
@@ -10,40 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.arrays import Int32, Int64, Out
+from ...schemas.arrays import Int64, Out
 from ...schemas.gather import Runs
-from .common import array_at, copy_values, kernel
-
-
-def with_ends(offsets: Int64, ends: int) -> Int64:
-    """Offsets of documents after `ends` tokens are added to each, [documents + 1].
-
-    Documents without tokens get none.
-    """
-    lengths = np.diff(offsets)
-    return np.append(0, np.cumsum(lengths + ends * (lengths > 0)))
-
-
-@kernel
-def add_ends(
-    ids: Int32, offsets: Int64, wider: Int64, bos: int, eos: int, out: Out[NDArray[Any]]
-) -> None:
-    """Copy documents with BOS before and EOS after each; documents without ids get none.
-
-    ids: [tokens]. bos, eos: id, or -1 for none. offsets, wider: [documents + 1], where documents
-    begin in ids and in out.
-    """
-    for document in range(len(offsets) - 1):
-        first, last = offsets[document], offsets[document + 1]
-        if first == last:
-            continue
-        cursor = wider[document]
-        if bos >= 0:
-            out[cursor] = bos
-            cursor += 1
-        copy_values(ids[first:last], out[cursor : cursor + last - first])
-        if eos >= 0:
-            out[wider[document + 1] - 1] = eos
+from .common import array_at, kernel
 
 
 def copy_compiled(runs: Runs, before: int, after: int, out: NDArray[Any]) -> None:
