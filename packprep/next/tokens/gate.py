@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ..support.errors import InputError
 from ..support.hashing import Purpose, drawn, stream
 from ..support.limits import cache_folder, keep
 from . import probes as _probes
-from .encode import flat, one_array
+from .encode import flat
 from .engine import Fastokens, Ids, Reference
 from .tokenizer import Tokenizer
 
@@ -69,11 +69,11 @@ class Gated:
     def compare_sample(self, rows: pa.Table, tokens: pa.Table, tokenizer: Tokenizer) -> None:
         """See `Engine.compare_sample`."""
         chosen = drawn(stream(0, Purpose.VERIFY_ENGINE), np.arange(len(rows)), SHARE)
-        places = np.flatnonzero(chosen)
+        places = np.flatnonzero(chosen).tolist()
         is_text = "text" in rows.column_names
-        if not len(places) or not (is_text or tokenizer.end_ids == (-1, -1)):
+        if not places or not (is_text or tokenizer.end_ids == (-1, -1)):
             return  # of pieces, some have ends of their own and others got them
-        column = one_array(rows["text" if is_text else "pieces"]).take(pa.array(places))
+        column = _rows(rows["text" if is_text else "pieces"], places)
         if is_text:
             expected = self.reference.encode(column.fill_null(""))
         else:
@@ -81,7 +81,7 @@ class Gated:
 
             made = encode_pieces(column, self.reference.encode, tokenizer.token_sizes)
             expected = made.ids, made.offsets
-        ids, offsets = flat(one_array(tokens["tokens"]).take(pa.array(places)))
+        ids, offsets = flat(_rows(tokens["tokens"], places))
         bos, eos = (int(end >= 0) for end in tokenizer.end_ids)
         some = np.diff(offsets) > 0
         begins, ends = offsets[:-1] + bos * some, offsets[1:] - eos * some
@@ -93,6 +93,11 @@ class Gated:
                 f"{self.name} {self.version} gives other ids than tokenizers for a document that "
                 f"begins with {str(column[int(bad[0])])[:60]!a}; build with engine: hf"
             )
+
+
+def _rows(column: Any, rows: Sequence[int]) -> Any:
+    """Some rows of a column, as one array. `take` would copy a column of several chunks whole."""
+    return pa.concat_arrays([part for row in rows for part in column.slice(row, 1).chunks])
 
 
 def gated(
