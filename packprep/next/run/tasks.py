@@ -213,6 +213,7 @@ def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any
         left=left,
         render=work.render,
         most=1 if job.sample else None,
+        synced=bool(job.config.store) or job.config.executor != "local",
     )
 
 

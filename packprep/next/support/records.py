@@ -20,30 +20,33 @@ _Value = TypeVar("_Value")
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
+def writing(path: Path, *, synced: bool = True) -> Iterator[BinaryIO]:
     """A file that appears, complete and on disk, at the end of the block, or never.
 
     Its temporary name has host and process, so that two processes may write it. The error of a full
-    disk names the folder.
+    disk names the folder. synced: False for a file that a power cut may damage, because its digest
+    is checked before it is used.
     """
     temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             error.filename = str(path.parent)
         raise
     temporary.replace(path)
-    sync_folder(path.parent)
+    if synced:
+        sync_folder(path.parent)
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    with writing(path) as file:
+def write_file(path: Path, content: bytes, *, synced: bool = True) -> None:
+    """Write a file whole or not at all. synced: see `writing`."""
+    with writing(path, synced=synced) as file:
         file.write(content)
 
 
@@ -56,9 +59,9 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_record(path: Path, value: Any) -> None:
-    """Write a dataclass whole or not at all."""
-    write_file(path, signed_json(json.loads(json.dumps(asdict(value)))))
+def write_record(path: Path, value: Any, *, synced: bool = True) -> None:
+    """Write a dataclass whole or not at all. synced: see `writing`."""
+    write_file(path, signed_json(json.loads(json.dumps(asdict(value)))), synced=synced)
 
 
 def read_record(path: Path, kind: type[_Value]) -> _Value | None:

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,13 @@ def tokenize_split(
     engine: Engine | None,
     folder: Path,
     most: int | None = None,
+    synced: bool = True,
     **reading: Any,
 ) -> list[TokenFile]:
     """Token files of a split, which are written unless they are there.
 
     Each 16 MB of its text is a file. engine: None if rows are token ids. most: files that are made
-    of the split; None for all. reading: see `read`.
+    of the split; None for all. synced: see `write_tokens`. reading: see `read`.
     """
     files: list[TokenFile] = []
     chunks = itertools.islice(_chunks(read(split, sources, **reading)), most)
@@ -44,7 +45,9 @@ def tokenize_split(
         last = following is None
         name = f"tokens-{number:06d}-{len(files):03d}.json"
         if (done := read_receipt(folder / name)) is None or done.last != last:
-            done = _write(chunk, number, len(files), last, tokenizer, engine, folder)
+            batch, facts = _encoded(chunk, tokenizer, engine)
+            facts = {"split": number, "number": len(files), "last": last, **facts}
+            done = write_tokens(folder, batch, facts, synced=synced)
         files.append(done)
         if following is None:
             return files
@@ -75,16 +78,10 @@ def _size(table: pa.Table) -> int:
     return 4 * (pc.sum(pc.list_value_length(table["ids"])).as_py() or 0)
 
 
-def _write(
-    chunk: Sequence[Batch],
-    split: int,
-    number: int,
-    last: bool,
-    tokenizer: Tokenizer,
-    engine: Engine | None,
-    folder: Path,
-) -> TokenFile:
-    """The token file of a chunk; its rows are numbered in the file."""
+def _encoded(
+    chunk: Sequence[Batch], tokenizer: Tokenizer, engine: Engine | None
+) -> tuple[pa.RecordBatch, dict[str, Any]]:
+    """The tokens of a chunk, whose rows are numbered in it, and what its receipt says of them."""
     tables, rows = [], Counter[int]()
     turns, left_out = Counter[str](), Counter[str]()
     skipped, cut, unread = dict[int, Counter[str]](), dict[int, Any](), dict[int, Any]()
@@ -103,10 +100,7 @@ def _write(
         if batch.unread:
             unread[source] = [*dict.fromkeys([*unread.get(source, ()), *batch.unread])]
     table = pa.concat_tables(tables) if tables else _nothing(engine)
-    receipt: Mapping[str, Any] = {
-        "split": split,
-        "number": number,
-        "last": last,
+    return mapped(table, tokenizer, engine), {
         "rows": dict(rows),
         "text_bytes": _size(table),
         "skipped": {source: dict(reasons) for source, reasons in skipped.items()},
@@ -115,7 +109,6 @@ def _write(
         "turns": dict(turns),
         "left_out": dict(left_out),
     }
-    return write_tokens(folder, mapped(table, tokenizer, engine), receipt)
 
 
 def _nothing(engine: Engine | None) -> pa.Table:

@@ -85,21 +85,24 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
         sync_folder(parent)  # so that a power cut leaves the names of the entry and of the store
 
 
-def write_tokens(folder: Path, batch: pa.RecordBatch, receipt: Mapping[str, Any]) -> TokenFile:
+def write_tokens(
+    folder: Path, batch: pa.RecordBatch, receipt: Mapping[str, Any], *, synced: bool
+) -> TokenFile:
     """Write a token file, which is one record batch, and its receipt.
 
-    receipt: fields of `TokenFile` that the batch does not say.
+    receipt: fields of `TokenFile` that the batch does not say. synced: both are on disk; False for
+    files of one build, whose digests are checked where it resumes.
     """
     tokens: Any = batch.column("tokens")
     count = len(tokens.flatten())
     made = TokenFile(documents=len(batch), tokens=count, bytes=0, digest="", **receipt)
     hasher = xxhash.xxh3_128()
-    with writing(folder / made.name) as raw:
+    with writing(folder / made.name, synced=synced) as raw:
         file = WatchedFile(raw, hasher.update)
         with pa.ipc.new_stream(file, batch.schema) as writer:  # type: ignore[arg-type]
             writer.write_batch(batch)
     made = replace(made, bytes=file.bytes, digest=hasher.hexdigest())
-    write_record((folder / made.name).with_suffix(".json"), made)
+    write_record((folder / made.name).with_suffix(".json"), made, synced=synced)
     return made
 
 
