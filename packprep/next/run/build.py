@@ -123,6 +123,7 @@ def tokenize_files(work: Work, progress: Progress, cluster: Any = None) -> None:
         write_entry(work.job)
         _check_room(work.job)
         local.tokenize(work, progress, cluster)
+    work.drop_engine()
     if not any(file.receipt.documents for file in work.files):
         names = ", ".join(source.name for source in work.job.sources[:3])
         raise InputError(f"{names} hold no rows; expected at least one document")

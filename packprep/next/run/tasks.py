@@ -4,12 +4,12 @@
 twice, in any order. An executor is a loop over the two.
 """
 
+import ctypes
 import itertools
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,11 @@ from ..schemas.files import FormatError, digest_of
 from ..schemas.gather import Layout
 from ..schemas.tokens import Documents
 from ..support.errors import InputError, StoppedError
-from ..support.records import write_record
 from ..tokens.engine import Engine, choose_engine
 from ..tokens.stage import tokenize_split
 from ..tokens.store import Entry, read_entry, receipts
 from ..write.layout import layout_of
-from ..write.shards import WindowFile, read_window, write_shards
+from ..write.shards import WindowFile, read_window, write_shards, write_window
 from .job import Job, Task, packing_of
 
 
@@ -56,6 +55,13 @@ class Work:
         return choose_engine(
             self.job.tokenizer, self.job.config.engine, size, parse_special_tokens=parses
         )
+
+    def drop_engine(self) -> None:
+        """Give the memory of the engine back, half of what a build has of its own when it packs."""
+        self.__dict__.pop("engine", None)
+        pa.default_memory_pool().release_unused()
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc
+            trim(0)
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -157,16 +163,10 @@ class Work:
         None if it is to be packed.
         """
         found = self.written.get(window.name)
-        found = found or read_window(
-            self.place(window), self.job.staging / "shards", self.made_from
-        )
+        found = found or read_window(self.job.staging, window.name, self.made_from)
         if found is not None:
             self.written[window.name] = found
         return found
-
-    def place(self, window: Window) -> Path:
-        """Path of the receipt of a window."""
-        return self.job.staging / "receipts" / f"{window.name}.json"
 
     @cached_property
     def layout(self) -> Layout:
@@ -277,7 +277,7 @@ def _pack(work: Work, window: Window) -> WindowFile:
     folder, size = work.job.staging / "shards", config.shard_size
     shards = write_shards(packs, work.layout, folder, window.name, window.split, size)
     made = replace(made, made_from=work.made_from, shards=tuple(shards))
-    write_record(work.place(window), made)
+    write_window(work.job.staging, window.name, made)
     work.written[window.name] = made
     return made
 

@@ -23,7 +23,7 @@ from ..schemas.files import file_digest
 from ..schemas.gather import Layout, copy_runs, pack_columns, plan_batch
 from ..schemas.validate import check_batch
 from ..support.ahead import ahead, ranges
-from ..support.records import read_record, writing
+from ..support.records import read_record, write_record, writing
 from ..tokens.store import WatchedFile
 
 BATCH_TOKENS = 1 << 19
@@ -148,16 +148,22 @@ def _write_shard(
     )
 
 
-def read_window(path: Path, shards: Path, made_from: str) -> WindowFile | None:
-    """A receipt whose shards are all there and intact, made from this; else None.
+def write_window(staging: Path, name: str, made: WindowFile) -> None:
+    """Write the receipt of a window. staging: folder in which the output is made."""
+    write_record(_receipt(staging, name), made)
 
-    shards: their folder.
-    """
-    receipt = read_record(path, WindowFile)
+
+def _receipt(staging: Path, name: str) -> Path:
+    return staging / "receipts" / f"{name}.json"
+
+
+def read_window(staging: Path, name: str, made_from: str) -> WindowFile | None:
+    """The receipt of a window whose shards are all there and intact, made from this; else None."""
+    receipt = read_record(_receipt(staging, name), WindowFile)
     if receipt is None or receipt.made_from != made_from:
         return None
     for shard in receipt.shards:
-        file = shards / shard.name
+        file = staging / "shards" / shard.name
         if not file.is_file() or file.stat().st_size != shard.bytes:
             return None
         if file_digest(file) != shard.sha256:
