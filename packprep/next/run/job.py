@@ -22,7 +22,7 @@ from ..schemas.files import digest_of
 from ..schemas.manifest import open_output
 from ..support.errors import ConfigError, InputError
 from ..support.progress import Progress
-from ..tokens.store import entries_of, is_intact, key_of, read_entry, write_facts
+from ..tokens.store import complete_entry, key_of, write_facts
 from ..tokens.tokenizer import Tokenizer, load_tokenizer, split_token
 from ..write.output import staging_of
 
@@ -195,36 +195,19 @@ def stored_job(config: BuildConfig, planner: Planner | None = None, *, digests: 
     _check_places(config)
     if config.after is not None:
         config = _following(config)
-    folders = list[Path]()
-    for store in config.sources:
-        entries = entries_of(Path(str(store)))
-        if len(entries) > 1:
-            listed = ", ".join(str(folder) for folder in entries[:5])
-            raise ConfigError(f"{store} has tokens of several inputs; name one of {listed}")
-        folders += entries
-    tokens, names = list[Any](), list[str]()
-    for folder in folders:
-        entry = read_entry(folder)
-        if not entry.complete:
-            raise ConfigError(f"{folder} has open splits; run packprep tokenize again to finish it")
-        for file in entry.files:
-            if digests and not is_intact(folder / file.name, file):
-                raise InputError(
-                    f"{folder / file.name} has changed since it was written; delete {folder}, and "
-                    "tokenize its sources again"
-                )
-        tokens.append(entry.facts["deciding"])
-        names += entry.facts["names"]
-        if tokens[-1]["tokenizer"] != tokens[0]["tokenizer"]:
-            raise ConfigError(
-                "the stores were made with different tokenizers; pack each of them by itself"
-            )
+    entries = [complete_entry(Path(str(store)), digests=digests) for store in config.sources]
+    tokens: list[Any] = [entry.facts["deciding"] for entry in entries]
+    names = [name for entry in entries for name in entry.facts["names"]]
+    if any(each["tokenizer"] != tokens[0]["tokenizer"] for each in tokens):
+        raise ConfigError(
+            "the stores were made with different tokenizers; pack each of them by itself"
+        )
     tokenizer = Tokenizer.from_facts(tokens[0]["tokenizer"])
     _check_bos(config, tokenizer)
     return Job(
-        config=of_pairs(config) if entry.facts["pairs"] else config,
+        config=of_pairs(config) if entries[-1].facts["pairs"] else config,
         tokenizer=tokenizer,
-        entries=tuple(folders),
+        entries=tuple(entry.path for entry in entries),
         inputs=_inputs(
             tokens[0] if len(tokens) == 1 else {"stores": tokens}, config, planner, names
         ),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from ..schemas.files import FormatError, canonical_json, digest_of, file_digest
-from ..support.errors import InputError
+from ..support.errors import ConfigError, InputError
 from ..support.records import read_record, sync_folder, write_file, write_record, writing
 
 FACTS = "facts.json"
@@ -200,3 +200,26 @@ def entries_of(store: Path) -> list[Path]:
     if not folders:
         raise InputError(f"{store} has no tokens; expected a token store of packprep tokenize")
     return folders
+
+
+def complete_entry(store: Path, *, digests: bool = True) -> Entry:
+    """The tokens of a store, or of one entry, whose files are all there and intact.
+
+    digests: read all files to see that.
+    Raises ConfigError for a store with several sets of tokens, or one that is not finished,
+    InputError for a damaged file, and for a store without tokens.
+    """
+    folders = entries_of(store)
+    if len(folders) > 1:
+        listed = ", ".join(str(folder) for folder in folders[:5])
+        raise ConfigError(f"{store} has tokens of several inputs; name one of {listed}")
+    entry = read_entry(folders[0])
+    if not entry.complete:
+        raise ConfigError(f"{store} has open splits; run packprep tokenize again to finish it")
+    for file in entry.files:
+        if digests and not is_intact(entry.path / file.name, file):
+            raise InputError(
+                f"{entry.path / file.name} has changed since it was written; delete {entry.path}, "
+                "and tokenize its sources again"
+            )
+    return entry
