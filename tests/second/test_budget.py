@@ -22,6 +22,7 @@ BUDGET = {
     "write": 640,
     "run": 900,
     "look": 1850,
+    "exports": 450,
     "cli": 1000,
     "loaders": 3250,
 }

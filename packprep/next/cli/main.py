@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "Show the numbers of outputs, stores and builds, or a page.",
     "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check that an output is sound.",
+    "export": "Write an output for another trainer.",
 }
 """Commands with their first lines; a module of this name has the click command `command`."""
 
