@@ -313,3 +313,20 @@ def test_a_wrong_value_is_named_as_python_spells_it() -> None:
         BuildConfig(sources=["a"], max_length=1)
     with pytest.raises(ConfigError, match=r"^weights is 3, expected a list"):
         BuildConfig(sources=["a"], weights=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.long
+def test_a_sample_is_that_of_the_first_edition(run: Command) -> None:
+    from packprep.cli.sample_data import sample_files
+
+    said = run("sample", "data")
+    assert (said.code, said.out.count("\n")) == (0, 6)
+    assert {
+        path.relative_to("data").as_posix(): path.read_bytes()
+        for path in Path("data").rglob("*.json*")
+    } == sample_files()
+    assert run("sample", "data").code == 0
+    Path("data/prose.jsonl").write_text("mine")
+    said = run("sample", "data")
+    assert (said.code, Path("data/prose.jsonl").read_text()) == (2, "mine")
+    assert "data/prose.jsonl is there and differs" in said.err

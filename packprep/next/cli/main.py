@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "Fail CI when the numbers of a build get worse.",
     "verify": "Check that an output is sound.",
     "export": "Write an output for another trainer.",
+    "sample": "Write small data to try packprep on.",
 }
 """Commands with their first lines; a module of this name has the click command `command`."""
 
