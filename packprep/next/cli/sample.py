@@ -1,6 +1,5 @@
 """`packprep sample`: small real data to try every other command on."""
 
-import shlex
 from pathlib import Path
 
 import click
@@ -43,6 +42,5 @@ def command(folder: Path) -> None:
         rows, size = files[name].count(b"\n"), len(files[name]) / 1e6
         click.echo(f"{folder / name}: {rows:,} {words}, {size:.1f} MB")
     click.echo(f"{folder / 'tokenizer'}: {VOCABULARY:,} tokens and a chat template")
-    build = ["packprep", "build", str(folder / "code.jsonl"), "-o", "packed"]
-    build += ["--tokenizer", str(folder / "tokenizer"), "--max-length", "2048"]
-    click.echo(f"try next: {shlex.join(build)}")
+    options = f"-o packed --tokenizer {folder}/tokenizer --max-length 2048"
+    click.echo(f"try next: packprep build {folder}/code.jsonl {options}")

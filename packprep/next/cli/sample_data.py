@@ -1,4 +1,4 @@
-"""Sample data from the standard library of the running Python; nothing is downloaded or imported.
+"""Sample data from the standard library of the running Python; nothing is downloaded.
 
 Text, conversations, preference pairs and a tokenizer. Every Python of the same version gives the
 same bytes.
@@ -40,19 +40,14 @@ _TOOLS = {"idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo"}  # nobody
 
 
 class Function(NamedTuple):
-    """A public function: its module, full name, arguments, docstring, and where it is defined."""
+    """A public function. summary, details: of its docstring. place: where it is defined."""
 
     module: str
+    signature: str
     name: str
-    arguments: str
     summary: str
     details: str
     place: str
-
-    @property
-    def signature(self) -> str:
-        """How it is called."""
-        return f"{self.name}({self.arguments})"
 
     @property
     def words(self) -> str:
@@ -89,23 +84,17 @@ def _sources() -> dict[str, str]:
     """Text of every module of the standard library by its path, tests left out."""
     library = Path(sysconfig.get_path("stdlib"))
     paths = [path for path in sorted(library.rglob("*.py")) if not _SKIPPED & {*path.parts}]
-    if not paths:
+    if library / "pydoc_data" / "topics.py" not in paths:
         raise InputError(
-            f"{library} holds no Python sources, which the sample is made of; use a Python that is "
-            "installed with its standard library as files"
+            f"{library} lacks sources of the standard library, which the sample is made of; use a "
+            "Python that has all of them as files"
         )
     return {p.relative_to(library).as_posix(): p.read_text("utf-8", "replace") for p in paths}
 
 
 def _topics() -> list[tuple[str, str]]:
     """Chapters of the language reference, as `help()` shows them."""
-    try:
-        return sorted(importlib.import_module("pydoc_data.topics").topics.items())
-    except ImportError:
-        raise InputError(
-            "this Python has no module pydoc_data.topics, which the sample's prose is made of; "
-            "install the whole standard library"
-        ) from None
+    return sorted(importlib.import_module("pydoc_data.topics").topics.items())
 
 
 def _trained(texts: list[str]) -> bytes:
@@ -147,15 +136,10 @@ def _defined(body: Sequence[ast.stmt], module: str, path: str, inside: str) -> I
             continue
         summary, _, details = (ast.get_docstring(node) or "").partition("\n\n")
         if summary:
-            arguments = ast.unparse(node.args)
-            yield Function(
-                module=module,
-                name=f"{module}.{inside}{node.name}",
-                arguments=arguments,
-                summary=" ".join(summary.split()),
-                details=details.strip(),
-                place=f"{path}, line {node.lineno}: def {node.name}({arguments})",
-            )
+            arguments, name = ast.unparse(node.args), f"{module}.{inside}{node.name}"
+            place = f"{path}, line {node.lineno}: def {node.name}({arguments})"
+            words = (" ".join(summary.split()), details.strip())
+            yield Function(module, f"{name}({arguments})", name, *words, place)
 
 
 def _chats(functions: Sequence[Function]) -> Iterator[list[dict[str, str]]]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from ..schemas.files import MANIFEST, canonical_json
+from ..schemas.files import canonical_json
 from ..schemas.manifest import Output, open_output
 from ..support.errors import ConfigError, nearest
 from ..support.records import sync_folder, write_file
-from ..tokens.store import FACTS, Entry, complete_entry
+from ..tokens.store import complete_entry, is_store
 from . import flat, rows, tables
 from .view import ends_of
 
@@ -56,7 +56,8 @@ def export(place: str, to: str, output: str) -> Exported:
     if to not in FORMATS:
         raise ConfigError(f"--to is {to!r}{nearest(to, FORMATS)}")
     parts: dict[str, Any]
-    if (entry := _entry_of(place)) is None:
+    entry = complete_entry(Path(place)) if is_store(place) else None
+    if entry is None:
         source = open_output(place)
         facts, eos = _facts(source, to), ends_of(source)["eos"]
         these = "documents" if FORMATS[to][1] is _DOCUMENTS else "packs"
@@ -71,14 +72,6 @@ def export(place: str, to: str, output: str) -> Exported:
             f"{place} is a token store, which --to megatron alone takes; pack it, and export that"
         )
     return Exported(_made(Path(output), facts, parts), these, eos)
-
-
-def _entry_of(place: str) -> Entry | None:
-    """The entry of a token store; None if the place is an output."""
-    folder = Path(place)
-    if (folder / MANIFEST).exists() or not any([*folder.glob(FACTS), *folder.glob(f"*/{FACTS}")]):
-        return None
-    return complete_entry(folder)
 
 
 def _facts(source: Output, to: str) -> dict[str, Any]:

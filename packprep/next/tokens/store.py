@@ -202,6 +202,12 @@ def entries_of(store: Path) -> list[Path]:
     return folders
 
 
+def is_store(place: Any) -> bool:
+    """True for a token store, or one entry of it."""
+    folder = Path(place) if isinstance(place, str) else None
+    return folder is not None and any([*folder.glob(FACTS), *folder.glob(f"*/{FACTS}")])
+
+
 def complete_entry(store: Path, *, digests: bool = True) -> Entry:
     """The tokens of a store, or of one entry, whose files are all there and intact.
 
