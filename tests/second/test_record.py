@@ -11,7 +11,7 @@ import pytest
 from tests.record.main import PARTS, differing, fast, recorded
 from tests.record.running import Case, run
 
-COMMANDS = {"build", "tokenize", "pack", "verify"}
+COMMANDS = {"build", "tokenize", "pack", "verify", "export"}
 LATER = {
     "--part",
 }
