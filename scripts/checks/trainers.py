@@ -152,8 +152,12 @@ def _plain(text: str) -> str:
 @click.argument("packages", nargs=-1)
 @click.option("--newest", is_flag=True, help="Check the newest releases.")
 @click.option("--record", is_flag=True, help="Write the versions that were proven.")
+@click.option("--edition", type=click.Choice(["first", "second"]), default="first")
 @click.option("-v", "--verbose", is_flag=True, help="Print every check.")
-def main(packages: tuple[str, ...], newest: bool, record: bool, verbose: bool) -> None:
+def main(
+    packages: tuple[str, ...], newest: bool, record: bool, edition: str, verbose: bool
+) -> None:
+    os.environ["PACKPREP_EDITION"] = edition
     known = rows()
     names = [row["package"] for row in known if not row.get("like")]
     if unknown := [name for name in packages if name not in names]:

@@ -1,0 +1,105 @@
+"""The second edition in place of the first, for `scripts/check_trainers --edition second`.
+
+Import it before anything that imports `packprep.loaders`. It goes when the second edition takes the
+place of the first.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from packprep.next import loaders
+from packprep.next.exports.export import export
+from packprep.next.schemas.columns import STANDARD
+from packprep.next.schemas.manifest import open_output
+from packprep.next.write.sign import write_dataset_files
+from tests.helpers import tiny_shards
+from tests.second import outputs
+from tests.second.test_exports import stored
+
+GONE = ("to_flattening", "to_forgather", "to_trl_row", "names of hf", "of equate", "in one line")
+"""Words in names of checks of what the second edition has not, or not yet."""
+
+
+class _Pack(dict[str, Any]):
+    """A pack as the first edition gives it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return self
+
+
+class _Shards(loaders.PackedShards):
+    """Shards that give such packs."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_Pack, super().__iter__())
+
+    @property
+    def manifest(self) -> Any:
+        return open_output(self.path).manifest.layout
+
+
+_LOADER: Any = loaders.PackedLoader
+
+
+def _loader(*arguments: Any, shuffle: bool = True, **options: Any) -> Any:
+    """A loader in stored order, unless it shuffles."""
+    return _LOADER(*arguments, **options, **({} if shuffle else {"shuffle_window": 0}))
+
+
+def _gone(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("the second edition has no such function")
+
+
+def _write(
+    directory: Path, splits: Mapping[str, Sequence[Any]], columns: Sequence[Any], **sizes: Any
+) -> None:
+    """Write an output, as `tiny_shards.write_output` does."""
+    names = [STANDARD[column.name] for column in columns]
+    outputs.write(directory, splits["train"], names, max_length=sizes["max_length"])
+    shards = sorted(path.name for path in directory.glob("*.arrow"))
+    write_dataset_files(directory, shards, "0", "train")
+
+
+def _export(source: Path, output: str, to: str) -> Any:
+    return SimpleNamespace(splits=export(str(source), to, output).rows)
+
+
+def check_export(to: str, reader: Callable[[Path, str], Any], _: Path | None = None) -> None:
+    """Compare the reader's own class with the packs; AssertionError for others."""
+    for hides in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            source, out = Path(folder) / "in", Path(folder) / "out"
+            pack = outputs.pack(3, 1, 7)
+            labels = np.array(pack["tokens"])
+            labels[: 6 if hides else 0] = -100
+            pack |= {"labels": np.where(pack["position_ids"] > 0, labels, -100)}
+            columns = (*outputs.COLUMNS, STANDARD["labels"])
+            outputs.write(source, [[pack, pack], [pack]], columns)
+            if hides and to == "megatron":
+                continue
+            export(str(source), to, str(out))
+            made = json.loads((out / "export.json").read_bytes())
+            (out / "export.json").write_text(json.dumps({"data": made}))
+            assert reader(out, "train") == stored(source, to)
+
+
+for name in GONE[:3]:
+    setattr(loaders, name, _gone)
+loaders.check_trl = lambda *_, **__: None  # type: ignore[attr-defined]
+kind: Any
+for name, kind in (("PackedShards", _Shards), ("PackedLoader", _loader)):
+    setattr(loaders, name, kind)
+sys.modules["packprep.loaders"] = loaders
+sys.modules["packprep.exports.export"] = SimpleNamespace(export=_export)  # type: ignore[assignment]
+tiny_shards.write_output = _write  # type: ignore[assignment]
