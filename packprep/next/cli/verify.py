@@ -41,17 +41,20 @@ def command(
     if not Path(output).is_dir():
         raise InputError(f"{output} is no folder; expected an output of packprep")
     findings, words = verify(output, store), "sound"
-    with progress_of(quiet=False) as progress:
-        if rebuild and not findings:
-            from ..look.rebuild import rebuild as built_again
+    try:
+        with progress_of(quiet=False) as progress:
+            if rebuild and not findings:
+                from ..look.rebuild import rebuild as built_again
 
-            findings += built_again(open_output(output, store), progress, **moved)
-            words += ", and what its sources make"
-        if against and not findings:
-            from ..look.against import compare
+                findings += built_again(open_output(output, store), progress, **moved)
+                words += ", and what its sources make"
+            if against and not findings:
+                from ..look.against import compare
 
-            found, compared = compare(open_output(output, store), sample, progress, **moved)
-            findings, words = findings + found, f"{words}; {compared}"
+                found, compared = compare(open_output(output, store), sample, progress, **moved)
+                findings, words = findings + found, f"{words}; {compared}"
+    except InputError as error:
+        raise InputError(f"{error}; run this where the build ran, with its files") from None
     for finding in findings:
         more = f" (and {finding.count - 1:,} more)" if finding.count > 1 else ""
         click.echo(f"{finding.kind}: {finding.what}{more}")
