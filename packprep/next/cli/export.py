@@ -33,12 +33,13 @@ _PIECES = "; pieces that end without EOS are not found. For packs as they are: -
 @click.argument("place", metavar="OUT|STORE")
 @click.option("--to", required=True, metavar="NAME", help="A name of the list above.")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Folder to make.")
+@click.option("--store", multiple=True, metavar="DIR", help="Token store of a plan that has moved.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def command(place: str, to: str, output: str, quiet: bool) -> None:
+def command(place: str, to: str, output: str, store: tuple[str, ...], quiet: bool) -> None:
     """Export, and print what was written."""
     if "://" in output:
         raise ConfigError(f"-o is {output}; export to a folder, and copy that to the store")
-    made = export(place, to, output)
+    made = export(place, to, output, store)
     if quiet:
         return
     files = [path for path in Path(output).rglob("*") if path.is_file()]

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ..schemas.files import canonical_json
-from ..schemas.manifest import Output, open_output
+from ..schemas.manifest import Output, Stores, open_output
 from ..support.errors import ConfigError, nearest
 from ..support.records import sync_folder, write_file
 from ..tokens.store import complete_entry, is_store
@@ -47,8 +47,8 @@ class Exported(NamedTuple):
     eos: Any
 
 
-def export(place: str, to: str, output: str) -> Exported:
-    """Write an output in a format of `FORMATS`, or a store as megatron.
+def export(place: str, to: str, output: str, store: Stores = ()) -> Exported:
+    """Write an output in a format of `FORMATS`, or a store as megatron. store: see `open_output`.
 
     Raises ConfigError if `output` is there or the format cannot express the packs, FormatError for
     damage.
@@ -58,7 +58,7 @@ def export(place: str, to: str, output: str) -> Exported:
     parts: dict[str, Any]
     entry = complete_entry(Path(place)) if is_store(place) else None
     if entry is None:
-        source = open_output(place)
+        source = open_output(place, store)
         facts, eos = _facts(source, to), ends_of(source)["eos"]
         these = "documents" if FORMATS[to][1] is _DOCUMENTS else "packs"
         parts = {split: partial(FORMATS[to][1], source, split) for split in source.manifest.splits}
