@@ -16,7 +16,7 @@ trained. A prompt is never trained, nor are answers in a prompt that is messages
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from .types import (
 )
 
 AUTO = "auto"
+Row = dict[str, Any]  # cells of a row by column
 _KNOWN = (
     ("messages",),
     ("conversations",),
@@ -86,40 +87,29 @@ def beside(names: Sequence[str]) -> tuple[str, ...]:
     return (*_BESIDE, *PICTURES, *(_ALPACA if names[0] == "instruction" else ()))
 
 
-def read_chats(table: pa.Table, names: Sequence[str]) -> Iterator[Conversation | BadRowError]:
-    """The conversations of a table. names: columns that hold them; those beside are read."""
-    others = [name for name in beside(names) if name in table.column_names]
-    read = [*dict.fromkeys([*names, *others])]
-    for row in zip(*(cells(table[name], name in PICTURES) for name in read), strict=True):
-        try:
-            for value in row:
-                if isinstance(value, BadRowError):
-                    raise value
-            values = dict(zip(read, row, strict=True))
-            yield _conversation(values, names)
-        except BadRowError as error:
-            yield error
+def rows_of(table: pa.Table) -> Iterator[Row]:
+    """Rows of a table with the columns of conversations, or of pieces.
+
+    A picture is only True, and a cell that is not UTF-8 a BadRowError. Nulls in Arrow structs are
+    missing keys.
+    """
+    cells = [_cells(table[name], name in PICTURES) for name in table.column_names]
+    return (dict(zip(table.column_names, row, strict=True)) for row in zip(*cells, strict=True))
 
 
-def cells(column: Any, is_bool: bool = False) -> Iterator[Any]:
-    """Values of a column; nulls in Arrow structs are missing keys. is_bool: True for a value."""
-    kind: Any = column.type
-    if kind == pa.large_binary():  # JSON text
+def _cells(column: Any, is_picture: bool) -> Iterator[Any]:
+    if column.type == pa.large_binary():  # JSON text
         return (None if value is None else json.loads(value) for value in column.to_pylist())
-    if is_bool:
-        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if is_picture:
+        lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
         sizes = pa.compute.list_value_length(column) if lists else column.is_valid()
-        return (bool(size) for size in sizes.to_pylist())
-    try:
-        values = column.to_pylist()
-    except UnicodeDecodeError:
-        values = [_decoded(value) for value in column]
-    return (_without_nulls(value) for value in values) if pa.types.is_nested(kind) else iter(values)
+        return map(bool, sizes.to_pylist())
+    return map(_value, column)
 
 
-def _decoded(value: Any) -> Any:
+def _value(cell: Any) -> Any:
     try:
-        return value.as_py()
+        return _without_nulls(cell.as_py())
     except UnicodeDecodeError:
         return BadRowError("bad_utf8", "its text is not UTF-8")
 
@@ -130,46 +120,63 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _conversation(row: Mapping[str, Any], names: Sequence[str]) -> Conversation:
-    messages, prompt = list[Message](), 0
-    values = [row[name] for name in names]
-    if names[0] == "instruction":
-        messages += _history(parsed_json(row.get("history"), "'history'"))
-        if text := _text(row, "input"):
-            wanted = "text, as it has an 'input'"
-            expect(str, values[0], "no_content", "'instruction'", wanted)
-            values[0] = f"{values[0]}\n{text}"
+def conversation_of(row: Row, names: Sequence[str]) -> Conversation:
+    """The conversation of a row. names: columns of its messages, or of prompt and response.
+
+    Raises BadRowError for what is none, or would train something wrong.
+    """
+    for value in row.values():
+        if isinstance(value, BadRowError):
+            raise value
+    prompt = 0
     if len(names) == 1:
-        messages = _messages(parsed_json(values[0], repr(names[0])), names[0])
-    for name, role, value in zip(names, ("user", "assistant"), values, strict=False):
-        if len(names) == 1:
-            break
+        messages = _messages(_parsed(row, names[0]), names[0])
+    else:
+        messages = _asked(row, names[0])
         prompt = len(messages)
-        if isinstance(value, list):
-            messages += _messages(value, name)
-        else:
-            expect(str, value, "null" if value is None else "no_content", repr(name), "text")
-            messages.append({"role": role, "content": value})
-    system = _system(row, messages[0])
-    prompt = (prompt + len(system)) if prompt else 0
-    messages = [*system, *messages]
+        messages += _side(row[names[1]], names[1], "assistant")
+    if system := _system(row, messages[0]):
+        messages.insert(0, system)
+        prompt += prompt > 0
     _refuse(row, messages)
-    tools = parsed_json(row.get("tools"), "'tools'")
+    tools = _parsed(row, "tools")
     if tools is not None:
         expect(list, tools, "bad_tools", "'tools'", "a list")
         tools = [parsed_json(tool, "a tool in 'tools'") for tool in tools] or None
-    variables = parsed_json(row.get("chat_template_kwargs"), "'chat_template_kwargs'") or {}
+    variables = _parsed(row, "chat_template_kwargs") or {}
     expect(dict, variables, "bad_variables", "'chat_template_kwargs'", "an object")
-    untrained = [
+    trains = [_trains(message, number) for number, message in enumerate(messages)]
+    untrained = tuple(
         number
         for number, message in enumerate(messages)
-        if not _trains(message, number) or number < prompt
-        if message["role"] in ASSISTANT_ROLES
-    ]
-    answered = any(number < prompt for number in untrained)
-    return Conversation(
-        messages, tools, variables, tuple(untrained), prompt=prompt if answered else 0
+        if message["role"] in ASSISTANT_ROLES and (number < prompt or not trains[number])
     )
+    answered = any(number < prompt for number in untrained)
+    return Conversation(messages, tools, variables, untrained, prompt=prompt if answered else 0)
+
+
+def _parsed(row: Row, name: str) -> Any:
+    return parsed_json(row.get(name), repr(name))
+
+
+def _asked(row: Row, name: str) -> list[Message]:
+    """The messages of a prompt. An instruction may have an input and a history."""
+    value = row[name]
+    if name != "instruction":
+        return _side(value, name, "user")
+    messages = _history(_parsed(row, "history"))
+    if text := _text(row, "input"):
+        expect(str, value, "no_content", "'instruction'", "text, as it has an 'input'")
+        value = f"{value}\n{text}"
+    return messages + _side(value, name, "user")
+
+
+def _side(value: Any, name: str, role: str) -> list[Message]:
+    """Messages of a prompt or of a response: one text, or a list of messages."""
+    if isinstance(value, list):
+        return _messages(value, name)
+    expect(str, value, "null" if value is None else "no_content", repr(name), "text")
+    return [{"role": role, "content": value}]
 
 
 def _history(turns: Any) -> list[Message]:
@@ -179,35 +186,35 @@ def _history(turns: Any) -> list[Message]:
     for number, turn in enumerate(turns or []):
         place = f"turn {number} of 'history'"
         expect(list, turn, "not_messages", place, "[question, answer]")
-        if len(turn) != 2 or not all(isinstance(text, str) for text in turn):
+        if [*map(type, turn)] != [str, str]:
             raise BadRowError("not_messages", f"{place} is not two texts")
-        messages.append({"role": "user", "content": turn[0]})
-        messages.append({"role": "assistant", "content": turn[1]})
+        messages += [{"role": "user", "content": turn[0]}]
+        messages += [{"role": "assistant", "content": turn[1]}]
     return messages
 
 
-def _text(row: Mapping[str, Any], name: str) -> str:
+def _text(row: Row, name: str) -> str:
     """Text beside a conversation; nothing if it is blank."""
     value = row.get(name) or ""
     expect(str, value, "no_content", repr(name), "text")
     return value if value.strip() else ""
 
 
-def _system(row: Mapping[str, Any], first: Message) -> list[Message]:
+def _system(row: Row, first: Message) -> Message | None:
     """The message of the column `system`, unless the messages begin with the same text."""
     text = _text(row, "system")
     if not text or (first["role"] == "system" and first.get("content") == text):
-        return []
+        return None
     if first["role"] in ("system", "developer"):
         raise BadRowError(
             "not_messages",
             f"message 0 ({first['role']}) and the column 'system' have different texts, expected "
             "one of them",
         )
-    return [{"role": "system", "content": text}]
+    return {"role": "system", "content": text}
 
 
-def _refuse(row: Mapping[str, Any], messages: Sequence[Message]) -> None:
+def _refuse(row: Row, messages: Sequence[Message]) -> None:
     """Raise BadRowError for what would train something wrong."""
     for name in _BAD:
         if row.get(name) in (0, "0", "false", "False"):

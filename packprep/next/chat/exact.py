@@ -1,153 +1,126 @@
 """Pieces of text to ids and a mask by the reference tokenizer, where the engine is not enough.
 
 The engine encodes text with all special tokens parsed, and where tokens are the bytes of the text
-their sizes give the mask (`encoding.py`). Elsewhere the reference says which characters each
+their sizes give the mask (`tokens/pieces.py`). Elsewhere the reference says which characters each
 token covers; a token with a trained character is trained. Where messages spell special tokens, it
 encodes the text between the template's own special tokens without parsing any; the row is refused
 if these cuts would change any other id.
 """
 
 import json
-import threading
 import unicodedata
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from ..schemas.arrays import Int32
 from .types import Piece, RenderError, Span
 
 _Covered = tuple[list[int], list[Span]]  # ids, and the characters that each covers
+_Place = Literal["first", "later", "inside"]
+"""Place of a text: at the beginning of a text, later in it, and inside of another."""
 
 
 class ExactEncoder:
     """The reference tokenizer of a tokenizer.json, loaded when it is first needed.
 
-    specials: id of each special token. sizes: bytes of each token, None if the tokens of a text are
-    not its bytes.
+    specials: id of each special token. by_bytes: tokens are the bytes of the text.
     """
 
-    def __init__(self, tokenizer_json: bytes) -> None:
+    def __init__(self, tokenizer_json: bytes, *, by_bytes: bool) -> None:
         self._json, self._parsed = tokenizer_json, json.loads(tokenizer_json)
-        self._lock = threading.Lock()
-        self._loaded: dict[tuple[bool, bytes], Any] = {}
+        self._by_bytes = by_bytes
         added = self._parsed.get("added_tokens", [])
         self.specials = {each["content"]: each["id"] for each in added if each.get("special")}
 
-    @cached_property
-    def sizes(self) -> Int32 | None:
-        """Bytes of each token of a byte-level BPE that takes every text as it is."""
-        return token_sizes(self._parsed)
-
     def counts(self, texts: Sequence[str]) -> list[int]:
         """Number of tokens of each text, special tokens parsed."""
-        if not texts:
-            return []
-        encodings = self._tokenizer(True, "").encode_batch_fast(
-            list(texts), add_special_tokens=False
-        )
-        return [len(each) for each in encodings]
+        return [len(self._covered(text, "first")[0]) for text in texts]
 
-    def resolved(self, piece: Piece, follows: bool = False) -> Piece:
+    def resolved(self, piece: Piece, place: _Place = "first") -> Piece:
         """The piece as ids where the engine would not give them, or no mask; else as it is.
 
-        follows: it is encoded as text inside of a document. Raises RenderError where its special
-        tokens cannot be told apart.
+        Raises RenderError where its special tokens cannot be told apart.
         """
-        if piece.ids is not None:
-            return piece
         if piece.trained == [(0, len(piece.text))]:
             piece = piece._replace(trained=None)
-        inside = follows and self._settings["inside"] is not self._json
-        partial = bool(piece.trained)
-        if piece.specials is None and not inside and not (partial and self._changes(piece.text)):
+        moved = self._settings[place] is not self._json
+        changed = bool(piece.trained) and self._changes(piece.text)
+        if piece.ids is not None or not (piece.specials is not None or moved or changed):
             return piece
         if piece.specials is None:
-            encoding = self._tokenizer(not follows, "inside" if inside else "").encode(
-                piece.text, add_special_tokens=False
-            )
-            covered = encoding.ids, encoding.offsets
+            ids, covered = self._covered(piece.text, place)
         else:
-            covered = self._between(piece.text, piece.specials, inside)
-        return Piece("", covered[0], _spans(covered[1], piece), None)
+            ids, covered = self._between(piece.text, piece.specials, place)
+        return Piece("", ids, _spans(covered, piece), None)
 
     def _changes(self, text: str) -> bool:
         """True if the tokens of a text may have other bytes than it."""
-        if self.sizes is None:
-            return True
-        return bool(self._parsed.get("normalizer")) and not unicodedata.is_normalized("NFC", text)
+        is_nfc = not self._parsed.get("normalizer") or unicodedata.is_normalized("NFC", text)
+        return not (self._by_bytes and is_nfc)
 
-    def _between(self, text: str, specials: Sequence[Span], inside: bool) -> _Covered:
+    def _between(self, text: str, specials: Sequence[Span], place: _Place) -> _Covered:
         """Ids of a text in which only the special tokens at these positions are special."""
-        bounds = [0, *(place for span in specials for place in span), len(text)]
-        begin = "inside" if inside else ""
-        uncut = self._tokenizer(True, begin).encode(text, add_special_tokens=False).ids
-        parsed: list[int] = []
-        plain: _Covered = ([], [])
+        parsed, ids, covered = list[int](), list[int](), list[Span]()
+        bounds = [0, *(bound for span in specials for bound in span), len(text)]
         for number, (start, stop) in enumerate(pairwise(bounds)):
+            part = text[start:stop]
+            at: _Place = "later" if start and place == "first" else place
             if number % 2:
-                parsed.append(self.specials[text[start:stop]])
-                plain[0].append(parsed[-1])
-                plain[1].append((start, stop))
-            elif start < stop:
-                place = "later" if start and not inside else begin
-                part = text[start:stop]
-                parsed += self._tokenizer(True, place).encode(part, add_special_tokens=False).ids
-                encoding = self._tokenizer(False, place).encode(part, add_special_tokens=False)
-                plain[0].extend(encoding.ids)
-                plain[1].extend((start + first, start + last) for first, last in encoding.offsets)
-        if parsed != uncut:
+                parsed.append(self.specials[part])
+                ids.append(parsed[-1])
+                covered.append((start, stop))
+            elif part:
+                parsed += self._covered(part, at)[0]
+                plain, places = self._covered(part, at, parses=False)
+                ids += plain
+                covered += [(start + first, start + last) for first, last in places]
+        if parsed != self._covered(text, place)[0]:
             raise RenderError(
                 "its text has special tokens, and this tokenizer encodes the text around them "
                 "differently on its own; remove them from the text",
                 "special_tokens",
             )
-        ids = {*self.specials.values()}
-        if sum(id_ in ids for id_ in plain[0]) != len(specials):
+        known = {*self.specials.values()}
+        if sum(id_ in known for id_ in ids) != len(specials):
             raise RenderError(
                 "its text has a special token that this tokenizer makes even of plain text; remove "
                 "it from the text",
                 "special_tokens",
             )
-        return plain
+        return ids, covered
 
     @cached_property
-    def _settings(self) -> dict[str, bytes]:
-        """The tokenizer.json by place of a text: at the beginning, later, and inside of another."""
-        later, inside = (
-            self._parsed
-            | {
-                key: _without_space(self._parsed.get(key), always)
-                for key in ("normalizer", "pre_tokenizer")
-            }
-            for always in (False, True)
-        )
-        return {
-            place: self._json if each == self._parsed else json.dumps(each).encode()
-            for place, each in (("", self._parsed), ("later", later), ("inside", inside))
-        }
+    def _settings(self) -> dict[_Place, bytes]:
+        """The tokenizer.json for a text at each place."""
+        settings: dict[_Place, bytes] = {"first": self._json}
+        places: list[tuple[_Place, bool]] = [("later", False), ("inside", True)]
+        for place, always in places:
+            keys = ("normalizer", "pre_tokenizer")
+            other = {key: _without_space(self._parsed.get(key), always) for key in keys}
+            made = self._parsed | other
+            settings[place] = self._json if made == self._parsed else json.dumps(made).encode()
+        return settings
 
-    def _tokenizer(self, parses: bool, place: str) -> Any:
-        """The tokenizer for text at a place. parses: special tokens."""
-        import tokenizers
-
-        key = parses, self._settings[place]
-        with self._lock:
-            if key not in self._loaded:
-                made = self._loaded[key] = tokenizers.Tokenizer.from_buffer(key[1])
-                made.no_truncation()
-                made.no_padding()
-                made.encode_special_tokens = not parses
-            return self._loaded[key]
+    def _covered(self, text: str, place: _Place, *, parses: bool = True) -> _Covered:
+        """Ids of a text at a place. parses: special tokens."""
+        tokenizer = _loaded(self._settings[place], parses)
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
 
 
-@lru_cache(maxsize=2)
-def exact_encoder(tokenizer_json: bytes) -> ExactEncoder:
-    """The encoder of a process, because loading a tokenizer takes up to a second."""
-    return ExactEncoder(tokenizer_json)
+@lru_cache(maxsize=6)
+def _loaded(tokenizer_json: bytes, parses: bool) -> Any:
+    """A tokenizer, which takes up to a second to load. parses: special tokens."""
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = not parses
+    return tokenizer
 
 
 def _spans(covered: Sequence[Span], piece: Piece) -> list[Span] | None:
@@ -177,27 +150,3 @@ def _without_space(part: Any, always: bool) -> Any:
         others = {name: value for name, value in part.items() if name != "add_prefix_space"}
         return others | {"prepend_scheme": "never"}
     return part | {"add_prefix_space": False} if always and part.get("add_prefix_space") else part
-
-
-def token_sizes(parsed: dict[str, Any]) -> Int32 | None:
-    """Bytes of each token of a byte-level BPE that takes every text as it is; None for others."""
-    model, normalizer = parsed["model"], parsed.get("normalizer")
-    splitter = parsed.get("pre_tokenizer") or {}
-    steps = splitter.get("pretokenizers", [splitter])
-    added = parsed.get("added_tokens", [])
-    if (
-        model.get("type") != "BPE"
-        or model.get("dropout")
-        or normalizer not in (None, {"type": "NFC"})
-        or [step for step in steps if step.get("type") not in ("ByteLevel", "Split", "Digits")]
-        or [step for step in steps if step.get("behavior") == "Removed"]
-        or [step for step in steps if step.get("add_prefix_space")]
-        or not [step for step in steps if step.get("type") == "ByteLevel"]
-        or [token for token in added if token.get("lstrip") or token.get("rstrip")]
-    ):
-        return None
-    sizes = {id_: len(token) for token, id_ in model["vocab"].items()}
-    sizes |= {token["id"]: len(token["content"].encode()) for token in added}
-    table = np.zeros(max(sizes, default=0) + 1, np.int32)
-    table[[*sizes]] = [*sizes.values()]
-    return table

@@ -15,8 +15,8 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,28 +32,25 @@ from .types import BadRowError, Conversation, Document, Piece, RenderError
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionTemplate:
-    """A function of the user, loaded when it is first called.
+    """A function of the user. source: content of its file."""
 
-    name: as the user wrote it. source: content of its file.
-    """
-
-    name: str
+    path: str
+    function: str
     source: bytes = field(repr=False)
     variables: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The function as the user writes it."""
+        return f"{self.path}:{self.function}"
 
     def facts(self) -> dict[str, Any]:
         """All that decides its pieces, as JSON."""
         digest = hashlib.sha256(self.source).hexdigest()
-        return {"function": self._parts[1], "sha256": digest, "variables": dict(self.variables)}
+        return {"function": self.function, "sha256": digest, "variables": dict(self.variables)}
 
-    @property
-    def _parts(self) -> tuple[str, str]:
-        """Path of the file, and name of the function in it."""
-        path, _, function = self.name.rpartition(":")
-        return path, function
-
-    def call(self, conversation: Conversation) -> Any:
-        """The result of the function, unchecked. Raises RenderError for any failure.
+    def pieces(self, conversation: Conversation, vocab_size: int) -> list[Piece]:
+        """The pieces that the function makes. Raises RenderError for any failure.
 
         Variables of the row win over those of the build. Messages that are not trained have
         `train: False`. The function gets copies, which it may change.
@@ -62,48 +59,57 @@ class FunctionTemplate:
             message | {"train": False} if number in conversation.untrained else message
             for number, message in enumerate(conversation.messages)
         ]
-        given = messages, conversation.tools, {**self.variables, **conversation.variables}
-        messages, tools, variables = copy.deepcopy(given)
+        variables = {**self.variables, **conversation.variables}
+        messages, tools, variables = copy.deepcopy((messages, conversation.tools, variables))
         try:
-            return self.loaded(messages, tools, **variables)
+            made = loaded(self)(messages, tools, **variables)
         except (Exception, SystemExit) as error:
-            raise RenderError(f"{self.name} raised {_in_words(error, self._parts[0])}") from None
+            raise RenderError(f"{self.name} raised {_in_words(error, self.path)}") from None
+        try:
+            return read_pieces(made, f"the result of {self.name}", vocab_size)
+        except BadRowError as error:
+            detail = str(error) if self.name in str(error) else f"{error}, from {self.name}"
+            raise RenderError(detail) from None
 
-    @cached_property
-    def loaded(self) -> Callable[..., Any]:
-        """The function. Raises ConfigError if the file cannot be run, or has none of that name."""
-        path, function = self._parts
-        # A module of its own, where dataclasses look for theirs; no compiled file is kept.
-        module = ModuleType(f"packprep_template_{hashlib.sha256(self.source).hexdigest()[:16]}")
-        module.__file__ = path
-        sys.modules[module.__name__] = module
-        try:
-            exec(compile(self.source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 the user named it
-        except (Exception, SystemExit) as error:
-            raise ConfigError(
-                f"--chat-template {self.name} cannot be loaded: it raised {_in_words(error, path)}"
-            ) from None
-        found: Any = getattr(module, function, None)
-        if not callable(found):
-            names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
-            missing = f"--chat-template {self.name}: the file has no function {function!r}"
-            raise ConfigError(missing + nearest(function, names))
-        made: Callable[..., Any] = found
-        return made
+
+def loaded(template: FunctionTemplate) -> Callable[..., Any]:
+    """The function. Raises ConfigError if the file cannot be run, or has none of that name."""
+    module = _module(template.path, template.source)
+    made: Any = getattr(module, template.function, None)
+    if not callable(made):
+        names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        missing = f"--chat-template {template.name}: the file has no function {template.function!r}"
+        raise ConfigError(missing + nearest(template.function, names))
+    function: Callable[..., Any] = made
+    return function
+
+
+@lru_cache(maxsize=8)
+def _module(path: str, source: bytes) -> ModuleType:
+    """A module of its own, where dataclasses look for theirs; no compiled file is kept."""
+    module = ModuleType(f"packprep_template_{hashlib.sha256(source).hexdigest()[:16]}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 the user named it
+    except (Exception, SystemExit) as error:
+        words = _in_words(error, path)
+        raise ConfigError(f"--chat-template {path} cannot be loaded: it raised {words}") from None
+    return module
 
 
 def load_function(name: str, variables: Mapping[str, Any]) -> FunctionTemplate:
     """The template FILE.py:FUNCTION. Raises ConfigError if there is none that takes variables."""
-    path = name.rpartition(":")[0]
+    path, _, function = name.rpartition(":")
     try:
         source = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(
             f"there is no chat template {path}: {error.strerror}; check the path"
         ) from None
-    template = FunctionTemplate(name=name, source=source, variables=variables)
+    template = FunctionTemplate(path=path, function=function, source=source, variables=variables)
     try:
-        inspect.signature(template.loaded).bind([], None, **variables)
+        inspect.signature(loaded(template)).bind([], None, **variables)
     except TypeError as error:
         takes = ", ".join(["messages", "tools", *variables])
         raise ConfigError(f"--chat-template {name} cannot take ({takes}): {error}") from None
@@ -120,48 +126,32 @@ def _in_words(error: BaseException, path: str) -> str:
     return f"{type(error).__name__}{where}: {' '.join(str(error).split())}"
 
 
-class FunctionFinder:
-    """Makes documents of conversations by a template in Python; stands in for a `Finder`."""
+class PieceFinder:
+    """Makes documents of conversations by a function that makes pieces of them.
 
-    def __init__(self, template: FunctionTemplate, specials: Any, vocab_size: int) -> None:
-        self.template = template
-        self._tokens = Specials(specials)
-        self._vocab_size = vocab_size
+    As with a template, no text of a message becomes a special token, whatever it spells: only those
+    that the function writes itself count.
+    """
+
+    def __init__(self, specials: Any, make: Callable[[Conversation], list[Piece]]) -> None:
+        self._tokens, self._make = Specials(specials), make
 
     def render(self, conversation: Conversation) -> Document:
         """The pieces of a conversation.
 
-        As with a template, no text of a message becomes a special token, whatever it spells: only
-        those that the function writes itself count. Raises RenderError where they cannot be told
-        apart, or the function fails.
+        Raises RenderError where the function fails, or special tokens cannot be told apart.
         """
-        pieces = self._pieces(conversation)
+        pieces = self._make(conversation)
         texts = [piece.text for piece in pieces]
         specials = own_specials(
-            self._tokens, conversation, texts, lambda c: [each.text for each in self._pieces(c)]
+            self._tokens, conversation, texts, lambda c: [piece.text for piece in self._make(c)]
         )
         if specials is not None:
             both = zip(pieces, specials, strict=True)
             pieces = [piece._replace(specials=own) for piece, own in both]
-        gone = []
-        if all(piece.ids is None for piece in pieces):
-            with suppress(BadRowError):  # JSON text may be written in another form
-                conversation = with_arguments(conversation, as_object)
-            gone = left_out(conversation, "".join(texts))
-        return Document(pieces, gone)
-
-    def reads(self, conversation: Conversation, key: str) -> bool:
-        """True: the function gets all keys."""
-        return True
-
-    def _pieces(self, conversation: Conversation) -> list[Piece]:
-        name = self.template.name
-        try:
-            return read_pieces(
-                self.template.call(conversation), f"the result of {name}", self._vocab_size
-            )
-        except RenderError:
-            raise
-        except BadRowError as error:
-            detail = str(error) if name in str(error) else f"{error}, from {name}"
-            raise RenderError(detail) from None
+        document = Document(pieces)
+        if any(piece.ids is not None for piece in pieces):
+            return document
+        with suppress(BadRowError):  # JSON text may be written in another form
+            conversation = with_arguments(conversation, as_object)
+        return replace(document, left_out=left_out(conversation, document.text))

@@ -114,11 +114,6 @@ PIECES = pa.list_(
 in turn; null where everything is trained. The field is missing where all rows are trained whole."""
 
 
-def has_mask(pieces: Any) -> bool:
-    """True for the type of pieces that say what is trained in them."""
-    return bool(pieces == PIECES)
-
-
 @dataclass(frozen=True)
 class Document:
     """A document of a row.

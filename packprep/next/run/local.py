@@ -37,7 +37,7 @@ def tokenize(work: Work, progress: Progress, cluster: "Cluster | None" = None) -
 
     # Not more than the input keeps busy; a process begins in a second.
     count = min(config.cores, len(tasks), sum(map(text_bytes, job.sources)) // LEAST)
-    with in_processes(job.renderer.fresh().documents, count) as work.render:
+    with in_processes(job.renderer.documents, count) as work.render:
         _tokenize(work, tasks, progress)
 
 

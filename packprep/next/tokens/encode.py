@@ -31,7 +31,7 @@ def encode(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.T
     """
     if "pieces" in table.column_names:
         assert engine is not None
-        from ..chat.encoding import encode_pieces
+        from .pieces import encode_pieces
 
         made = encode_pieces(one_array(table["pieces"]), engine.encode, tokenizer.token_sizes)
         table = table.drop_columns(["pieces"])

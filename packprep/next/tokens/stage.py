@@ -136,9 +136,9 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.R
     columns = {"tokens": pa.list_(pa.from_numpy_dtype(tokenizer.id_type))}
     columns |= {spec.name: spec.type for spec in table.schema if spec.name not in made}
     if "pieces" in made:
-        from ..chat.types import has_mask
+        from ..chat.types import PIECES
 
-        if has_mask(table.schema.field("pieces").type):
+        if table.schema.field("pieces").type == PIECES:
             columns["mask"] = pa.list_(pa.int8())
     if not len(table):
         return pa.RecordBatch.from_pylist([], pa.schema(list(columns.items())))

@@ -50,8 +50,8 @@ class Tokenizer:
 
     @cached_property
     def token_sizes(self) -> Any:
-        """Bytes of each token, see `chat.exact.token_sizes`."""
-        from ..chat.exact import token_sizes
+        """Bytes of each token, see `pieces.token_sizes`."""
+        from .pieces import token_sizes
 
         return token_sizes(json.loads(self.json or b"{}"))
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ..chat.types import PIECES
 from ..schemas.arrays import Int8, Int32, Int64
-from .types import has_mask
 
 
 class Encoded(NamedTuple):
@@ -23,7 +23,7 @@ def encode_pieces(
 ) -> Encoded:
     """Tokens of documents of type PIECES.
 
-    encode: the engine, with special tokens parsed. sizes: of tokens, see `ExactEncoder.sizes`.
+    encode: the engine, with special tokens parsed. sizes: of tokens, see `token_sizes`.
     """
     bounds = documents.offsets.to_numpy().astype(np.int64)
     pieces = documents.values.slice(bounds[0], bounds[-1] - bounds[0])
@@ -35,7 +35,7 @@ def encode_pieces(
     merged = np.empty(ends[-1], ids.dtype)
     is_own = np.repeat(of_ids, lengths)
     merged[is_own], merged[~is_own] = own, ids
-    if not has_mask(documents.type):
+    if documents.type != PIECES:
         return Encoded(merged, ends[bounds - bounds[0]], None)
     places, counts = _flat(pieces.field("trained"))
     if (in_text := np.repeat(~of_ids, counts)).any():
@@ -75,3 +75,27 @@ def _tokens_of(places: Int64, sizes: Int32, offsets: Int64, counts: Int64) -> In
     # An empty span has no token, and a token may belong to two spans.
     tokens[1::2] = np.maximum(tokens[::2], tokens[1::2])
     return tokens
+
+
+def token_sizes(parsed: dict[str, Any]) -> Int32 | None:
+    """Bytes of each token of a byte-level BPE that takes every text as it is; None for others."""
+    model, normalizer = parsed["model"], parsed.get("normalizer")
+    splitter = parsed.get("pre_tokenizer") or {}
+    steps = splitter.get("pretokenizers", [splitter])
+    added = parsed.get("added_tokens", [])
+    if (
+        model.get("type") != "BPE"
+        or model.get("dropout")
+        or normalizer not in (None, {"type": "NFC"})
+        or [step for step in steps if step.get("type") not in ("ByteLevel", "Split", "Digits")]
+        or [step for step in steps if step.get("behavior") == "Removed"]
+        or [step for step in steps if step.get("add_prefix_space")]
+        or not [step for step in steps if step.get("type") == "ByteLevel"]
+        or [token for token in added if token.get("lstrip") or token.get("rstrip")]
+    ):
+        return None
+    sizes = {id_: len(token) for token, id_ in model["vocab"].items()}
+    sizes |= {token["id"]: len(token["content"].encode()) for token in added}
+    table = np.zeros(max(sizes, default=0) + 1, np.int32)
+    table[[*sizes]] = [*sizes.values()]
+    return table
