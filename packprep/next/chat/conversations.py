@@ -17,7 +17,7 @@ trained. A prompt is never trained, nor are answers in a prompt that is messages
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -184,10 +184,9 @@ def _history(turns: Any) -> list[Message]:
     expect(list, turns or [], "not_messages", "'history'", "a list of [question, answer]")
     messages: list[Message] = []
     for number, turn in enumerate(turns or []):
-        place = f"turn {number} of 'history'"
-        expect(list, turn, "not_messages", place, "[question, answer]")
-        if [*map(type, turn)] != [str, str]:
-            raise BadRowError("not_messages", f"{place} is not two texts")
+        if not isinstance(turn, list) or [*map(type, turn)] != [str, str]:
+            found = f"turn {number} of 'history' is {brief(turn)}"
+            raise BadRowError("not_messages", f"{found}, expected two texts, [question, answer]")
         messages += [{"role": "user", "content": turn[0]}]
         messages += [{"role": "assistant", "content": turn[1]}]
     return messages
@@ -247,9 +246,9 @@ def _refuse(row: Row, messages: Sequence[Message]) -> None:
 
 def _trains(message: Message, number: int) -> bool:
     """Remove the message's own switches; False if one is off."""
-    trains, keys = True, cast("dict[str, Any]", message)
+    trains = True
     for key in SWITCHES:
-        if len(keys) < 3 or (value := keys.pop(key, None)) is None:
+        if len(message) < 3 or (value := message.pop(key, None)) is None:
             continue
         if value not in (0, 1):
             expected = "0 or 1" if key in ("weight", "loss_mask") else "true or false"
@@ -311,7 +310,7 @@ def _message(value: Any, number: int) -> Message:
     thought = next((message[key] for key in THOUGHT_KEYS if key in message), None)
     if thought is not None:  # one thought under several names: each template reads one of them
         message |= {"reasoning_content": thought, "thinking": message.get("thinking", thought)}
-    return cast("Message", message)
+    return message
 
 
 def _joined_parts(parts: list[Any], place: str) -> str:

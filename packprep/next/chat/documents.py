@@ -125,7 +125,7 @@ class Renderer:
             return []
         asked, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
         with suppress(RenderError):  # said with the row that it concerns
-            [piece] = finder.render(Conversation([asked, answer])).pieces  # type: ignore
+            [piece] = finder.render(Conversation([asked, answer])).pieces
             ends = [piece.text[first:last] for first, last in piece.trained or []]
             return [NO_END] if ends and not finder.tokens.closing_spans(ends[-1]) else []
         return []

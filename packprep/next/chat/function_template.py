@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +25,7 @@ from .left_out import left_out
 from .pieces import read_pieces
 from .rendering import own_specials
 from .special_tokens import Specials
-from .template import as_object, with_arguments
+from .template import as_object, read_file, with_arguments
 from .types import BadRowError, Conversation, Document, Piece, RenderError
 
 
@@ -101,13 +100,9 @@ def _module(path: str, source: bytes) -> ModuleType:
 def load_function(name: str, variables: Mapping[str, Any]) -> FunctionTemplate:
     """The template FILE.py:FUNCTION. Raises ConfigError if there is none that takes variables."""
     path, _, function = name.rpartition(":")
-    try:
-        source = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"there is no chat template {path}: {error.strerror}; check the path"
-        ) from None
-    template = FunctionTemplate(path=path, function=function, source=source, variables=variables)
+    template = FunctionTemplate(
+        path=path, function=function, source=read_file(path), variables=variables
+    )
     try:
         inspect.signature(loaded(template)).bind([], None, **variables)
     except TypeError as error:

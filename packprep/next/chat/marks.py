@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from .types import THOUGHT_KEYS, Conversation, Message, ThoughtKey
+from .types import THOUGHT_KEYS, Conversation, Message
 
 GENERATED = "\ufdd0"  # around the text of {% generation %} blocks
 BREAK = "\ufddd"  # inside a special token that a message spells
@@ -152,7 +152,7 @@ class Marked:
         return [each.text[self.place(each.text) :] for each in self.texts]
 
 
-def thought_keys(message: Message) -> list[ThoughtKey]:
+def thought_keys(message: Message) -> list[str]:
     """The keys of a message that hold its thought, which is one text under several names."""
     thought = message.get("reasoning_content")
     return [key for key in THOUGHT_KEYS if thought is not None and message.get(key) == thought]

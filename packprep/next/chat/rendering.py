@@ -15,15 +15,16 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import accumulate, chain, product
+from typing import NamedTuple
 
 from .left_out import left_out
 from .marks import Marked, MessageText, Unmarked, numbered, unmark, with_texts
-from .special_tokens import Specials, strings, strings_beside
+from .special_tokens import Specials, strings
 from .template import ChatTemplate
-from .turn_bounds import ADVICE, Turn
+from .turn_bounds import ADVICE, Place, Turn
 from .turn_locator import TurnLocator
 from .types import (
     ASSISTANT_ROLES,
@@ -41,26 +42,16 @@ _NO_CHARACTER = re.compile("[\ufdd0-\ufddd\ud800-\udfff]")
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
 
 
-@dataclass(frozen=True)
-class FormKey:
-    """The shape of a conversation, equal for those that differ in texts that are not blank.
-
-    blank: with a mark in place of each text. texts: as they were.
-    """
-
-    shape: str
-    blank: Conversation = field(compare=False)
-    texts: list[MessageText] = field(compare=False)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Form:
-    """The template's own text, and the order of the texts in it.
+    """The shape of conversations that differ in texts that are not blank, rendered once for all.
 
-    specials: spans of the template's special tokens, each with the number of marks before it.
-    left_out: numbers of the texts that it does not write; others: texts of other keys of messages.
+    blank: a conversation with a mark in place of each text. specials: spans of the template's
+    special tokens, each with the number of marks before it. left_out: numbers of the texts that it
+    does not write; others: texts of other keys of messages.
     """
 
+    blank: Conversation
     rendering: Unmarked
     turns: list[Turn]
     specials: list[tuple[int, Span]]
@@ -74,19 +65,19 @@ class Form:
         starts = [start for start, _ in self.rendering.marks]
         return [self.rendering.text[a:b] for a, b in zip(starts, ends, strict=True)]
 
-    def fill(self, text: str, texts: Sequence[MessageText]) -> list[int] | None:
-        """Characters of texts in a row's rendering before each mark, and after the last one.
+    def fill(self, text: str, texts: Sequence[MessageText]) -> "Filled | None":
+        """The form with the texts of a row.
 
-        texts: of the row. Returns None if `text` is not this form with these texts, whole or
-        stripped by the template, or white space could be of a text or of the template.
+        Returns None if `text` is not this form with these texts, whole or stripped by the template,
+        or white space could be of a text or of the template.
         """
         values = [texts[number].text for _, number in self.rendering.marks[1:]]
         pairs = zip(self.literals, [*values, ""], strict=True)
         if "".join(chain.from_iterable(pairs)) != text:
             if not text.startswith(self.literals[0]):
                 return None
-            position, given, values = len(self.literals[0]), values, []
-            for value, literal in zip(given, self.literals[1:], strict=True):
+            position, whole, values = len(self.literals[0]), values, []
+            for value, literal in zip(whole, self.literals[1:], strict=True):
                 forms = _stripped(value)
                 fitting = {each for each in forms if text.startswith(each + literal, position)}
                 if len(fitting) != 1:
@@ -95,7 +86,18 @@ class Form:
                 position += len(values[-1]) + len(literal)
             if position != len(text):
                 return None
-        return [0, 0, *accumulate(map(len, values))]
+        return Filled(self, texts, [0, 0, *accumulate(map(len, values))])
+
+
+class Filled(NamedTuple):
+    """A form with the texts of a row.
+
+    before: characters of texts in the row's rendering before each mark, and after the last one.
+    """
+
+    form: Form
+    texts: Sequence[MessageText]
+    before: list[int]
 
 
 def _stripped(value: str) -> set[str]:
@@ -117,7 +119,7 @@ class Finder:
         self.train_on = train_on
         self.tokens = Specials(specials, template.eos)
         self._locator = TurnLocator(template, self.tokens, train_on)
-        self._form = lru_cache(_FORMS)(self._make_form)
+        self._forms: dict[str, Form | None] = {}
 
     def render(self, conversation: Conversation, text: str | None = None) -> Document:
         """The text of a conversation as a document of one piece.
@@ -139,44 +141,14 @@ class Finder:
         filled = self.filled(conversation, text)
         if filled is None:
             return self._by_itself(conversation, text)
-        key, form, before = filled
+        form, texts, before = filled
         own = [(a + before[marks], b + before[marks]) for marks, (a, b) in form.specials]
         specials = None if own == self.tokens.spans(text) else own
-        spans = [
-            (turn.first[1] + before[turn.first[0]], turn.last[1] + before[turn.last[0]])
-            for turn in form.turns
-        ]
-        gone = [LeftOut(*key.texts[number]) for number in form.left_out]
-        gone = sorted([*(each for each in gone if each.text.strip()), *form.others])
-        at_text = any(turn.at_text for turn in form.turns)
-        return self._document(text, spans, specials, gone, at_text)
+        gone = [LeftOut(*texts[number]) for number in form.left_out if texts[number].text.strip()]
+        return self._document(text, form.turns, specials, sorted(gone + form.others), before)
 
-    def reads(self, conversation: Conversation, key: str) -> bool:
-        """True if the template knows this key of a message."""
-        return self.template.names(conversation, key)
-
-    def filled(
-        self, conversation: Conversation, text: str
-    ) -> tuple[FormKey, Form, list[int]] | None:
-        """The form that a rendering fills, see `Form.fill`; None for a row that fills none."""
-        key = self._shaped(conversation)
-        form = self._form(key) if key is not None else None
-        before = form.fill(text, key.texts) if form is not None and key is not None else None
-        return (key, form, before) if key and form and before is not None else None
-
-    def _document(
-        self,
-        text: str,
-        spans: list[Span],
-        specials: list[Span] | None,
-        gone: list[LeftOut],
-        at_text: bool,
-    ) -> Document:
-        trained = None if self.train_on == "all" else spans
-        return Document([Piece(text, None, trained, specials)], gone, at_text)
-
-    def _shaped(self, conversation: Conversation) -> FormKey | None:
-        """Form key of a conversation.
+    def filled(self, conversation: Conversation, text: str) -> Filled | None:
+        """The form that a rendering fills.
 
         None if every such row has its own form, or where something beside the texts could take
         part in a special token.
@@ -184,15 +156,38 @@ class Finder:
         if any("tool_calls" in message for message in conversation.messages):
             return None
         blank, texts = with_texts(conversation, as_mark)
-        if any(map(self.tokens.is_risky, strings_beside(blank))):
+        if any(map(self.tokens.is_risky, strings(blank))):
             return None
         beside = [*blank.untrained], blank.is_turn, blank.prompt, dict(blank.variables)
         shape = json.dumps([blank.messages, blank.tools, beside], default=repr)
-        return FormKey(shape, blank, texts)
+        try:
+            form = self._forms[shape]
+        except KeyError:
+            if len(self._forms) >= _FORMS:
+                self._forms.clear()
+            form = self._forms[shape] = self._make_form(blank, texts)
+        return None if form is None else form.fill(text, texts)
 
-    def _make_form(self, key: FormKey) -> Form | None:
+    def _document(
+        self,
+        text: str,
+        turns: Sequence[Turn],
+        specials: list[Span] | None,
+        gone: list[LeftOut],
+        before: Sequence[int] | None = None,
+    ) -> Document:
+        """before: characters to add to each place by the number of marks before it."""
+
+        def position(place: Place) -> int:
+            return place[1] + (before[place[0]] if before else 0)
+
+        spans = [(position(turn.first), position(turn.last)) for turn in turns]
+        trained = None if self.train_on == "all" else spans
+        at_text = any(turn.at_text for turn in turns)
+        return Document([Piece(text, None, trained, specials)], gone, at_text)
+
+    def _make_form(self, blank: Conversation, texts: Sequence[MessageText]) -> Form | None:
         """The form of a conversation; None if it cannot be rendered or its turns not be found."""
-        blank, texts = key.blank, key.texts
         empty = [text._replace(text="") for text in texts]
         try:
             marked = Marked(blank, empty, self.template.render(blank, marked=True))
@@ -210,18 +205,15 @@ class Finder:
         written = {number for _, number in rendering.marks}
         gone = [number for number in range(len(texts)) if number not in written]
         others = left_out(blank, rendering.text)
-        return Form(rendering, turns, specials, gone, others)
+        return Form(blank, rendering, turns, specials, gone, others)
 
     def _by_itself(self, conversation: Conversation, text: str) -> Document:
         """A document by marks in the texts of this conversation."""
         marked = self.marked(conversation, text)
         turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
-        spans = [(turn.first[1], turn.last[1]) for turn in turns]
         own = own_specials(self.tokens, conversation, [text], lambda c: [self.template.render(c)])
         shown = (conversation, text) if marked is None else (marked.conversation, marked.written)
-        gone = left_out(*shown)
-        at_text = any(turn.at_text for turn in turns)
-        return self._document(text, spans, own[0] if own else None, gone, at_text)
+        return self._document(text, turns, own[0] if own else None, left_out(*shown))
 
     def marked(self, conversation: Conversation, text: str) -> Marked | None:
         """The conversation with marks in its texts; None if marks change its rendering.
@@ -264,8 +256,7 @@ def own_specials(
     None where it wrote all of the text's. texts: those that `render` gives. Raises RenderError
     where they cannot be told apart from those that messages spell.
     """
-    everything = [conversation.messages, conversation.tools, conversation.variables]
-    if not any(map(tokens.is_risky, strings(everything))):
+    if not any(map(tokens.is_risky, strings(conversation))):
         return None
     for broken in tokens.broken(conversation):
         with suppress(RenderError):

@@ -24,27 +24,26 @@ from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from .value_limits import (
-    MAX_SIZE,
-    PLAIN,
-    LimitError,
-    check_arguments,
-    check_format,
-    check_product,
-    is_small,
-    sized,
-    steps_of,
-)
+from .value_limits import MAX_SIZE, LimitError, check_arguments, check_operands, sized, steps_of
 
 MAX_STEPS = 500_000  # of one rendering; a conversation of 100 messages takes a few hundred
 
-
-_ADDED_AT_ONCE = 16  # terms of a sum whose value is measured
 _INDENT = 64  # characters at most, of one level of JSON
 _NESTED = frozenset({list, tuple, dict})
 _OF_DICT = frozenset(dir(dict))
-_OF_TEXT = frozenset({"startswith", "endswith", "split", "strip", "lstrip", "rstrip"})
-_OF_LOOP = frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})
+_SAFE: Mapping[type, frozenset[str]] = {
+    str: frozenset({"startswith", "endswith", "split", "strip", "lstrip", "rstrip"}),
+    LoopContext: frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"}),
+}
+"""Attributes, by type of their owner, that Jinja2's sandbox would take long to find safe."""
+_CHEAP_FILTERS = frozenset(
+    [
+        *("count", "d", "default", "dictsort", "first", "groupby", "items", "last"),
+        *("length", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
+        *("sort", "unique"),
+    ]
+)
+"""Filters that only take items from a value."""
 
 
 class _Rendering(threading.local):
@@ -60,22 +59,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
     mark: put around the text of {% generation %} blocks, in renderings that ask for it.
     """
 
-    intercepted_binops = frozenset({"*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, mark: str) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, loopcontrols],
+            finalize=sized,
         )
         self._local = _Rendering()
         self._mark = mark
         self.generates = False  # True once a template with {% generation %} was parsed
         self.filters["tojson"] = _tojson
-        for name in _GROWING_FILTERS:
-            self.filters[name] = _checked(self.filters[name])
-        self.filters = {name: self._weighed(name, each) for name, each in self.filters.items()}
-        self.filters |= {"counted": self._counted, "sized": sized}
+        self.filters = {name: self._bounded(name, each) for name, each in self.filters.items()}
+        self.filters |= {"counted": self._counted, "joined": _joined, "sized": sized}
         del self.globals["lipsum"]  # another text each time, of any size
-        self.globals |= {"raise_exception": _raise, "dict": _dict, "namespace": _PlainNamespace}
+        self.globals |= {"raise_exception": _raise, "dict": _dict}
 
     @property
     def current_mark(self) -> str:
@@ -112,15 +112,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             assign.node = _filter(assign.node, "sized")
         for block in list(tree.find_all(nodes.AssignBlock)):
             block.filter = _filter(block.filter, "sized")
-        for output in list(tree.find_all(nodes.Output)):
-            output.nodes = [
-                node if _is_text(node) else _filter(node, "sized") for node in output.nodes
-            ]
-        for joined in list(tree.find_all(nodes.Concat)):
-            joined.nodes = _in_parts(joined.nodes)
-        for added in list(tree.find_all(nodes.Add)):
-            if _terms(added.left) % _ADDED_AT_ONCE == 0:
-                added.left = _filter(added.left, "sized")
+        for concat in list(tree.find_all(nodes.Concat)):
+            concat.nodes = [_filter(nodes.List(concat.nodes, lineno=concat.lineno), "joined")]
         return tree
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -130,18 +123,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         namespaces, facts of loops and methods of texts.
         """
         kind = type(obj)
-        if kind is dict:
-            if attribute not in _OF_DICT:
-                return obj[attribute] if attribute in obj else self.undefined(obj, attribute)
-        elif kind is str:
-            if attribute in _OF_TEXT:
-                return getattr(obj, attribute)
-        elif kind is LoopContext:
-            if attribute in _OF_LOOP:
-                return getattr(obj, attribute)
-        elif kind is _PlainNamespace and not attribute.startswith("_"):
-            value = getattr(obj, attribute, self)
-            if type(value) in PLAIN:
+        if kind is dict and attribute not in _OF_DICT:
+            return obj[attribute] if attribute in obj else self.undefined(obj, attribute)
+        if attribute in _SAFE.get(kind, ()):
+            return getattr(obj, attribute)
+        if kind is Namespace and not attribute.startswith("_"):
+            value = getattr(obj, attribute, obj)
+            if value is not obj:
                 return value
         return super().getattr(obj, attribute)
 
@@ -158,12 +146,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and not (is_small(left) and is_small(right)):
-            raise LimitError(f"the template takes a power of {str(left)[:20]}")
-        if operator == "*":
-            check_product(left, right)
-        if operator == "%" and isinstance(left, str):
-            check_format(left, (right,))
+        if operator == "+":
+            return sized(left + right)
+        check_operands(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
@@ -183,26 +168,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self._count(1)
             yield item
 
-    def _weighed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The filter, with the work that it takes added to the steps.
-
-        The value is measured, unless the filter only takes items from it.
-        """
+    def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The filter, with its arguments checked, and the work that it takes added to the steps."""
         place = 1 if hasattr(function, "jinja_pass_arg") else 0
-        is_cheap, makes_lists = name in _CHEAP_FILTERS, name in ("batch", "slice")
 
-        def weighed(*args: Any, **kwargs: Any) -> Any:
-            value = args[place] if len(args) > place else None
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            value, arguments = args[place], (*args[place + 1 :], *kwargs.values())
             self._count(steps_of(value))
-            if makes_lists:
-                numbers = (*args[place + 1 :], *kwargs.values())
-                self._count(sum(abs(each) for each in numbers if isinstance(each, int)))
-            if not is_cheap and type(value) in _NESTED:
+            if name in ("batch", "slice"):
+                self._count(sum(abs(each) for each in arguments if isinstance(each, int)))
+            if type(value) in _NESTED and name not in _CHEAP_FILTERS:
                 sized(value)
+            check_arguments(value, name, arguments)
             return function(*args, **kwargs)
 
-        weighed.__dict__.update(getattr(function, "__dict__", {}))
-        return weighed
+        bounded.__dict__.update(getattr(function, "__dict__", {}))  # marks of Jinja2
+        return bounded
 
     def _count(self, steps: int) -> None:
         self._local.steps += steps
@@ -221,25 +202,6 @@ class _Generation(Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         marks = [nodes.Output([nodes.EnvironmentAttribute("current_mark")]) for _ in range(2)]
         return nodes.Scope([marks[0], *body, marks[1]]).set_lineno(line)
-
-
-class _PlainNamespace(Namespace):
-    """`namespace` without names that begin with an underscore."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        self, *rest = args
-        Namespace.__init__(self, *rest, **kwargs)
-        for name in dict(*rest, **kwargs):
-            _check_name(name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-
-def _check_name(name: Any) -> None:
-    if str(name).startswith("_"):
-        raise SecurityError(f"the template sets the attribute {name!r} of a namespace")
 
 
 def _raise(message: str) -> NoReturn:
@@ -268,61 +230,12 @@ def _tojson(
     )
 
 
-def _is_text(node: nodes.Node) -> bool:
-    """True for an expression that is a text, or fails, whatever its variables are."""
-    if isinstance(node, nodes.Add):
-        return _is_text(node.left) or _is_text(node.right)
-    if isinstance(node, nodes.Filter):
-        return node.name in ("tojson", "trim", "upper", "lower", "join")
-    texts = (nodes.TemplateData, nodes.EnvironmentAttribute, nodes.Concat)
-    return isinstance(node, texts) or (isinstance(node, nodes.Const) and type(node.value) is str)
-
-
-def _terms(node: nodes.Node) -> int:
-    """Number of terms of a sum: 3 of a + b + c; 0 of anything else."""
-    count = 0
-    while isinstance(node, nodes.Add):
-        count, node = count + 1, node.left
-    return count and count + 1
-
-
-def _in_parts(terms: list[nodes.Expr]) -> list[nodes.Expr]:
-    """Terms of `~`, of which no more than some are joined before the result is measured."""
-    if len(terms) <= _ADDED_AT_ONCE:
-        return terms
-    first = nodes.Concat(terms[:_ADDED_AT_ONCE], lineno=terms[0].lineno)
-    return _in_parts([_filter(first, "sized"), *terms[_ADDED_AT_ONCE:]])
+def _joined(parts: list[Any]) -> str:
+    """What `~` makes of its terms."""
+    return "".join(map(str, sized(parts)))
 
 
 def _filter(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(
         node, name, [], [], None, None, lineno=node.lineno if node is not None else 1
     )
-
-
-# Filters whose result can be much larger than their arguments. Methods of str with these names get
-# the same checks.
-_GROWING_FILTERS = ("center", "format", "indent", "join", "replace", "wordwrap")
-_CHEAP_FILTERS = frozenset(
-    [
-        *("count", "d", "default", "dictsort", "first", "groupby", "items", "last"),
-        *("length", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
-        *("sort", "unique"),
-    ]
-)
-
-
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, with its arguments checked first.
-
-    Jinja2 marks filters that need its environment; the mark is kept.
-    """
-    name = function.__name__.removeprefix("do_")
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        values = args[1:] if hasattr(function, "jinja_pass_arg") else args
-        check_arguments(values[0], name, (*values[1:], *kwargs.values()))
-        return function(*args, **kwargs)
-
-    checked.__dict__.update(function.__dict__)
-    return checked

@@ -9,7 +9,7 @@ the template's own.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from os.path import commonprefix
 from typing import Any
@@ -79,24 +79,21 @@ class Specials:
         search for a word such as </think>, has them only in whole tokens and at ends of strings. It
         is left out if removing part of a string could join the rest to a token.
         """
-        yield _changed(
-            conversation,
-            lambda text: self._broken(text, self._at_opening) if self.is_risky(text) else text,
-        )
-        sparse = _changed(
-            conversation,
-            lambda text: self._broken(text, self._at_named) if self.is_risky(text) else text,
-        )
-        everything = [sparse.messages, sparse.tools, sparse.variables]
-        if not any(map(self._could_join, filter(self.is_risky, strings(everything)))):
-            yield sparse
+        for where in (self._at_opening, self._at_named):
+            broken = _changed(conversation, partial(self._broken, where))
+            if where is self._at_opening or not any(map(self._could_join, strings(broken))):
+                yield broken
 
-    def _broken(self, text: str, where: re.Pattern[str]) -> str:
+    def _broken(self, where: re.Pattern[str], text: str) -> str:
+        if not self.is_risky(text):
+            return text
         before, behind = self._open_ends(text)
         return BREAK * before + where.sub(rf"\1{BREAK}", text) + BREAK * behind
 
     def _could_join(self, text: str) -> bool:
         """True if two or more characters of a token's beginning come before the rest of it."""
+        if not self.is_risky(text):
+            return False
         for token in self._all.split("\n"):
             for cut in range(2, len(token)):
                 start = text.find(token[:cut])
@@ -153,28 +150,13 @@ def _shared(tokens: list[str]) -> str:
     return "|".join(options)
 
 
-def strings(value: Any) -> Iterator[str]:
-    """Every string in a value made of lists and objects, names of keys included, roles excluded."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield str(key)
-            if key != "role":
-                yield from strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from strings(item)
+def strings(conversation: Conversation) -> list[str]:
+    """Every string of a conversation, names of keys included, roles excluded."""
+    found: list[str] = []
 
+    def noted(text: str) -> str:
+        found.append(text)
+        return text
 
-def strings_beside(conversation: Conversation) -> Iterator[str]:
-    """Every string of a conversation except its roles and the keys of its messages.
-
-    Marks are in place of its texts.
-    """
-    for message in conversation.messages:
-        for key, value in message.items():
-            if key != "role":
-                yield from strings(value)
-    yield from strings(conversation.tools)
-    yield from strings(conversation.variables)
+    _changed(conversation, noted)
+    return found

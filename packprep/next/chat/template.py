@@ -15,9 +15,9 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jinja2 import Template
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
@@ -32,7 +32,6 @@ _LONGEST = 1_000_000  # characters of a template; those of large models have 20,
 _CLOCK = "strftime_now"
 _DAY = f"give a day by template_variables: {{{_CLOCK}: 2026-01-31}}"
 
-_ArgumentForm = Literal["object", "text", "either"]
 _ARGUMENTS = "the arguments of a tool call"
 _PROBE = {"key": "probed"}  # arguments of a call
 _PROBED_TOOL = {
@@ -83,7 +82,7 @@ class ChatTemplate:
         marked: with GENERATED marks around the text of {% generation %} blocks. Raises RenderError
         with the template's own reason.
         """
-        sandbox, template = self._compiled[self._which(conversation)]
+        sandbox, template = _compiled(self._source(conversation))
         values = {
             **self.variables,
             **conversation.variables,
@@ -104,11 +103,11 @@ class ChatTemplate:
 
     def has_generation_blocks(self, conversation: Conversation) -> bool:
         """True if the template itself marks what the assistant writes."""
-        return self._compiled[self._which(conversation)][0].generates
+        return _compiled(self._source(conversation))[0].generates
 
     def names(self, conversation: Conversation, key: str) -> bool:
         """True if the template has this key of a message in its source."""
-        return key in self.sources[self._which(conversation)]
+        return key in self._source(conversation)
 
     def with_call_arguments(self, conversation: Conversation) -> Conversation:
         """The conversation with arguments of tool calls in the form that the template takes.
@@ -119,31 +118,26 @@ class ChatTemplate:
         """
         if not any("tool_calls" in message for message in conversation.messages):
             return conversation
-        form = self._argument_forms[self._which(conversation)]
-        if form == "either":
-            return conversation
-        change = as_object if form == "object" else _as_text
-        return with_arguments(conversation, change)
+        change = self._changes_of_arguments[self._source(conversation)]
+        return with_arguments(conversation, change) if change is not None else conversation
 
-    def _which(self, conversation: Conversation) -> str:
-        has_tools = conversation.tools is not None
-        return "tool_use" if has_tools and "tool_use" in self.sources else "default"
+    def _source(self, conversation: Conversation) -> str:
+        name = "default" if conversation.tools is None else "tool_use"
+        return self.sources.get(name, self.sources["default"])
 
     @cached_property
-    def _argument_forms(self) -> dict[str, _ArgumentForm]:
-        """By name of the template: the form in which it takes arguments of tool calls."""
+    def _changes_of_arguments(self) -> dict[str, Callable[[Any], Any] | None]:
+        """By source: what arguments of tool calls are changed by; None where both forms do."""
         return {
-            name: _argument_form(replace(self, sources={"default": source}))
-            for name, source in self.sources.items()
+            source: _change_of_arguments(replace(self, sources={"default": source}))
+            for source in self.sources.values()
         }
 
-    @cached_property
-    def _compiled(self) -> dict[str, tuple[Sandbox, Template]]:
-        compiled = {}
-        for name, source in self.sources.items():
-            sandbox = Sandbox(GENERATED)
-            compiled[name] = sandbox, sandbox.from_string(source)
-        return compiled
+
+@lru_cache(maxsize=64)
+def _compiled(source: str) -> tuple[Sandbox, Template]:
+    sandbox = Sandbox(GENERATED)
+    return sandbox, sandbox.from_string(source)
 
 
 def _clock(day: object) -> Callable[[str], str]:
@@ -154,21 +148,24 @@ def _clock(day: object) -> Callable[[str], str]:
         raise RenderError(f"{_CLOCK} is {brief(day)}, expected a day such as 2026-01-31") from None
 
 
-def _argument_form(template: ChatTemplate) -> _ArgumentForm:
-    """The form in which a template takes arguments of tool calls, found by rendering a call twice.
+def _change_of_arguments(template: ChatTemplate) -> Callable[[Any], Any] | None:
+    """What gives arguments of tool calls the form that a template takes.
 
-    Text is right where it is written as the object is, or where the template cannot write an
-    object: it fails, or writes it as Python does. Elsewhere the object is right, such as where the
-    template fails with text, leaves it out, quotes it, or puts it between braces of its own.
+    It is found by rendering a call twice. Text is right where it is written as the object is, or
+    where the template cannot write an object: it fails, or writes it as Python does. Elsewhere the
+    object is right, such as where the template fails with text, leaves it out, quotes it, or puts
+    it between braces of its own.
     """
     for tools in ([{"type": "function", "function": _PROBED_TOOL}], None):
-        text, object_ = (_probed(template, each, tools) for each in (json.dumps(_PROBE), _PROBE))
-        if text is None and object_ is None:
-            continue
-        if text is None or object_ is None or text == object_:
-            return "object" if text is None else "text" if object_ is None else "either"
-        return "text" if repr(_PROBE).replace(" ", "") in object_ else "object"
-    return "either"  # it writes no calls
+        text, written = (_probed(template, each, tools) for each in (json.dumps(_PROBE), _PROBE))
+        if text == written:
+            if text is not None:
+                return None
+        elif written is None or (text and repr(_PROBE).replace(" ", "") in written):
+            return _as_text
+        else:
+            return as_object
+    return None  # it writes no calls
 
 
 def _probed(template: ChatTemplate, arguments: object, tools: list[Any] | None) -> str | None:
@@ -246,44 +243,47 @@ def load_template(
     own: by name. variables: for the template; they replace `named_tokens` of the tokenizer. Raises
     ConfigError where there is no template, or it does not parse.
     """
-    sources = {"default": _read(Path(file))} if file is not None else dict(own)
     where = file if file is not None else "the tokenizer's chat template"
+    try:
+        sources = dict(own) if file is None else {"default": read_file(file).decode()}
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where} is not UTF-8; expected a Jinja template") from None
     if "default" not in sources:
         known = f" named default, only {', '.join(sorted(sources))}" if sources else ""
         raise ConfigError(
             f"the tokenizer has no chat template{known}; give one with --chat-template FILE"
         )
     for source in sources.values():
-        if len(source) > _LONGEST:
-            what = f"has {len(source):,} characters"
-            raise ConfigError(f"{where} {what}; expected at most {_LONGEST:,}")
-        try:
-            Sandbox(GENERATED).from_string(source)
-        except TemplateSyntaxError as error:
-            raise ConfigError(
-                f"{where} does not parse: line {error.lineno}: {error.message}"
-            ) from None
-        except (SyntaxError, RecursionError, MemoryError) as error:
-            # Jinja2 writes Python, which may not compile: a break outside of a loop, deep nesting.
-            reason = error.msg if isinstance(error, SyntaxError) else "it nests too deeply"
-            raise ConfigError(f"{where} does not compile: {reason}; change the template") from None
-        if mark := MARKS.search(source):
-            what = f"contains U+{ord(mark[0]):04X}"
-            raise ConfigError(f"{where} {what}, which is not a character; remove it")
+        _check(source, where)
     template = ChatTemplate(sources=sources, variables={**dict(named_tokens), **variables})
     asks = any(_CLOCK in source for source in sources.values()) and _CLOCK not in variables
     note = f"{where} asks for today's date, and a build has none; {_DAY}, or it writes its own"
     return template, [note] * asks
 
 
-def _read(path: Path) -> str:
+def read_file(path: str) -> bytes:
+    """Content of the file of a template. Raises ConfigError if there is none."""
     try:
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        raise ConfigError(
-            f"there is no chat template {path}; check the path of --chat-template"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8; expected a Jinja template") from None
+        return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            f"there is no chat template {path}: {error.strerror}; check the path"
+        ) from None
+
+
+def _check(source: str, where: str) -> None:
+    """Raise ConfigError for a template that is too long, or that does not compile."""
+    if len(source) > _LONGEST:
+        what = f"has {len(source):,} characters"
+        raise ConfigError(f"{where} {what}; expected at most {_LONGEST:,}")
+    if mark := MARKS.search(source):
+        what = f"contains U+{ord(mark[0]):04X}"
+        raise ConfigError(f"{where} {what}, which is not a character; remove it")
+    try:
+        _compiled(source)
+    except TemplateSyntaxError as error:
+        raise ConfigError(f"{where} does not parse: line {error.lineno}: {error.message}") from None
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        # Jinja2 writes Python, which may not compile: a break outside of a loop, deep nesting.
+        reason = error.msg if isinstance(error, SyntaxError) else "it nests too deeply"
+        raise ConfigError(f"{where} does not compile: {reason}; change the template") from None

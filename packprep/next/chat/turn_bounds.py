@@ -143,10 +143,6 @@ class EndFinder:
             return None
         return size or len(common)
 
-    def is_closed(self, text: str) -> bool:
-        """True if a text has a token that ends a turn."""
-        return self._closed(text) > 0
-
     def _closed(self, text: str) -> int:
         """Characters up to the end of the last special token; 0 without one."""
         spans = self._specials.closing_spans(text)

@@ -19,10 +19,9 @@ moves the system message.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from os.path import commonprefix
 
-from .marks import Marked, MessageText, Unmarked, numbered, unmark, with_texts
+from .marks import Marked, Unmarked, numbered, unmark, with_texts
 from .special_tokens import Specials
 from .template import ChatTemplate
 from .turn_bounds import (
@@ -153,9 +152,7 @@ class TurnLocator:
         is_last = not ends or (ends[0] is not None and ends[0].place[0] == len(rendering.marks))
         # What begins a message of the assistant may be a prompt that is always written.
         if is_last or later[0]["role"] in ASSISTANT_ROLES:
-            is_plain = bool(self._plain_end) and until.text.endswith(self._plain_end)
-            followed = None if is_plain else self._followed(part, marked)
-            ends.append(ending(until, until, followed))
+            ends.append(ending(until, until, self._followed(part, marked)))
         before, position = ends[0].place if ends[0] is not None else (0, 0)
         skipped = max(0, first[1] - position)
         sizes = [
@@ -170,32 +167,6 @@ class TurnLocator:
                 f"differently without the later ones; {ADVICE}"
             )
         return before, position + skipped + min(size for size in sizes if size is not None)
-
-    @cached_property
-    def _plain_end(self) -> str:
-        """The text after an answer that ends a conversation.
-
-        Empty unless it has a special token and is also there when a question follows. A rendering
-        that ends with it need not be compared with one in which another message follows.
-        """
-        chat = Conversation(
-            [
-                {"role": "user", "content": numbered(0)},
-                {"role": "assistant", "content": numbered(1)},
-            ]
-        )
-        try:
-            marked = Marked(
-                chat,
-                [MessageText(0, "content", ""), MessageText(1, "content", "")],
-                self._render(chat),
-            )
-            end = ending(marked.rendering, marked.rendering, self._followed(chat, marked))
-        except RenderError:
-            return ""
-        if end is None or end.followed is None or not end.followed.startswith(end.last):
-            return ""
-        return end.last if self._ends.is_closed(end.last) else ""
 
     def _followed(self, part: Conversation, marked: Marked) -> Unmarked | None:
         """The rendering of a part of a conversation that another message follows.

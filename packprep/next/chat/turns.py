@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from .left_out import pieces_of, solid, unwritten
 from .marks import NUMBERED, unmark, with_texts
-from .rendering import Finder, FormKey, as_mark
+from .rendering import Finder, Form, as_mark
 from .template import ChatTemplate
 from .types import ASSISTANT_ROLES, Conversation, Document, RenderError
 
@@ -81,13 +81,13 @@ class Splitter:
 
     def _history_of(self, conversation: Conversation, text: str, turns: tuple[int, ...]) -> History:
         if (filled := self._finder.filled(conversation, text)) is not None:
-            return self._history(filled[0], turns)
+            return self._history(filled.form, turns)
         marked = self._finder.marked(conversation, text)
         shown = conversation if marked is None else marked.conversation
         return history_of(self._finder.template, shown, turns)
 
-    def _of_form(self, key: FormKey, turns: tuple[int, ...]) -> History:
-        return history_of(self._finder.template, key.blank, turns)
+    def _of_form(self, form: Form, turns: tuple[int, ...]) -> History:
+        return history_of(self._finder.template, form.blank, turns)
 
 
 def history_of(template: ChatTemplate, conversation: Conversation, turns: Sequence[int]) -> History:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -17,25 +17,13 @@ ASSISTANT_ROLES = frozenset({"assistant", "tool_calls"})
 TOOL_ROLES = frozenset({"tool", "ipython", "function", "tool_results"})
 ROLES = ASSISTANT_ROLES | TOOL_ROLES | {"system", "developer", "user"}
 
-ThoughtKey = Literal["reasoning_content", "thinking", "reasoning"]
-THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "thinking", "reasoning")
+THOUGHT_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Names of a thought: one text, of which each template reads another name."""
 
 
-class Message(TypedDict):
-    """A message for a template. It may have other keys, which reach the template unchanged.
-
-    content: text, or an object.
-    """
-
-    role: str
-    content: NotRequired[str | dict[str, object]]
-    reasoning_content: NotRequired[object]
-    thinking: NotRequired[object]
-    reasoning: NotRequired[object]
-    tool_calls: NotRequired[list[object]]
-    name: NotRequired[object]
-    tool_call_id: NotRequired[object]
+Message = dict[str, Any]
+"""A message for a template: its role, content that is text or an object, and other keys, which
+reach the template unchanged."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +72,7 @@ class LeftOut(NamedTuple):
 
 def without_keys(message: Message, keys: Collection[str]) -> Message:
     """The message without some of its keys; not its role."""
-    rest = {key: item for key, item in message.items() if key not in keys}
-    return cast("Message", rest)
+    return {key: item for key, item in message.items() if key not in keys}
 
 
 class Piece(NamedTuple):

@@ -14,6 +14,8 @@ PLAIN = frozenset({str, bool, int, type(None)})
 # Such as %-5s, %(name)s, {0:>5} and the beginning of {0:{1}}.
 _FIELD = re.compile(r"%(?:\([^)]*\))?[-+ #0-9.*]*|\{[^{}]*\{?")
 _DIGITS = re.compile(r"[0-9]+")
+_GROWING = ("expandtabs", "indent", "join", "replace", "translate", "wordwrap")
+"""Filters and methods whose result can be as large as the product of their arguments."""
 
 
 class LimitError(TemplateError):
@@ -44,12 +46,11 @@ def measured(value: Any) -> int:
     while pending:
         item = pending.pop()
         items += 1
-        kind = type(item)  # a traced text claims to be another
-        if issubclass(kind, str):
+        if isinstance(item, str):
             size += len(item)
-        elif issubclass(kind, dict):
+        elif isinstance(item, dict):
             pending.extend(item.values())
-        elif issubclass(kind, (list, tuple)):
+        elif isinstance(item, (list, tuple)):
             pending.extend(item)
         if size > MAX_SIZE or items + len(pending) > MAX_ITEMS:
             raise LimitError(
@@ -68,34 +69,33 @@ def check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
         if isinstance(argument, int) and abs(argument) > MAX_SIZE:
             raise LimitError(f"the template calls {name} with {argument:,}")
         if isinstance(argument, str) and len(argument) > MAX_SIZE:
-            raise LimitError(f"the template makes a text of more than {MAX_SIZE:,} characters")
+            raise _too_large()
     if not isinstance(owner, (str, list, tuple)):
         return
     if name in ("format", "format_map") and isinstance(owner, str):
-        check_format(owner, arguments)
-    elif name == "join":
-        sized(owner)
-        check_product(
-            owner, max((len(each) for each in arguments if isinstance(each, str)), default=0)
-        )
-    elif name == "expandtabs":
-        check_product(owner, arguments[0] if arguments and isinstance(arguments[0], int) else 8)
-    elif name == "translate":
-        check_product(owner, _longest(arguments))
-    elif name in ("replace", "indent", "wordwrap"):
-        longest = max(
-            (len(argument) for argument in arguments if hasattr(argument, "__len__")), default=1
-        )
-        check_product(owner or "-", longest)
+        _check_format(owner, arguments)
+    elif name in _GROWING:
+        is_width = name in ("expandtabs", "indent")
+        sizes = [
+            each if is_width and isinstance(each, int) else measured(each) for each in arguments
+        ]
+        _check_product(owner or "-", max(sizes, default=8))
 
 
-def _longest(tables: tuple[Any, ...]) -> int:
-    """Characters of the longest text that a table of `translate` puts in the place of one."""
-    values = (value for each in tables if isinstance(each, dict) for value in each.values())
-    return max((len(value) for value in values if isinstance(value, str)), default=1)
+def check_operands(operator: str, left: Any, right: Any) -> None:
+    """Refuse an operation of two values whose result could be larger than MAX_SIZE."""
+    if operator == "**":
+        for number in (left, right):
+            if not isinstance(number, (int, float)) or abs(number) >= 1000:
+                raise LimitError(f"the template takes a power of {str(left)[:20]}")
+    elif operator == "*":
+        _check_product(left, right)
+        _check_product(right, left)
+    elif operator == "%" and isinstance(left, str):
+        _check_format(left, (right,))
 
 
-def check_format(text: str, arguments: tuple[Any, ...]) -> None:
+def _check_format(text: str, arguments: tuple[Any, ...]) -> None:
     """Refuse a format whose fields together could be too wide, or that takes widths as values."""
     fields = _FIELD.findall(text.replace("{{", "").replace("%%", ""))
     widths = sum(int(digits[:9]) for field in fields for digits in _DIGITS.findall(field))
@@ -104,16 +104,12 @@ def check_format(text: str, arguments: tuple[Any, ...]) -> None:
         raise LimitError(f"the template formats with {text[:30]!r}")
 
 
-def check_product(left: Any, right: Any) -> None:
-    for sequence, times in ((left, right), (right, left)):
-        if (
-            isinstance(sequence, (str, list, tuple))
-            and isinstance(times, int)
-            and (len(sequence) if isinstance(sequence, str) else measured(sequence)) * times
-            > MAX_SIZE
-        ):
-            raise LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters")
+def _check_product(value: Any, times: Any) -> None:
+    if isinstance(value, (str, list, tuple)) and isinstance(times, int):
+        size = len(value) if isinstance(value, str) else measured(value)
+        if size * times > MAX_SIZE:
+            raise _too_large()
 
 
-def is_small(number: Any) -> bool:
-    return isinstance(number, (int, float)) and abs(number) < 1000
+def _too_large() -> LimitError:
+    return LimitError(f"the template makes a value of more than {MAX_SIZE:,} characters")
