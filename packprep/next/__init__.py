@@ -9,20 +9,41 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config.options import BuildConfig as BuildConfig
     from .packing.api import pack_lengths as pack_lengths
+    from .packing.plan import PackPlan as PackPlan
+    from .packing.sampler import MultipackSampler as MultipackSampler
     from .run.build import build as build
     from .run.build import pack as pack
     from .run.build import tokenize as tokenize
+    from .run.map import TokenizeAndPack as TokenizeAndPack
+    from .run.map import pack_dataset as pack_dataset
+    from .support.errors import ConfigError as ConfigError
+    from .support.errors import InputError as InputError
+    from .support.errors import PackprepError as PackprepError
+    from .support.errors import StoppedError as StoppedError
 
 _HOME = {
     "BuildConfig": "config.options",
+    "ConfigError": "support.errors",
+    "InputError": "support.errors",
+    "MultipackSampler": "packing.sampler",
+    "PackPlan": "packing.plan",
+    "PackprepError": "support.errors",
+    "StoppedError": "support.errors",
+    "TokenizeAndPack": "run.map",
     "build": "run.build",
     "pack": "run.build",
+    "pack_dataset": "run.map",
     "pack_lengths": "packing.api",
     "tokenize": "run.build",
 }
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -46,7 +46,7 @@ _ALPACA = ("input", "history")  # beside a prompt that is called instruction
 _BAD = ("label", "kto_tag")
 PICTURES = ("image", "images", "video", "videos", "audio", "audios")
 """Columns that are refused where a text says their place, and named elsewhere."""
-_BESIDE = ("system", "tools", "chat_template_kwargs", *_BAD, "loss_mask")
+BESIDE = ("system", "tools", "chat_template_kwargs", *_BAD, "loss_mask")
 SWITCHES = ("train", "weight", "loss", "loss_mask", "trainable", "training")
 """Keys of a message that say whether it is trained."""
 _SPANS = ("train_detail", "training_detail")
@@ -84,7 +84,7 @@ def find_columns(asked: Sequence[str], names: Collection[str], where: str) -> tu
 
 def beside(names: Sequence[str]) -> tuple[str, ...]:
     """Columns that are read beside those of a conversation."""
-    return (*_BESIDE, *PICTURES, *(_ALPACA if names[0] == "instruction" else ()))
+    return (*BESIDE, *PICTURES, *(_ALPACA if names[0] == "instruction" else ()))
 
 
 def rows_of(table: pa.Table) -> Iterator[Row]:
