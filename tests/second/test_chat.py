@@ -1,7 +1,4 @@
-"""Chats of the second edition: what is trained of a row, its ids, and which rows are refused.
-
-Templates, conversations and expected texts are those of the tests of the first edition.
-"""
+"""Chats of the second edition: what is trained of a row, its ids, and which rows are refused."""
 
 import datetime
 import json
@@ -18,11 +15,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from packprep.next.chat import turn_locator
-from packprep.next.chat.conversations import find_columns, read_chats
+from packprep.next import BuildConfig, build
+from packprep.next.chat.conversations import conversation_of, find_columns, rows_of
 from packprep.next.chat.documents import Rendered, Renderer
-from packprep.next.chat.encoding import Encoded, encode_pieces
-from packprep.next.chat.exact import ExactEncoder
 from packprep.next.chat.function_template import load_function
 from packprep.next.chat.rendering import Finder
 from packprep.next.chat.template import ChatTemplate, load_template
@@ -35,47 +30,42 @@ from packprep.next.chat.types import (
     Message,
     RenderError,
 )
-from packprep.next.config.options import BuildConfig
 from packprep.next.read.reading import splits
 from packprep.next.run import job
-from packprep.next.run.build import build
 from packprep.next.support.errors import ConfigError, InputError, StoppedError
 from packprep.next.support.helpers import in_processes
 from packprep.next.tokens.engine import Reference
+from packprep.next.tokens.pieces import Encoded, encode_pieces, token_sizes
 from packprep.next.tokens.tokenizer import load_tokenizer
-from tests.chat import test_left_out as left_out_cases
-from tests.chat import test_masks as mask_cases
-from tests.chat import test_public_templates as public
-from tests.chat import test_turn_documents as turn_cases
-from tests.chat.pieces import test_renderer as function_cases
-from tests.chat.test_conversations import ASKED, HELLO, HI, PARTS, SHAREGPT
-from tests.chat.test_template import (
-    CHATS,
-    DATE,
-    TOKENIZERS,
-    TOOL,
-    templated,
-    transformers_tokenizer,
-)
-from tests.chat.test_turn_bounds import MESSAGES, SPECIAL, parts
-from tests.chat.test_turns import (
-    CHATML,
-    CUT,
-    EMPTY_THOUGHT,
-    FORGETS,
-    NAMED,
-    NAMES,
-    REFUSED,
-    SPECIALS,
-    TRAINED,
-    TWO,
-    chat,
-)
 from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 from tests.helpers.reference_chat import PartsTemplate, special_ids_of_text, trained_by_tokens
 
+from .chats import functions, left_out, public, tokenizers
+from .chats.tokenizers import CHATS, DATE, TOKENIZERS, TOOL, templated, transformers_tokenizer
+from .chats.turns import (
+    CHATML,
+    CUT,
+    EMPTY_THOUGHT,
+    FORGETS,
+    MESSAGES,
+    NAMED,
+    NAMES,
+    REFUSED,
+    SIGNS,
+    SPECIAL,
+    SPECIALS,
+    TRAINED,
+    TWO,
+    chat,
+    parts,
+)
+
 DAY = {"strftime_now": "2026-01-31"}
+HI: Message = {"role": "user", "content": "hi"}
+HELLO: Message = {"role": "assistant", "content": "hello"}
+SHAREGPT = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
+PARTS = [{"type": "text", "text": "h"}, "el", {"text": "lo"}]
 
 
 def finder(source: str, specials: Any = SPECIALS, train_on: Any = "assistant") -> Finder:
@@ -133,15 +123,12 @@ def test_every_name_of_a_thought_is_taken_away_where_a_turn_is_found_without_it(
     source = EMPTY_THOUGHT.replace("m.reasoning_content", f"m.{key}")
     messages = chat("hi", "hello", "bye", "ciao")
     for message in messages[1::2]:
-        message |= dict.fromkeys(THOUGHT_KEYS, "")  # type: ignore
+        message |= dict.fromkeys(THOUGHT_KEYS, "")
     expected = ["hello<|im_end|>", "ciao<|im_end|>"]
     assert trained(find(source, messages)) == expected
     with_thought: Any = [*messages[:3], {**messages[3], **dict.fromkeys(THOUGHT_KEYS, "hm")}]
     with refused(RenderError, "does not begin with the template's generation prompt"):
         find(source, with_thought)
-    assert not [
-        name for name in vars(turn_locator) if name.endswith("_KEYS") and name != "THOUGHT_KEYS"
-    ]
 
 
 def test_rows_that_a_template_cannot_render_or_train_are_refused() -> None:
@@ -193,12 +180,9 @@ def test_turns_end_alike_whatever_follows(template: PartsTemplate, messages: Any
     ]
 
 
-THOUGHTFUL = turn_cases.thinking("one", "", "three")
-
-
 @pytest.mark.parametrize(
     ("source", "thought"),
-    [(FORGETS, "I look"), (turn_cases.SIGNS, "a"), (turn_cases.SIGNS, "[see] <this> or that")],
+    [(FORGETS, "I look"), (SIGNS, "a"), (SIGNS, "[see] <this> or that")],
 )
 def test_auto_sees_a_lost_thought_of_a_content(source: str, thought: str) -> None:
     """Also where it is written between other signs."""
@@ -254,8 +238,7 @@ def _checked(source: str, turns: str) -> int:
     settings: list[dict[str, Any]] = [{}, {"enable_thinking": True}, {"enable_thinking": False}]
     for variables in settings:
         for messages, of_turns in public.THOUGHTS.values():
-            read = next(read_chats(pa.table({"messages": [json.dumps(messages)]}), ["messages"]))
-            assert isinstance(read, Conversation)
+            read = conversation_of({"messages": json.dumps(messages)}, ["messages"])
             thinking = variables | {"thinking": variables.get("enable_thinking")}
             row = Conversation(read.messages, variables=thinking)
             try:
@@ -312,9 +295,9 @@ def test_labels_of_templates_with_blocks_are_those_of_transformers(path: Path) -
 
 
 def _renderer(tokenizer_json: bytes, template: Any, **options: Any) -> Renderer:
-    return Renderer(
-        template=template, tokenizer_json=tokenizer_json, vocab_size=2**31 - 1, **options
-    )
+    by_bytes = token_sizes(json.loads(tokenizer_json)) is not None
+    options = {"vocab_size": 300, "by_bytes": by_bytes, **options}
+    return Renderer(template=template, tokenizer_json=tokenizer_json, **options)
 
 
 def _mask(tokens: Encoded) -> list[int]:
@@ -325,7 +308,7 @@ def _mask(tokens: Encoded) -> list[int]:
 
 def _encoded(made: Rendered, renderer: Renderer) -> Encoded:
     engine = Reference(renderer.tokenizer_json, parse_special_tokens=True)
-    sizes = ExactEncoder(renderer.tokenizer_json).sizes
+    sizes = token_sizes(json.loads(renderer.tokenizer_json))
     return encode_pieces(made.table["pieces"].combine_chunks(), engine.encode, sizes)
 
 
@@ -352,10 +335,10 @@ def encoded(
 @pytest.mark.long
 @pytest.mark.parametrize("name", templated())
 def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(name: str) -> None:
-    theirs, messages = transformers_tokenizer(name), mask_cases.chats(40)
+    theirs, messages = transformers_tokenizer(name), tokenizers.chats(40)
     opening, closing = (
         theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids
-        for text in mask_cases.FORMATS[name]
+        for text in tokenizers.FORMATS[name]
     )
     rows, _ = encoded(TOKENIZERS / name, messages)
     for row, (ids, mask) in zip(messages, rows, strict=True):
@@ -386,14 +369,14 @@ def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) for name in mask_cases.OTHERS]
+    "name", [pytest.param(name, marks=pytest.mark.long) for name in tokenizers.OTHERS]
 )
 def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_path: Path) -> None:
-    opening, closing = mask_cases.OTHERS[name]
+    opening, closing = tokenizers.OTHERS[name]
     file = tmp_path / "chat.jinja"
-    file.write_text(mask_cases.CHATML.replace("<s>", opening).replace("</s>", closing))
+    file.write_text(tokenizers.CHATML.replace("<s>", opening).replace("</s>", closing))
     theirs = transformers_tokenizer(name)
-    messages = [*mask_cases.chats(20), CHATS["turns"], CHATS["one turn"]]
+    messages = [*tokenizers.chats(20), CHATS["turns"], CHATS["one turn"]]
     rows, _ = encoded(TOKENIZERS / name, messages, file=file)
     closes = theirs.convert_tokens_to_ids(closing)
     for row, (ids, mask) in zip(messages, rows, strict=True):
@@ -407,7 +390,7 @@ def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_
 def test_the_space_before_a_first_word_is_where_the_whole_text_has_it(
     scheme: str, tmp_path: Path
 ) -> None:
-    folder, file = mask_cases.metaspace(tmp_path / "made", scheme), tmp_path / "chat.jinja"
+    folder, file = tokenizers.metaspace(tmp_path / "made", scheme), tmp_path / "chat.jinja"
     file.write_text(
         "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -430,24 +413,26 @@ def test_the_space_before_a_first_word_is_where_the_whole_text_has_it(
         ({"conversations": SHAREGPT}, ()),
         ({"prompt": "hi", "response": "hello"}, ()),
         ({"prompt": [HI], "completion": [HELLO]}, ()),
-        ({"q": "hi", "a": "hello"}, ASKED),
-        ({"q": [HI], "a": "hello"}, ASKED),
+        ({"q": "hi", "a": "hello"}, ("q", "a")),
+        ({"q": [HI], "a": "hello"}, ("q", "a")),
         ({"messages": json.dumps([HI, {**HELLO, "content": PARTS}])}, ()),
     ],
 )
 def test_one_conversation_may_be_written_in_many_ways(row: Any, names: tuple[str, ...]) -> None:
     table = pa.table({name: [value] for name, value in row.items()})
     columns = find_columns(names or ("auto",), table.column_names, "rows")
-    assert [*read_chats(table, columns)] == [Conversation([HI, HELLO])]
+    [read] = rows_of(table)
+    assert conversation_of(read, columns) == Conversation([HI, HELLO])
     with refused(InputError, "rows has no column of conversations"):
         find_columns(("auto",), ["text", "prompt"], "rows")
 
 
 def _bad(**columns: Any) -> str:
     names = find_columns(("auto",), columns, "rows")
-    [bad] = read_chats(pa.table({name: [value] for name, value in columns.items()}), names)
-    assert isinstance(bad, BadRowError)
-    return f"{bad.reason}: {bad}"
+    [row] = rows_of(pa.table({name: [value] for name, value in columns.items()}))
+    with pytest.raises(BadRowError) as bad:
+        conversation_of(row, names)
+    return f"{bad.value.reason}: {bad.value}"
 
 
 @pytest.mark.parametrize(
@@ -494,8 +479,8 @@ def test_columns_beside_a_conversation_become_messages() -> None:
     columns |= {"history": json.dumps([["q", "r"]])}
     table = pa.table({name: [value] for name, value in columns.items()})
     names = find_columns(("auto",), table.column_names, "rows")
-    [row] = read_chats(table, names)
-    assert isinstance(row, Conversation)
+    [cells] = rows_of(table)
+    row = conversation_of(cells, names)
     texts = [(message["role"], message.get("content")) for message in row.messages]
     expected = [("system", "s"), ("user", "q"), ("assistant", "r"), ("user", "a\nb")]
     assert texts == [*expected, ("assistant", "c")]
@@ -525,9 +510,9 @@ CONTAINED = {
 """Cases in which a text is looked for in the rendering, not followed by marks."""
 
 
-@pytest.mark.parametrize("case", sorted({*left_out_cases.CASES} - CONTAINED))
+@pytest.mark.parametrize("case", sorted({*left_out.CASES} - CONTAINED))
 def test_text_under_any_key_that_is_not_written_is_counted(case: str) -> None:
-    source, messages, expected = left_out_cases.CASES[case]
+    source, messages, expected = left_out.CASES[case]
     renderer = _renderer(tiny_tokenizer().to_str().encode(), finder(source).template)
     made = renderer.documents(pa.table({"messages": [json.dumps(messages)]}), ["messages"])
     counts = {tuple(key.split(maxsplit=1)): count for key, count in made.left_out.items()}
@@ -546,13 +531,13 @@ def test_keys_that_a_template_does_not_know_are_named() -> None:
 def test_a_template_in_python_equals_one_of_the_same_form(tmp_path: Path, family: str) -> None:
     """Special tokens that messages spell stay text, and the same thoughts are left out."""
     backend = Tokenizer.from_str(tiny_tokenizer().to_str())
-    backend.add_special_tokens(function_cases.SPECIALS)
+    backend.add_special_tokens(functions.SPECIALS)
     raw = backend.to_str().encode()
     file = tmp_path / "templates.py"
-    file.write_text(function_cases.CODE)
-    rows = json.loads(json.dumps(function_cases.ROWS))
+    file.write_text(functions.CODE)
+    rows = json.loads(json.dumps(functions.ROWS))
     columns = {key: [json.dumps(row.get(key)) for row in rows] for key in ("messages", "tools")}
-    sources = {"default": function_cases.TEMPLATES[family]}
+    sources = {"default": functions.TEMPLATES[family]}
     results = []
     for template in (
         ChatTemplate(sources=sources, variables={}),
@@ -580,11 +565,12 @@ def test_a_template_in_python_that_fails_is_the_problem_of_its_row(
     tmp_path: Path, function: str, words: list[str]
 ) -> None:
     file = tmp_path / "bad.py"
-    file.write_text(function_cases.BAD)
+    file.write_text(functions.BAD)
     raw = tiny_tokenizer().to_str().encode()
     template = load_function(f"{file}:{function}", {})
-    renderer = Renderer(template=template, tokenizer_json=raw, vocab_size=300)
-    made = renderer.documents(pa.table({"messages": [json.dumps([HI])]}), ["messages"])
+    made = _renderer(raw, template).documents(
+        pa.table({"messages": [json.dumps([HI])]}), ["messages"]
+    )
     reason, sentence = made.problems[0]
     assert (reason, [word for word in words if word not in sentence]) == ("template", [])
     with refused(ConfigError, "no function 'gone'"):
@@ -595,7 +581,7 @@ def test_a_template_in_python_that_fails_is_the_problem_of_its_row(
 
 def pieces_of(cells: Iterator[Any] | list[Any]) -> tuple[Rendered, Encoded]:
     raw = tiny_tokenizer().to_str().encode()
-    renderer = Renderer(template=None, tokenizer_json=raw, vocab_size=300)
+    renderer = _renderer(raw, None)
     made = renderer.documents(
         pa.table({"p": [json.dumps(cell).encode() for cell in cells]}).cast(
             pa.schema([("p", pa.large_binary())])
@@ -649,7 +635,7 @@ def test_pieces_that_cannot_be_read_are_refused(cell: Any, words: str) -> None:
 
 
 def test_prompt_and_response_without_a_template_are_encoded_apart(tmp_path: Path) -> None:
-    folder = mask_cases.metaspace(tmp_path / "made", "always")
+    folder = tokenizers.metaspace(tmp_path / "made", "always")
     raw = (folder / "tokenizer.json").read_bytes()
     whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
     renderer = _renderer(raw, None)
@@ -707,10 +693,10 @@ def test_helper_processes_render_the_same_and_pass_on_errors() -> None:
     table = pa.table({"messages": [json.dumps(row) for row in rows] + ["[]"]})
     expected = renderer.documents(table, ["messages"])
     assert [*expected.problems] == [6]
-    with in_processes(renderer.fresh().documents, 2) as render:
+    with in_processes(renderer.documents, 2) as render:
         assert [render(table, ["messages"]) for _ in range(3)] == [expected] * 3
-        with pytest.raises(KeyError):
-            render(table, ["gone"])
+        with pytest.raises(TypeError):
+            render(table)
         assert render(table, ["messages"]) == expected
 
 
@@ -731,7 +717,7 @@ def test_sources_with_limits_have_splits_without_rows(
     config = {
         "bos_token": "<s>",
         "eos_token": "</s>",
-        "chat_template": function_cases.TEMPLATES["kimi"],
+        "chat_template": functions.TEMPLATES["kimi"],
     }
     tokenizer = save_tokenizer(tmp_path / "tokenizer", config=config)
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"messages": chat("hi", "hello")}] * 30)
