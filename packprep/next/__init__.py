@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config.options import BuildConfig as BuildConfig
+    from .in_trainer import dataset as dataset
+    from .in_trainer import shards as shards
     from .packing.api import pack_lengths as pack_lengths
     from .packing.plan import PackPlan as PackPlan
     from .packing.sampler import MultipackSampler as MultipackSampler
@@ -31,9 +33,11 @@ _HOME = {
     "StoppedError": "support.errors",
     "TokenizeAndPack": "run.map",
     "build": "run.build",
+    "dataset": "in_trainer",
     "pack": "run.build",
     "pack_dataset": "run.map",
     "pack_lengths": "packing.api",
+    "shards": "in_trainer",
     "tokenize": "run.build",
 }
 __all__ = [*_HOME]

@@ -88,10 +88,12 @@ def make_job(
     *,
     packs: bool = True,
     sample: bool = False,
+    digests: Path | None = None,
 ) -> Job:
     """The job of `build`, or of `tokenize` if nothing is packed.
 
-    Digests of all sources are computed, unless they are read for a sample alone.
+    Digests of all sources are computed, unless they are read for a sample alone. digests: folder
+    that keeps them.
     """
     _check_places(config, packs=packs)
     if packs and config.is_plan and not config.store:
@@ -105,14 +107,14 @@ def make_job(
     staging = staging_of(Path(config.output)) if packs else Path(str(config.store))
     split_at = split_token(config.tokenizer, config.split_at) if config.split_at else None
     scratch = staging / "scratch"
-    digests: Any = None if sample else content_digests
-    if config.part is not None:
+    digest: Any = None if sample else content_digests
+    if config.part is not None or digests is not None:
         from .parts import kept_digests
 
-        part = Part.parse(config.part)
-        digests = partial(kept_digests, Path(str(config.store)) / "digests", part)
+        part = Part.parse(config.part or "0/1")
+        digest = partial(kept_digests, digests or Path(str(config.store)) / "digests", part)
     ids = Ids(split_at=split_at, vocab_size=tokenizer.vocab_size)
-    sources = resolve(config, ids, scratch, progress, digests)
+    sources = resolve(config, ids, scratch, progress, digest)
     tokens = {
         "sources": [
             {"digest": s.digest, "format": s.format, "entry": s.entry, "limit": s.limit}

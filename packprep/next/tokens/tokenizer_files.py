@@ -122,7 +122,9 @@ def _of_object(source: Any) -> TokenizerFiles:
             f"{name} is not a tokenizer; expected a path, a tokenizers.Tokenizer or a fast "
             "tokenizer of transformers"
         )
-    return TokenizerFiles(name, source.to_str().encode(), sides)
+    # Its last call decides these, and no engine uses them.
+    state = {**json.loads(source.to_str()), "truncation": None, "padding": None}
+    return TokenizerFiles(name, json.dumps(state, ensure_ascii=False).encode(), sides)
 
 
 def _downloaded(name: str) -> Path:
