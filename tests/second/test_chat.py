@@ -131,17 +131,53 @@ def test_every_name_of_a_thought_is_taken_away_where_a_turn_is_found_without_it(
         find(source, with_thought)
 
 
-def test_rows_that_a_template_cannot_render_or_train_are_refused() -> None:
+def test_rows_that_a_template_cannot_train_are_refused() -> None:
     with refused(RenderError, "takes message 1 out of what is trained, but --train-on"):
         find(CHATML, TWO, (1,), train_on="all")
     with refused(RenderError, "U+FDD1, which is not a character; remove it"):
         find(CHATML, chat("\ufdd1", "a"))
     with refused(RenderError, "a block of the template has message 1", "together with others"):
         find("{% generation %}" + CHATML + "{% endgeneration %}", TWO, (1,))
-    with refused(RenderError, "cannot render it: the template reads the attribute '__class__'"):
-        find("{{ messages.__class__ }}", TWO)
-    with refused(RenderError, "more than 500,000 steps"):
-        find("{% for a in range(900) %}{% for b in range(900) %}{% endfor %}{% endfor %}", TWO)
+
+
+LARGE = "{% set x = 'a' * 10000000 %}{% set ns = namespace(t='a', l=['a']) %}"
+TIMES = "{% for i in range(60) %}{% set ns.WHAT %}{% endfor %}{{ ns.t }}{{ ns.l }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ messages.__class__ }}", "reads the attribute '__class__'"),
+        ("{{ messages[0]['content'].__init__ }}", "reads the attribute '__init__'"),
+        ("{{ '{0.__class__}'.format(messages) }}", "cannot render it"),
+        ("{{ messages.append(1) }}", "append"),
+        ("{{ dict.update(messages[0], {'role': 'x'}) }}", "update"),
+        ("{% for a in range(900) %}{% for b in range(900) %}{% endfor %}{% endfor %}", "500,000"),
+        ("{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}", "calls itself without end"),
+        ("{{ [1] | batch(10000000, 'a') | list }}", "500,000 steps"),
+        (LARGE + TIMES.replace("WHAT", "t = ns.t + ns.t"), "16,777,216 characters"),
+        (LARGE + TIMES.replace("WHAT", "t = ns.t ~ ns.t"), "16,777,216 characters"),
+        (LARGE + TIMES.replace("WHAT", "l = [ns.l, ns.l]"), "1,048,576 items"),
+        (LARGE + "{{ (" + " + ".join("x" * 90) + ") | length }}", "16,777,216 characters"),
+        (LARGE + "{{ (" + " ~ ".join("x" * 300) + ") | length }}", "16,777,216 characters"),
+        (LARGE + "{{ x }}{{ x }}", "writes more than 16,777,216 characters"),
+        (LARGE + "{{ x | replace('a', x) }}", "16,777,216 characters"),
+        (LARGE + "{{ x.join(range(1000) | map('string')) }}", "16,777,216 characters"),
+        (LARGE + "{{ range(1000) | map('string') | join(x) }}", "16,777,216 characters"),
+        (LARGE + "{{ '{0}{0}{0}'.format(x) }}", "formats with"),
+        ("{{ ('a\n' * 1000000) | indent(1000) }}", "16,777,216 characters"),
+        ("{{ 'a'.center(1000000000) }}", "calls center with 1,000,000,000"),
+        ("{{ 'a' * 1000000000 }}", "16,777,216 characters"),
+        ("{{ 10 ** 10 ** 10 }}", "takes a power"),
+        ("{{ '%*s' % (100000000, 'a') }}", "formats with"),
+        ("{{ messages | tojson(indent=100000) }}", "indents or separates JSON"),
+    ],
+)
+def test_a_template_stays_within_its_bounds(source: str, words: str) -> None:
+    before = [dict(message) for message in TWO]
+    with refused(RenderError, "the chat template cannot render it", words):
+        find(source, TWO)
+    assert before == TWO
 
 
 @pytest.mark.parametrize(
@@ -427,51 +463,39 @@ def test_one_conversation_may_be_written_in_many_ways(row: Any, names: tuple[str
         find_columns(("auto",), ["text", "prompt"], "rows")
 
 
-def _bad(**columns: Any) -> str:
-    names = find_columns(("auto",), columns, "rows")
-    [row] = rows_of(pa.table({name: [value] for name, value in columns.items()}))
-    with pytest.raises(BadRowError) as bad:
-        conversation_of(row, names)
-    return f"{bad.value.reason}: {bad.value}"
-
-
-@pytest.mark.parametrize(
-    ("messages", "expected"),
-    [
-        (None, "null: 'messages' is null, expected a list of messages"),
-        ([], "no_messages: 'messages' is empty, expected at least one message"),
-        (["hi"], "not_messages: message 0 is text, expected an object with role and content"),
-        ([HI, {"content": "x"}], "no_role: message 1 has no role; it has 'content'"),
-        ([{"role": "user"}], "no_content: message 0 (user) has no content"),
-        ([{**HI, "content": 3}], "no_content: message 0 (user) has a number as content"),
-        ([{**HI, "role": "<|im_end|>"}], "bad_role: message 0 has the role '<|im_end|>', expected"),
-        ([HI, {**HELLO, "weight": 0.5}], "bad_train: message 1 has 0.5 as weight, expected 0 or 1"),
-        ([HI, {**HI, "train": True}], "bad_train: message 1 (user) has True as train, but only"),
-    ],
-)
-def test_a_row_that_is_not_a_conversation_is_refused_with_its_reason(
-    messages: Any, expected: str
-) -> None:
-    assert _bad(messages=json.dumps(messages)).startswith(expected)
-
-
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"messages": "[{"}, "bad_json"),
+        ({"messages": "null"}, "null: 'messages' is null, expected a list of messages"),
+        ({"messages": "[]"}, "no_messages: 'messages' is empty, expected at least one message"),
+        ({"messages": ["hi"]}, "not_messages: message 0 is text, expected an object with role"),
+        ({"messages": [{"content": "x"}]}, "no_role: message 0 has no role; it has 'content'"),
+        ({"messages": [{"role": "user"}]}, "no_content: message 0 (user) has no content"),
+        ({"messages": [{**HI, "content": 3}]}, "no_content: message 0 (user) has a number as"),
+        ({"messages": [{**HI, "role": "<s>"}]}, "bad_role: message 0 has the role '<s>', expected"),
+        ({"messages": [{**HELLO, "weight": 0.5}]}, "bad_train: message 0 has 0.5 as weight"),
+        ({"messages": [{**HI, "train": True}]}, "bad_train: message 0 (user) has True as train"),
+        ({"messages": "[{"}, "bad_json: 'messages' is text but not JSON"),
         ({"messages": '[{"role": "user", "content": "a", "content": "b"}]'}, "'content' twice"),
         ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, "bad_utf8"),
-        ({"messages": [HI], "tools": '{"a": 1}'}, "bad_tools"),
+        ({"messages": [HI], "tools": '{"a": 1}'}, "bad_tools: 'tools' is an object"),
         ({"messages": [HI], "chat_template_kwargs": "[1]"}, "bad_variables"),
         ({"prompt": "hi", "completion": "x", "label": False}, "'label' is False"),
         ({"messages": [HI], "loss_mask": [[1]]}, "'loss_mask'"),
         ({"messages": [{**HI, "content": "<image>"}], "images": ["x"]}, "'images' holds"),
         ({"messages": [{**HI, "train_detail": "x"}]}, "spans of characters"),
         ({"messages": [{**HI, "role": "system"}], "system": "b"}, "different texts"),
+        ({"instruction": "a", "output": "b", "history": "[[1]]"}, "turn 0 of 'history' is [1]"),
     ],
 )
-def test_what_would_train_something_wrong_is_refused(columns: Any, words: str) -> None:
-    assert words in _bad(**columns)
+def test_a_row_that_is_no_conversation_or_would_train_something_wrong_is_refused(
+    columns: Any, words: str
+) -> None:
+    names = find_columns(("auto",), columns, "rows")
+    [row] = rows_of(pa.table({name: [value] for name, value in columns.items()}))
+    with pytest.raises(BadRowError) as bad:
+        conversation_of(row, names)
+    assert words in f"{bad.value.reason}: {bad.value}"
 
 
 def test_columns_beside_a_conversation_become_messages() -> None:

@@ -43,6 +43,11 @@ class FunctionTemplate:
         """The function as the user writes it."""
         return f"{self.path}:{self.function}"
 
+    @property
+    def loaded(self) -> Callable[..., Any]:
+        """The function itself."""
+        return _loaded(self.path, self.function, self.source)
+
     def facts(self) -> dict[str, Any]:
         """All that decides its pieces, as JSON."""
         digest = hashlib.sha256(self.source).hexdigest()
@@ -61,7 +66,7 @@ class FunctionTemplate:
         variables = {**self.variables, **conversation.variables}
         messages, tools, variables = copy.deepcopy((messages, conversation.tools, variables))
         try:
-            made = loaded(self)(messages, tools, **variables)
+            made = self.loaded(messages, tools, **variables)
         except (Exception, SystemExit) as error:
             raise RenderError(f"{self.name} raised {_in_words(error, self.path)}") from None
         try:
@@ -71,30 +76,25 @@ class FunctionTemplate:
             raise RenderError(detail) from None
 
 
-def loaded(template: FunctionTemplate) -> Callable[..., Any]:
-    """The function. Raises ConfigError if the file cannot be run, or has none of that name."""
-    module = _module(template.path, template.source)
-    made: Any = getattr(module, template.function, None)
-    if not callable(made):
-        names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
-        missing = f"--chat-template {template.name}: the file has no function {template.function!r}"
-        raise ConfigError(missing + nearest(template.function, names))
-    function: Callable[..., Any] = made
-    return function
-
-
 @lru_cache(maxsize=8)
-def _module(path: str, source: bytes) -> ModuleType:
-    """A module of its own, where dataclasses look for theirs; no compiled file is kept."""
+def _loaded(path: str, function: str, source: bytes) -> Callable[..., Any]:
+    """The function. Raises ConfigError if the file cannot be run, or has none of that name."""
+    # A module of its own, where dataclasses look for theirs; no compiled file is kept.
     module = ModuleType(f"packprep_template_{hashlib.sha256(source).hexdigest()[:16]}")
     module.__file__ = path
     sys.modules[module.__name__] = module
+    name = f"--chat-template {path}:{function}"
     try:
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 the user named it
     except (Exception, SystemExit) as error:
         words = _in_words(error, path)
-        raise ConfigError(f"--chat-template {path} cannot be loaded: it raised {words}") from None
-    return module
+        raise ConfigError(f"{name} cannot be loaded: it raised {words}") from None
+    made: Any = getattr(module, function, None)
+    if not callable(made):
+        names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        missing = f"{name}: the file has no function {function!r}"
+        raise ConfigError(missing + nearest(function, names))
+    return made  # type: ignore[no-any-return]
 
 
 def load_function(name: str, variables: Mapping[str, Any]) -> FunctionTemplate:
@@ -104,7 +104,7 @@ def load_function(name: str, variables: Mapping[str, Any]) -> FunctionTemplate:
         path=path, function=function, source=read_file(path), variables=variables
     )
     try:
-        inspect.signature(loaded(template)).bind([], None, **variables)
+        inspect.signature(template.loaded).bind([], None, **variables)
     except TypeError as error:
         takes = ", ".join(["messages", "tools", *variables])
         raise ConfigError(f"--chat-template {name} cannot take ({takes}): {error}") from None

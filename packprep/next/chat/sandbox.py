@@ -20,7 +20,7 @@ from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext, Undefined
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -136,6 +136,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 as in Jinja2
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
         __self._count(steps_of(getattr(method, "__self__", None)))
+        args = tuple(map(__self._listed, args))
         arguments = (*args, *kwargs.values())
         for argument in arguments:
             if type(argument) in _NESTED:
@@ -156,23 +157,25 @@ class Sandbox(ImmutableSandboxedEnvironment):
             f"the template reads the attribute {attribute!r} of a {type(obj).__name__}"
         )
 
-    def _counted(self, items: Any) -> Any:
-        """Return the items; add their number to the steps before a loop over them begins."""
-        if hasattr(items, "__len__") and not isinstance(items, Undefined):
-            self._count(1 + len(items))
-            return items
-        return self._one_by_one(items)
-
-    def _one_by_one(self, items: Iterable[Any]) -> Iterator[Any]:
+    def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
+        """The items of a loop, each of which is a step."""
         for item in items:
             self._count(1)
             yield item
+
+    def _listed(self, value: Any) -> Any:
+        """An iterator as a list, whose size is known; any other value unchanged."""
+        if not hasattr(value, "__next__") or type(value) is LoopContext:
+            return value
+        return list(self._counted(value))
 
     def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The filter, with its arguments checked, and the work that it takes added to the steps."""
         place = 1 if hasattr(function, "jinja_pass_arg") else 0
 
         def bounded(*args: Any, **kwargs: Any) -> Any:
+            if name not in _CHEAP_FILTERS:
+                args = tuple(map(self._listed, args))
             value, arguments = args[place], (*args[place + 1 :], *kwargs.values())
             self._count(steps_of(value))
             if name in ("batch", "slice"):

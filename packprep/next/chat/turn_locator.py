@@ -293,16 +293,11 @@ class TurnLocator:
         if not prompt or opening == prompt:
             return None
         message = marked.conversation.messages[index]
-        variables = {**self.template.variables, **marked.conversation.variables}
         advice = ADVICE
         if "reasoning_content" in message or "</think>" in str(message.get("content")):
-            advice = "remove the reasoning from the row, or " + ADVICE
-            if variables.get("enable_thinking") is False:
-                advice = (
-                    "enable_thinking is false but the message has reasoning; remove the reasoning "
-                    "from the row, or set enable_thinking to true for it (--template-variables, or "
-                    "its chat_template_kwargs)"
-                )
+            advice = (
+                "remove the reasoning from the row, or set enable_thinking to true, or " + ADVICE
+            )
         return RenderError(
             f"message {index} does not begin with the template's generation prompt: the prompt is "
             f"{prompt[-_SHOWN:]!r}, the template renders {opening[-_SHOWN:]!r} there; {advice}"
