@@ -100,12 +100,11 @@ class TurnLocator:
         asks = "--train-on last-turn" if is_last else "a prompt with answers"
         if conversation.is_turn:
             size, asks = len(conversation.messages) - 1, "--turns"
-        earlier = conversation.messages[:size]
-        if not earlier:
+        if not size:
             return generated_blocks(rendering)
         for prompt in (False, True):
             with suppress(RenderError):
-                text = unmark(self._render(replace(conversation, messages=earlier), prompt)).text
+                text = unmark(self._render(conversation.until(size), prompt)).text
                 if rendering.text.startswith(text):
                     blocks = generated_blocks(rendering)
                     return [block for block in blocks if block.last[1] > len(text)]
@@ -145,7 +144,7 @@ class TurnLocator:
     def _end(self, marked: Marked, index: int, first: Place) -> Place:
         """End of the turn of message `index`. first: its beginning."""
         rendering, messages = marked.rendering, marked.conversation.messages
-        part = replace(marked.conversation, messages=messages[: index + 1])
+        part = marked.conversation.until(index + 1)
         later = messages[index + 1 :]
         until = marked.read(self._render(part)) if later else rendering
         ends = [ending(rendering, until, rendering)] if later else []
@@ -190,7 +189,7 @@ class TurnLocator:
         The blocks of earlier turns end before it, unless the template writes earlier turns again.
         """
         try:
-            earlier = unmark(self._render(_until(marked, -1)))
+            earlier = unmark(self._render(marked.conversation.until(-1)))
         except RenderError:
             return 0, 0
         rendering = marked.rendering
@@ -208,7 +207,7 @@ class TurnLocator:
         literals around it are the same, but its mark lies inside.
         """
         try:
-            prompt = marked.read(self._render(_until(marked, index), prompt=True))
+            prompt = marked.read(self._render(marked.conversation.until(index), prompt=True))
         except RenderError:
             return None
         rendering = marked.rendering
@@ -223,7 +222,7 @@ class TurnLocator:
     def _beginning(self, marked: Marked, index: int) -> Place:
         """Beginning of a turn: after all earlier messages and the generation prompt."""
         bound = f"where message {index} begins"
-        rendering, earlier = marked.rendering, _until(marked, index)
+        rendering, earlier = marked.rendering, marked.conversation.until(index)
         try:
             prompted = self._render(earlier, prompt=True)
         except RenderError as error:
@@ -250,7 +249,7 @@ class TurnLocator:
         blank, texts = with_texts(
             replace(marked, messages=bare), lambda number, _: numbered(number)
         )
-        earlier = replace(blank, messages=blank.messages[:index])
+        earlier = blank.until(index)
         try:
             complete, without, prompted = (
                 self._render(blank),
@@ -283,7 +282,7 @@ class TurnLocator:
 
         None if the end of the earlier messages cannot be found either.
         """
-        without = self._render(_until(marked, index))
+        without = self._render(marked.conversation.until(index))
         prompt = unmark(prompted).text.removeprefix(unmark(without).text)
         try:
             _, start = end_in(marked.rendering, marked.read(without), "")
@@ -308,7 +307,7 @@ class TurnLocator:
 
         It is after the generation prompt, which must occur before the message's own text.
         """
-        first, rendering = _until(marked, 1), marked.rendering
+        first, rendering = marked.conversation.until(1), marked.rendering
         without, prompted = self._render(first), self._render(first, prompt=True)
         prompt = prompted.removeprefix(without)
         start = rendering.text.find(prompt)
@@ -352,11 +351,6 @@ class TurnLocator:
             roles = [message["role"] for message in conversation.messages]
             size = trained_messages(roles, self.train_on)[1] + 1
         return max(size, conversation.prompt)
-
-
-def _until(marked: Marked, index: int) -> Conversation:
-    """The marked messages before `index`."""
-    return replace(marked.conversation, messages=marked.conversation.messages[:index])
 
 
 def unknown_block(asks: str) -> RenderError:

@@ -68,7 +68,7 @@ class Splitter:
                 return [self._finder.render(conversation, text)], counts
         documents = []
         for before, turn in zip((-1, *turns), turns, strict=False):
-            part = replace(_until(conversation, turn + 1), untrained=(), is_turn=True)
+            part = replace(conversation.until(turn + 1), untrained=(), is_turn=True)
             document = self._finder.render(part)
             # Text of a message is left out unless the document of its own turn has it.
             own = [each for each in document.left_out if each.message > before]
@@ -95,7 +95,7 @@ def history_of(template: ChatTemplate, conversation: Conversation, turns: Sequen
     whole, history = template.render(conversation), History(False, False)
     _, texts = with_texts(conversation, lambda _, text: text)
     for turn in turns:
-        until = template.render(_until(conversation, turn + 1))
+        until = template.render(conversation.until(turn + 1))
         check_stable(template, conversation, turn, until)
         if not whole.startswith(until):
             own = [text.text for text in texts if text.message == turn]
@@ -140,13 +140,13 @@ def check_stable(template: ChatTemplate, conversation: Conversation, turn: int, 
         return
     for prompt in (True, False):
         with suppress(RenderError):
-            before = template.render(_until(conversation, turn), add_generation_prompt=prompt)
+            before = template.render(conversation.until(turn), add_generation_prompt=prompt)
             if until.startswith(before):
                 return
     with suppress(RenderError):
         marked, _ = with_texts(conversation, as_mark)
-        order = _order(template, _until(marked, turn + 1))
-        earlier = _order(template, _until(marked, turn))
+        order = _order(template, marked.until(turn + 1))
+        earlier = _order(template, marked.until(turn))
         if order[: len(earlier)] != earlier:
             return
     raise RenderError(
@@ -154,10 +154,6 @@ def check_stable(template: ChatTemplate, conversation: Conversation, turn: int, 
         "them, so no document shows what a model is prompted with; choose --turns row or each, or "
         "another template (--chat-template)"
     )
-
-
-def _until(conversation: Conversation, number: int) -> Conversation:
-    return replace(conversation, messages=conversation.messages[:number])
 
 
 def _order(template: ChatTemplate, marked: Conversation) -> list[int]:

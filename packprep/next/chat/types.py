@@ -1,7 +1,7 @@
 """Values of the room: messages, conversations, and the documents that they become."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -42,6 +42,10 @@ class Conversation:
     untrained: tuple[int, ...] = ()
     is_turn: bool = False
     prompt: int = 0
+
+    def until(self, number: int) -> "Conversation":
+        """The conversation of the messages before this one."""
+        return replace(self, messages=self.messages[:number])
 
 
 class BadRowError(InputError):
