@@ -87,7 +87,7 @@ def prepared(sources: _Sources, tokenizer: Any = None, **options: Any) -> Path:
             try:
                 named = replace(config, output=str(folder))
                 make(make_job(named, progress, digests=digests), progress, began)
-                progress.say(f"built {folder}")
+                progress.say(f"packprep: built {folder}")
             finally:
                 progress.close()
     return folder
