@@ -10,7 +10,6 @@ import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ class Cluster:
     def __init__(self, ray: Any, job: Job) -> None:
         self._ray, self.cores = ray, max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._largest = max(node["Resources"].get("memory", 0) for node in ray.nodes())
-        job = replace(job, renderer=job.renderer and job.renderer.fresh())
         self._job = ray.put(pickle.dumps(job))
         self._remote = ray.remote(_do)
 
