@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..chat.conversations import read_chats
+from ..chat.conversations import conversation_of, rows_of
 from ..chat.documents import Rendered
 from ..chat.template import ChatTemplate
-from ..chat.types import Conversation
+from ..chat.types import BadRowError
 from ..config.checks import kind_of_sides
 from ..read.reading import read
 from ..run.job import Job, make_job
@@ -153,9 +154,11 @@ def _values(
     conversations: list[Any] = []
 
     def render(table: pa.Table, names: Sequence[str], pieces: bool = False) -> Rendered:
-        for value in read_chats(table, names):
-            known = isinstance(value, Conversation)
-            conversations.append(job.renderer.template.with_call_arguments(value) if known else 0)
+        for row in rows_of(table):
+            conversations.append(None)
+            with suppress(BadRowError):
+                conversation = conversation_of(row, names)
+                conversations[-1] = job.renderer.template.with_call_arguments(conversation)
         numbers = np.arange(len(conversations) - len(table), len(conversations))
         rows = np.arange(len(table), dtype=np.int32)
         made = {"row": rows, "part": np.full(len(rows), WHOLE, np.int32), "text": numbers}
