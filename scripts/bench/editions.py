@@ -8,6 +8,7 @@ python scripts/bench/editions.py --what ...
     memory    --gigabytes 1: peak of JSON lines and of Parquet, both editions
     memory    --gigabytes 10 --gigabytes 20: growth of the second
     entered   modules and code lines that a build of 80 documents enters
+    loader    tokens a CPU second of epochs of shards, of short documents, and of plans
     chats     --chats 100000: CPU s without the start, both editions and TRL's preparation;
               --text has rows with `messages`, --tokenizer a chat template
 
@@ -57,6 +58,21 @@ importlib.import_module(sys.argv.pop(1) + ".cli.main").main()
 """
 
 
+# Reads an output by the loader of an edition; prints tokens a CPU second of epochs 1 to 3.
+_READ = """
+import importlib, sys, time
+loaders = importlib.import_module(sys.argv[1] + ".loaders")
+loader = loaders.PackedLoader(loaders.PackedShards(sys.argv[2]), int(sys.argv[3]))
+for epoch in range(4):
+    loader.set_epoch(epoch)
+    began, tokens = time.process_time(), 0
+    for batch in loader:
+        tokens += len(batch.tokens)
+    if epoch:
+        print(tokens / (time.process_time() - began))
+"""
+
+
 @dataclass(frozen=True)
 class Bench:
     """Where builds are made, and of what. runs: turns of each row."""
@@ -80,6 +96,19 @@ class Bench:
             column = {"first": "--messages-column", "second": "--messages"}[edition]
             options += [column, "messages", "--max-length", "4096"]
         return ["-m", MODULES[edition], "build", str(source), *options]
+
+    def rate(self, edition: str, source: Path, packs: int, more: Sequence[str]) -> Used:
+        """Tokens a CPU second of an epoch, in millions. more: options of the build."""
+        out = self.folder / f"{edition}-{source.stem}{len(more)}"
+        if not out.exists():
+            options = ["-o", str(out), "--tokenizer", str(self.tokenizer), "-q", *more]
+            store = ["--store", str(self.folder / f"{edition}-tokens")] if "plan" in more else []
+            if store and edition == "first":
+                options = [*options[:-2], "--materialize", "index"]
+                store = ["--keep-tokens", str(self.folder / "first-tokens")]
+            measure(["-m", MODULES[edition], "build", str(source), *options, *store])
+        printed = measure(["-c", _READ, MODULES[edition], str(out), str(packs)])[1]
+        return {"rate": statistics.median(map(float, printed.split())) / MB}
 
     def seconds(self, edition: str, source: Path, token_type: str = "int32") -> Used:
         """Wall and CPU seconds of a build."""
@@ -264,7 +293,25 @@ def chats(bench: Bench) -> None:
     bench.show(("", "CPU s", "of all chats, without start", "ratio"), rows)
 
 
+def loader(bench: Bench) -> None:
+    """Tokens a CPU second of epochs that are in memory."""
+    source, short = bench.written(int(bench.megabytes * MB)), bench.folder / "short.jsonl"
+    texts = (json.loads(line)["text"][:400] for line in again(bench.corpus, 10**12))
+    with short.open("w") as file:
+        for number, each in zip(range(int(bench.megabytes * 1000)), texts, strict=False):
+            file.write(json.dumps({"text": each, "id": number}) + "\n")
+    kinds = {"shards": (source, ()), "short": (short, ()), "plans": (source, ("--columns", "plan"))}
+    rows = []
+    for (name, (path, more)), packs in itertools.product(kinds.items(), (1, 8)):
+        programs = {edition: partial(bench.rate, edition, path, packs, more) for edition in MODULES}
+        first, second = (used["rate"] for used in bench.in_turns(programs).values())
+        shown = [f"{each:.0f}" for each in (first, second)]
+        rows.append((f"{name}, {packs} packs a batch", *shown, f"{second / first:.2f}"))
+    bench.show(("", "first", "second, M tokens a CPU s", "ratio"), rows)
+
+
 PARTS = {
+    "loader": loader,
     "chats": chats,
     "start": start,
     "text": text,
