@@ -6,15 +6,8 @@ from typing import Any
 from ..support.errors import brief
 from .types import BadRowError
 
-_KINDS: dict[type, str] = {
-    type(None): "null",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "an object",
-}
+_KINDS: dict[type, str] = {str: "text", list: "a list", dict: "an object", type(None): "null"}
+_KINDS |= {bool: "a boolean", int: "a number", float: "a number"}
 
 
 def json_kind(value: Any) -> str:

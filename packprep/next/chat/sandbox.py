@@ -36,13 +36,9 @@ _SAFE: Mapping[type, frozenset[str]] = {
     LoopContext: frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"}),
 }
 """Attributes, by type of their owner, that Jinja2's sandbox would take long to find safe."""
-_CHEAP_FILTERS = frozenset(
-    [
-        *("count", "d", "default", "dictsort", "first", "groupby", "items", "last"),
-        *("length", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
-        *("sort", "unique"),
-    ]
-)
+_CHEAP_FILTERS = {"count", "d", "default", "dictsort", "first", "groupby", "items", "last"}
+_CHEAP_FILTERS |= {"length", "list", "map", "reject", "rejectattr", "reverse", "select"}
+_CHEAP_FILTERS |= {"selectattr", "sort", "unique"}
 """Filters that only take items from a value."""
 
 
@@ -59,14 +55,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
     mark: put around the text of {% generation %} blocks, in renderings that ask for it.
     """
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, mark: str) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_Generation, loopcontrols],
-            finalize=sized,
+            finalize=_shown,
         )
         self._local = _Rendering()
         self._mark = mark
@@ -75,7 +71,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters = {name: self._bounded(name, each) for name, each in self.filters.items()}
         self.filters |= {"counted": self._counted, "joined": _joined, "sized": sized}
         del self.globals["lipsum"]  # another text each time, of any size
-        self.globals |= {"raise_exception": _raise, "dict": _dict}
+        self.globals |= {
+            "raise_exception": _raise,
+            "dict": lambda *args, **named: dict(*args, **named),
+        }
 
     @property
     def current_mark(self) -> str:
@@ -112,6 +111,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             assign.node = _filter(assign.node, "sized")
         for block in list(tree.find_all(nodes.AssignBlock)):
             block.filter = _filter(block.filter, "sized")
+        for add in tree.find_all(nodes.Add):
+            _measure_terms(add)
         for concat in list(tree.find_all(nodes.Concat)):
             concat.nodes = [_filter(nodes.List(concat.nodes, lineno=concat.lineno), "joined")]
         return tree
@@ -135,20 +136,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 as in Jinja2
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
-        __self._count(steps_of(getattr(method, "__self__", None)))
+        owner = getattr(method, "__self__", None)
+        __self._count(steps_of(owner))
         args = tuple(map(__self._listed, args))
         arguments = (*args, *kwargs.values())
         for argument in arguments:
             if type(argument) in _NESTED:
                 sized(argument)
-        check_arguments(
-            getattr(method, "__self__", None), getattr(method, "__name__", ""), arguments
-        )
+        check_arguments(owner, getattr(method, "__name__", ""), arguments)
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "+":
-            return sized(left + right)
         check_operands(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
@@ -211,10 +209,6 @@ def _raise(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    return dict(*args, **kwargs)
-
-
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
@@ -233,12 +227,25 @@ def _tojson(
     )
 
 
+def _shown(value: Any) -> Any:
+    """A value to be written; `render` counts the characters of texts."""
+    return value if type(value) is str else sized(value)
+
+
+def _measure_terms(node: Any) -> int:
+    """Number of terms of a sum, of which each eight are measured."""
+    if not isinstance(node, nodes.Add):
+        return 1
+    left, right = _measure_terms(node.left), _measure_terms(node.right)
+    if left + right > 8:
+        node.left, left = _filter(node.left, "sized"), 1
+    return left + right
+
+
 def _joined(parts: list[Any]) -> str:
     """What `~` makes of its terms."""
     return "".join(map(str, sized(parts)))
 
 
 def _filter(node: Any, name: str) -> nodes.Filter:
-    return nodes.Filter(
-        node, name, [], [], None, None, lineno=node.lineno if node is not None else 1
-    )
+    return nodes.Filter(node, name, [], [], None, None, lineno=getattr(node, "lineno", 1))

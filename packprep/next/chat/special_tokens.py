@@ -150,13 +150,13 @@ def _shared(tokens: list[str]) -> str:
     return "|".join(options)
 
 
-def strings(conversation: Conversation) -> list[str]:
+def strings(conversation: Conversation) -> Iterator[str]:
     """Every string of a conversation, names of keys included, roles excluded."""
-    found: list[str] = []
-
-    def noted(text: str) -> str:
-        found.append(text)
-        return text
-
-    _changed(conversation, noted)
-    return found
+    left: list[Any] = [conversation.messages, conversation.tools, conversation.variables]
+    for value in left:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            left += [*value, *(item for key, item in value.items() if key != "role")]
+        elif isinstance(value, list):
+            left += value
