@@ -23,12 +23,16 @@ from packprep.next.schemas.files import shard_name
 from packprep.next.schemas.manifest import open_output
 from packprep.next.write.layout import hf_column
 from packprep.next.write.sign import write_dataset_files
-from tests.helpers import tiny_shards
+from tests.docs.blocks import ROOT, Block, load
+from tests.helpers import one_line, tiny_shards
 from tests.second import outputs
 from tests.second.test_exports import stored
 
 SMALL = ("tokens", "position_ids")
-GONE = ("to_flattening", "to_forgather", "to_trl_row", "with padding", "of equate", "in one line")
+GONE = (
+    *("to_flattening", "to_forgather", "to_trl_row", "with padding", "of equate"),
+    *("axolotl in one line", "llamafactory in one line"),
+)
 """Words in names of checks of what the second edition has not, or not yet."""
 
 
@@ -69,11 +73,17 @@ def _gone(*_: Any, **__: Any) -> Any:
 def _write(
     directory: Path, splits: Mapping[str, Sequence[Any]], columns: Sequence[Any], **sizes: Any
 ) -> None:
-    """Write an output, as `tiny_shards.write_output` does."""
-    names = [STANDARD[column.name] for column in columns]
-    outputs.write(directory, splits["train"], names, max_length=sizes["max_length"])
-    shards = sorted(path.name for path in directory.glob("*.arrow"))
-    write_dataset_files(directory, shards, "0", "train")
+    """Write an output, as `tiny_shards.write_output` does; first tokens have no label here."""
+    names, shards = [STANDARD[column.name] for column in columns], list[list[Any]]()
+    for packs in splits["train"]:
+        shards.append([])
+        for pack in packs:
+            labels = np.array(pack["labels"])
+            labels[pack["cu_seqlens"][:-1]] = -100
+            shards[-1].append({**pack, "labels": labels})
+    outputs.write(directory, shards, names, max_length=sizes["max_length"])
+    files = sorted(path.name for path in directory.glob("*.arrow"))
+    write_dataset_files(directory, files, "0", "train")
 
 
 def _rename(_sources: Sequence[Path], directory: Path, **_: Any) -> None:
@@ -91,6 +101,21 @@ def _rename(_sources: Sequence[Path], directory: Path, **_: Any) -> None:
 
 def _export(source: Path, output: str, to: str) -> Any:
     return SimpleNamespace(splits=export(str(source), to, output).rows)
+
+
+def _swapped() -> Path:
+    """A folder in which the second edition is `packprep`."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "packprep").symlink_to(ROOT / "packprep" / "next")
+    return folder
+
+
+def _load(page: Path) -> list[Block]:
+    """The blocks of a page with the options of the second edition."""
+    return [
+        replace(block, text=block.text.replace("messages_column=", "messages="))
+        for block in load(ROOT / page.relative_to(one_line.ROOT))
+    ]
 
 
 def check_export(to: str, reader: Callable[[Path, str], Any], _: Path | None = None) -> None:
@@ -122,3 +147,4 @@ sys.modules["packprep.loaders"] = loaders
 sys.modules["packprep.exports.export"] = SimpleNamespace(export=_export)  # type: ignore[assignment]
 tiny_shards.write_output = _write  # type: ignore[assignment]
 sys.modules["packprep.derive.merge"] = SimpleNamespace(merge=_rename)  # type: ignore[assignment]
+one_line.ROOT, one_line.load = _swapped(), _load  # type: ignore[attr-defined, assignment]

@@ -27,8 +27,6 @@ from . import outputs
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).with_name("documents.md").read_text()
 OLD_PAGE = (ROOT / "docs" / "reference" / "documents.md").read_text()
-LATER = {"tests/second/test_map.py", "TokenizeAndPack"}
-"""Tests and names that other work adds; empty when all are there."""
 
 
 def rows(page: str) -> list[list[str]]:
@@ -57,8 +55,6 @@ def test_what_shows_a_statement_is_there() -> None:
         shown = re.findall(r"(?:tests|scripts)/[\w/.]+(?:::\w+)?", row[3])
         assert shown or "](" in row[3], row[0]
         for path, _, name in (each.partition("::") for each in shown):
-            if path in LATER and not (ROOT / path).exists():
-                continue
             assert (ROOT / path).is_file(), path
             if not name:
                 continue
@@ -79,7 +75,7 @@ def test_options_and_names_of_the_page_are_those_of_the_code() -> None:
     assert {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", said)} <= flags
     code = "".join(path.read_text() for path in (ROOT / "packprep" / "next").rglob("*.py"))
     known = {*re.findall(r"\w+", code), *(field.name for field in fields(BuildConfig))}
-    assert {*re.findall(r"`([A-Za-z_]\w+)[`(=]", said)} <= known | LATER
+    assert {*re.findall(r"`([A-Za-z_]\w+)[`(=]", said)} <= known
 
 
 IDS = [[*range(10, 20)], [20, 21, 22], [30], []]
