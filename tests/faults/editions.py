@@ -3,9 +3,10 @@
 import importlib
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import zstandard
 from packprep.next.look.verify import verify
 from packprep.next.read.formats import jsonl
 from packprep.next.read.reading import splits
+from packprep.next.run import local
 from packprep.next.schemas.files import MANIFEST, Files
 from packprep.next.schemas.manifest import read_manifest as read_second
 from packprep.next.tokens import stage
@@ -22,6 +24,7 @@ from packprep.next.write.output import JOB, NAMES, staging_of
 from packprep.output.staging import staging_path
 from packprep.tokens.store_entries import is_store
 from tests.helpers.corpus import save_tokenizer, texts, write_jsonl
+from tests.helpers.zoo import CHAT_TEMPLATE, chat_rows, pair_rows
 from tests.helpers.zoo import NAMES as ZOO
 
 from . import crash_checks, harness
@@ -29,9 +32,22 @@ from .crash_checks import OUT, STORE, Command
 from .recording import Tree, write_tree
 
 Steps = list[list[str]]  # commands, one after the other
-KINDS = ("jsonl", "jsonl.zst", "parquet", "tokenize, pack", "plan")
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "jsonl": {},
+    "jsonl.zst": {},
+    "parquet": {},
+    "chats": {"messages": "messages", "max_length": 256},
+    "turns": {"messages": "messages", "turns": "each", "max_length": 256},
+    "pairs": {"pairs": "prompt,chosen,rejected", "max_length": 128},
+    "mix": {"weights": [2, 1], "max_tokens": 4000},
+    "plan": {"columns": "plan"},
+    "tokenize, pack": {},
+}
+"""Options of kinds of builds of the second edition; some are names of formats."""
+_SMALL = {"max_length": 64, "holdout": 0.2, "window": "16KB", "shard_size": "30KB"}
+_FEW = {"window": "40KB", "shard_size": "1MB"}
 _TEXT_OF_A_SPLIT = 4000  # bytes; 16 MB otherwise
-_SMALL = {"window": "16KB", "shard_size": "30KB"}
+_CHATS = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHAT_TEMPLATE}
 
 
 @dataclass(frozen=True)
@@ -71,69 +87,78 @@ def _warm_second() -> None:
     harness.warm()
     for name in ("build", "pack", "tokenize"):
         importlib.import_module(f"packprep.next.cli.{name}")
+    importlib.import_module("packprep.next.chat.documents")
     splits.__defaults__ = (_TEXT_OF_A_SPLIT,)
-    for module, name in ((stage, "SPLIT_BYTES"), (jsonl, "BLOCK")):
+    for module, name in ((stage, "SPLIT_BYTES"), (jsonl, "BLOCK"), (local, "LEAST")):
         setattr(module, name, _TEXT_OF_A_SPLIT)
 
 
-def _second_inputs(folder: Path, few: bool) -> tuple[list[str], list[str], list[str]]:
-    """Two files of JSON lines, options of tokens, and options of several windows and shards."""
+def _second_inputs(
+    folder: Path, kind: str | None, few: bool
+) -> tuple[list[str], list[str], list[str]]:
+    """Two files, options of tokens, and options of rows and of several windows and shards."""
+    options, rows = KINDS[kind or "jsonl"], 40 if few else 120
+    made: list[list[Any]] = [[*texts(rows, seed=seed)] for seed in (1, 2)]
+    if "messages" in options:
+        made = [chat_rows(rows), chat_rows(rows // 2)]
+    elif "pairs" in options:
+        made = [pair_rows(rows), pair_rows(rows // 2)]
     files = [
-        str(write_jsonl(folder / f"{name}.jsonl", texts(40 if few else 120, seed=seed)))
-        for seed, name in enumerate("ab", 1)
+        str(_converted(write_jsonl(folder / f"{name}.jsonl", each), kind))
+        for name, each in zip("ab", made, strict=True)
     ]
-    sizes = {"window": "40KB", "shard_size": "1MB"} if few else _SMALL
-    (folder / "packs.yaml").write_text(json.dumps({"max_length": 64, "holdout": 0.2} | sizes))
-    tokens = ["--tokenizer", str(save_tokenizer(folder / "tok")), "-q"]
+    (folder / "packs.yaml").write_text(json.dumps(_SMALL | (_FEW if few else {}) | {**options}))
+    tokens = ["--tokenizer", str(save_tokenizer(folder / "tok", config=_CHATS)), "-q"]
     return files, tokens, ["-c", str(folder / "packs.yaml")]
 
 
 def _second_steps(folder: Path, kind: str | None, few: bool) -> Callable[[Path], Steps]:
-    files, tokens, packs = _second_inputs(folder, few)
+    files, tokens, packs = _second_inputs(folder, kind, few)
     if kind == "tokenize, pack":
         return lambda output: [
             ["tokenize", *files, *tokens, "-o", f"{output}.store"],
             ["pack", f"{output}.store", *packs, "-o", str(output), "-q"],
         ]
+    build = ["build", *files, *tokens, *packs]
     if kind == "plan":
-        plan = [*files, *tokens, *packs, "--columns", "plan"]
-        return lambda output: [["build", *plan, "-o", str(output), "--store", f"{output}.store"]]
-    sources = [str(_converted(Path(file), kind)) for file in files]
-    return lambda output: [["build", *sources, *tokens, *packs, "-o", str(output)]]
+        return lambda output: [[*build, "-o", str(output), "--store", f"{output}.store"]]
+    return lambda output: [[*build, "-o", str(output)]]
 
 
 def _converted(file: Path, kind: str | None) -> Path:
     """A file of JSON lines, or its rows in another format."""
-    if kind in (None, "jsonl"):
-        return file
     if kind == "parquet":
         path = file.with_suffix(".parquet")
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         table = datasets.Dataset.from_list(rows).data.table
         pq.write_table(table, path, row_group_size=8)
         return path
-    path = file.with_suffix(".jsonl.zst")
-    path.write_bytes(zstandard.compress(file.read_bytes()))
-    return path
+    if kind == "jsonl.zst":
+        path = file.with_suffix(".jsonl.zst")
+        path.write_bytes(zstandard.compress(file.read_bytes()))
+        return path
+    return file
 
 
 def _second_commands(folder: Path, disk: Path) -> dict[str, Command]:
-    files, tokens, packs = _second_inputs(folder, few=True)
-    out, store = ["-o", str(disk / OUT)], str(disk / STORE)
-
-    def build(kind: str) -> list[str]:
-        return ["build", *(str(_converted(Path(f), kind)) for f in files), *tokens, *packs, *out]
+    out, store, made = ["-o", str(disk / OUT)], str(disk / STORE), dict[str, list[str]]()
+    for kind in KINDS:
+        (folder / kind).mkdir(exist_ok=True)
+        files, tokens, packs = _second_inputs(folder / kind, kind, few=True)
+        made[kind] = ["build", *files, *tokens, *packs, *out]
+    del made["tokenize, pack"]
 
     def tokenize(place: str) -> list[str]:
         return ["tokenize", *files, *tokens, "-o", str(disk / place)]
 
+    made["plan"] += ["--store", store]
     other = ["build", files[0], *tokens, *out, "--max-length", "32"]
     return {
         "tokenize": Command(tokenize(OUT), grows_store=True),
         "pack": Command(["pack", store, *packs, *out, "-q"], [tokenize(STORE)]),
-        **{f"build of {kind}": Command(build(kind)) for kind in ("jsonl", "jsonl.zst", "parquet")},
-        "build with a store": Command([*build("jsonl"), "--store", store]),
-        "overwrite": Command([*build("jsonl"), "--overwrite"], [other]),
+        **{f"build of {kind}": Command(build) for kind, build in made.items()},
+        "build with a store": Command([*made["jsonl"], "--store", store]),
+        "overwrite": Command([*made["jsonl"], "--overwrite"], [other]),
     }
 
 
