@@ -21,6 +21,7 @@ from packprep.next.config.options import BuildConfig
 from packprep.next.look.verify import verify
 from packprep.next.read import reading
 from packprep.next.read.sources import content_digests
+from packprep.next.run import local
 from packprep.next.run.build import build, tokenize
 from packprep.next.run.job import make_job
 from packprep.next.run.parts import kept_digests, pack_part
@@ -37,6 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "pairs": {"pairs": "chosen,rejected"},
     "mix": {"weights": [3, 1], "max_tokens": 3000, "multiple": 4},
     "holdout": {"holdout": 0.2, "order": "input", "group": "topic"},
+    "plan": {"columns": "plan", "holdout": 0.2},
 }
 CHATS = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHAT_TEMPLATE}
 EXAMPLES = Path(__file__).parent / "examples"
@@ -82,7 +84,15 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def data_of(output: Path) -> Any:
     """What is equal for equal bytes."""
     data = open_output(output).manifest.data
-    return {key: data[key] for key in ("columns", "splits", "files", "ledger")}
+    return {key: data[key] for key in ("columns", "splits", "files", "ledger", "plan")}
+
+
+def built(options: Mapping[str, Any], output: Path, **more: Any) -> Any:
+    """Build an output, and return what is equal for equal bytes. A plan has a store of its own."""
+    if "columns" in options:
+        more["store"] = f"{output} tokens"
+    build(BuildConfig(**{**options, **more}, output=str(output)))
+    return data_of(output)
 
 
 def in_parts(options: Mapping[str, Any], folder: Path, seed: int, parts: int) -> Path:
@@ -105,7 +115,9 @@ def in_parts(options: Mapping[str, Any], folder: Path, seed: int, parts: int) ->
     return folder / "parts"
 
 
-OF_PACKS = ("max_length", "window", "weights", "max_tokens", "multiple", "holdout", "order")
+OF_PACKS = (
+    *("max_length", "window", "weights", "max_tokens", "multiple", "holdout", "order", "columns"),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,11 +125,23 @@ def test_parts_in_any_order_make_the_bytes_of_one_process(
     options: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:
     options |= KINDS[kind]
-    build(BuildConfig(**options, output=str(tmp_path / "alone")))
+    alone = built(options, tmp_path / "alone")
     output = in_parts(options, tmp_path, seed=len(kind), parts=3)
-    assert data_of(output) == data_of(tmp_path / "alone")
+    assert data_of(output) == alone
     assert verify(output) == []
     assert not list(tmp_path.glob("parts.*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_and_processes_make_the_bytes_of_one(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Chats are rendered in processes, from so many bytes on."""
+    options |= KINDS[kind]
+    alone = built(options, tmp_path / "alone")
+    monkeypatch.setattr(local, "LEAST", 1)
+    assert built(options, tmp_path / "three", num_proc=3) == alone
 
 
 @pytest.mark.long
@@ -126,10 +150,8 @@ def test_ray_makes_the_bytes_of_one_process(
     options: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:
     options |= KINDS[kind]
-    build(BuildConfig(**options, output=str(tmp_path / "alone")))
-    options["num_proc"] = 2
-    build(BuildConfig(**options, output=str(tmp_path / "ray"), executor="ray"))
-    assert data_of(tmp_path / "ray") == data_of(tmp_path / "alone")
+    alone = built(options, tmp_path / "alone")
+    assert built(options, tmp_path / "ray", num_proc=2, executor="ray") == alone
 
 
 @pytest.mark.long
