@@ -140,6 +140,14 @@ def test_a_finished_output_is_left_alone_and_another_is_refused(run: Command) ->
     assert Path("out/manifest.json").read_bytes() != before
 
 
+@pytest.mark.parametrize("name", ["", ".", "/", "..", "in/..", "x" * 250])
+def test_an_output_that_can_be_no_new_folder_is_refused(run: Command, name: str) -> None:
+    for command in (BUILD, ("pack", "store")):
+        said = run(*command, "-o", name)
+        assert said.code == 2
+        assert said.err.startswith(f"error: --output is {name!r}, expected")
+
+
 def test_a_dry_run_says_what_the_build_makes_and_leaves_nothing(run: Command) -> None:
     dry = run(*BUILD, "-o", "out", "--holdout", "50%", "--multiple", "4000", "--dry-run")
     assert dry.code == 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,8 @@ from ..support.progress import Progress
 from ..tokens.store import complete_entry, key_of, write_facts
 from ..tokens.tokenizer import Tokenizer, load_tokenizer, split_token
 from ..write.output import staging_of
+
+_LONGEST_NAME = 200  # bytes; a file system has 255, and names beside it have more
 
 
 class Task(NamedTuple):
@@ -261,8 +264,9 @@ def _following(config: BuildConfig) -> BuildConfig:
 def _check_places(config: BuildConfig, *, packs: bool = True) -> None:
     if not config.sources:
         raise InputError("no source is given; name files, a folder, - or a hub dataset")
-    if packs and not config.output:
-        raise ConfigError("no output is given; add -o OUT")
+    name = os.fsencode(Path(config.output).name)
+    if packs and (name in (b"", b"..") or len(name) > _LONGEST_NAME):
+        raise ConfigError(f"--output is {config.output!r}, expected a new folder, such as packed")
     if not packs and not config.store:
         raise ConfigError("no token store is given; add --store DIR")
 
