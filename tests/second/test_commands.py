@@ -114,6 +114,15 @@ def test_the_closing_table_shows_the_tokens_at_both_ends(run: Command) -> None:
     }
 
 
+def test_the_closing_table_says_who_reads_tokens_that_stay_in_a_store(run: Command) -> None:
+    rows = run(*BUILD, "-o", "out", "--columns", "plan", "--store", "st").out.splitlines()
+    assert [row.split()[:3] for row in rows[-2:]] == [
+        ["tokens", "stay", "in"],
+        ["read", "by", "packprep.loaders;"],
+    ]
+    assert "load_from_disk" not in run(*BUILD, "-o", "shards").out
+
+
 def test_quiet_prints_nothing(run: Command) -> None:
     assert run(*BUILD, "-o", "out", "-q") == (0, "", "")
 

@@ -22,6 +22,8 @@ def print_output(output: Output, share: float | None = None) -> None:
     if share is None:
         stores = {store["path"] for store in output.manifest.run.get("stores", {}).values()}
         rows += [("tokens stay in", path) for path in sorted(stores)]
+        if stores:
+            rows.append(("read by", "packprep.loaders; load_from_disk opens the plan only"))
     else:
         name = f"dry run of the first 16 MB of each source, {share:.1%} of the text"
         tokens, packs = report["tokens"]["tokens_packed"] / share, report["packs"] / share
