@@ -1,19 +1,23 @@
 """Mixes, sizes and builds that begin where another ended: which rows are trained, and how often."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import load_from_disk
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from packprep.next.config.options import BuildConfig
 from packprep.next.look.verify import verify
 from packprep.next.run.build import build
-from packprep.next.support.errors import ConfigError
+from packprep.next.support.errors import ConfigError, PackprepError
 
 
 def write_rows(path: Path, rows: int, first: int) -> str:
@@ -107,6 +111,52 @@ def test_builds_one_after_another_train_every_row_once_and_no_row_that_was_held_
     _, out, _ = trained(tmp_path / "whole", sources=files[:2], holdout="10%:3")
     assert {row for row in held + also + rest if row < 2000} == {*out}
     assert report["splits"]["validation"]["packs"] > 0
+
+
+BUILDS = st.lists(
+    st.fixed_dictionaries(
+        {"sources": st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)},
+        optional={
+            "seed": st.integers(1, 5),
+            "epoch": st.integers(1, 3),
+            "max_tokens": st.integers(300, 900),
+            "window": st.just(2000),
+            "strategy": st.sampled_from(["stream", "wrapped", "first_fit"]),
+            "weights": st.just([3, 1, 2]),
+        },
+    ),
+    min_size=2,
+    max_size=4,
+)
+
+
+@pytest.mark.long
+@settings(max_examples=6, deadline=None)
+@given(builds=BUILDS, seed=st.integers(0, 9))
+def test_no_build_trains_a_row_that_one_before_or_after_it_holds_out(
+    builds: Sequence[dict[str, Any]], seed: int
+) -> None:
+    """Each after the one before, with any seed."""
+    with TemporaryDirectory() as folder:
+        paths = {
+            name: write_rows(Path(folder, f"{name}.jsonl"), 90, 1000 * number)
+            for number, name in enumerate("abc")
+        }
+        in_train, held, after = set[int](), set[int](), None
+        for number, options in enumerate(builds):
+            options["sources"] = [paths[name] for name in options["sources"]]
+            if "weights" in options:
+                options["weights"] = options["weights"][: len(options["sources"])]
+            more = {"holdout": f"20%:{seed}"} if after is None else {"after": after}
+            try:
+                both = trained(Path(folder, str(number)), **options, **more)[:2]
+            except PackprepError as error:
+                assert re.search("left|no pack", str(error)), error  # nothing to draw
+                continue
+            in_train |= {*both[0]}
+            held |= {*both[1]}
+            after = str(Path(folder, str(number)))
+        assert not in_train & held
 
 
 def test_an_epoch_has_the_same_rows_with_other_neighbours(
