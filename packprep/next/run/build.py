@@ -208,7 +208,8 @@ def nothing_left(split: str, report: Mapping[str, Any], config: BuildConfig) -> 
         if dropped.get(each)
     ]
     if others := tokens["tokens_packed"]:
-        causes.append((f"{others:,} tokens are in the other split", "change holdout"))
+        cure = "add rows" if config.after else "change holdout"  # which is that of --after
+        causes.append((f"{others:,} tokens are in the other split", cure))
     if documents["empty"]:
         causes.append((f"{documents['empty']:,} rows have no text", "check the columns"))
     for reason, count in documents["skipped"].items():
