@@ -227,7 +227,7 @@ EDITIONS = {
     "second": Edition(
         main="packprep.next.cli.main",
         warm=_warm_second,
-        kinds=KINDS,
+        kinds=[*KINDS],
         steps=_second_steps,
         data=_second_data,
         stage_of=_second_stage_of,
