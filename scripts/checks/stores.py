@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -54,7 +55,8 @@ REFUSED = {
         ("gcsfs==2026.10.1", "gcp-storage-emulator==2026.7.19"),
     ),
 }
-GUARANTEES = {
+Guarantees = Mapping[str, tuple[str, tuple[str, ...]]]
+GUARANTEES: Guarantees = {
     "of many that create an object, one succeeds": (
         "tests/schemas/storage/test_stores.py",
         ("one_of_several", "many_that_create", "create_that_conflicts"),
@@ -78,6 +80,19 @@ GUARANTEES = {
     ),
     "shards are read, and damage is found": ("tests/loaders/test_remote.py", ("",)),
 }
+_SECOND = "tests/second/test_stores.py"
+SECOND = {
+    "an output has the bytes of one in a folder: text": ("bytes_of_folders[server-text]",),
+    "an output has the bytes of one in a folder: chats": ("bytes_of_folders[server-chats]",),
+    "an output has the bytes of one in a folder: mixes": ("bytes_of_folders[server-mix]",),
+    "URLs mean the files that names mean": ("files_that_names_mean[server",),
+    "of many builds of a URL, one goes on": ("one_goes_on",),
+    "killed at requests, a build resumes on another machine": ("killed_at_a_request",),
+    "shards are read through a bounded cache, and damage is found": ("[server]",),
+    "a missing bucket or a cut network is one sentence": ("is_missing_is", "goes_away_is"),
+}
+"""Guarantees of the second edition, with parts of the names of their tests."""
+_SERVED = "server or one_goes_on or killed_at_a_request or is_missing_is or goes_away_is"
 KILLED = "killed anywhere, a build leaves nothing or a whole output, and resumes to the same bytes"
 _LOCK_TWICE = """
 import os, sys
@@ -133,13 +148,17 @@ def installed(server: Server, folder: Path) -> dict[str, str]:
     return environment
 
 
-def outcomes(name: str, environment: dict[str, str], folder: Path) -> dict[str, list[str]]:
-    """Names of the tests of each guarantee that failed; a guarantee without tests is absent."""
+def outcomes(
+    name: str, environment: dict[str, str], folder: Path, guarantees: Guarantees, tests: str
+) -> dict[str, list[str]]:
+    """Names of the tests of each guarantee that failed; a guarantee without tests is absent.
+
+    tests: those to run, as pytest selects them.
+    """
     results = folder / "results.xml"
-    paths = sorted({path for path, _ in GUARANTEES.values()})
+    paths = sorted({path for path, _ in guarantees.values()})
     command = [environment["PYTHON"], "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    # The builds that are killed have a line of their own.
-    command += ["--store", name, f"--junitxml={results}", "-k", "not that_are_killed", *paths]
+    command += ["--store", name, f"--junitxml={results}", "-k", tests, *paths]
     subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False)
     cases = [
         (f"{case.get('classname', '').replace('.', '/')}.py", case)
@@ -147,7 +166,7 @@ def outcomes(name: str, environment: dict[str, str], folder: Path) -> dict[str, 
         if case.find("skipped") is None
     ]
     failed: dict[str, list[str]] = {}
-    for words, (path, parts) in GUARANTEES.items():
+    for words, (path, parts) in guarantees.items():
         names = [
             (case.get("name", ""), case.find("failure") is None and case.find("error") is None)
             for place, case in cases
@@ -158,7 +177,7 @@ def outcomes(name: str, environment: dict[str, str], folder: Path) -> dict[str, 
     return failed
 
 
-def check(name: str, server: Server, folder: Path) -> bool:
+def check(name: str, server: Server, folder: Path, edition: str) -> bool:
     """Print the lines of a server. Returns True if all are ok."""
     try:
         environment = installed(server, folder)
@@ -170,24 +189,34 @@ def check(name: str, server: Server, folder: Path) -> bool:
         refused = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
         print(f"{'ok' if refused else 'BROKEN':7}  {server.title}: is refused", flush=True)
         return refused
-    failed = outcomes(name, environment, folder)
+    if edition == "second":
+        guarantees: Guarantees = {words: (_SECOND, parts) for words, parts in SECOND.items()}
+        return report(server, outcomes(name, environment, folder, guarantees, _SERVED), SECOND)
+    # The builds that are killed have a line of their own.
+    failed = outcomes(name, environment, folder, GUARANTEES, "not that_are_killed")
     command = [environment["PYTHON"], "scripts/checks/soak_stores.py", "--store", name, *KILLS]
     killed = subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False)
     failed[KILLED] = [" ".join(command[1:])] if killed.returncode else []
-    for words in (*GUARANTEES, KILLED):
+    return report(server, failed, (*GUARANTEES, KILLED))
+
+
+def report(server: Server, failed: dict[str, list[str]], guarantees: Iterable[str]) -> bool:
+    """Print a line for each guarantee. Returns True if all are ok."""
+    for words in guarantees:
         state = "NOT RUN" if words not in failed else "BROKEN" if failed[words] else "ok"
         print(f"{state:7}  {server.title}: {words}", *failed.get(words, ()), flush=True)
-    return len(failed) == len(GUARANTEES) + 1 and not any(failed.values())
+    return {*failed} == {*guarantees} and not any(failed.values())
 
 
 @click.command(help=__doc__)
 @click.argument("names", nargs=-1, metavar="[SERVER]...", type=click.Choice([*SERVERS, *REFUSED]))
-def main(names: tuple[str, ...]) -> None:
+@click.option("--edition", default="first", type=click.Choice(["first", "second"]))
+def main(names: tuple[str, ...], edition: str) -> None:
     sound = []
     for name, server in (SERVERS | REFUSED).items():
         if not names or name in names:
             with tempfile.TemporaryDirectory() as folder:
-                sound.append(check(name, server, Path(folder)))
+                sound.append(check(name, server, Path(folder), edition))
     sys.exit(0 if all(sound) else 1)
 
 

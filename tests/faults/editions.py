@@ -164,7 +164,7 @@ def _second_commands(folder: Path, disk: Path) -> dict[str, Command]:
 
 def _second_data(output: Path) -> object:
     if _is_second_store(output):
-        entries = [read_entry(path.parent) for path in sorted(output.glob(f"*/{FACTS}"))]
+        entries = [read_entry(Files(path.parent)) for path in sorted(output.glob(f"*/{FACTS}"))]
         return [(entry.key, entry.facts, entry.files, entry.complete) for entry in entries]
     return read_second(Files(output)).data
 
@@ -187,7 +187,9 @@ def _second_whole(output: Path) -> bool:
 
 def _read_second(output: Path) -> None:
     for path in output.glob("*/tokens-*.json"):
-        assert read_receipt(path) is not None, f"{path} is of no intact file"
+        assert read_receipt(Files(path.parent), path.name) is not None, (
+            f"{path} is of no intact file"
+        )
     if _is_second_store(output):
         return
     assert verify(output) == []
@@ -205,7 +207,7 @@ def _second_finished_entries(files: Tree) -> Tree | None:
     with tempfile.TemporaryDirectory() as folder:
         write_tree(files, Path(folder) / "tree")
         paths = (Path(folder) / "tree").glob(f"{OUT}/*/{FACTS}")
-        whole = {f"{OUT}/{p.parent.name}" for p in paths if read_entry(p.parent).complete}
+        whole = {f"{OUT}/{p.parent.name}" for p in paths if read_entry(Files(p.parent)).complete}
     return {name: files[name] for name in files if name.rpartition("/")[0] in whole} or None
 
 

@@ -105,7 +105,7 @@ def in_parts(options: Mapping[str, Any], folder: Path, seed: int, parts: int) ->
         made = tokenize(BuildConfig(**tokens, store=str(folder / "tokens")))
     assert made.complete
     packs = {name: options[name] for name in options if name in (*OF_PACKS, "num_proc", "pairs")}
-    packs |= {"sources": [str(made.path)], "output": str(folder / "parts")}
+    packs |= {"sources": [str(made.place)], "output": str(folder / "parts")}
     random.Random(seed + 1).shuffle(numbers)
     seen = set[int]()
     for number in numbers:
@@ -178,7 +178,7 @@ def test_parts_that_run_at_once_and_are_killed_leave_the_same_output(
     build(BuildConfig(**options, output=str(tmp_path / "alone")))
     entry = tokenize(BuildConfig(**{**options, "store": str(tmp_path / "tokens")}))
     (tmp_path / "w.yaml").write_text(yaml.safe_dump({"window": 20_000, "max_length": 256}))
-    command = [sys.executable, "-m", "packprep.next", "pack", str(entry.path), "-q"]
+    command = [sys.executable, "-m", "packprep.next", "pack", str(entry.place), "-q"]
     command += ["-c", str(tmp_path / "w.yaml"), "-o", str(tmp_path / "out"), "--part"]
     chance = random.Random(0)
     for wait in (0.3, 0.6, None):

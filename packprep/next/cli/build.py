@@ -31,7 +31,7 @@ command = make(
     [name for names in GROUPS.values() for name in names if name != "part"],
     """\b
     Tokenize and pack SOURCE... into shards that load_from_disk opens. SOURCE:
-    .jsonl .json .csv .tsv .txt .parquet .arrow (.gz .zst), folder, -, hub:ORG/SET
+    .jsonl .json .csv .tsv .txt .parquet .arrow (.gz .zst), folder, URL, -, hub:ID
     Example: packprep build docs/*.jsonl.gz -o packed --tokenizer gpt2
     """,
 )

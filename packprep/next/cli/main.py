@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from ..schemas.files import FormatError
+from ..schemas.files import FormatError, StoreError
 from ..support.errors import ConfigError, PackprepError, StoppedError, Stopping, redacted
 
 COMMANDS = {
@@ -102,6 +102,8 @@ def _code_of(error: Exception) -> int:
             sentence = error.flags
         case PackprepError() | FormatError():
             sentence, code = str(error), 3 if isinstance(error, StoppedError) else 2
+        case StoreError():
+            sentence, code = str(error), 3 if error.again else 2
         case OSError() if error.errno in _DISK:
             sentence, code = f"{error.filename or 'the disk'}: {error.strerror}; {_MAKE_ROOM}", 3
         case MemoryError():

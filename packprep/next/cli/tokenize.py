@@ -18,7 +18,7 @@ def run(config_file: str | None, quiet: bool, **given: Any) -> None:
         tokens = sum(file.tokens for file in entry.files)
         documents = sum(file.documents for file in entry.files)
         left = "" if entry.complete else "; splits of other parts are open"
-        print(f"{entry.path}: {documents:,} documents, {tokens:,} tokens{left}")
+        print(f"{entry.place}: {documents:,} documents, {tokens:,} tokens{left}")
 
 
 command = make(

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ..look.verify import verify
+from ..schemas.files import is_url
 from ..schemas.manifest import open_output
 from ..support.errors import InputError
 from .options import progress_of
@@ -38,7 +39,7 @@ def command(
     **moved: Any,
 ) -> None:
     """Print the findings; exit 1 if there are any."""
-    if not Path(output).is_dir():
+    if not is_url(output) and not Path(output).is_dir():
         raise InputError(f"{output} is no folder; expected an output of packprep")
     findings, words = verify(output, store), "sound"
     try:

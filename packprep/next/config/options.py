@@ -42,9 +42,11 @@ class Where:
         (), "", "SOURCE", several=True, decides=False
     )
     output: str = option(
-        "", "Folder that appears when it is complete.", "OUT", short="-o", decides=False
+        "", "Folder or URL that appears when it is complete.", "OUT", short="-o", decides=False
     )
-    store: str | None = option(None, "Keep tokens here, and use those here.", "DIR", decides=False)
+    store: str | None = option(
+        None, "Keep tokens here, and use those here.", "DIR|URL", decides=False
+    )
     overwrite: bool = option(False, "Replace an output of other settings.", decides=False)
     max_memory: Number = number(None, 1, "Memory to use.", "SIZE", read=size_of, decides=False)
     window: Number = number(4 * 10**9, 1, "Text that is packed together.", "SIZE", read=size_of)

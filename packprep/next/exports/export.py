@@ -56,7 +56,7 @@ def export(place: str, to: str, output: str, store: Stores = ()) -> Exported:
     if to not in FORMATS:
         raise ConfigError(f"--to is {to!r}{nearest(to, FORMATS)}")
     parts: dict[str, Any]
-    entry = complete_entry(Path(place)) if is_store(place) else None
+    entry = complete_entry(place) if is_store(place) else None
     if entry is None:
         source = open_output(place, store)
         facts, eos = _facts(source, to), ends_of(source)["eos"]

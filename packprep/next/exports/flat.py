@@ -59,11 +59,12 @@ def megatron_documents(entry: Entry, split: str, folder: Path, name: str) -> int
     """
 
     def parts() -> Iterator[Part]:
-        for path in (entry.path / receipt.name for receipt in entry.files):
+        for receipt in entry.files:
+            path = entry.place.local(receipt.name, receipt.digest)
             with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
                 batch = stream.read_next_batch()
             if {"labels", "mask"} & {*batch.schema.names}:
-                raise ConfigError(f"{entry.path}{_NO_LABELS}")
+                raise ConfigError(f"{entry.place}{_NO_LABELS}")
             view = list_view(batch, "tokens", str(path))
             lengths = np.diff(view.places)
             yield view.flat, lengths, np.sign(lengths)

@@ -8,7 +8,7 @@ faults of its tokens. Views stay valid as long as they are referenced.
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from ..schemas.arrays import Int64
 from ..schemas.columns import schema_of
-from ..schemas.files import MANIFEST, FormatError, digest_of
+from ..schemas.files import MANIFEST, FormatError, digest_of, is_url
 from ..schemas.manifest import FileEntry, Output, Stores, check_file, open_output, token_store
 from ..schemas.views import list_view
 from .record_batch import PlanRows, Rows, columns_of, stored_rows
 
-_CACHE_SIZE = 1 << 32
+_IN_MEMORY = 1 << 32  # bytes of record batches
 _HEADER = 1 << 16  # bytes that hold the schema of a shard
 _READAHEAD = 8 << 20
 
@@ -40,11 +40,14 @@ class PackedShards:
     path: an output, the folder of a split in it, or a list of these, which follow one another and
     have the same columns. split: its name; required if an output has several. mmap: False reads
     shards into memory, for network file systems, where a mapped file that changes may end the
-    process; at most about cache_size bytes of record batches are kept, and as many of token files.
-    store: folders of the token stores of plans, if they are not where they were; packs of a plan
-    are made when they are read, and kept within cache_size.
+    process. store: folders of the token stores of plans, if they are not where they were; packs of
+    a plan are made when they are read. An output at a URL, such as s3://bucket/packed, is fetched
+    shard by shard into cache_dir, by default a folder in the cache of the user that processes
+    share. cache_size: bytes of shards in that folder (64 GiB), or of record batches and of token
+    files in memory (4 GiB), about.
 
-    Raises FormatError for a damaged output, ValueError for an unknown split. Pickles as its path.
+    Raises FormatError for a damaged output, ValueError for an unknown split, StoreError if a store
+    refuses. Pickles as its path.
     """
 
     def __init__(
@@ -53,16 +56,17 @@ class PackedShards:
         *,
         split: str | None = None,
         mmap: bool = True,
-        cache_size: int = _CACHE_SIZE,
+        cache_dir: str | Path | None = None,
+        cache_size: int | None = None,
         store: Stores = (),
     ) -> None:
-        options: dict[str, Any] = {"mmap": mmap, "cache_size": cache_size, "store": store}
-        self._pickled = partial(PackedShards, path, split=split, **options)
+        cache: dict[str, Any] = {"cache_dir": cache_dir, "cache_size": cache_size}
+        self._pickled = partial(PackedShards, path, split=split, mmap=mmap, store=store, **cache)
         paths = [path] if isinstance(path, str | Path) else [*path]
         self.path, self.mmap = ", ".join(map(str, paths)), mmap
         if not paths:
             raise ValueError("the list of outputs is empty; pass one or more")
-        self.outputs = [_open(Path(each), split, store) for each in paths]
+        self.outputs = [_open(each, split, store, cache) for each in paths]
         self.columns = columns_of(self.outputs[0][0].manifest)
         self._shards = list[_Shard]()
         for output, name in self.outputs:
@@ -73,7 +77,7 @@ class PackedShards:
                     f"{', '.join(self.columns)}; expected the same in all outputs of a list"
                 )
             entries = output.manifest.shards(name)
-            tokens = token_store(output, memory=None if mmap else cache_size)
+            tokens = token_store(output, memory=None if mmap else cache_size or _IN_MEMORY)
             self._shards += [_Shard(output, entry, mmap, tokens) for entry in entries]
         self.packs_per_shard = tuple(shard.entry.packs for shard in self._shards)
         self.shards_per_output = tuple(len(o.manifest.shards(name)) for o, name in self.outputs)
@@ -81,7 +85,8 @@ class PackedShards:
         batches = sum(len(shard.firsts) for shard in self._shards)
         size = sum(shard.memory for shard in self._shards) // max(batches, 1)
         kept = not mmap or any(output.manifest.token_files for output, _ in self.outputs)
-        most = max(cache_size // max(size, 1), 1) if kept else None
+        kept = kept or any(map(is_url, paths))  # views of a deleted file would keep its room
+        most = max((cache_size or _IN_MEMORY) // max(size, 1), 1) if kept else None
         self._rows = lru_cache(most)(self._read)
 
     def __len__(self) -> int:
@@ -158,18 +163,21 @@ class PackedShards:
         return self._shards[shard].read(number)
 
 
-def _open(path: Path, split: str | None, store: Stores) -> tuple[Output, str]:
+def _open(
+    place: str | Path, split: str | None, store: Stores, cache: Mapping[str, Any]
+) -> tuple[Output, str]:
     """An output, and the name of the split."""
-    if not (path / MANIFEST).exists() and (path.parent / MANIFEST).exists():
-        path, split = path.parent, path.name
-    output = open_output(path, store)
+    path = Path(place)
+    if not is_url(place) and not (path / MANIFEST).exists() and (path.parent / MANIFEST).exists():
+        place, split = path.parent, path.name
+    output = open_output(place, store, **cache)
     names = [*output.manifest.splits]
     if split is None and len(names) == 1:
         return output, names[0]
     if split not in names:
         choice = "no split was chosen" if split is None else f"split={split!r} was passed"
         raise ValueError(
-            f"{path} has the splits {', '.join(names)}, and {choice}; pass split={names[0]!r}"
+            f"{place} has the splits {', '.join(names)}, and {choice}; pass split={names[0]!r}"
         )
     return output, split
 
@@ -183,7 +191,7 @@ class _Shard:
     def __init__(self, output: Output, entry: FileEntry, mmap: bool, tokens: Any) -> None:
         self.entry, self._manifest, self._mmap = entry, output.manifest, mmap
         self._columns, self._tokens = columns_of(output.manifest), tokens
-        self.path = output.files.local(entry.path)
+        self._files, self.path = output.files, f"{output.files}/{entry.path}"
         self._schema = schema_of(output.manifest.stored_columns)
         self._places = [place for place, _ in entry.batches]
         self.firsts = [first for _, first in entry.batches]
@@ -231,18 +239,20 @@ class _Shard:
 
     def _bytes(self, begin: int, end: int) -> Any:
         """Bytes of the file, mapped or read."""
-        if not self._mmap:
-            with self.path.open("rb") as file:
-                file.seek(begin)
-                return file.read(end - begin)
         if self._mapped is None:
-            with pa.memory_map(str(self.path)) as file:
-                self._mapped = file.read_buffer()
+            path = self._files.local(self.entry.path, self.entry.sha256)
+            with pa.memory_map(str(path)) if self._mmap else pa.OSFile(str(path), "rb") as file:
+                if self._mmap and not is_url(str(self._files)):
+                    self._mapped = file.read_buffer()
+                else:
+                    file.seek(begin)
+                    return file.read_buffer(end - begin)
         return self._mapped[begin:end]
 
     def will_need(self) -> None:
-        """Ask the system to read the file into its cache."""
-        handle = os.open(self.path, os.O_RDONLY)
+        """Fetch the file, and ask the system to read it into its cache."""
+        path = self._files.local(self.entry.path, self.entry.sha256)
+        handle = os.open(path, os.O_RDONLY)
         try:
             for offset in range(0, self.entry.bytes, _READAHEAD):
                 os.posix_fadvise(handle, offset, _READAHEAD, os.POSIX_FADV_WILLNEED)

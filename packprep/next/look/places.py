@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..plan.account import Sums
-from ..schemas.files import MANIFEST, Files, FormatError
+from ..schemas.files import MANIFEST, Files, FormatError, files_at, is_url
 from ..schemas.manifest import Output, open_output
 from ..schemas.tokens import mapped_documents
 from ..support.errors import InputError
@@ -45,6 +45,8 @@ class Place:
 
 def look(name: str) -> Place:
     """The numbers of a place. Raises InputError or FormatError if it has none."""
+    if is_url(name) and files_at(name).size(MANIFEST) is None:
+        return _store(name, entries_of(name))
     path = Path(name).resolve()
     staging = path if path.name.endswith(SUFFIX) else path.parent / f"{path.name}{SUFFIX}"
     if path.is_file():
@@ -54,7 +56,7 @@ def look(name: str) -> Place:
         return _unfinished(name, staging)
     if path.is_dir() and not (path / MANIFEST).exists():
         try:
-            return _store(name, entries_of(path))
+            return _store(name, entries_of(str(path)))
         except InputError:
             raise InputError(
                 f"{name} has no {MANIFEST}; expected an output, a token store, or a build that is "
@@ -76,12 +78,12 @@ def _of_report(name: str, facts: Facts, output: Output | None) -> Place:
     return Place(name=name, rows=rows, values=values, facts=facts, output=output, found=found)
 
 
-def _store(name: str, folders: Sequence[Path]) -> Place:
+def _store(name: str, places: Sequence[Files]) -> Place:
     rows, entries = Rows(), list[dict[str, Any]]()
-    for folder in folders:
-        entry, lengths = read_entry(folder), Counts()
+    for place in places:
+        entry, lengths = read_entry(place), Counts()
         for file in entry.files:
-            documents = mapped_documents(folder / file.name, 0, file.rows)
+            documents = mapped_documents(place.local(file.name, file.digest), 0, file.rows)
             lengths.add(documents.length[documents.length > 0])
         spread = {caption: lengths.quantile(share) for caption, share in _SPREAD.items()}
         counts, names = _counts(entry), short_names(entry.facts["names"])
@@ -112,16 +114,20 @@ def _counts(entry: Entry) -> dict[str, Any]:
 
 def _unfinished(name: str, staging: Path) -> Place:
     """How far a build is, from the receipts of its tasks."""
-    folders = list[Path]()
+    names = list[str]()
     with suppress(OSError, ValueError, KeyError):  # while it reads its sources, it has no job yet
-        folders = [Path(each) for each in json.loads((staging / JOB).read_bytes())["entries"]]
-    tokenized = [_counts(read_entry(each)) for each in folders if (each / FACTS).exists()]
-    windows = [read_record(path, WindowFile) for path in sorted(staging.glob("receipts/*.json"))]
+        names = json.loads((staging / JOB).read_bytes())["entries"]
+    entries = [files_at(each) for each in names]
+    tokenized = [_counts(read_entry(each)) for each in entries if each.size(FACTS) is not None]
+    receipts = sorted(path.name for path in staging.glob("receipts/*.json"))
+    windows = [read_record(Files(staging / "receipts"), each, WindowFile) for each in receipts]
     accounts = (each for window in windows if window for each in window.account.values())
     sums, tokens = sum(accounts, start=Sums()), sum(each["tokens"] for each in tokenized)
     ago = 0
     with suppress(OSError):  # it may end just now; a folder has the time of its last file
-        places = [each for each in (staging, staging / "shards", *folders) if each.exists()]
+        places = [
+            each for each in (staging, staging / "shards", *map(Path, names)) if each.exists()
+        ]
         ago = round(time.time() - max(each.stat().st_mtime for each in places))
     clock = f"{ago // 3600}:{ago // 60 % 60:02d}:{ago % 60:02d}"
     rows = [("state", f"not finished; it wrote a file {clock} ago")]

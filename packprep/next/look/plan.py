@@ -23,7 +23,7 @@ from ..run.build import nothing_left, report_of, tokenize_files
 from ..run.dry_run import share_of_text
 from ..run.job import Job, make_job, of_pairs, packing_of, stored_job
 from ..run.tasks import Work, counted, planned
-from ..schemas.files import MANIFEST
+from ..schemas.files import MANIFEST, Files
 from ..schemas.manifest import open_output
 from ..support.errors import ConfigError, InputError
 from ..support.progress import Progress
@@ -146,7 +146,7 @@ def _refuse(config: BuildConfig, options: Sequence[str], why: str) -> None:
 
 def _is_store(place: str) -> bool:
     try:
-        return Path(place).is_dir() and bool(entries_of(Path(place)))
+        return Path(place).is_dir() and bool(entries_of(place))
     except InputError:
         return False
 
@@ -170,7 +170,7 @@ def _of_text(
     while len(splits) < count:  # one split says how many have so many rows
         step = len(job.splits) // count
         splits = job.splits[step // 2 :: step]
-        work = Work(replace(job, splits=splits, entries=(folder / f"sample-{count}",)))
+        work = Work(replace(job, splits=splits, entries=(Files(folder / f"sample-{count}"),)))
         tokenize_files(work, progress)
         count = min(-(-sample * len(splits) // sum(work.rows)), len(job.splits))
     share = min(share_of_text(work.job, job), 1.0)

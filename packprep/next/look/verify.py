@@ -1,6 +1,7 @@
 """Verify an output: digests, invariants, each document once, and the account."""
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,20 @@ from ..schemas.manifest import COUNTS, Output, Stores, check_file, open_output, 
 from ..schemas.validate import Finding, findings
 from ..schemas.views import ListView, list_view, segments_of
 
+_CACHED = 1 << 32  # bytes of a URL that are on this machine at a time
+
 
 def verify(place: str | Path, store: Stores = ()) -> list[Finding]:
-    """All kinds of findings in an output; empty if it is sound. store: see `open_output`."""
-    try:
-        output = open_output(place, store)
-    except FormatError as error:
-        return [Finding(kind="manifest", what=str(error))]
-    return list(_findings(output))
+    """All kinds of findings in an output; empty if it is sound. store: see `open_output`.
+
+    Every byte of a URL is fetched.
+    """
+    with tempfile.TemporaryDirectory(prefix="packprep-") as cache:
+        try:
+            output = open_output(place, store, cache_dir=cache, cache_size=_CACHED)
+        except FormatError as error:
+            return [Finding(kind="manifest", what=str(error))]
+        return list(_findings(output))
 
 
 def _findings(output: Output) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..schemas.arrays import Int64
+from ..schemas.files import Files
 from ..schemas.tokens import Documents, mapped_documents, no_documents
 from ..support.hashing import Purpose, drawn, stream
 from ..tokens.store import TokenFile
@@ -24,15 +25,20 @@ class StoredFile(NamedTuple):
     `mapped_documents`.
     """
 
-    path: Path
+    folder: Files
     receipt: TokenFile
     first_row: int
     sources: int = 0
     place: int | None = None
 
+    @property
+    def path(self) -> Path:
+        """The file here, fetched if its place is a URL."""
+        return self.folder.local(self.receipt.name, self.receipt.digest)
+
 
 def stored_files(
-    entries: Sequence[tuple[Path, Sequence[TokenFile], int]], *, places: bool = False
+    entries: Sequence[tuple[Files, Sequence[TokenFile], int]], *, places: bool = False
 ) -> list[StoredFile]:
     """The files of entries one after another. entries: (folder, receipts, number of sources).
 
@@ -41,8 +47,8 @@ def stored_files(
     files, row, sources, place = list[StoredFile](), 0, 0, 0
     for folder, receipts, count in entries:
         for receipt in receipts:
-            path = folder / receipt.name
-            files.append(StoredFile(path, receipt, row, sources, place if places else None))
+            number = place if places else None
+            files.append(StoredFile(folder, receipt, row, sources, number))
             row += sum(receipt.rows.values())
             place += receipt.documents
         sources += count

@@ -36,7 +36,7 @@ def splits(sources: Sequence[Source], size: int = SPLIT_BYTES) -> list[Split]:
     made, pending, filled = list[Split](), list[Piece](), 0
     for source in sources:
         cut = format_of(source.format).cut
-        places = [0] if cut is None or source.compression else cut(source, size)
+        places = [0] if cut is None or source.compression else cut(source.ready(), size)
         share = source.bytes // len(places)
         for begin, end in zip(places, [*places[1:], -1], strict=True):
             if pending and filled + share > size:
@@ -83,7 +83,7 @@ def read(
 
 
 def _rows(source: Source, begin: int, end: int, group: str | None) -> Iterator[Raw]:
-    return format_of(source.format).read(source, begin, end, columns_of(source, group))
+    return format_of(source.format).read(source.ready(), begin, end, columns_of(source, group))
 
 
 def _bad_row(source: Source, piece: Piece, row: int, problem: Problem) -> InputError:
@@ -118,7 +118,7 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     carried = [Carried.parse(each) for each in config.carry]
     asked = {each.name: ANY for each in carried}
     columns = columns_of(source, config.group) | asked
-    raws = format_of(source.format).read(source, 0, -1, columns)
+    raws = format_of(source.format).read(source.ready(), 0, -1, columns)
     first = next((raw for raw in raws if len(raw.table)), None)
     if first is None:
         return {}

@@ -20,7 +20,7 @@ import xxhash
 from ..config.checks import entries_of
 from ..config.grammar import count_of
 from ..config.options import BuildConfig
-from ..schemas.files import file_digest, saved_files
+from ..schemas.files import StoreError, file_digest, is_url, saved_files
 from ..support.errors import InputError, redacted
 from ..support.progress import Progress
 from .reading import checked, rows_of, state_of
@@ -55,6 +55,7 @@ def resolve(
                 "entry": number,
                 "limit": count_of(entry.get("limit")),
                 "window": max(_WINDOW, min(1 << 31, config.memory - _MEMORY)),
+                "mirror": str(scratch / "urls"),
             }
             for name in entry["path"]:
                 plain = name != "-" and Path(name).is_file() and not name.endswith((*_TOKENS,))
@@ -65,6 +66,8 @@ def resolve(
             found.setdefault(os.path.realpath(source.paths[0]), source)
         sources = [*found.values()]
         made = [""] * len(sources) if digests is None else digests(sources)
+    except StoreError:
+        raise
     except OSError as error:
         name = error.filename or "a source"
         raise InputError(f"{name} cannot be read: {error.strerror}") from None
@@ -86,6 +89,10 @@ def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequenc
         return [("standard input", [_spooled(scratch)])]
     if name.startswith("hub:"):
         return [(name, _from_hub(name))]
+    if is_url(name):
+        from .remote import files_of
+
+        return files_of(name, output, scratch / "urls", lambda here: _files(here, "", scratch))
     place, _, split = name.partition("#") if not os.path.lexists(name) else (name, "", "")
     path = Path(place)
     if any((path / each).exists() for each in ("state.json", "dataset_dict.json")):
@@ -197,7 +204,7 @@ def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source
         if not isinstance(same["rows"], Ids):
             raise InputError(f"{name} holds token ids, and rows are no ids; give --ids input_ids")
         files += beside(files[0])
-    state = state_of(files)
+    state, is_here = state_of(files), not files[0].startswith(same["mirror"])
     size = sum(each for each, _ in state)
     if not size:
         raise InputError(f"{name} is empty; expected at least one document")
@@ -207,7 +214,7 @@ def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source
         format=kind,
         compression=compression,
         bytes=size,
-        state=state,
+        state=state if is_here else (),
         **same,
     )
 
@@ -220,7 +227,7 @@ def content_digests(sources: Sequence[Source]) -> list[str]:
 
 def content_digest(source: Source) -> str:
     """Digest of the content of a source."""
-    digests = [file_digest(Path(path), xxhash.xxh3_128) for path in source.paths]
+    digests = [file_digest(Path(path), xxhash.xxh3_128) for path in source.ready().paths]
     if len(digests) > 1:
         digests = [xxhash.xxh3_128_hexdigest(" ".join(digests).encode())]
     return digests[0]

@@ -79,7 +79,7 @@ class Source:
     compression: gz, zst or nothing. bytes, digest: size and xxh3-128 of the content. state: sizes
     and modification times when it was digested. window: bytes of a Zstandard window at most. rows:
     how its rows are read. carried: columns that are copied. entry: number of its entry of
-    `sources`; limit: rows of all files of that entry.
+    `sources`; limit: rows of all files of that entry. mirror: folder of files at URLs.
     """
 
     number: int = 0
@@ -95,6 +95,15 @@ class Source:
     carried: Mapping[str, Kind] = field(default_factory=dict)
     entry: int = 0
     limit: int | None = None
+    mirror: str = ""
+
+    def ready(self) -> "Source":
+        """Fetch files at URLs that are not here, and return the source."""
+        if self.mirror and self.paths[0].startswith(self.mirror):
+            from .remote import make_ready
+
+            make_ready(self)
+        return self
 
     def open(self) -> Any:
         """The plain bytes of the first file. Reading raises InputError for damaged compression."""

@@ -2,6 +2,7 @@
 
 import itertools
 import resource
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,17 +15,18 @@ from ..plan.account import Sums, beside
 from ..plan.documents import read_parts
 from ..plan.types import Dropped
 from ..plan.window import Planner
+from ..schemas.files import is_url
 from ..schemas.manifest import Output, open_output
 from ..support.errors import ConfigError, InputError
 from ..support.limits import check_room, locked
 from ..support.progress import Progress, Silent
 from ..tokens.store import Entry, read_entry
-from ..write.output import claim, finished, publish
+from ..write.output import claim, finished, lock_name, publish
 from ..write.report import make_report, mix_table
 from ..write.shards import WindowFile
 from ..write.sign import sign
 from . import local
-from .job import Job, make_job, stored_job, text_bytes, versions, write_entry
+from .job import Job, beside_store, make_job, stored_job, text_bytes, versions, write_entry
 from .tasks import Work, done_windows
 
 _TOKENS_PER_BYTE = 0.25  # of text: what English has with a common vocabulary
@@ -66,16 +68,23 @@ def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
     work = Work(job)
     with cluster_of(job) as cluster:
         tokenize_files(work, progress, cluster)
-    return work.entries[0] if config.part is None else read_entry(job.entries[0])
+    entry = work.entries[0] if config.part is None else read_entry(job.entries[0])
+    if config.part is None:  # others may read what is here
+        here = beside_store(str(config.store))
+        scratch = here if is_url(str(config.store)) else here / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+    return entry
 
 
 def make(job: Job, progress: Progress, began: float) -> Output:
     """Make the output of a job, unless it is there. began: when the command did."""
-    config, output = job.config, Path(job.config.output)
+    config, output = job.config, job.config.output
     if is_finished(job, progress):
         return open_output(output)
-    with locked(output, f"{output} is being built"), cluster_of(job) as cluster:
-        if not claim(job.staging, job.facts, overwrite=config.overwrite):
+    with locked(lock_name(output), f"{output} is being built"), cluster_of(job) as cluster:
+        if not claim(output, job.facts, overwrite=config.overwrite):
+            if is_url(output):
+                progress.say(f"{output} is made in {job.staging} and sent to {job.work}")
             work = Work(job)
             times = [began, time.monotonic()]
             if job.splits:
@@ -83,8 +92,11 @@ def make(job: Job, progress: Progress, began: float) -> Output:
             times.append(time.monotonic())
             local.pack(work, progress, cluster)
             times.append(time.monotonic())
+            if is_url(output) and is_finished(job, progress):  # by another build, meanwhile
+                shutil.rmtree(job.staging)
+                return open_output(output)
             sign_off(work, times)
-        publish(job.staging, output)
+        publish(output)
     return open_output(output)
 
 
@@ -102,9 +114,9 @@ def cluster_of(job: Job) -> AbstractContextManager[Any]:
 
 def is_finished(job: Job, progress: Progress) -> bool:
     """True if the output of a job is there; it says so."""
-    output, options = Path(job.config.output), job.inputs["options"]
-    overwrite = job.config.overwrite
-    if not output.exists() or not finished(output, job.identity, options, overwrite=overwrite):
+    output, options = job.config.output, job.inputs["options"]
+    overwrite, is_there = job.config.overwrite, is_url(output) or Path(output).exists()
+    if not is_there or finished(output, job.identity, options, overwrite=overwrite) is None:
         return False
     progress.say(f"{output} is finished already: nothing to do")
     return True
@@ -112,12 +124,13 @@ def is_finished(job: Job, progress: Progress) -> bool:
 
 def tokenize_files(work: Work, progress: Progress, cluster: Any = None) -> None:
     """Make the token files of a job."""
-    folder = work.job.entries[0]
+    place = work.job.entries[0]
+    folder = place.drafts
     if work.job.config.part is not None:
         write_entry(work.job)
         local.tokenize(work, progress)
         return
-    with locked(folder, f"{folder} is being written"):
+    with locked(folder, f"{place} is being written"):
         for path in folder.glob("*.tmp"):
             path.unlink()  # of a process that was killed
         write_entry(work.job)
@@ -135,11 +148,13 @@ def _check_room(job: Job) -> None:
     if job.has_limit or job.sample:
         return
     tokens = int(sum(map(text_bytes, job.sources)) * _TOKENS_PER_BYTE)
-    check_room(job.entries[0], tokens * size, "the tokens")
+    if not is_url(str(job.entries[0])):
+        check_room(job.entries[0].root, tokens * size, "the tokens")
     if config.output:
         positions = 2 if config.max_length <= 2**16 else 4
         stored = 0 if config.store else size
         shards = int(tokens * (_OF_SEGMENTS + (0 if config.is_plan else size + positions)))
+        shards *= not is_url(config.output)
         check_room(job.staging, tokens * stored + shards, "the build")
 
 

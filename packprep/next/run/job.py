@@ -19,7 +19,7 @@ from ..read.reading import splits
 from ..read.sources import content_digests, resolve
 from ..read.types import Ids, Source, Split
 from ..schemas.cost import Cost
-from ..schemas.files import digest_of
+from ..schemas.files import Files, digest_of, files_at, is_url
 from ..schemas.manifest import open_output
 from ..support.errors import ConfigError, InputError
 from ..support.progress import Progress
@@ -41,7 +41,7 @@ class Task(NamedTuple):
 class Job:
     """A command as a value: a pure function of the options and of the files that they name.
 
-    sources, splits: empty for `pack STORE`. entries: folders of token files; for build and tokenize
+    sources, splits: empty for `pack STORE`. entries: places of token files; for build and tokenize
     the one that its tasks write. renderer: `chat.documents.Renderer` of chats and pieces. inputs:
     all that decides the bytes of the output. sample: one token file of each split is enough.
     """
@@ -51,7 +51,7 @@ class Job:
     splits: tuple[Split, ...] = ()
     tokenizer: Tokenizer
     renderer: Any = None
-    entries: tuple[Path, ...]
+    entries: tuple[Files, ...]
     inputs: Mapping[str, Any]
     planner: Planner | None = None
     sample: bool = False
@@ -59,7 +59,16 @@ class Job:
     @property
     def staging(self) -> Path:
         """Folder in which the output is made."""
-        return staging_of(Path(self.config.output))
+        return staging_of(self.config.output)
+
+    @cached_property
+    def work(self) -> Files:
+        """Shards and receipts of the output that is made."""
+        if not is_url(self.config.output):
+            return Files(self.staging)
+        from ..write.remote import unfinished
+
+        return unfinished(self.config.output, self.identity, self.staging)
 
     @property
     def has_limit(self) -> bool:
@@ -75,7 +84,7 @@ class Job:
     @property
     def facts(self) -> dict[str, Any]:
         """The content of job.json. entries: for `report` of a build that is not finished."""
-        entries = [str(folder.absolute()) for folder in self.entries]
+        entries = [str(e if is_url(str(e)) else e.root.absolute()) for e in self.entries]
         return {"identity": self.identity, "inputs": self.inputs, "entries": entries}
 
 
@@ -107,7 +116,7 @@ def make_job(
     _check_bos(config, tokenizer)
     for note in notes:
         progress.say(note)
-    staging = staging_of(Path(config.output)) if packs else Path(str(config.store))
+    staging = staging_of(config.output) if packs else beside_store(str(config.store))
     split_at = split_token(config.tokenizer, config.split_at) if config.split_at else None
     scratch = staging / "scratch"
     digest: Any = None if sample else content_digests
@@ -115,7 +124,7 @@ def make_job(
         from .parts import kept_digests
 
         part = Part.parse(config.part or "0/1")
-        digest = partial(kept_digests, digests or Path(str(config.store)) / "digests", part)
+        digest = partial(kept_digests, digests or staging / "digests", part)
     ids = Ids(split_at=split_at, vocab_size=tokenizer.vocab_size)
     sources = resolve(config, ids, scratch, progress, digest)
     tokens = {
@@ -133,14 +142,15 @@ def make_job(
         },
         "skips": config.on_error == "skip",
     }
-    folder = Path(config.store) / key_of(tokens) if config.store else staging / "tokens"
+    drafts = staging / "tokens"
+    store = f"{config.store.rstrip('/')}/{key_of(tokens)}" if config.store else drafts
     return Job(
         config=config,
         sources=tuple(sources),
         splits=tuple(splits(sources)),
         tokenizer=tokenizer,
         renderer=renderer,
-        entries=(folder,),
+        entries=(files_at(store, drafts=drafts),),
         inputs=_inputs(tokens, config, planner, [source.name for source in sources]),
         planner=planner,
         sample=sample,
@@ -200,7 +210,7 @@ def stored_job(config: BuildConfig, planner: Planner | None = None, *, digests: 
     _check_places(config)
     if config.after is not None:
         config = _following(config)
-    entries = [complete_entry(Path(str(store)), digests=digests) for store in config.sources]
+    entries = [complete_entry(str(store), digests=digests) for store in config.sources]
     tokens: list[Any] = [entry.facts["deciding"] for entry in entries]
     names = [name for entry in entries for name in entry.facts["names"]]
     if any(each["tokenizer"] != tokens[0]["tokenizer"] for each in tokens):
@@ -212,7 +222,7 @@ def stored_job(config: BuildConfig, planner: Planner | None = None, *, digests: 
     return Job(
         config=of_pairs(config) if entries[-1].facts["pairs"] else config,
         tokenizer=tokenizer,
-        entries=tuple(entry.path for entry in entries),
+        entries=tuple(entry.place for entry in entries),
         inputs=_inputs(
             tokens[0] if len(tokens) == 1 else {"stores": tokens}, config, planner, names
         ),
@@ -227,6 +237,11 @@ def of_pairs(config: BuildConfig) -> BuildConfig:
     if config.overflow is not None:
         raise ConfigError("--overflow split would split pairs; choose truncate, drop or error")
     return replace(config, overflow="truncate")
+
+
+def beside_store(store: str) -> Path:
+    """Folder of this machine for `tokenize`: the store, unless that is at a URL."""
+    return staging_of(store) if is_url(store) else Path(store)
 
 
 def _inputs(
@@ -267,6 +282,8 @@ def _check_places(config: BuildConfig, *, packs: bool = True) -> None:
     name = os.fsencode(Path(config.output).name)
     if packs and (name in (b"", b"..") or len(name) > _LONGEST_NAME):
         raise ConfigError(f"--output is {config.output!r}, expected a new folder, such as packed")
+    if config.is_plan and any(map(is_url, (config.output, config.store or "", *config.sources))):
+        raise ConfigError("--columns plan is for folders, not for URLs; build shards")
     if not packs and not config.store:
         raise ConfigError("no token store is given; add --store DIR")
 

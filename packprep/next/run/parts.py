@@ -19,7 +19,7 @@ from ..schemas.manifest import Output, open_output
 from ..support.errors import ConfigError
 from ..support.limits import keep, locked
 from ..support.progress import Progress, Silent
-from ..write.output import claim, publish
+from ..write.output import claim, lock_name, publish
 from . import local
 from .build import is_finished, sign_off
 from .job import stored_job
@@ -34,23 +34,23 @@ def pack_part(config: BuildConfig, *, progress: Progress | None = None) -> Outpu
     if names_token_files(config.sources):
         raise ConfigError("--part packs a token store; make one of the files by packprep tokenize")
     began, progress = time.monotonic(), progress or Silent()
-    job, output = stored_job(config), Path(config.output)
+    job, output = stored_job(config), config.output
     work, what = Work(job), f"{output} is begun or signed"
-    with locked(output, what, waits=True):
-        is_made = is_finished(job, progress) or claim(job.staging, job.facts, alone=False)
+    with locked(lock_name(output), what, waits=True):
+        is_made = is_finished(job, progress) or claim(output, job.facts, alone=False)
     if not is_made:
         try:
             local.pack(work, progress)
         except FileNotFoundError:
             if not is_finished(job, progress):  # else another part has done the rest, and signed
                 raise
-    with locked(output, what, waits=True):
+    with locked(lock_name(output), what, waits=True):
         if not is_finished(job, Silent()):
-            if not claim(job.staging, job.facts, alone=False):
+            if not claim(output, job.facts, alone=False):
                 if todo(work, "pack"):
                     return None
                 sign_off(work, [began, began, began, time.monotonic()])
-            publish(job.staging, output)
+            publish(output)
     return open_output(output)
 
 

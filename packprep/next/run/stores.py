@@ -22,7 +22,7 @@ def stores_of(work: Work) -> dict[str, Any]:
     """Of each entry the folder of its store, from the output too, and the command that makes it."""
     output, stores = work.job.config.output, dict[str, Any]()
     for entry in work.entries:
-        store, names = entry.path.parent, entry.facts["names"]
+        store, names = entry.place.root.parent, entry.facts["names"]
         sources = ["-c", f"{output}/build.yaml"] if work.job.sources else names[:3]
         more = "" if work.job.sources else ", with the options that it had"
         stores[entry.key] = {

@@ -69,11 +69,11 @@ class Work:
 
         Raises StoppedError if one is missing, or cannot be read.
         """
-        entries = [read_entry(folder) for folder in self.job.entries]
+        entries = [read_entry(place) for place in self.job.entries]
         for entry in entries:
             if not entry.complete:
                 raise StoppedError(
-                    f"token files of {entry.path} are missing or cannot be read; run the command "
+                    f"token files of {entry.place} are missing or cannot be read; run the command "
                     "again to make them"
                 )
         return entries
@@ -81,7 +81,7 @@ class Work:
     @cached_property
     def files(self) -> list[StoredFile]:
         """The token files of all entries, in the order of the input."""
-        entries = [(e.path, e.files, len(e.facts["names"])) for e in self.entries]
+        entries = [(e.place, e.files, len(e.facts["names"])) for e in self.entries]
         return stored_files(entries, places=self.job.config.is_plan)
 
     @cached_property
@@ -163,7 +163,7 @@ class Work:
         None if it is to be packed.
         """
         found = self.written.get(window.name)
-        found = found or read_window(self.job.staging, window.name, self.made_from)
+        found = found or read_window(self.job.work, window.name, self.made_from)
         if found is not None:
             self.written[window.name] = found
         return found
@@ -272,13 +272,13 @@ def counted(
 
 
 def _pack(work: Work, window: Window) -> WindowFile:
-    config, ends = work.job.config, work.job.tokenizer.end_ids
+    config, ends, place = work.job.config, work.job.tokenizer.end_ids, work.job.work
     packs, made = counted(planned(work, window), window, config, ends)
-    folder, size = work.job.staging / "shards", config.shard_size
-    shards = write_shards(packs, work.layout, folder, window.name, window.split, size)
+    folder, name = place.drafts / "shards", window.name
+    shards = write_shards(packs, work.layout, folder, name, window.split, config.shard_size)
     made = replace(made, made_from=work.made_from, shards=tuple(shards))
-    write_window(work.job.staging, window.name, made)
-    work.written[window.name] = made
+    write_window(place, name, made)
+    work.written[name] = made
     return made
 
 

@@ -9,6 +9,7 @@ b'{"a":"\\xc3\\xa9","b":[1,2.5]}\\n'
 """
 
 import hashlib
+import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -25,11 +26,22 @@ class FormatError(ValueError):
     """
 
 
+class StoreError(OSError):
+    """A store refuses, or does not answer: one sentence with the URL. again: trying may help."""
+
+    def __init__(self, sentence: str, *, again: bool = False) -> None:
+        super().__init__(sentence)
+        self.again = again
+
+
 class Files:
-    """The files of a folder."""
+    """The files of a folder. `files_at` gives those of a URL too, as `remote.RemoteFiles`.
+
+    drafts: folder in which files are written before `put`.
+    """
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+        self.root = self.drafts = Path(root)
 
     def __str__(self) -> str:
         return str(self.root)
@@ -39,8 +51,24 @@ class Files:
         paths = (path for path in self.root.rglob("*") if path.is_file())
         return sorted(path.relative_to(self.root).as_posix() for path in paths)
 
-    def local(self, name: str) -> Path:
-        """Path of a file here. Raises FormatError if the name or a link leaves the folder."""
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if there is none."""
+        path = self.local(name)
+        return path.stat().st_size if path.is_file() else None
+
+    def has(self, name: str, size: int, digest: str = "") -> bool:
+        """True if a file is there with this size and digest; of a URL, that is compared later."""
+        same = self.size(name) == size
+        return same and (not digest or digest_like(digest, self.local(name)) == digest)
+
+    def put(self, *names: str) -> None:
+        """Let files appear that are in `drafts`, in this order: in a folder they are there."""
+
+    def local(self, name: str, digest: str = "") -> Path:
+        """Path of a file here. Raises FormatError if the name or a link leaves the folder.
+
+        digest: of the file, sha256 or xxh3-128; compared when it is fetched from a URL.
+        """
         path = self.root / check_path(name)
         if not path.resolve().is_relative_to(self.root.resolve()):
             raise FormatError(
@@ -57,6 +85,20 @@ class Files:
                 f"{self.root / name} cannot be read: {error.strerror}; expected the finished "
                 "output of packprep"
             ) from None
+
+
+def is_url(place: object) -> bool:
+    """True for s3://bucket/packed, False for a file or folder of this machine."""
+    return isinstance(place, str) and "://" in place
+
+
+def files_at(place: str | Path, **of_url: Any) -> Files:
+    """The files of a folder, or of a URL. of_url: more arguments of `remote.RemoteFiles`."""
+    if not is_url(place):
+        return Files(place)
+    from .remote import RemoteFiles
+
+    return RemoteFiles(str(place), **of_url)
 
 
 def shard_name(shard: int, shards: int) -> str:
@@ -79,6 +121,12 @@ def file_digest(path: Path, hasher: Any = hashlib.sha256) -> str:
     """Hex digest of the bytes of a file."""
     with path.open("rb", buffering=0) as file:
         return str(hashlib.file_digest(file, hasher).hexdigest())
+
+
+def digest_like(digest: str, path: Path) -> str:
+    """Digest of a file, of the kind of another one: xxh3-128 if that has 32 digits, or sha256."""
+    hasher = importlib.import_module("xxhash").xxh3_128 if len(digest) == 32 else hashlib.sha256
+    return file_digest(path, hasher)
 
 
 def saved_files(folder: Path) -> list[Path]:

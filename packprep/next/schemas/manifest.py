@@ -21,6 +21,7 @@ from .files import (
     check_path,
     digest_of,
     file_digest,
+    files_at,
     parse_signed,
     shard_name,
     signed_json,
@@ -254,12 +255,13 @@ Stores = str | Path | Sequence[str | Path]
 """Folders of token stores that have moved."""
 
 
-def open_output(place: str | Path, store: Stores = ()) -> Output:
-    """A finished output. Raises FormatError if it is none.
+def open_output(place: str | Path, store: Stores = (), **cache: Any) -> Output:
+    """A finished output, in a folder or at a URL. Raises FormatError if it is none.
 
-    store: where the tokens of a plan are now, if they are not where they were.
+    store: where the tokens of a plan are now, if they are not where they were. cache: cache_dir and
+    cache_size of `remote.RemoteFiles`, for a URL.
     """
-    files = Files(place)
+    files = files_at(place, **cache)
     stores = (store,) if isinstance(store, str | Path) else tuple(store)
     return Output(files, read_manifest(files), stores)
 
@@ -287,8 +289,8 @@ def packs(
         begin -= shard.packs
         if begin >= 0:
             continue
-        path = output.files.local(shard.path)
         check_file(output, shard, digest=check)
+        path = output.files.local(shard.path, shard.sha256)
         first = 0
         try:
             with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file.read_buffer()) as stream:
@@ -306,10 +308,10 @@ def packs(
 
 def check_file(output: Output, entry: FileEntry, *, digest: bool = True) -> None:
     """Raise FormatError unless a file is there with its size and, if asked, its digest."""
-    path = output.files.local(entry.path)
-    if not path.is_file():
-        raise FormatError(f"{path} is missing; restore it or build again")
-    if (size := path.stat().st_size) != entry.bytes:
-        raise FormatError(f"{path} has {size:,} bytes; the manifest lists {entry.bytes:,}")
-    if digest and file_digest(path) != entry.sha256:
-        raise FormatError(f"{path} has another sha256 than the manifest; restore it")
+    where, size = f"{output.files}/{entry.path}", output.files.size(entry.path)
+    if size is None:
+        raise FormatError(f"{where} is missing; restore it or build again")
+    if size != entry.bytes:
+        raise FormatError(f"{where} has {size:,} bytes; the manifest lists {entry.bytes:,}")
+    if digest and file_digest(output.files.local(entry.path, entry.sha256)) != entry.sha256:
+        raise FormatError(f"{where} has another sha256 than the manifest; restore it")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..schemas.files import parse_signed, signed_json
+from ..schemas.files import Files, parse_signed, signed_json
 
 _Value = TypeVar("_Value")
 
@@ -64,11 +64,11 @@ def write_record(path: Path, value: Any, *, synced: bool = True) -> None:
     write_file(path, signed_json(json.loads(json.dumps(asdict(value)))), synced=synced)
 
 
-def read_record(path: Path, kind: type[_Value]) -> _Value | None:
+def read_record(files: Files, name: str, kind: type[_Value]) -> _Value | None:
     """What `write_record` wrote; None if that is missing, damaged or of another form."""
     try:
-        made: _Value = _made(kind, parse_signed(path.read_bytes(), str(path)))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        made: _Value = _made(kind, parse_signed(files.read(name), name))
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return made
 

@@ -5,7 +5,6 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from ..read.reading import read
 from ..read.types import Batch, Source, Split
+from ..schemas.files import Files
 from .encode import encode, one_array
 from .engine import Engine
 from .store import TokenFile, read_receipt, write_tokens
@@ -27,7 +27,7 @@ def tokenize_split(
     sources: Sequence[Source],
     tokenizer: Tokenizer,
     engine: Engine | None,
-    folder: Path,
+    place: Files,
     most: int | None = None,
     synced: bool = True,
     **reading: Any,
@@ -44,10 +44,10 @@ def tokenize_split(
         following = next(chunks, None)
         last = following is None
         name = f"tokens-{number:06d}-{len(files):03d}.json"
-        if (done := read_receipt(folder / name)) is None or done.last != last:
+        if (done := read_receipt(place, name)) is None or done.last != last:
             batch, facts = _encoded(chunk, tokenizer, engine)
             facts = {"split": number, "number": len(files), "last": last, **facts}
-            done = write_tokens(folder, batch, facts, synced=synced)
+            done = write_tokens(place, batch, facts, synced=synced)
         files.append(done)
         if following is None:
             return files

@@ -1,4 +1,4 @@
-"""Token files and their receipts in a folder, which is an entry of a store or of one build.
+"""Token files and their receipts in a folder or at a URL: an entry of a store, or of one build.
 
 STORE/KEY/ has facts.json, token files, and a receipt beside each, written after it. A file is used
 only with its receipt and digest. KEY is the digest of all that decides the tokens.
@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ..schemas.files import FormatError, canonical_json, digest_of, file_digest
+from ..schemas.files import Files, FormatError, canonical_json, digest_of, files_at, is_url
+from ..support.ahead import ahead
 from ..support.errors import ConfigError, InputError
 from ..support.records import read_record, sync_folder, write_file, write_record, writing
 
@@ -64,7 +65,7 @@ class Entry:
     order. complete: every split has all of its files.
     """
 
-    path: Path
+    place: Files
     key: str
     facts: Mapping[str, Any]
     files: tuple[TokenFile, ...]
@@ -76,17 +77,19 @@ def key_of(facts: Mapping[str, Any]) -> str:
     return digest_of({"version": VERSION, **facts})[:32]
 
 
-def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+def write_facts(place: Files, facts: Mapping[str, Any]) -> None:
     """Write the facts of an entry, unless they are there."""
+    folder = place.drafts
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / FACTS).exists():
+    if place.size(FACTS) is None:
         write_file(folder / FACTS, canonical_json(facts))
+        place.put(FACTS)
     for parent in (folder.parent, folder.parent.parent):
         sync_folder(parent)  # so that a power cut leaves the names of the entry and of the store
 
 
 def write_tokens(
-    folder: Path, batch: pa.RecordBatch, receipt: Mapping[str, Any], *, synced: bool
+    place: Files, batch: pa.RecordBatch, receipt: Mapping[str, Any], *, synced: bool
 ) -> TokenFile:
     """Write a token file, which is one record batch, and its receipt.
 
@@ -97,12 +100,14 @@ def write_tokens(
     count = len(tokens.flatten())
     made = TokenFile(documents=len(batch), tokens=count, bytes=0, digest="", **receipt)
     hasher = xxhash.xxh3_128()
-    with writing(folder / made.name, synced=synced) as raw:
+    with writing(place.drafts / made.name, synced=synced) as raw:
         file = WatchedFile(raw, hasher.update)
         with pa.ipc.new_stream(file, batch.schema) as writer:  # type: ignore[arg-type]
             writer.write_batch(batch)
     made = replace(made, bytes=file.bytes, digest=hasher.hexdigest())
-    write_record((folder / made.name).with_suffix(".json"), made, synced=synced)
+    receipt_name = made.name.replace(".arrow", ".json")
+    write_record(place.drafts / receipt_name, made, synced=synced)
+    place.put(made.name, receipt_name)
     return made
 
 
@@ -136,47 +141,45 @@ class WatchedFile:
         self.closed = True
 
 
-def receipts(folder: Path, *, digests: bool = True) -> Iterator[TokenFile]:
+def receipts(place: Files, *, digests: bool = True) -> Iterator[TokenFile]:
     """Receipts of the files that are there and intact, in order.
 
-    digests: read every file to see whether a byte has changed, not its size alone.
+    digests: read every file to see whether a byte has changed, not its size alone. Those of a URL
+    are compared when files are fetched.
     """
-    for path in sorted(folder.glob("tokens-*.json")):
-        if _RECEIPT.fullmatch(path.name) and (receipt := read_receipt(path, digests)) is not None:
+    names = [name for name in place.list() if _RECEIPT.fullmatch(name)]
+    for receipt in ahead(lambda name: read_receipt(place, name, digests), names, 8):
+        if receipt is not None:
             yield receipt
 
 
-def read_receipt(path: Path, digests: bool = True) -> TokenFile | None:
-    """The receipt of a token file; None without one, or if the file does not match it."""
-    receipt, file = read_record(path, TokenFile), path.with_suffix(".arrow")
-    if receipt is None or receipt.name != file.name or not file.is_file():
+def read_receipt(place: Files, name: str, digests: bool = True) -> TokenFile | None:
+    """The receipt of this name; None without one, or if its token file does not match it."""
+    receipt = read_record(place, name, TokenFile)
+    if receipt is None or receipt.name != name.replace(".json", ".arrow"):
         return None
-    same = file.stat().st_size == receipt.bytes and (not digests or is_intact(file, receipt))
+    same = place.has(receipt.name, receipt.bytes, receipt.digest if digests else "")
     return receipt if same else None
 
 
-def is_intact(file: Path, receipt: TokenFile) -> bool:
-    """True if no byte has changed."""
-    return file_digest(file, xxhash.xxh3_128) == receipt.digest
-
-
-def read_entry(folder: Path, splits: int | None = None, *, digests: bool = False) -> Entry:
+def read_entry(place: Files, splits: int | None = None, *, digests: bool = False) -> Entry:
     """An entry. splits: how many it must have; by default what its facts say.
 
     Raises FormatError if its facts are missing or damaged.
     """
     try:
-        facts = json.loads((folder / FACTS).read_bytes())
+        facts = json.loads(place.read(FACTS))
         needed = int(facts["splits"]) if splits is None else splits
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         raise FormatError(
-            f"{folder} is no entry of a token store; expected what packprep tokenize writes"
+            f"{place} is no entry of a token store; expected what packprep tokenize writes"
         ) from None
-    files = tuple(receipts(folder, digests=digests))
+    files = tuple(receipts(place, digests=digests))
     rows = sum(sum(file.rows.values()) for file in files)
     ended = facts.get("limit") is not None and rows == facts["limit"]
     complete = ended or _complete(files, needed)
-    return Entry(path=folder, key=folder.name, facts=facts, files=files, complete=complete)
+    key = str(place).rpartition("/")[2]
+    return Entry(place=place, key=key, facts=facts, files=files, complete=complete)
 
 
 def _complete(files: Iterable[TokenFile], splits: int) -> bool:
@@ -192,40 +195,45 @@ def _complete(files: Iterable[TokenFile], splits: int) -> bool:
     )
 
 
-def entries_of(store: Path) -> list[Path]:
-    """Folders of the entries of a store, or of one entry. Raises InputError if there are none."""
-    if (store / FACTS).exists():
-        return [store]
-    folders = sorted(path.parent for path in store.glob(f"*/{FACTS}"))
-    if not folders:
+def entries_of(store: str) -> list[Files]:
+    """The entries of a store, or the one that it is. Raises InputError if there are none."""
+    files = files_at(store)
+    if files.size(FACTS) is not None:
+        return [files]
+    names = [path.relative_to(store).as_posix() for path in Path(store).glob(f"*/{FACTS}")]
+    names = sorted(name for name in (files.list() if is_url(store) else names))
+    keys = [name.removesuffix(f"/{FACTS}") for name in names if name.endswith(f"/{FACTS}")]
+    if not keys:
         raise InputError(f"{store} has no tokens; expected a token store of packprep tokenize")
-    return folders
+    return [files_at(f"{files}/{key}") for key in keys if "/" not in key]
 
 
 def is_store(place: Any) -> bool:
     """True for a token store, or one entry of it."""
-    folder = Path(place) if isinstance(place, str) else None
-    return folder is not None and any([*folder.glob(FACTS), *folder.glob(f"*/{FACTS}")])
+    try:
+        return isinstance(place, str) and bool(entries_of(place))
+    except InputError:
+        return False
 
 
-def complete_entry(store: Path, *, digests: bool = True) -> Entry:
+def complete_entry(store: str, *, digests: bool = True) -> Entry:
     """The tokens of a store, or of one entry, whose files are all there and intact.
 
-    digests: read all files to see that.
+    digests: read all files to see that; those of a URL are compared when they are fetched.
     Raises ConfigError for a store with several sets of tokens, or one that is not finished,
     InputError for a damaged file, and for a store without tokens.
     """
-    folders = entries_of(store)
-    if len(folders) > 1:
-        listed = ", ".join(str(folder) for folder in folders[:5])
+    places = entries_of(store)
+    if len(places) > 1:
+        listed = ", ".join(str(place) for place in places[:5])
         raise ConfigError(f"{store} has tokens of several inputs; name one of {listed}")
-    entry = read_entry(folders[0])
+    entry = read_entry(places[0])
     if not entry.complete:
         raise ConfigError(f"{store} has open splits; run packprep tokenize again to finish it")
     for file in entry.files:
-        if digests and not is_intact(entry.path / file.name, file):
+        if digests and not entry.place.has(file.name, file.bytes, file.digest):
             raise InputError(
-                f"{entry.path / file.name} has changed since it was written; delete {entry.path}, "
-                "and tokenize its sources again"
+                f"{entry.place}/{file.name} has changed since it was written; delete "
+                f"{entry.place}, and tokenize its sources again"
             )
     return entry

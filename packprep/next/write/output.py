@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..schemas.files import MANIFEST, Files, FormatError, canonical_json
+from ..schemas.files import MANIFEST, FormatError, canonical_json, files_at, is_url
 from ..schemas.manifest import Manifest, parse_manifest, read_manifest
 from ..support.errors import ConfigError
 from ..support.limits import locked
@@ -28,35 +28,44 @@ _HERE, _BOTH = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
 PARTS = ("tokens", "shards", "receipts", "scratch", NAMES, JOB)
 
 
-def staging_of(output: Path) -> Path:
-    """Folder in which an output is made, beside it."""
-    return output.with_name(output.name + SUFFIX)
+def staging_of(output: str | Path) -> Path:
+    """Folder in which an output is made: beside it, or for a URL in the working directory."""
+    path = Path(str(output).rstrip("/").rpartition("/")[2] if is_url(output) else output)
+    return path.with_name(path.name + SUFFIX)
+
+
+def lock_name(output: str) -> Path:
+    """The folder of an output, whose lock is held; for a URL, its name here."""
+    return staging_of(output).with_suffix("")
 
 
 def finished(
-    output: Path, identity: str, options: Mapping[str, Any], *, overwrite: bool
+    place: str, identity: str, options: Mapping[str, Any], *, overwrite: bool
 ) -> Manifest | None:
     """The manifest of the output that is there, if it has this identity; None if it must be made.
 
     options: those that decide bytes. Raises ConfigError for an output of other settings, unless it
     is to be replaced, and for a folder that is no output.
     """
+    files, output, remote = files_at(place), Path(place), is_url(place)
+    if remote and files.size(MANIFEST) is None:
+        return None
     try:
-        manifest = read_manifest(Files(output))
+        manifest = read_manifest(files)
     except FormatError as error:
         if output.is_dir() and not any(output.iterdir()):
             return None
         if (output / MANIFEST).exists() and overwrite:
             return None
-        raise ConfigError(f"{output} is there, and is no output of packprep: {error}") from None
+        raise ConfigError(f"{files} is there, and is no output of packprep: {error}") from None
     if manifest.identity == identity:
-        _clean(output)
+        _clean(place, identity)
         return manifest
-    if not overwrite:
+    if remote or not overwrite:
+        cure = "delete it, as nothing at a URL is replaced" if remote else "add --overwrite"
         raise ConfigError(
-            f"{output} is an output of other settings or sources"
-            f"{_changed(manifest.data['inputs']['options'], options)}; choose another -o, or "
-            "replace it with --overwrite"
+            f"{files} is an output of other settings or sources"
+            f"{_changed(manifest.data['inputs']['options'], options)}; choose another -o, or {cure}"
         )
     return None
 
@@ -69,13 +78,14 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def claim(
-    staging: Path, facts: Mapping[str, Any], *, overwrite: bool = False, alone: bool = True
+    output: str, facts: Mapping[str, Any], *, overwrite: bool = False, alone: bool = True
 ) -> bool:
-    """Begin in the folder, or resume. Returns True if only the last rename is missing.
+    """Begin in the staging folder, or resume. Returns True if only the last rename is missing.
 
     facts: of the job, with its `identity`. alone: no other process works there. Raises ConfigError
     if another build has left its work there, unless it is to be replaced.
     """
+    staging = staging_of(output)
     if staging.exists():
         if _is_complete(staging, facts["identity"]):
             return True
@@ -83,6 +93,10 @@ def claim(
     for name in ("shards", "receipts"):
         (staging / name).mkdir(parents=True, exist_ok=True)
     write_file(staging / JOB, canonical_json(facts))
+    if is_url(output):
+        from . import remote
+
+        remote.begin(output, facts["identity"], overwrite=overwrite)
     return False
 
 
@@ -127,8 +141,14 @@ def _is_complete(staging: Path, identity: str) -> bool:
     return whole and manifest.identity == identity
 
 
-def publish(staging: Path, output: Path) -> None:
+def publish(place: str) -> None:
     """Give the finished output its name; an output that is there is replaced."""
+    staging, output = staging_of(place), Path(place)
+    if is_url(place):
+        from . import remote
+
+        remote.publish(staging, place)
+        return
     for path in [*staging.iterdir()]:
         if path.name.removesuffix(_OLD) not in PARTS:
             continue
@@ -166,12 +186,17 @@ def _replaced(output: Path) -> Path:
     return output.with_name(output.name + ".replaced")
 
 
-def _clean(output: Path) -> None:
+def _clean(place: str, identity: str) -> None:
     """Remove what lies beside a finished output, if its build was killed after the rename.
 
     Nothing is removed while another build works there.
     """
-    staging, lock = staging_of(output), output.with_name(output.name + ".lock")
+    if is_url(place):
+        from . import remote
+
+        remote.clean(place, identity)
+    output = lock_name(place)
+    staging, lock = staging_of(place), output.with_name(output.name + ".lock")
     left = [_replaced(output), *([] if (staging / JOB).exists() else [staging])]
     if any(path.exists() for path in (lock, *left)):
         with suppress(ConfigError), locked(output, "another build runs"):

@@ -19,7 +19,7 @@ from ..plan.account import Sums
 from ..plan.types import Packs
 from ..schemas.arrays import Int64
 from ..schemas.columns import Column, plan_columns, schema_of
-from ..schemas.files import file_digest
+from ..schemas.files import Files
 from ..schemas.gather import Layout, copy_runs, pack_columns, plan_batch
 from ..schemas.validate import check_batch
 from ..support.ahead import ahead, ranges
@@ -148,24 +148,20 @@ def _write_shard(
     )
 
 
-def write_window(staging: Path, name: str, made: WindowFile) -> None:
-    """Write the receipt of a window. staging: folder in which the output is made."""
-    write_record(_receipt(staging, name), made)
+def write_window(work: Files, name: str, made: WindowFile) -> None:
+    """Write the receipt of a window, after its shards. work: files of the output that is made."""
+    write_record(work.drafts / _receipt(name), made)
+    work.put(*(f"shards/{shard.name}" for shard in made.shards), _receipt(name))
 
 
-def _receipt(staging: Path, name: str) -> Path:
-    return staging / "receipts" / f"{name}.json"
+def _receipt(name: str) -> str:
+    return f"receipts/{name}.json"
 
 
-def read_window(staging: Path, name: str, made_from: str) -> WindowFile | None:
+def read_window(work: Files, name: str, made_from: str) -> WindowFile | None:
     """The receipt of a window whose shards are all there and intact, made from this; else None."""
-    receipt = read_record(_receipt(staging, name), WindowFile)
+    receipt = read_record(work, _receipt(name), WindowFile)
     if receipt is None or receipt.made_from != made_from:
         return None
-    for shard in receipt.shards:
-        file = staging / "shards" / shard.name
-        if not file.is_file() or file.stat().st_size != shard.bytes:
-            return None
-        if file_digest(file) != shard.sha256:
-            return None
-    return receipt
+    shards = ((f"shards/{shard.name}", shard.bytes, shard.sha256) for shard in receipt.shards)
+    return receipt if all(work.has(*shard) for shard in shards) else None

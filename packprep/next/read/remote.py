@@ -1,0 +1,88 @@
+"""Sources at URLs: a mirror of their names in a folder of this machine, filled as files are read.
+
+MIRROR/s3/bucket/data/a.jsonl is s3://bucket/data/a.jsonl. It begins as an empty file of the same
+size that nobody may read, so that all that finds files works as on a disk; it is fetched when it is
+read. The least recently used files are deleted beyond `KEPT` bytes, and fetched again.
+"""
+
+import glob
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ..schemas.files import check_path
+from ..schemas.remote import RemoteFiles, asked, fetch, keep_within, opened
+from ..support.errors import InputError
+from .sources import content_digest
+from .types import Source
+
+KEPT = 1 << 36
+_OF_DATASETS = ("state.json", "dataset_dict.json")
+_TOKENS = re.compile(r"\.(bin|idx|npy|ds)$")
+_READ = 0o400
+_fetching: defaultdict[str, Lock] = defaultdict(Lock)
+Found = Sequence[tuple[str, Sequence[Path]]]
+
+
+def files_of(url: str, output: str, mirror: Path, find: Callable[[str], Found]) -> Found:
+    """The files that a URL means: those of each source, after its URL.
+
+    find: what a name on this machine means. Files of the output are none. Raises InputError.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme in ("http", "https", "ftp", "file"):
+        raise InputError(f"{url} is an address; download it, or pipe it into packprep build -")
+    place, sign, split = rest.partition("#")
+    root, own = mirror / scheme, tuple(f"{output}{end}/" for end in ("", ".incomplete") if output)
+    where, listing = str(RemoteFiles(f"{scheme}://{place}")), dict[str, Any]()
+    with asked(where), suppress(FileNotFoundError):  # of a bucket
+        files, path = opened(f"{scheme}://{place}")
+        wide = _TOKENS.sub(".*", path)  # with the files beside those of token ids
+        listing = files.glob(wide, detail=True) or {}
+        if not glob.has_magic(path) and not any(f["type"] == "file" for f in listing.values()):
+            listing = files.find(path, detail=True) or files.glob(f"{path}.*", detail=True) or {}
+    for path, facts in listing.items():
+        name = path.strip("/")
+        if facts["type"] == "file" and not f"{scheme}://{name}".startswith((*own, "\0")):
+            here = root / check_path(name)
+            _stand_for(here, facts["size"] or 0)
+            if here.name in _OF_DATASETS:
+                fetch(f"{scheme}://{name}", here)
+    try:
+        sources = find(f"{root}/{place}{sign}{split}")
+    except InputError as error:
+        raise InputError(str(error).replace(f"{root}/", f"{scheme}://")) from None
+    return [(name.replace(f"{root}/", f"{scheme}://"), paths) for name, paths in sources]
+
+
+def _stand_for(path: Path, size: int) -> None:
+    """Make an empty file, unless an earlier name has made it."""
+    if path.exists() and path.stat().st_size == size and not path.stat().st_mode & _READ:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # of an earlier command: it may have changed since
+    path.touch()
+    os.truncate(path, size)
+    path.chmod(0)
+
+
+def make_ready(source: Source) -> None:
+    """Fetch the files of a source that are not here. Raises InputError if they have changed."""
+    fetched = False
+    for path in map(Path, source.paths):
+        with _fetching[str(path)]:
+            if path.exists() and path.stat().st_mode & _READ:
+                os.utime(path)
+                continue
+            scheme, _, place = path.relative_to(source.mirror).as_posix().partition("/")
+            fetch(f"{scheme}://{place}", path)
+            keep_within(Path(source.mirror), KEPT)
+            fetched = True
+    if fetched and source.digest and content_digest(replace(source, mirror="")) != source.digest:
+        raise InputError(f"{source.name} has changed since the build began; build again")
