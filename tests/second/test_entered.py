@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.corpus import SHARED, texts, write_jsonl
 from tests.helpers.entered import entered
 
-MODULES, LINES = 55, 3547
+MODULES, LINES = 55, 3526
 """What it may have now; the bar is 55 modules and 3,500 lines."""
 
 

@@ -81,9 +81,19 @@ def main() -> None:
     except Stopping as stop:
         print("stopped; run the same command again to resume", file=sys.stderr, flush=True)
         os._exit(stop.code)  # threads may work: what they have not finished is done again
-    except (click.exceptions.Exit, click.ClickException, ValueError, OSError, MemoryError) as error:
+    except _ERRORS as error:
         sys.exit(_code_of(error))
     sys.exit(code)
+
+
+_ERRORS = (
+    click.exceptions.Exit,
+    click.ClickException,
+    ValueError,
+    OSError,
+    StoreError,
+    MemoryError,
+)
 
 
 def _code_of(error: Exception) -> int:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..schemas.arrays import Int64
 from ..schemas.columns import schema_of
-from ..schemas.files import MANIFEST, FormatError, digest_of, is_url
+from ..schemas.files import MANIFEST, FormatError, StoreError, digest_of, is_url
 from ..schemas.manifest import FileEntry, Output, Stores, check_file, open_output, token_store
 from ..schemas.views import list_view
 from .record_batch import PlanRows, Rows, columns_of, stored_rows
@@ -60,7 +60,7 @@ class PackedShards:
         cache_size: int | None = None,
         store: Stores = (),
     ) -> None:
-        cache: dict[str, Any] = {"cache_dir": cache_dir, "cache_size": cache_size}
+        cache: dict[str, Any] = {"cache_dir": cache_dir or "", "cache_size": cache_size or 0}
         self._pickled = partial(PackedShards, path, split=split, mmap=mmap, store=store, **cache)
         paths = [path] if isinstance(path, str | Path) else [*path]
         self.path, self.mmap = ", ".join(map(str, paths)), mmap
@@ -133,7 +133,7 @@ class PackedShards:
 
     def read_ahead(self, shards: Sequence[int]) -> None:
         """Ask the system to read shards; no effect where posix_fadvise is missing."""
-        with suppress(OSError):  # reading the shard reports it
+        with suppress(OSError, StoreError):  # reading the shard reports it
             for number in shards if hasattr(os, "posix_fadvise") else ():
                 self._shards[number].will_need()
 
@@ -251,8 +251,7 @@ class _Shard:
 
     def will_need(self) -> None:
         """Fetch the file, and ask the system to read it into its cache."""
-        path = self._files.local(self.entry.path, self.entry.sha256)
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(self._files.local(self.entry.path, self.entry.sha256), os.O_RDONLY)
         try:
             for offset in range(0, self.entry.bytes, _READAHEAD):
                 os.posix_fadvise(handle, offset, _READAHEAD, os.POSIX_FADV_WILLNEED)

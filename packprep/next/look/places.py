@@ -117,18 +117,15 @@ def _unfinished(name: str, staging: Path) -> Place:
     names = list[str]()
     with suppress(OSError, ValueError, KeyError):  # while it reads its sources, it has no job yet
         names = json.loads((staging / JOB).read_bytes())["entries"]
-    entries = [files_at(each) for each in names]
-    tokenized = [_counts(read_entry(each)) for each in entries if each.size(FACTS) is not None]
-    receipts = sorted(path.name for path in staging.glob("receipts/*.json"))
-    windows = [read_record(Files(staging / "receipts"), each, WindowFile) for each in receipts]
+    tokenized = [_counts(read_entry(e)) for e in map(files_at, names) if e.size(FACTS) is not None]
+    receipts = Files(staging / "receipts")
+    windows = [read_record(receipts, each, WindowFile) for each in receipts.list()]
     accounts = (each for window in windows if window for each in window.account.values())
     sums, tokens = sum(accounts, start=Sums()), sum(each["tokens"] for each in tokenized)
     ago = 0
     with suppress(OSError):  # it may end just now; a folder has the time of its last file
-        places = [
-            each for each in (staging, staging / "shards", *map(Path, names)) if each.exists()
-        ]
-        ago = round(time.time() - max(each.stat().st_mtime for each in places))
+        places = map(Path, (str(staging), f"{staging}/shards", *names))
+        ago = round(time.time() - max(each.stat().st_mtime for each in places if each.exists()))
     clock = f"{ago // 3600}:{ago // 60 % 60:02d}:{ago % 60:02d}"
     rows = [("state", f"not finished; it wrote a file {clock} ago")]
     for counts in tokenized:

@@ -27,7 +27,7 @@ from ..schemas.files import MANIFEST, Files
 from ..schemas.manifest import open_output
 from ..support.errors import ConfigError, InputError
 from ..support.progress import Progress
-from ..tokens.store import Entry, entries_of, read_entry
+from ..tokens.store import Entry, is_store, read_entry
 from ..tokens.tokenizer import Tokenizer
 from ..write.report import make_report
 from .lengths import Part, is_lengths, lengths_of_file, parts_of_output
@@ -99,7 +99,7 @@ def origin_of(
         _refuse(config, [*_TOKENS, *_DRAWN], f"{known[0]} is read as lengths of documents")
         part = Part("train", 0, lengths_of_file(Path(known[0])))
         yield _of_lengths(known[0], [part], config, Tokenizer(vocab_size=1), batch)
-    elif all(map(_is_store, places)):
+    elif all(map(is_store, places)):
         _refuse(config, _TOKENS, "the tokens are there already")
         yield _of_store(", ".join(places), config, sample, batch)
     else:
@@ -142,13 +142,6 @@ def _refuse(config: BuildConfig, options: Sequence[str], why: str) -> None:
     for name in options:
         if config.is_set(name):
             raise ConfigError(f"{flag(name)} can do nothing here: {why}; leave it out")
-
-
-def _is_store(place: str) -> bool:
-    try:
-        return Path(place).is_dir() and bool(entries_of(place))
-    except InputError:
-        return False
 
 
 def _of_text(

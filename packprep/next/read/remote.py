@@ -2,31 +2,26 @@
 
 MIRROR/s3/bucket/data/a.jsonl is s3://bucket/data/a.jsonl. It begins as an empty file of the same
 size that nobody may read, so that all that finds files works as on a disk; it is fetched when it is
-read. The least recently used files are deleted beyond `KEPT` bytes, and fetched again.
+read. The least recently used files are deleted beyond `CACHE_SIZE` bytes, and fetched again.
 """
 
 import glob
 import os
 import re
-from collections import defaultdict
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from ..schemas.files import check_path
-from ..schemas.remote import RemoteFiles, asked, fetch, keep_within, opened
+from ..schemas.remote import CACHE_SIZE, RemoteFiles, asked, cached, fetch, opened
 from ..support.errors import InputError
 from .sources import content_digest
 from .types import Source
 
-KEPT = 1 << 36
 _OF_DATASETS = ("state.json", "dataset_dict.json")
 _TOKENS = re.compile(r"\.(bin|idx|npy|ds)$")
-_READ = 0o400
-_fetching: defaultdict[str, Lock] = defaultdict(Lock)
 Found = Sequence[tuple[str, Sequence[Path]]]
 
 
@@ -63,7 +58,7 @@ def files_of(url: str, output: str, mirror: Path, find: Callable[[str], Found]) 
 
 def _stand_for(path: Path, size: int) -> None:
     """Make an empty file, unless an earlier name has made it."""
-    if path.exists() and path.stat().st_size == size and not path.stat().st_mode & _READ:
+    if path.exists() and path.stat().st_size == size and not path.stat().st_mode & stat.S_IRUSR:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)  # of an earlier command: it may have changed since
@@ -74,15 +69,9 @@ def _stand_for(path: Path, size: int) -> None:
 
 def make_ready(source: Source) -> None:
     """Fetch the files of a source that are not here. Raises InputError if they have changed."""
-    fetched = False
+    mirror, fetched = Path(source.mirror), False
     for path in map(Path, source.paths):
-        with _fetching[str(path)]:
-            if path.exists() and path.stat().st_mode & _READ:
-                os.utime(path)
-                continue
-            scheme, _, place = path.relative_to(source.mirror).as_posix().partition("/")
-            fetch(f"{scheme}://{place}", path)
-            keep_within(Path(source.mirror), KEPT)
-            fetched = True
-    if fetched and source.digest and content_digest(replace(source, mirror="")) != source.digest:
+        url = path.relative_to(mirror).as_posix().replace("/", "://", 1)
+        fetched |= cached(url, path, mirror, CACHE_SIZE)
+    if fetched and source.digest and content_digest(source) != source.digest:
         raise InputError(f"{source.name} has changed since the build began; build again")

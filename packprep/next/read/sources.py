@@ -20,7 +20,7 @@ import xxhash
 from ..config.checks import entries_of
 from ..config.grammar import count_of
 from ..config.options import BuildConfig
-from ..schemas.files import StoreError, file_digest, is_url, saved_files
+from ..schemas.files import file_digest, is_url, saved_files
 from ..support.errors import InputError, redacted
 from ..support.progress import Progress
 from .reading import checked, rows_of, state_of
@@ -66,8 +66,6 @@ def resolve(
             found.setdefault(os.path.realpath(source.paths[0]), source)
         sources = [*found.values()]
         made = [""] * len(sources) if digests is None else digests(sources)
-    except StoreError:
-        raise
     except OSError as error:
         name = error.filename or "a source"
         raise InputError(f"{name} cannot be read: {error.strerror}") from None

@@ -21,7 +21,7 @@ from ..support.errors import ConfigError, InputError
 from ..support.limits import check_room, locked
 from ..support.progress import Progress, Silent
 from ..tokens.store import Entry, read_entry
-from ..write.output import claim, finished, lock_name, publish
+from ..write.output import claim, finished, publish
 from ..write.report import make_report, mix_table
 from ..write.shards import WindowFile
 from ..write.sign import sign
@@ -81,10 +81,8 @@ def make(job: Job, progress: Progress, began: float) -> Output:
     config, output = job.config, job.config.output
     if is_finished(job, progress):
         return open_output(output)
-    with locked(lock_name(output), f"{output} is being built"), cluster_of(job) as cluster:
+    with locked(job.work.drafts, f"{output} is being built"), cluster_of(job) as cluster:
         if not claim(output, job.facts, overwrite=config.overwrite):
-            if is_url(output):
-                progress.say(f"{output} is made in {job.staging} and sent to {job.work}")
             work = Work(job)
             times = [began, time.monotonic()]
             if job.splits:
@@ -92,9 +90,6 @@ def make(job: Job, progress: Progress, began: float) -> Output:
             times.append(time.monotonic())
             local.pack(work, progress, cluster)
             times.append(time.monotonic())
-            if is_url(output) and is_finished(job, progress):  # by another build, meanwhile
-                shutil.rmtree(job.staging)
-                return open_output(output)
             sign_off(work, times)
         publish(output)
     return open_output(output)
@@ -125,13 +120,12 @@ def is_finished(job: Job, progress: Progress) -> bool:
 def tokenize_files(work: Work, progress: Progress, cluster: Any = None) -> None:
     """Make the token files of a job."""
     place = work.job.entries[0]
-    folder = place.drafts
     if work.job.config.part is not None:
         write_entry(work.job)
         local.tokenize(work, progress)
         return
-    with locked(folder, f"{place} is being written"):
-        for path in folder.glob("*.tmp"):
+    with locked(place.drafts, f"{place} is being written"):
+        for path in place.drafts.glob("*.tmp"):
             path.unlink()  # of a process that was killed
         write_entry(work.job)
         _check_room(work.job)
@@ -145,17 +139,15 @@ def tokenize_files(work: Work, progress: Progress, cluster: Any = None) -> None:
 def _check_room(job: Job) -> None:
     """Raise StoppedError if the disks have too little room for the tokens, or for the shards."""
     config, size = job.config, job.tokenizer.id_type.itemsize
-    if job.has_limit or job.sample:
+    if job.has_limit or job.sample or is_url(config.store or config.output):
         return
     tokens = int(sum(map(text_bytes, job.sources)) * _TOKENS_PER_BYTE)
-    if not is_url(str(job.entries[0])):
-        check_room(job.entries[0].root, tokens * size, "the tokens")
+    check_room(job.entries[0].root, tokens * size, "the tokens")
     if config.output:
         positions = 2 if config.max_length <= 2**16 else 4
         stored = 0 if config.store else size
         shards = int(tokens * (_OF_SEGMENTS + (0 if config.is_plan else size + positions)))
-        shards *= not is_url(config.output)
-        check_room(job.staging, tokens * stored + shards, "the build")
+        check_room(job.work.root, tokens * stored + shards, "the build")
 
 
 def report_of(work: Work, windows: Sequence[WindowFile]) -> dict[str, Any]:
@@ -209,7 +201,7 @@ def sign_off(work: Work, times: list[float]) -> None:
 
         facts, run = {**facts, "plan": plan_of(work)}, {**run, "stores": stores_of(work)}
     shards = [shard for window in windows for shard in window.shards]
-    sign(job.staging, shards, work.layout, facts, report, config.to_yaml(), run)
+    sign(job.work.drafts, shards, work.layout, facts, report, config.to_yaml(), run)
 
 
 def nothing_left(split: str, report: Mapping[str, Any], config: BuildConfig) -> str:

@@ -25,7 +25,7 @@ from ..support.errors import ConfigError, InputError
 from ..support.progress import Progress
 from ..tokens.store import complete_entry, key_of, write_facts
 from ..tokens.tokenizer import Tokenizer, load_tokenizer, split_token
-from ..write.output import staging_of
+from ..write.output import staging_of, unfinished
 
 _LONGEST_NAME = 200  # bytes; a file system has 255, and names beside it have more
 
@@ -56,19 +56,10 @@ class Job:
     planner: Planner | None = None
     sample: bool = False
 
-    @property
-    def staging(self) -> Path:
-        """Folder in which the output is made."""
-        return staging_of(self.config.output)
-
     @cached_property
     def work(self) -> Files:
-        """Shards and receipts of the output that is made."""
-        if not is_url(self.config.output):
-            return Files(self.staging)
-        from ..write.remote import unfinished
-
-        return unfinished(self.config.output, self.identity, self.staging)
+        """Files of the output that is made."""
+        return unfinished(self.config.output, self.identity)
 
     @property
     def has_limit(self) -> bool:
@@ -108,8 +99,6 @@ def make_job(
     that keeps them.
     """
     _check_places(config, packs=packs)
-    if packs and config.is_plan and not config.store:
-        raise ConfigError("--columns plan leaves the tokens in a store; keep one with --store DIR")
     if config.after is not None:
         config = _following(config)
     tokenizer, renderer, notes = _tokenizer(config)
@@ -142,15 +131,14 @@ def make_job(
         },
         "skips": config.on_error == "skip",
     }
-    drafts = staging / "tokens"
-    store = f"{config.store.rstrip('/')}/{key_of(tokens)}" if config.store else drafts
+    store = f"{config.store.rstrip('/')}/{key_of(tokens)}" if config.store else staging / "tokens"
     return Job(
         config=config,
         sources=tuple(sources),
         splits=tuple(splits(sources)),
         tokenizer=tokenizer,
         renderer=renderer,
-        entries=(files_at(store, drafts=drafts),),
+        entries=(files_at(store, drafts=staging / "tokens"),),
         inputs=_inputs(tokens, config, planner, [source.name for source in sources]),
         planner=planner,
         sample=sample,
@@ -207,7 +195,7 @@ def stored_job(config: BuildConfig, planner: Planner | None = None, *, digests: 
 
     Raises ConfigError for a store without tokens, or with several sets of them.
     """
-    _check_places(config)
+    _check_places(config, stored=True)
     if config.after is not None:
         config = _following(config)
     entries = [complete_entry(str(store), digests=digests) for store in config.sources]
@@ -276,14 +264,21 @@ def _following(config: BuildConfig) -> BuildConfig:
     return replace(config, holdout=holdout)
 
 
-def _check_places(config: BuildConfig, *, packs: bool = True) -> None:
+def _check_plan(config: BuildConfig, *, stored: bool) -> None:
+    if not config.store and not stored:
+        raise ConfigError("--columns plan leaves the tokens in a store; keep one with --store DIR")
+    if any(map(is_url, (config.output, config.store, *config.sources))):
+        raise ConfigError("--columns plan is for folders, not for URLs; build shards")
+
+
+def _check_places(config: BuildConfig, *, packs: bool = True, stored: bool = False) -> None:
     if not config.sources:
         raise InputError("no source is given; name files, a folder, - or a hub dataset")
     name = os.fsencode(Path(config.output).name)
     if packs and (name in (b"", b"..") or len(name) > _LONGEST_NAME):
         raise ConfigError(f"--output is {config.output!r}, expected a new folder, such as packed")
-    if config.is_plan and any(map(is_url, (config.output, config.store or "", *config.sources))):
-        raise ConfigError("--columns plan is for folders, not for URLs; build shards")
+    if config.is_plan and packs:
+        _check_plan(config, stored=stored)
     if not packs and not config.store:
         raise ConfigError("no token store is given; add --store DIR")
 

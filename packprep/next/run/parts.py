@@ -19,7 +19,7 @@ from ..schemas.manifest import Output, open_output
 from ..support.errors import ConfigError
 from ..support.limits import keep, locked
 from ..support.progress import Progress, Silent
-from ..write.output import claim, lock_name, publish
+from ..write.output import claim, publish
 from . import local
 from .build import is_finished, sign_off
 from .job import stored_job
@@ -36,7 +36,7 @@ def pack_part(config: BuildConfig, *, progress: Progress | None = None) -> Outpu
     began, progress = time.monotonic(), progress or Silent()
     job, output = stored_job(config), config.output
     work, what = Work(job), f"{output} is begun or signed"
-    with locked(lock_name(output), what, waits=True):
+    with locked(job.work.drafts, what, waits=True):
         is_made = is_finished(job, progress) or claim(output, job.facts, alone=False)
     if not is_made:
         try:
@@ -44,7 +44,7 @@ def pack_part(config: BuildConfig, *, progress: Progress | None = None) -> Outpu
         except FileNotFoundError:
             if not is_finished(job, progress):  # else another part has done the rest, and signed
                 raise
-    with locked(lock_name(output), what, waits=True):
+    with locked(job.work.drafts, what, waits=True):
         if not is_finished(job, Silent()):
             if not claim(output, job.facts, alone=False):
                 if todo(work, "pack"):

@@ -26,7 +26,7 @@ class FormatError(ValueError):
     """
 
 
-class StoreError(OSError):
+class StoreError(Exception):
     """A store refuses, or does not answer: one sentence with the URL. again: trying may help."""
 
     def __init__(self, sentence: str, *, again: bool = False) -> None:

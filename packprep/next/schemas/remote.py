@@ -9,6 +9,7 @@ environment.
 import contextlib
 import os
 import re
+import stat
 import tempfile
 import threading
 import time
@@ -40,11 +41,7 @@ class RemoteFiles(Files):
     """
 
     def __init__(
-        self,
-        url: str,
-        drafts: Path | None = None,
-        cache_dir: str | Path | None = None,
-        cache_size: int | None = None,
+        self, url: str, drafts: Path | None = None, cache_dir: str | Path = "", cache_size: int = 0
     ) -> None:
         self.url = url.rstrip("/")
         super().__init__(drafts or self.url)
@@ -53,7 +50,7 @@ class RemoteFiles(Files):
                 f"{_hidden(self.url)} has credentials; put them into the environment, or the "
                 "configuration of the store"
             )
-        self._cache, self._size = cache_dir, CACHE_SIZE if cache_size is None else cache_size
+        self._cache, self._size = cache_dir, cache_size or CACHE_SIZE
         self._sizes: dict[str, int] | None = None
 
     def __str__(self) -> str:
@@ -95,17 +92,15 @@ class RemoteFiles(Files):
         return content
 
     def local(self, name: str, digest: str = "") -> Path:
-        if self._cache is None:
+        if not self._cache:
             import platformdirs
 
             self._cache = platformdirs.user_cache_path("packprep", appauthor=False) / "fetched"
         folder = Path(self._cache)
         path = folder / (digest or f"{os.getpid()}/{check_path(name)}")
-        with _fetching[path]:
-            if not digest or not path.exists():
-                fetch(f"{self.url}/{name}", path, digest)
-                keep_within(folder, self._size)
-            os.utime(path)
+        if not digest:
+            path.unlink(missing_ok=True)
+        cached(f"{self.url}/{name}", path, folder, self._size, digest)
         return path
 
     def put(self, *names: str) -> None:
@@ -130,6 +125,20 @@ def opened(url: str) -> tuple[Any, str]:
 
     files, path = url_to_fs(url, use_listings_cache=False)
     return files, str(path).rstrip("/")
+
+
+def cached(url: str, path: Path, folder: Path, size: int, digest: str = "") -> bool:
+    """Fetch a file unless it is there and may be read; True if it was fetched.
+
+    folder: the cache, which may have `size` bytes.
+    """
+    with _fetching[path]:
+        is_new = not path.exists() or not path.stat().st_mode & stat.S_IRUSR
+        if is_new:
+            fetch(url, path, digest)
+            keep_within(folder, size)
+        os.utime(path)
+    return is_new
 
 
 def fetch(url: str, path: Path, digest: str = "") -> None:

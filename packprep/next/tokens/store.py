@@ -66,10 +66,14 @@ class Entry:
     """
 
     place: Files
-    key: str
     facts: Mapping[str, Any]
     files: tuple[TokenFile, ...]
     complete: bool
+
+    @property
+    def key(self) -> str:
+        """Name of its folder."""
+        return str(self.place).rpartition("/")[2]
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
@@ -79,12 +83,11 @@ def key_of(facts: Mapping[str, Any]) -> str:
 
 def write_facts(place: Files, facts: Mapping[str, Any]) -> None:
     """Write the facts of an entry, unless they are there."""
-    folder = place.drafts
-    folder.mkdir(parents=True, exist_ok=True)
+    place.drafts.mkdir(parents=True, exist_ok=True)
     if place.size(FACTS) is None:
-        write_file(folder / FACTS, canonical_json(facts))
+        write_file(place.drafts / FACTS, canonical_json(facts))
         place.put(FACTS)
-    for parent in (folder.parent, folder.parent.parent):
+    for parent in (place.drafts.parent, place.drafts.parent.parent):
         sync_folder(parent)  # so that a power cut leaves the names of the entry and of the store
 
 
@@ -178,8 +181,7 @@ def read_entry(place: Files, splits: int | None = None, *, digests: bool = False
     rows = sum(sum(file.rows.values()) for file in files)
     ended = facts.get("limit") is not None and rows == facts["limit"]
     complete = ended or _complete(files, needed)
-    key = str(place).rpartition("/")[2]
-    return Entry(place=place, key=key, facts=facts, files=files, complete=complete)
+    return Entry(place=place, facts=facts, files=files, complete=complete)
 
 
 def _complete(files: Iterable[TokenFile], splits: int) -> bool:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..schemas.files import MANIFEST, FormatError, canonical_json, files_at, is_url
+from ..schemas.files import MANIFEST, Files, FormatError, canonical_json, files_at, is_url
 from ..schemas.manifest import Manifest, parse_manifest, read_manifest
 from ..support.errors import ConfigError
 from ..support.limits import locked
@@ -34,9 +34,16 @@ def staging_of(output: str | Path) -> Path:
     return path.with_name(path.name + SUFFIX)
 
 
-def lock_name(output: str) -> Path:
-    """The folder of an output, whose lock is held; for a URL, its name here."""
-    return staging_of(output).with_suffix("")
+def unfinished(output: str, identity: str = "") -> Files:
+    """Files of an output that is made; of a URL those of one identity, or without it of all."""
+    of_url = f"{output.rstrip('/')}{SUFFIX}/{identity[:16]}"
+    return files_at(of_url if is_url(output) else staging_of(output), drafts=staging_of(output))
+
+
+def _at_url() -> Any:
+    from . import remote
+
+    return remote
 
 
 def finished(
@@ -94,9 +101,7 @@ def claim(
         (staging / name).mkdir(parents=True, exist_ok=True)
     write_file(staging / JOB, canonical_json(facts))
     if is_url(output):
-        from . import remote
-
-        remote.begin(output, facts["identity"], overwrite=overwrite)
+        _at_url().begin(output, facts["identity"], overwrite=overwrite)
     return False
 
 
@@ -145,9 +150,7 @@ def publish(place: str) -> None:
     """Give the finished output its name; an output that is there is replaced."""
     staging, output = staging_of(place), Path(place)
     if is_url(place):
-        from . import remote
-
-        remote.publish(staging, place)
+        _at_url().publish(staging, place)
         return
     for path in [*staging.iterdir()]:
         if path.name.removesuffix(_OLD) not in PARTS:
@@ -192,13 +195,11 @@ def _clean(place: str, identity: str) -> None:
     Nothing is removed while another build works there.
     """
     if is_url(place):
-        from . import remote
-
-        remote.clean(place, identity)
-    output = lock_name(place)
-    staging, lock = staging_of(place), output.with_name(output.name + ".lock")
+        _at_url().clean(place, identity)
+    staging, output = staging_of(place), Path(place)
+    lock = staging.with_name(staging.name + ".lock")
     left = [_replaced(output), *([] if (staging / JOB).exists() else [staging])]
     if any(path.exists() for path in (lock, *left)):
-        with suppress(ConfigError), locked(output, "another build runs"):
+        with suppress(ConfigError), locked(staging, "another build runs"):
             for path in left:
                 shutil.rmtree(path, ignore_errors=True)

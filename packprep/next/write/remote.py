@@ -24,7 +24,7 @@ from ..schemas.manifest import parse_manifest, read_manifest
 from ..schemas.remote import RemoteFiles, asked, opened
 from ..support.ahead import ahead
 from ..support.errors import ConfigError
-from .output import JOB, NAMES, SUFFIX
+from .output import JOB, NAMES, unfinished
 
 _PUBLISHED = "published.json"
 _LAST = ("state.json", "dataset_dict.json")
@@ -32,10 +32,8 @@ _LAST = ("state.json", "dataset_dict.json")
 _AT_ONCE = 8  # requests
 
 
-def unfinished(output: str, identity: str = "", drafts: Path | None = None) -> RemoteFiles:
-    """The files of unfinished builds of a URL, or of those of one identity."""
-    url = output.rstrip("/") + SUFFIX
-    return RemoteFiles(f"{url}/{identity[:16]}" if identity else url, drafts)
+def _unfinished(output: str, identity: str = "") -> RemoteFiles:
+    return RemoteFiles(str(unfinished(output, identity)))
 
 
 def begin(output: str, identity: str, *, overwrite: bool) -> None:
@@ -44,7 +42,7 @@ def begin(output: str, identity: str, *, overwrite: bool) -> None:
     Raises ConfigError if another build has left its work there, unless it is to be replaced; for a
     store that overwrites what it is asked to create; and if other files are there.
     """
-    files, work, mine = RemoteFiles(output), unfinished(output), canonical_json(identity)
+    files, work, mine = RemoteFiles(output), _unfinished(output), canonical_json(identity)
     if "/" not in files.url.partition("://")[2]:
         raise ConfigError(f"{output} is a bucket; give a folder in it, such as {output}/packed")
     if _created(work, JOB, mine):
@@ -73,12 +71,12 @@ def publish(staging: Path, output: str) -> None:
     """Give the signed output its names, unless another build has; then delete what is left."""
     content = (staging / MANIFEST).read_bytes()
     manifest = parse_manifest(content, MANIFEST)
-    files, work = RemoteFiles(output), unfinished(output, manifest.identity)
+    files, work = RemoteFiles(output), _unfinished(output, manifest.identity)
     moves = json.loads((staging / NAMES).read_bytes())
     names = {entry.path for entry in manifest.all_files} - {*moves.values()}
     texts = {name: (staging / name).read_text() for name in (*names, MANIFEST)}
     try:
-        if unfinished(output).read(JOB) == canonical_json(manifest.identity):
+        if _unfinished(output).read(JOB) == canonical_json(manifest.identity):
             _created(work, _PUBLISHED, canonical_json(texts))
             texts = json.loads(work.read(_PUBLISHED))
             _each(moves, lambda name: _copy(work, name, files, moves[name]))
@@ -96,7 +94,7 @@ def publish(staging: Path, output: str) -> None:
 
 def clean(output: str, identity: str) -> None:
     """Delete what builds of this identity have left, their claim last."""
-    work, mine = unfinished(output), canonical_json(identity)
+    work, mine = _unfinished(output), canonical_json(identity)
     names = work.list()
     is_mine = JOB in names and work.read(JOB) == mine
     _delete(work, [name for name in names if name != JOB and (is_mine or identity[:16] in name)])
