@@ -391,7 +391,7 @@ def test_damage_in_a_store_is_found_and_never_used(shards: str, tmp_path: Path) 
         (["build", "a.jsonl", "-o", "gs://b/out"], 2, "run pip install gcsfs"),
         (["build", "az://b/a.jsonl", "-o", "out"], 2, "run pip install adlfs"),
         (["build", "a.jsonl", "-o", "memory://b"], 2, "memory://b is a bucket"),
-        (["build", "a.jsonl", "-o", "nothing://b/out"], 2, "Protocol not known: nothing"),
+        (["build", "a.jsonl", "-o", "nowhere://b/out"], 2, "Protocol not known: nowhere"),
         (["build", "https://b/a.jsonl", "-o", "out"], 2, "is an address; download it"),
         (["build", "a.jsonl", "-o", "memory:///"], 2, "is a bucket"),
         (["build", "memory://b/none.jsonl", "-o", "out"], 2, "no file memory://b/none.jsonl"),
