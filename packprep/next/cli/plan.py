@@ -13,10 +13,9 @@ from ..look.plan import CHOICES, Origin, Planned, origin_of, sweep
 from ..look.recipe import Equal, equal_recipe, read_recipe, recipe_notes, recipe_table, settings
 from ..plan.account import BATCH, FIGURES, MEANS
 from ..support.errors import ConfigError
-from .grid import print_grid
 from .options import GROUPS, config_of, progress_of
 from .options import command as make
-from .printing import print_sentences
+from .printing import print_grid, print_sentences
 
 
 def run(

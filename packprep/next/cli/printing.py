@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+import click
+
 from ..schemas.manifest import Output
 
 if TYPE_CHECKING:
@@ -41,6 +43,14 @@ def print_table(name: str, rows: Sequence[tuple[str, str]]) -> None:
     print(f"\n{name}")
     for caption, text in rows:
         print(f"  {caption:<{width}}  {text}")
+
+
+def print_grid(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
+    """Print rows under their heads. left: columns from the first one that hold words."""
+    from ..look.compare import grid
+
+    for number, line in enumerate(grid([heads, *rows], slice(left, None))):
+        click.secho(line, bold=number == 0)
 
 
 def print_findings(made: "Iterable[Finding]", file: TextIO) -> None:
