@@ -243,7 +243,7 @@ def _measure_terms(node: Any) -> int:
 
 
 def _joined(parts: list[Any]) -> str:
-    """What `~` makes of its terms."""
+    """The text that `~` makes of its terms."""
     return "".join(map(str, sized(parts)))
 
 

@@ -149,7 +149,7 @@ def _clock(day: object) -> Callable[[str], str]:
 
 
 def _change_of_arguments(template: ChatTemplate) -> Callable[[Any], Any] | None:
-    """What gives arguments of tool calls the form that a template takes.
+    """Change of arguments of tool calls to the form that a template takes; None if it needs none.
 
     It is found by rendering a call twice. Text is right where it is written as the object is, or
     where the template cannot write an object: it fails, or writes it as Python does. Elsewhere the

@@ -1,4 +1,4 @@
-"""What commands print: the closing table, findings, and what a command made."""
+"""Printing for commands: the closing table, findings, and tables with a head."""
 
 import shutil
 import sys

@@ -35,12 +35,12 @@ FORMATS: Mapping[str, tuple[str, Write]] = {
     "rows-parquet": ("the same as Parquet", _DOCUMENTS),
     "rows-jsonl": ("the same as JSON lines", _DOCUMENTS),
 }
-"""What is written, and what writes a split, by the name that `--to` takes."""
+"""Formats by the name that `--to` takes: words for the rows, and a function that writes a split."""
 _OF_PAIRS = ("parquet", "rows", "rows-parquet", "rows-jsonl")  # they say the side
 
 
 class Exported(NamedTuple):
-    """What was written: rows by split, packs or documents. eos: [text, id] at their ends."""
+    """Result of an export. rows: by split, packs or documents. eos: [text, id] at their ends."""
 
     rows: dict[str, int]
     these: str

@@ -27,7 +27,7 @@ class Finding(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What findings are made of. options: those that decide bytes, {} if they are not known.
+    """Facts that findings are made of. options: those that decide bytes, {} if they are not known.
 
     tokenizer: its facts. measured: counts from the shards, None if they were not read.
     """

@@ -39,14 +39,14 @@ class Verdict:
 
     @property
     def cure(self) -> str:
-        """What to do if it failed."""
+        """Cure if it failed."""
         reason = self.name.removeprefix("tokens.dropped.")
         known = {each.value: each.cure for each in Dropped}
         return known.get(reason, figure_of(self.name).cure)
 
     @property
     def sentence(self) -> str:
-        """Which figure failed, by how much, and the cure."""
+        """The figure that failed, by how much, and the cure."""
         now = f"{self.name} is {as_text(self.name, self.value)}"
         if self.baseline is not None:
             now += f" and was {as_text(self.name, self.baseline)}"
