@@ -15,7 +15,7 @@ from ..schemas.arrays import Int32, Int64
 from ..schemas.cost import ATTENTION_COST, Cost
 from ..support.errors import ConfigError, nearest
 from ..support.hashing import Purpose, stream
-from .kernels.common import FEW, SHORT, interpreted
+from .kernels.common import interpreted
 from .kernels.deal import ORDERS, plan_of_documents
 from .plan import PackPlan
 from .repack import repacking
@@ -90,7 +90,7 @@ def pack_lengths(
         ranks=_whole_number("balance_ranks", balance_ranks),
         cost=Cost(*cost),
     )
-    with interpreted(documents.size <= FEW and most <= SHORT):
+    with interpreted(documents.size, most):
         if atom_of is None or not documents.size:
             packs = _planned(planner, items, group_of)
         else:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ..schemas.arrays import Float64, Int32, Int64
 from ..schemas.cost import ATTENTION_COST, Cost
 from ..support.errors import ConfigError, brief
-from .kernels.common import Out, kernel
 from .kernels.deal import by_first_document, permuted, sequence
 
 _FAMILIES = 20  # dual feasible functions tried; the first few nearly always decide
@@ -224,19 +223,10 @@ class PackPlan:
 
 def _sums(table: Float64, lengths: Int32, offsets: Int64) -> Float64:
     """Sum of table[length] over the documents of each pack; lengths in the order of packs."""
-    sums = np.empty(offsets.size - 1)
-    _sum_packs(table, lengths, offsets, sums)
-    return sums
-
-
-@kernel
-def _sum_packs(table: Float64, lengths: Int32, offsets: Int64, sums: Out[Float64]) -> None:
-    """Sum from left to right."""
-    for pack in range(sums.size):
-        total = 0.0
-        for i in range(offsets[pack], offsets[pack + 1]):
-            total += table[lengths[i]]
-        sums[pack] = total
+    pack_of = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+    # bincount adds one after another, so that the sums are the same on every machine.
+    sums = np.bincount(pack_of, table[lengths], minlength=offsets.size - 1)
+    return sums.astype(np.float64, copy=False)
 
 
 def bound_of_counts(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..packing.api import pack_lengths
-from ..packing.kernels.common import FEW, SHORT, interpreted, shuffle
+from ..packing.kernels.common import interpreted, shuffle
 from ..packing.kernels.deal import emptiest, permuted
 from ..packing.kernels.stream import sort_packs
 from ..packing.plan import PackPlan
@@ -54,7 +54,7 @@ def plan_window(
     """Plan the documents of one window. Raises TooLongError with overflow error, or ConfigError."""
     tokens = int(documents.length.sum(dtype=np.int64))
     most = len(documents) + tokens // packing.cutting.max_length  # segments, but for strides
-    with interpreted(most <= FEW and packing.cutting.max_length <= SHORT):
+    with interpreted(most, packing.cutting.max_length):
         return _plan(documents, packing, seed, planner)
 
 

@@ -27,7 +27,7 @@ from ..support.records import read_record, write_record, writing
 from ..tokens.store import WatchedFile
 
 BATCH_TOKENS = 1 << 19
-_FEW = 2000  # segments that numpy copies faster than a compiler is loaded
+_FEW = 100_000  # segments that numpy copies faster than a compiler is loaded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ each. All arrays are contiguous. int is int64, float is float64.
 """
 
 import contextvars
+import itertools
 import threading
 import typing
 from collections.abc import Callable, Iterator
@@ -32,34 +33,42 @@ Variant = tuple[np.dtype[Any], ...]
 """Types of the elements of those arrays of a kernel that may have any."""
 
 NUMBERS = (int, float, bool, np.uint64)
-FEW, SHORT = 2000, 1 << 15
-"""Documents, and tokens of a pack, up to which kernels run as plain Python."""
+FEW, MANY, SHORT = 2000, 100_000, 1 << 15
+"""Documents, and tokens of a pack, up to which kernels run as plain Python.
 
-_plain = contextvars.ContextVar("plain", default=False)
+MANY is for kernels with a plain form of their own, or whose steps are lengths, not documents.
+"""
+
+_items = contextvars.ContextVar("items", default=1 << 62)
 
 
 @contextmanager
-def interpreted(small: bool) -> Iterator[None]:
-    """Run kernels as plain Python inside, unless they are compiled already.
+def interpreted(items: int, longest: int) -> Iterator[None]:
+    """Run kernels inside as plain Python, but for those that are compiled already.
 
     numba and its compiler take longer to import than small inputs take in Python. The results are
-    the same. small: False changes nothing.
+    the same. items: documents, which a kernel compares with its limit. longest: tokens of a pack.
     """
-    token = _plain.set(small or _plain.get())
+    token = _items.set(min(items, _items.get())) if longest <= SHORT else None
     try:
         yield
     finally:
-        _plain.reset(token)
+        if token is not None:
+            _items.reset(token)
 
 
 class Kernel:
     """A compiled function; the first call compiles it, or loads it from the cache on disk.
 
-    free: places of the arguments that are arrays of any elements. Kernels release the GIL, and have
-    no state and no threads.
+    free: places of the arguments that are arrays of any elements. plain, few: what runs up to so
+    many documents, see `kernel_for_many`. Kernels
+    release the GIL, and have no state and no threads.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], plain: Callable[..., Any] | None = None, few: int = FEW
+    ) -> None:
+        self.plain, self.few = plain or self._interpreted, few
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         self.__module__, self.__wrapped__ = function.__module__, function
         hints = typing.get_type_hints(function, include_extras=True)
@@ -72,15 +81,15 @@ class Kernel:
     def __call__(self, *arguments: Any) -> Any:
         variant = tuple([arguments[i].dtype for i in self.free])
         if (compiled := self._compiled.get(variant)) is None:
-            if _plain.get():
-                return self._interpreted(arguments)
+            if _items.get() <= self.few:
+                return self.plain(*arguments)
             compiled = self.load(variant)
         try:
             return compiled(*arguments)
         except TypeError:  # before the first step: an array has gaps, or elements of another type
             return compiled(*map(self._copied, self._hints, arguments))
 
-    def _interpreted(self, arguments: tuple[Any, ...]) -> Any:
+    def _interpreted(self, *arguments: Any) -> Any:
         """Call the function itself; small integers are widened, as compiled code does."""
         wide, written = list(arguments), []
         for place, (hint, argument) in enumerate(zip(self._hints, arguments, strict=True)):
@@ -132,6 +141,18 @@ def kernel(function: F) -> F:
     return cast(F, Kernel(function))
 
 
+def kernel_for_many(plain: Callable[..., Any] | None = None) -> Callable[[F], F]:
+    """Make a kernel of a function whose plain form is fast enough up to MANY documents.
+
+    plain: does the same without a compiler; default: the function itself.
+    """
+
+    def made(function: F) -> F:
+        return cast(F, Kernel(function, plain, MANY))
+
+    return made
+
+
 INLINED: list[Callable[..., Any]] = []
 """Functions that kernels call; the compiler is told of them when it is loaded."""
 
@@ -163,7 +184,19 @@ def shuffle_ranges(values: Int32, starts: Int64, key: np.uint64) -> None:
     _shuffle_ranges(values, starts, key, np.empty(256, np.uint64))
 
 
-@kernel
+def _shuffle_lists(values: Int32, starts: Int64, key: np.uint64, _: UInt64) -> None:
+    """`_shuffle_ranges` with lists: an item of an array takes five times as long."""
+    for start, stop in itertools.pairwise(starts.tolist()):
+        part, left = values[start:stop].tolist(), max(stop - start, 0)
+        places = np.arange(start + 1, start + 1 + left // 2).astype(np.uint64)
+        for word in scrambled(key + places * GOLDEN).tolist():
+            for bits in (word >> 32, word & 0xFFFFFFFF):
+                i, left = bits * left >> 32, left - 1
+                part[i], part[left] = part[left], part[i]
+        values[start:stop] = part
+
+
+@kernel_for_many(_shuffle_lists)
 def _shuffle_ranges(values: Out[Int32], starts: Int64, key: np.uint64, words: Out[UInt64]) -> None:
     """Shuffle ranges of fewer than 2**31 values: one hash gives two draws of 32 bits.
 

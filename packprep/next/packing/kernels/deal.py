@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...schemas.arrays import Int32, Int64, UInt32
 from ...support.hashing import Purpose, stream
-from .common import Out, kernel, larger, set_bits, shuffle, smaller, smaller_of_16
+from .common import Out, kernel_for_many, larger, set_bits, shuffle, smaller, smaller_of_16
 
 _U0, _U1, _U4, _LANES = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(16)
 _NEXT = np.uint32(1)
@@ -53,12 +53,15 @@ def sequence(
     return packs
 
 
-@kernel
+def _sorted_by_key(keys: Int32, _: UInt32, queue: Int32) -> None:
+    queue[:] = np.argsort(keys, kind="stable")
+
+
+@kernel_for_many(_sorted_by_key)
 def queue_by_key(keys: Int32, cursors: Out[UInt32], queue: Out[Int32]) -> None:
     """Fill queue [documents] with document numbers sorted by key; equal keys stay in input order.
 
-    A counting sort. cursors: [keys], where the documents of each key begin; on return, where they
-    end.
+    A counting sort. cursors: [keys], where the documents of each key begin, from 0 on; moved on.
     """
     for i in range(np.uint64(keys.size)):
         k = np.uint64(keys[i])
@@ -102,7 +105,27 @@ def sort_long_packs(order: Int64, offsets: Int64, above: int) -> None:
         order[offsets[pack] : offsets[pack + 1]].sort()
 
 
-@kernel
+def _dealt(
+    packs: Int32,
+    starts: Int64,
+    kinds: Int32,
+    cursors: UInt32,
+    queue: Int32,
+    _: Int32,
+    order: Int64,
+    offsets: Int64,
+) -> None:
+    """`_deal` by sorting: the packs' places for documents by kind, then the documents by pack."""
+    sizes = np.diff(starts)[packs]
+    offsets[:] = np.append(0, np.cumsum(sizes))
+    kind = kinds[joined_ranges(starts[packs], sizes)]
+    counts = np.bincount(kind, minlength=cursors.size)
+    taken = queue[joined_ranges(cursors.astype(np.int64), counts)]
+    order[np.argsort(kind, kind="stable")] = taken
+    order[:] = order[np.lexsort((order, np.repeat(np.arange(packs.size), sizes)))]
+
+
+@kernel_for_many(_dealt)
 def _deal(
     packs: Int32,
     starts: Int64,

@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from ...schemas.arrays import Int32, Int64, UInt64
-from .common import Out, bitmap, inlined, kernel, larger, next_set, put_bit, smaller
+from .common import (
+    Out,
+    bitmap,
+    inlined,
+    kernel_for_many,
+    larger,
+    next_set,
+    put_bit,
+    smaller,
+)
 
 Patterns = tuple[Int64, Int32, Int32, Int64]
 """starts [patterns + 1] into the runs; kind, copies [runs]; packs [patterns]."""
@@ -53,7 +62,7 @@ def grown(grow: Callable[..., int], inputs: tuple[Any, ...], nodes: int, capacit
         nodes *= 4
 
 
-@kernel
+@kernel_for_many()
 def _best_fit_tree(
     lengths: Int32,
     weights: Int32,
@@ -141,7 +150,7 @@ def paths(tree: tuple[Int32, Int32, Int32, Int32], packs: Int64) -> Patterns:
     return starts, run_kind, run_copies, packs[leaves]
 
 
-@kernel
+@kernel_for_many()
 def _write_paths(
     parents: Int32,
     kinds: Int32,
@@ -253,7 +262,7 @@ def first_fit_patterns(
         result.grow()
 
 
-@kernel
+@kernel_for_many()
 def _first_fit(
     lengths: Int32,
     weights: Int32,

@@ -6,7 +6,7 @@ Next fit, first fit, best fit, and a stream that fills the end of each pack exac
 import numpy as np
 
 from ...schemas.arrays import Bools, Int32, Int64, UInt64
-from .common import Out, bitmap, kernel, larger, next_set, put_bit
+from .common import Out, bitmap, kernel, kernel_for_many, larger, next_set, put_bit
 from .deal import by_pack, queue_by_key, sort_long_packs
 
 _SHORT = 32  # documents of a pack that insertion sorts quickly
@@ -22,7 +22,7 @@ def next_fit(lengths: Int32, weights: Int32, capacity: int, slots: int) -> tuple
     return np.arange(lengths.size), offsets[: packs + 1].copy()
 
 
-@kernel
+@kernel_for_many()
 def _next_fit(
     lengths: Int32, weights: Int32, capacity: int, slots: int, offsets: Out[Int64]
 ) -> int:
