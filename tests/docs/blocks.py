@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_PUBLISHED = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")]
+PAGES = [ROOT / "README.md", *sorted(path for path in _PUBLISHED if path.parent.name != "next")]
 
 SHELL = ("sh", "bash", "shell", "zsh")
 _FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,}|~{3,})(?P<language>[\w+-]*)(?P<rest>.*)$")

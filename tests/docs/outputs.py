@@ -18,7 +18,7 @@ _MASKS = (
     (re.compile(r"\s+"), " "),
 )
 # Lines that a slow machine or a first run adds.
-_PASSING = re.compile(r"^compiling kernels|\d MB of memory$")
+_PASSING = re.compile(r"^compiling kernels|\d MB of memory$|^\w+: \d[\d.,]* of \d")
 _DIGEST = re.compile(r"sha256 +[0-9a-f]{64}")
 _ANY = "..."
 
