@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from packprep.next.cli.main import COMMANDS
 from tests.docs.blocks import ROOT, Block, check_page, load
 from tests.docs.outputs import difference
 from tests.docs.test_links import wrong_links
@@ -151,3 +152,10 @@ def test_the_page_for_contributors_has_the_budgets_and_names_what_exists() -> No
     named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`(?:: `([\w.]+)`)?", page)
     for path, name in named:
         assert name == "" or name.split(".")[-1] in (TREE / path).read_text(), (path, name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_runs_on_a_page(name: str) -> None:
+    blocks = [block for page in PAGES for block in load(page) if block.language == "console"]
+    commands = [each.text for block in blocks if not block.why_not for each in block.commands()]
+    assert any(re.search(rf"\bpackprep {name}\b", command) for command in commands)
