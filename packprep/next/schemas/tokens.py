@@ -8,6 +8,7 @@ of the text), and carried columns: a list has a value for each token, a number i
 A row without text has one document of no tokens.
 """
 
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -109,6 +110,12 @@ class Documents:
     def __len__(self) -> int:
         return len(self.id)
 
+    def drop_pages(self) -> None:
+        """Let the system take back what was read of mapped files; it is read again if needed."""
+        for memory in {*self.tokens.memory}:
+            if isinstance(memory, mmap.mmap):
+                memory.madvise(mmap.MADV_DONTNEED)
+
     def take(self, index: Bools | NDArray[np.integer[Any]]) -> "Documents":
         """Select by a mask, or by indices in their order."""
         return _each_column([self], lambda columns: columns[0][index])
@@ -173,9 +180,16 @@ def mapped_documents(
     in the order of the sources. first_place: of the first document; None for no places. Groups have
     no numbers yet. Raises FormatError for a file that is not a token file.
     """
-    with pa.memory_map(str(path)) as file:
-        lists, values = token_columns(file.read_buffer(), str(path))
-    aligned = {name: Pointers.into(view.values, view.offsets[:-1]) for name, view in lists.items()}
+    with path.open("rb") as file:
+        # An empty file cannot be mapped.
+        mapped = (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+        )
+    lists, values = token_columns(pa.py_buffer(mapped), str(path))
+    aligned = {
+        name: replace(Pointers.into(view.values, view.offsets[:-1]), memory=(mapped,))
+        for name, view in lists.items()
+    }
     row = values.pop("row")
     ends = np.cumsum([*rows_of_sources.values()], dtype=np.int64)
     return Documents(

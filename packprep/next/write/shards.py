@@ -27,6 +27,7 @@ from ..support.records import read_record, write_record, writing
 from ..tokens.store import WatchedFile
 
 BATCH_TOKENS = 1 << 19
+_KEPT = 64  # record batches whose documents stay in memory: 128 MB of tokens
 _FEW = 100_000  # segments that numpy copies faster than a compiler is loaded
 
 
@@ -100,7 +101,10 @@ def record_batches(
     last = len(packs) if last is None else last
     copy = copy_runs if len(packs.segments) <= _FEW else copy_compiled
 
-    def made(part: tuple[int, int]) -> pa.RecordBatch:
+    def made(numbered: tuple[int, tuple[int, int]]) -> pa.RecordBatch:
+        number, part = numbered
+        if number % _KEPT == 0:
+            packs.documents.drop_pages()
         table = packs.table(first + part[0], first + part[1])
         if (places := packs.documents.place) is not None:
             return plan_batch(table, places, layout.columns)
@@ -109,7 +113,7 @@ def record_batches(
         return batch
 
     parts = ranges(packs.lengths[first:last], BATCH_TOKENS)
-    return ahead(made, parts, 1)  # gathering beside hashing and writing
+    return ahead(made, enumerate(parts), 1)  # gathering beside hashing and writing
 
 
 def _write_shard(
