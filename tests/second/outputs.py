@@ -59,7 +59,9 @@ def write(
             for first in range(0, len(packs), rows):
                 batches.append((file.tell() if first else 0, first))
                 lists = [
-                    pa.array([p[c.name] for p in packs[first : first + rows]], c.arrow_type)
+                    pa.array(
+                        [p[c.name] for p in packs[first : first + rows]], schema.field(c.name).type
+                    )
                     for c in columns
                 ]
                 writer.write_batch(pa.record_batch(lists, schema=schema))

@@ -40,7 +40,7 @@ def export(source: Path, to: str, out: Path) -> Path:
 def rows_of(source: Path) -> Iterator[dict[str, Any]]:
     """The packs of an output, with standard names."""
     output = open_output(source)
-    names = [column.standard for column in output.manifest.columns]
+    names = [*output.manifest.columns]
     for part in packs(output):
         yield from part.batch.rename_columns(names).to_pylist()
 

@@ -95,7 +95,7 @@ def report_of(place: Path) -> dict[str, Any]:
 def plain_packs(place: Path) -> list[list[tuple[int, int, int]]]:
     """Packs of all splits as (document, tokens, labels) of segments; -1 is filler."""
     output, made = open_output(place), list[list[tuple[int, int, int]]]()
-    names = {column.standard: column.name for column in output.manifest.columns}
+    names = {name: column.name for name, column in output.manifest.columns.items()}
     for split in output.manifest.splits:
         for part in packs(output, split):
             for row in part.batch.to_pylist():

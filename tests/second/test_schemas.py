@@ -77,9 +77,8 @@ def test_a_manifest_is_read_as_it_was_written_and_no_byte_may_change(
     content = manifest_json(*parts)
     manifest = parse_manifest(content, "m")
     assert (manifest.data, manifest.run) == parts
-    assert [file.batches for file in manifest.files] == [
-        tuple(map(tuple, file["batches"])) for file in parts[0]["files"]
-    ]
+    shards = [file for file in manifest.files if file.split]
+    assert [file.batches for file in shards] == [file["batches"] for file in parts[0]["files"]]
     at = data.draw(st.integers(0, len(content) - 1))
     changed = content[:at] + bytes([content[at] ^ 1 << data.draw(st.integers(0, 7))])
     with pytest.raises(FormatError):
@@ -150,7 +149,7 @@ def batch_of(hf: bool, **changed: list[list[float]]) -> tuple[pa.RecordBatch, La
     for column in columns:
         rows = changed.get(column.standard, values[column.standard])
         offsets = np.append(0, np.cumsum([len(row) for row in rows])).astype(np.int32)
-        flat = np.array([value for row in rows for value in row], column.numpy_dtype)
+        flat = np.array([value for row in rows for value in row], column.dtype)
         arrays.append(list_array(ListView(offsets, flat)))
     layout = Layout(columns=tuple(columns), max_length=8, vocab_size=10, bos_id=0, pad_id=0)
     return pa.record_batch(arrays, names=[column.name for column in columns]), layout

@@ -137,7 +137,7 @@ def client(url: str) -> Any:
 
 def digests(place: str) -> dict[str, str]:
     """Digests of the files of an output that its inputs decide."""
-    return {file.path: file.sha256 for file in open_output(place).manifest.files}
+    return {file["path"]: file["sha256"] for file in open_output(place).manifest.data["files"]}
 
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.long)])

@@ -77,8 +77,7 @@ def export(place: str, to: str, output: str, store: Stores = ()) -> Exported:
 def _facts(source: Output, to: str) -> dict[str, Any]:
     """All that decides the bytes of an export, and what readers of its files need."""
     manifest = source.manifest
-    sides = any(column.standard == "pair_sides" for column in manifest.columns)
-    if sides and to not in _OF_PAIRS:
+    if "pair_sides" in manifest.columns and to not in _OF_PAIRS:
         raise ConfigError(
             f"{source.files} has preference pairs, and a trainer of {to} would train on rejected "
             f"answers too; choose one of {', '.join(_OF_PAIRS)}, which say the side"

@@ -102,7 +102,7 @@ def _joined(sizes: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
 def npy(output: Output, split: str, folder: Path, name: str) -> int:
     """Write flat ids. Raises ConfigError for labels that are other ids than the tokens."""
     dtype = "uint16" if output.manifest.layout.vocab_size <= 1 << 16 else "uint32"
-    has_labels = any(column.standard == "labels" for column in output.manifest.columns)
+    has_labels = "labels" in output.manifest.columns
     sizes = list[Any]()
     with ExitStack() as opened:
         ids = opened.enter_context(writing(folder / f"{split}.npy"))

@@ -59,8 +59,7 @@ def documents(output: Output, split: str, name: str) -> Tables:
 
 def _pieces(output: Output, split: str) -> Documents:
     """All segments of a split, sorted by document, first token and end."""
-    columns = {column.standard for column in output.manifest.columns}
-    if missing := [name for name in _NEEDED if name not in columns]:
+    if missing := [name for name in _NEEDED if name not in output.manifest.columns]:
         raise ConfigError(
             f"{output.files} has no column {missing[0]}, by which documents are put together; "
             "build again without --columns, or choose a format of packs"
@@ -83,9 +82,9 @@ def _segments(view: PackView, output: Output) -> Documents:
     after_bos = (start > 0) & repeats
     first = view.segments.starts[kept] + after_bos
     names: dict[str, list[str]] = {"token": [], "segment": [], "boundary": []}
-    for column in output.manifest.columns:
-        if column.standard not in STANDARD or column.standard in ("labels", *_PARTS):
-            names[column.kind].append(column.standard)
+    for name, column in output.manifest.columns.items():
+        if name not in STANDARD or name in ("labels", *_PARTS):
+            names[column.kind].append(name)
     parts = [values[name][kept] for name in _PARTS if name in values]
     return Documents(
         id=values["document_ids"][kept],

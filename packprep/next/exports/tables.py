@@ -66,7 +66,7 @@ def named(output: Output, split: str, name: str) -> Tables:
 
 def padded_rows(output: Output, split: str, name: str) -> Tables:
     """Rows of `max_length` tokens, whose mask numbers the segments and is 0 after the pack."""
-    size = -(-output.manifest.max_length // _MULTIPLE) * _MULTIPLE
+    size = -(-output.manifest.layout.max_length // _MULTIPLE) * _MULTIPLE
     for view in views(output, split):
         counts = np.diff(view.segments.first)
         number = np.arange(counts.sum()) - np.repeat(view.segments.first[:-1], counts) + 1

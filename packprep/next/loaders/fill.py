@@ -155,7 +155,7 @@ class BatchMaker:
             name: np.full(
                 sizes[column.kind],
                 {"labels": NO_LOSS, **OF_FILLER}.get(name, 0),
-                column.numpy_dtype,
+                column.dtype,
             )
             for name, column in self._shards.columns.items()
             if name != "cu_seqlens"

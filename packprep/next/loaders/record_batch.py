@@ -86,7 +86,7 @@ class _Made(dict[str, tuple[memoryview, NDArray[Any]]]):
 
 def columns_of(manifest: Manifest) -> dict[str, Column]:
     """Columns of the packs by standard name: boundaries, where the files have lengths."""
-    columns = {each.standard: each for each in manifest.columns}
+    columns = {**manifest.columns}
     if lengths := columns.pop("seq_lengths", None):
         columns["cu_seqlens"] = replace(lengths, kind="boundary", makes="cu_seqlens")
     return columns

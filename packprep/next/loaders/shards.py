@@ -20,14 +20,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.arrays import Int64
-from ..schemas.columns import schema_of
+from ..schemas.columns import plan_columns, schema_of
 from ..schemas.files import MANIFEST, FormatError, StoreError, digest_of, is_url
 from ..schemas.manifest import FileEntry, Output, Stores, check_file, open_output, token_store
 from ..schemas.views import list_view
 from .record_batch import PlanRows, Rows, columns_of, stored_rows
 
 _IN_MEMORY = 1 << 32  # bytes of record batches
-_HEADER = 1 << 16  # bytes that hold the schema of a shard
 _READAHEAD = 8 << 20
 
 
@@ -63,7 +62,7 @@ class PackedShards:
         cache: dict[str, Any] = {"cache_dir": cache_dir or "", "cache_size": cache_size or 0}
         self._pickled = partial(PackedShards, path, split=split, mmap=mmap, store=store, **cache)
         paths = [path] if isinstance(path, str | Path) else [*path]
-        self.path, self.mmap = ", ".join(map(str, paths)), mmap
+        self.path = ", ".join(map(str, paths))
         if not paths:
             raise ValueError("the list of outputs is empty; pass one or more")
         self.outputs = [_open(each, split, store, cache) for each in paths]
@@ -140,7 +139,7 @@ class PackedShards:
     @property
     def max_length(self) -> int:
         """Most tokens of a pack."""
-        return max(output.manifest.max_length for output, _ in self.outputs)
+        return max(output.manifest.layout.max_length for output, _ in self.outputs)
 
     @property
     def vocab_size(self) -> int:
@@ -192,7 +191,8 @@ class _Shard:
         self.entry, self._manifest, self._mmap = entry, output.manifest, mmap
         self._columns, self._tokens = columns_of(output.manifest), tokens
         self._files, self.path = output.files, f"{output.files}/{entry.path}"
-        self._schema = schema_of(output.manifest.stored_columns)
+        packed = output.manifest.layout.columns
+        self._schema = schema_of(packed if tokens is None else plan_columns(packed))
         self._places = [place for place, _ in entry.batches]
         self.firsts = [first for _, first in entry.batches]
         self.memory = entry.bytes if tokens is None else 8 * entry.tokens
@@ -216,7 +216,7 @@ class _Shard:
             if self._mmap:
                 return PlanRows(packs)
             batch = packs.batch()
-        most = self._manifest.max_length
+        most = self._manifest.layout.max_length
         return stored_rows(batch, self._columns, most, where, self.firsts[number])
 
     def _batch(self, number: int) -> tuple[pa.RecordBatch, str]:
@@ -251,9 +251,7 @@ class _Shard:
 
     def will_need(self) -> None:
         """Fetch the file, and ask the system to read it into its cache."""
-        handle = os.open(self._files.local(self.entry.path, self.entry.sha256), os.O_RDONLY)
-        try:
+        path = self._files.local(self.entry.path, self.entry.sha256)
+        with path.open("rb", buffering=0) as file:
             for offset in range(0, self.entry.bytes, _READAHEAD):
-                os.posix_fadvise(handle, offset, _READAHEAD, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(handle)
+                os.posix_fadvise(file.fileno(), offset, _READAHEAD, os.POSIX_FADV_WILLNEED)

@@ -60,7 +60,7 @@ def compare(
     """
     config, where = recorded_config(output, **changed), str(output.files)
     kind = "a store" if any(map(is_store, config.sources)) else kind_of_sides(config)
-    lacks = {"document_ids", "document_starts"} - {c.standard for c in output.manifest.columns}
+    lacks = {"document_ids", "document_starts"} - output.manifest.columns.keys()
     if lacks or kind not in ("text", "messages") or config.too_long.how == "balanced":
         raise ConfigError(
             f"{where} was built from {kind}; --against is for text and messages of files, with "
@@ -123,12 +123,11 @@ def _differences(segment: Segment, encoded: Encoded, first: int) -> Iterator[tup
 def _chosen(output: Output, sample: int) -> dict[int, list[Segment]]:
     """The segments of so many rows, spread evenly over the input; of rows in no pack, none."""
     options = output.manifest.data["inputs"]["options"]
-    names = {column.standard: column.name for column in output.manifest.columns}
     count = sum(source["rows"] for source in output.manifest.data["sources"])
     rows = np.linspace(0, count, sample, endpoint=False).astype(np.int64)
     chosen: dict[int, list[Segment]] = {}
     for each in (each for split in output.manifest.splits for each in packs(output, split)):
-        views = {standard: list_view(each.batch, name, "") for standard, name in names.items()}
+        views = {n: list_view(each.batch, c.name, "") for n, c in output.manifest.columns.items()}
         _, _, starts, ends = segments_of(views, each.shard.path, each.first)
         values = {name: view.flat for name, view in views.items()}
         tokens, labels = values["tokens"], values.get("labels", values["tokens"])

@@ -17,7 +17,7 @@ NAME, VERSION = "report.json", 2
 def read_report(output: Output) -> dict[str, Any]:
     """The report of an output. Raises FormatError if it is missing, or not what was signed."""
     content = output.files.read(NAME)
-    signed = {file.path: file.sha256 for file in output.manifest.all_files}
+    signed = {file.path: file.sha256 for file in output.manifest.files}
     if hashlib.sha256(content).hexdigest() != signed.get(NAME):
         raise FormatError(
             f"{output.files}/{NAME} has another sha256 than the manifest; restore it or build again"

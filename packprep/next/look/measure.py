@@ -96,11 +96,11 @@ def _batches(
     output: Output, split: str, measured: Measured, shown: int
 ) -> Iterator[tuple[int, Int64, Int64]]:
     """Packs, keys and lengths [segments] of documents, batch by batch."""
-    columns = {c.standard: c.name for c in output.manifest.columns if c.standard in _READ}
+    columns = {name: each for name, each in output.manifest.columns.items() if name in _READ}
     numbers = 0
     for part in packs(output, split, check=False):
         where = part.shard.path
-        views = {key: list_view(part.batch, name, where) for key, name in columns.items()}
+        views = {key: list_view(part.batch, each.name, where) for key, each in columns.items()}
         flat = {name: view.flat for name, view in views.items()}
         segments, count = segments_of(views, where, part.first), len(part.batch)
         pack = np.repeat(np.arange(count), np.diff(segments.first))

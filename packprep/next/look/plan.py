@@ -215,7 +215,7 @@ def _of_output(place: str, config: BuildConfig, batch: int) -> Origin:
     options = {name: value for name, value in inputs["options"].items() if name in _PACKS}
     if options.get("overflow") == "truncate:balanced":
         options["overflow"] = "truncate"  # what it cut is not there any more
-    if any(column.standard == "pair_sides" for column in output.manifest.columns):
+    if "pair_sides" in output.manifest.columns:
         options["pairs"] = "0,1"
     options |= {name: getattr(config, name) for name in _PACKS if config.is_set(name)}
     tokens = inputs["tokens"].get("stores", [inputs["tokens"]])[0]

@@ -65,12 +65,12 @@ def _differences(before: Output, after: Output) -> Iterator[Finding]:
         names = ", ".join(_changed(old.data, new.data))
         yield Finding(kind="inputs", what=f"the build had other inputs than there are now: {names}")
         return
-    pairs = itertools.zip_longest(old.files, new.files)
+    pairs = itertools.zip_longest(old.data["files"], new.data["files"])
     if differing := [found or expected for found, expected in pairs if found != expected]:
         file, what = differing[0], "is not what the sources make"
-        if file is not None and file.split is not None:
-            what = f"of {file.split} {what}: {_first(before, after, file.split)}"
-        yield Finding(kind="rebuild", what=f"{file and file.path} {what}", count=len(differing))
+        if split := file.get("split"):
+            what = f"of {split} {what}: {_first(before, after, split)}"
+        yield Finding(kind="rebuild", what=f"{file['path']} {what}", count=len(differing))
     for name, value in old.data.items():
         if name not in _COMPARED_APART and value != new.data.get(name):
             yield _other(f"the {name} of manifest.json", value, new.data.get(name))

@@ -68,7 +68,7 @@ def shown_packs(output: Output, split: str | None, numbers: Sequence[int]) -> li
 
 def shown_document(output: Output, document: int) -> list[Shown]:
     """The segments of an input row, in order, from all splits. Reads all document ids."""
-    if "document_ids" not in {column.standard for column in output.manifest.columns}:
+    if "document_ids" not in output.manifest.columns:
         raise ConfigError(
             f"{output.files} has no document_ids, by which a row is found; build it with them"
         )
@@ -98,7 +98,7 @@ def _shown(
 
     begin, last: no chosen pack is before or after these.
     """
-    names, firsts, count = output.manifest.layout.columns, dict[str, int](), 0
+    columns, firsts, count = output.manifest.columns, dict[str, int](), 0
     for shard in output.manifest.shards(split):
         firsts[shard.path], count = count, count + shard.packs
     for part in packs(output, split, check=False, begin=begin):
@@ -107,11 +107,10 @@ def _shown(
             return
 
         def view(name: str, part: PackBatch = part) -> ListView:
-            [column] = [each for each in names if each.standard == name]
-            return list_view(part.batch, column.name, part.shard.path)
+            return list_view(part.batch, columns[name].name, part.shard.path)
 
         if rows := sorted(chosen(first, part, view)):
-            views = {column.standard: view(column.standard) for column in names}
+            views = {name: view(name) for name in columns}
             yield from _segments(views, rows, part, split, first)
 
 

@@ -31,12 +31,12 @@ def verify(place: str | Path, store: Stores = ()) -> list[Finding]:
 
 
 def _findings(output: Output) -> Iterator[Finding]:
-    listed = {file.path for file in output.manifest.all_files} | {MANIFEST}
+    listed = {file.path for file in output.manifest.files} | {MANIFEST}
     for name in output.files.list():
         if name not in listed:
             yield Finding(kind="surplus file", what=f"{output.files}/{name} is not in the manifest")
     layout, damaged = output.manifest.layout, set()
-    for file in output.manifest.all_files:
+    for file in output.manifest.files:
         try:
             check_file(output, file)
         except FormatError as error:
@@ -99,7 +99,7 @@ def _pieces(views: Mapping[str, ListView], count: int) -> tuple[Any, ...]:
 
 def _coverage(output: Output, pieces: list[tuple[Any, ...]]) -> Iterator[Finding]:
     """Each document must be there once: pieces begin at 0 and no two begin at one place."""
-    names = {column.standard for column in output.manifest.columns}
+    names = output.manifest.columns.keys()
     if not pieces or not {"document_ids", "document_starts"} <= names:
         return
     ids, parts, starts = (np.concatenate(each) for each in zip(*pieces, strict=True))

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..schemas.arrays import Bools, Int32, Int64
+from ..schemas.manifest import TERMS
 from ..schemas.tokens import Documents
 from .types import Dropped, Packs
 
-_LEDGER = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
 BATCH = 8
 """Documents of a batch of `padding_of_batch`: the default of transformers and TRL for a device."""
 
@@ -76,7 +76,7 @@ class Sums:
     def ledger(self) -> dict[str, Any]:
         """The terms of the equation, with the reasons that dropped something."""
         dropped = {reason: count for reason, count in sorted(self.dropped.items()) if count}
-        return {name: getattr(self, name) for name in _LEDGER} | {"dropped": dropped}
+        return {name: getattr(self, name) for name in TERMS} | {"dropped": dropped}
 
     @property
     def drawn(self) -> int:

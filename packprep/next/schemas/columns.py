@@ -7,7 +7,7 @@ segments.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -58,16 +58,6 @@ class Column:
     def standard(self) -> str:
         """Name of the standard column that it has the values of."""
         return self.makes or self.name
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return np.dtype(self.dtype)
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """list, not large_list: the form that every version of datasets opens."""
-        return pa.list_(pa.from_numpy_dtype(self.numpy_dtype))
 
 
 _STANDARD: tuple[tuple[str, Kind, str], ...] = (
@@ -125,5 +115,8 @@ def check_columns(columns: Sequence[Column], where: str) -> None:
 
 
 def schema_of(columns: Sequence[Column]) -> pa.Schema:
-    """Arrow schema of a shard: a list field for each column, in this order, and no metadata."""
-    return pa.schema([(column.name, column.arrow_type) for column in columns])
+    """Arrow schema of a shard: a list field for each column, in this order, and no metadata.
+
+    list, not large_list: the form that every version of datasets opens.
+    """
+    return pa.schema([(c.name, pa.list_(pa.from_numpy_dtype(np.dtype(c.dtype)))) for c in columns])

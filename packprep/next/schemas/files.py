@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -148,13 +149,10 @@ def saved_files(folder: Path) -> list[Path]:
 def canonical_json(value: Any) -> bytes:
     """Canonical JSON of a value of dicts, lists, text, numbers, bools and None.
 
-    A surrogate that is no character becomes "?". Raises ValueError for anything else.
+    A surrogate that is no character becomes "?". Raises TypeError or ValueError for anything else.
     """
     options: dict[str, Any] = {"sort_keys": True, "ensure_ascii": False, "allow_nan": False}
-    try:
-        return json.dumps(value, separators=(",", ":"), **options).encode(errors="replace") + b"\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"value has no canonical JSON form: {error}") from None
+    return json.dumps(value, separators=(",", ":"), **options).encode(errors="replace") + b"\n"
 
 
 def digest_of(value: Any) -> str:
@@ -172,16 +170,11 @@ def parse_signed(content: bytes, where: str) -> dict[str, Any]:
 
     Raises FormatError unless they are exactly what `signed_json` writes.
     """
-    try:
+    with suppress(ValueError, RecursionError, AttributeError):  # not JSON, or not an object
         value = json.loads(content.decode())
         rest = {key: item for key, item in value.items() if key != _OF_ITSELF}
-        same = canonical_json(value) == content and digest_of(rest) == value.get(_OF_ITSELF)
-    except (ValueError, RecursionError, AttributeError) as error:
-        raise FormatError(
-            f"{where} is not JSON that packprep wrote: {error}; restore the file or build again"
-        ) from None
-    if not same:
-        raise FormatError(
-            f"{where} has changed since packprep wrote it; restore the file or build again"
-        )
-    return rest
+        if signed_json(rest) == content:
+            return rest
+    raise FormatError(
+        f"{where} has changed since packprep wrote it; restore the file or build again"
+    )

@@ -113,7 +113,7 @@ def plan_batch(table: Table, places: Int64, columns: Sequence[Column]) -> pa.Rec
     document, arrays = table.columns["document"], dict[str, Any]()
     values = {**table.columns, "document": np.where(document < 0, FILLER, places[document])}
     for each in plan_columns(columns):
-        of_column = values.get(each.name, np.zeros_like(document)).astype(each.numpy_dtype)
+        of_column = values.get(each.name, np.zeros_like(document)).astype(each.dtype)
         arrays[each.name] = list_array(ListView(table.offsets.astype(np.int32), of_column))
     return pa.record_batch(list(arrays.values()), names=list(arrays))
 
@@ -141,9 +141,9 @@ class TablePacks:
     def view(self, column: Column, copy: Copy = copy_runs) -> ListView:
         """A column of all packs."""
         if column.kind != "token":
-            values = np.ascontiguousarray(self.values(column), column.numpy_dtype)
+            values = np.ascontiguousarray(self.values(column), column.dtype)
             return ListView(self.offsets(column), values)
-        values = np.empty(int(self.starts[-1]), column.numpy_dtype)
+        values = np.empty(int(self.starts[-1]), column.dtype)
         ids = (self.layout.bos_id, self.layout.pad_id)
         ends = {"labels": (NO_LOSS, NO_LOSS), "tokens": ids}
         copy(self.runs(column), *ends.get(column.standard, (0, 0)), values)
@@ -162,7 +162,7 @@ class TablePacks:
         """Runs of a column with a value per token."""
         aligned, name = self.documents.aligned, column.standard
         if name == "position_ids":
-            rising = np.arange(int(self.length.max(initial=0)), dtype=column.numpy_dtype)
+            rising = np.arange(int(self.length.max(initial=0)), dtype=column.dtype)
             values = Pointers.into(rising, np.zeros_like(self.length))
             return Runs(values, self.length, np.zeros(len(self.length), np.bool_), self.length)
         if name != "labels":

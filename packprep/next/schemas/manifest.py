@@ -7,13 +7,12 @@ the other two. Every tool reads the packs of an output by `packs`, whatever it h
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from .columns import Column, check_columns, plan_columns
+from .columns import Column, check_columns
 from .files import (
     MANIFEST,
     Files,
@@ -31,10 +30,9 @@ from .gather import Layout
 if TYPE_CHECKING:
     from .token_store import TokenStore
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 3  # also a key of data
 
 _DATA: dict[str, Any] = {
-    "format_version": int,
     "identity": str,
     "inputs": dict,  # options, sources, tokenizer: identity is their digest
     "columns": list,  # name, kind, dtype, makes
@@ -51,9 +49,8 @@ _DATA: dict[str, Any] = {
 }
 COUNTS = ("packs", "segments", "tokens")
 """Numbers of each split, and of each shard."""
-_TERMS = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
-LEDGER = (*_TERMS, "dropped")
-"""Terms of the ledger: tokens in and added are those packed, truncated and dropped by reason."""
+TERMS = ("tokens_in", "overlap", "continuation_bos", "filler", "tokens_packed", "truncated")
+"""Terms of the ledger: tokens in and added are those packed, truncated and `dropped` by reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,7 @@ class FileEntry:
     packs: int = 0
     segments: int = 0
     tokens: int = 0
-    batches: tuple[tuple[int, int], ...] = ()
+    batches: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,63 +91,26 @@ class PlanFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A manifest that passed all checks. data, run: plain JSON values."""
+    """A manifest that passed all checks.
+
+    data, run: plain JSON values. identity: digest of all that decides the bytes; outputs with equal
+    identities have equal bytes. layout: what all shards share. columns: those of the layout by
+    their standard names. splits: packs, segments and tokens of each. files: all but the manifest.
+    token_files: of a plan, in order; none if the shards hold the tokens.
+    """
 
     data: Mapping[str, Any]
     run: Mapping[str, Any]
-
-    @cached_property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of every pack, in the order of the files."""
-        return tuple(Column(**value) for value in self.data["columns"])
-
-    @cached_property
-    def stored_columns(self) -> tuple[Column, ...]:
-        """The columns of the shards: those of the packs, or of a plan."""
-        return self.columns if self.data["plan"] is None else plan_columns(self.columns)
-
-    @cached_property
-    def token_files(self) -> tuple[PlanFile, ...]:
-        """The token files of a plan, in order; none if the shards hold the tokens."""
-        return tuple(PlanFile(**file) for file in (self.data["plan"] or {"files": ()})["files"])
-
-    @cached_property
-    def layout(self) -> Layout:
-        """What all shards share."""
-        numbers = {n: self.data[n] for n in ("max_length", "vocab_size", "bos_id", "pad_id")}
-        return Layout(columns=self.columns, **numbers)
-
-    @cached_property
-    def files(self) -> tuple[FileEntry, ...]:
-        """The files whose bytes `data` decides."""
-        return tuple(
-            FileEntry(**{**value, "batches": tuple(map(tuple, value.get("batches", ())))})
-            for value in self.data["files"]
-        )
-
-    @cached_property
-    def all_files(self) -> tuple[FileEntry, ...]:
-        """Every file but the manifest: `files`, and those with facts of the run."""
-        return self.files + tuple(FileEntry(**value) for value in self.run["files"])
+    identity: str
+    layout: Layout
+    columns: Mapping[str, Column]
+    splits: Mapping[str, dict[str, int]]
+    files: tuple[FileEntry, ...]
+    token_files: tuple[PlanFile, ...]
 
     def shards(self, split: str) -> tuple[FileEntry, ...]:
         """The shards of one split, in row order."""
         return tuple(file for file in self.files if file.split == split)
-
-    @property
-    def splits(self) -> dict[str, dict[str, int]]:
-        """Packs, segments and tokens of each split."""
-        return dict(self.data["splits"])
-
-    @property
-    def max_length(self) -> int:
-        """Most tokens of a pack."""
-        return int(self.data["max_length"])
-
-    @property
-    def identity(self) -> str:
-        """Digest of all that decides the bytes: outputs with equal identities have equal bytes."""
-        return str(self.data["identity"])
 
 
 def read_manifest(files: Files) -> Manifest:
@@ -182,9 +142,9 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
     for key, kind in _DATA.items():
         if not isinstance(data.get(key, ...), kind):
             raise FormatError(f"{where} has no sound {key}; restore the file")
-    manifest = Manifest(data=data, run=run)
     try:
-        check_columns(manifest.columns, where)
+        manifest = _parsed(data, run)
+        check_columns(manifest.layout.columns, where)
         _check_files(manifest, where)
         _check_ledger(manifest, where)
         if data["plan"] is not None:
@@ -198,9 +158,26 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
     return manifest
 
 
+def _parsed(data: Mapping[str, Any], run: Mapping[str, Any]) -> Manifest:
+    """The values of a manifest as they are used."""
+    columns = tuple(Column(**value) for value in data["columns"])
+    numbers = {name: data[name] for name in ("max_length", "vocab_size", "bos_id", "pad_id")}
+    token_files = () if data["plan"] is None else data["plan"]["files"]
+    return Manifest(
+        data=data,
+        run=run,
+        identity=data["identity"],
+        layout=Layout(columns=columns, **numbers),
+        columns={column.standard: column for column in columns},
+        splits=data["splits"],
+        files=tuple(FileEntry(**value) for value in (*data["files"], *run["files"])),
+        token_files=tuple(PlanFile(**value) for value in token_files),
+    )
+
+
 def _check_files(manifest: Manifest, where: str) -> None:
     """Paths must be unique and inside the output; shards numbered, and sum up to their split."""
-    paths = [MANIFEST, *(str(check_path(file.path)) for file in manifest.all_files)]
+    paths = [MANIFEST, *(str(check_path(file.path)) for file in manifest.files)]
     if len({*paths}) < len(paths):
         raise FormatError(f"{where} lists a file twice, or itself")
     splits = manifest.splits
@@ -220,7 +197,7 @@ def _check_files(manifest: Manifest, where: str) -> None:
 def _check_ledger(manifest: Manifest, where: str) -> None:
     """Tokens in and added must be those packed and lost, and packed those of the splits."""
     ledger = manifest.data["ledger"]
-    tokens_in, overlap, bos, filler, packed, truncated = (ledger[key] for key in _TERMS)
+    tokens_in, overlap, bos, filler, packed, truncated = (ledger[key] for key in TERMS)
     lost = truncated + sum(ledger["dropped"].values())
     if tokens_in + overlap + bos + filler != packed + lost:
         raise FormatError(f"{where} has a ledger that does not balance: {ledger}")

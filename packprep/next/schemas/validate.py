@@ -129,7 +129,7 @@ def _contents(values: Values, segments: Segments, layout: Layout) -> Iterator[_C
     if "labels" in values:
         yield from _labels(values, segments, filler, layout.vocab_size)
     for column in layout.columns:
-        if column.numpy_dtype.kind == "f":
+        if column.dtype.startswith("float"):
             of, each = values[column.standard], "token" if column.kind == "token" else "segment"
             yield _Check("not finite", each, column.name, ~np.isfinite(of), of, "a finite number")
 

@@ -141,7 +141,7 @@ def _is_complete(staging: Path, identity: str) -> bool:
         manifest = parse_manifest((staging / MANIFEST).read_bytes(), MANIFEST)
     except (OSError, FormatError):
         return False
-    sizes = [(staging / file.path, file.bytes) for file in manifest.all_files]
+    sizes = [(staging / file.path, file.bytes) for file in manifest.files]
     whole = all(path.exists() and path.stat().st_size == size for path, size in sizes)
     return whole and manifest.identity == identity
 

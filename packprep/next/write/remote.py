@@ -73,7 +73,7 @@ def publish(staging: Path, output: str) -> None:
     manifest = parse_manifest(content, MANIFEST)
     files, work = RemoteFiles(output), _unfinished(output, manifest.identity)
     moves = json.loads((staging / NAMES).read_bytes())
-    names = {entry.path for entry in manifest.all_files} - {*moves.values()}
+    names = {entry.path for entry in manifest.files} - {*moves.values()}
     texts = {name: (staging / name).read_text() for name in (*names, MANIFEST)}
     try:
         if _unfinished(output).read(JOB) == canonical_json(manifest.identity):

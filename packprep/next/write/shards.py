@@ -85,7 +85,7 @@ def pack_bytes(columns: tuple[Column, ...], tokens: Int64, segments: Int64) -> I
     """Bytes that each pack takes in a shard, [packs]."""
     per = {"token": tokens, "segment": segments, "boundary": segments + 1}
     total: Int64 = sum(
-        (4 + per[column.kind] * column.numpy_dtype.itemsize for column in columns),
+        (4 + per[column.kind] * np.dtype(column.dtype).itemsize for column in columns),
         np.zeros(len(tokens), np.int64),
     )
     return total

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..schemas.files import MANIFEST, canonical_json, digest_of, file_digest, shard_name
 from ..schemas.gather import Layout
-from ..schemas.manifest import FORMAT_VERSION, LEDGER, manifest_json
+from ..schemas.manifest import FORMAT_VERSION, TERMS, manifest_json
 from ..support.records import write_file
 from .output import NAMES
 from .shards import ShardFile
@@ -69,7 +69,7 @@ def sign(
         "columns": [vars(column) for column in layout.columns],
         "splits": report["splits"],
         "files": [*entries, *others],
-        "ledger": {key: report["tokens"][key] for key in LEDGER},
+        "ledger": {key: report["tokens"][key] for key in (*TERMS, "dropped")},
         **facts,
     }
     run = {**run, "files": [file_entry(staging, name) for name in ("build.yaml", "report.json")]}
