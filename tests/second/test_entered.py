@@ -1,4 +1,4 @@
-"""A plain build of the second edition enters few modules, and calls few lines of code."""
+"""A plain build and an epoch of its loader enter few modules, and call few lines of code."""
 
 from pathlib import Path
 
@@ -7,8 +7,15 @@ import pytest
 from tests.helpers.corpus import SHARED, texts, write_jsonl
 from tests.helpers.entered import entered
 
+from . import outputs
+
 MODULES, LINES = 55, 3526
-"""What it may have now; the bar is 55 modules and 3,500 lines."""
+"""What a build may have now; the bar is 55 modules and 3,500 lines."""
+EPOCH = """
+import sys
+from packprep.next.loaders import PackedLoader
+assert len([*PackedLoader(sys.argv[1], packs_per_batch=2)]) > 1
+"""
 
 
 @pytest.mark.long
@@ -24,3 +31,14 @@ def test_a_plain_build_enters_few_modules(tmp_path: Path, monkeypatch: pytest.Mo
     print("\n".join(f"{lines:5} {name}" for name, lines in called.items()))
     assert len(called) <= MODULES
     assert sum(called.values()) <= LINES
+
+
+@pytest.mark.long
+def test_an_epoch_of_a_plain_output_enters_few_modules(tmp_path: Path) -> None:
+    out = outputs.build(tmp_path / "out", [{"ids": [*range(40)]}] * 40, "--max-length", "64")
+    (tmp_path / "traced").mkdir()
+    (tmp_path / "traced" / "epoch.py").write_text(EPOCH)
+    called = entered("epoch", [str(out)], tmp_path / "traced")
+    print("\n".join(f"{lines:5} {name}" for name, lines in called.items()))
+    assert len([name for name, lines in called.items() if lines]) <= 10  # functions of it run
+    assert sum(called.values()) <= 700

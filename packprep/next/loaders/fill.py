@@ -96,12 +96,6 @@ class BatchMaker:
         if documents is None and real is None and real_segments < len(lengths):
             real = lengths.astype(np.int32)  # so that padding can be told from documents
             real[real_segments:] = 0
-        weights = None
-        if self._weights is not None and labels is not None:
-            units = documents
-            if units is not None and "turn_ids" in stored:
-                units = (units << 31) + column("turn_ids")  # turns are documents of their own
-            weights = loss_weights(cu_seqlens, labels != NO_LOSS, self._weights, units)
         batch = PackedBatch(
             tokens=tokens,
             position_ids=positions,
@@ -111,12 +105,14 @@ class BatchMaker:
             label_kind="shifted" if self._labels == "shifted" else "hf",
             document_ids=documents,
             segment_lengths=real,
-            loss_weights=weights,
             extra={name: column(name) for name in self._columns},
             kinds=self._columns,
             pack_boundaries=np.array(bounds, np.int32),
             pack_numbers=np.array(packs, np.int64),
         )
+        if self._weights is not None:
+            turns = column("turn_ids") if "turn_ids" in stored else 0
+            _add_weights(batch, self._weights, turns)
         if size.max_segments is not None:
             self._fix_segments(batch, size.max_segments)
         return batch
@@ -204,6 +200,14 @@ class _Memory:
 
     def _return(self, reference: "weakref.ref[_Array]") -> None:
         self._free.append(self._lent.pop(id(reference))[1])
+
+
+def _add_weights(batch: PackedBatch, mode: Mode, turns: _Array | int) -> None:
+    """Add the weights of the loss. turns: turn_ids of the segments, or 0 without them."""
+    units = batch.document_ids
+    if units is not None:
+        units = (units << 31) + turns  # turns are documents of their own
+    batch.loss_weights = loss_weights(batch.cu_seqlens, batch.labels != NO_LOSS, mode, units)
 
 
 def _one_pack(columns: Mapping[str, _Array]) -> Rows:

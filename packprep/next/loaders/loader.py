@@ -7,17 +7,13 @@ model trains.
 
 import os
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import accumulate, pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, get_args
-
-import numpy as np
 
 from ..schemas.files import FormatError
 from .batch import PackedBatch
@@ -27,8 +23,7 @@ from .order import EpochOrder, PackSteps, TokenSteps
 from .shape import BatchShape, batch_size
 from .shards import PackedShards
 
-# Looking up packs, and handing batches to another thread, costs about 50 microseconds, so that is
-# done for several batches together.
+# Handing batches to another thread costs about 50 microseconds, so several are handed together.
 _TOKENS_AT_ONCE = 1 << 16
 _QUICK = 1e-3  # seconds that a reader is away from so many tokens
 Steps = PackSteps | TokenSteps
@@ -99,7 +94,6 @@ class PackedLoader:
         )
         self._start = self._place = 0
         self._made: tuple[tuple[int, ...], EpochOrder] | None = None
-        self._asked = 0  # windows of the order that were read ahead
         self._cut: tuple[tuple[int, ...], Steps] | None = None
         if not len(self):
             raise ValueError(
@@ -160,7 +154,7 @@ class PackedLoader:
         steps = self._steps(self._start)
         if not 0 <= step < len(steps):
             raise IndexError(f"step {step} is out of range; the epoch has {len(steps)} steps")
-        return self._make(self._packs(self._order(), steps, step, step + 1)[0])
+        return self._make(self._order(), steps, step)
 
     def __iter__(self) -> Iterator[PackedBatch]:
         self._check_group()
@@ -171,35 +165,20 @@ class PackedLoader:
         each = max(min(_TOKENS_AT_ONCE // self._size.tokens, 64), 1)
 
         def batches(first: int) -> Iterator[PackedBatch]:
-            for packs in self._packs(order, steps, first, min(first + each, len(steps))):
-                yield self._make(packs)
+            for step in range(first, min(first + each, len(steps))):
+                yield self._make(order, steps, step)
 
         made = _ahead(batches, range(0, len(steps), each), -(-self.prefetch // each))
         for step, batch in enumerate(made):
             self._place = steps.end(step)
             yield batch
 
-    def _packs(self, order: EpochOrder, steps: Steps, first: int, last: int) -> list[list[int]]:
-        """Packs of this rank at steps first to last - 1, -1 for filler."""
-        places = [steps.places(self.rank, step) for step in range(first, last)]
-        flat = np.concatenate(places)
-        self._read_ahead(order, int(flat[0]))
-        packs = order.take(flat[flat < order.packs])
-        packs += [-1] * (len(flat) - len(packs))
-        ends = accumulate(map(len, places), initial=0)
-        return [packs[begin:end] for begin, end in pairwise(ends)]
-
-    def _make(self, packs: list[int]) -> PackedBatch:
+    def _make(self, order: EpochOrder, steps: Steps, step: int) -> PackedBatch:
+        """Batch of this rank at a step; places after the last pack are filler, pack -1."""
+        places = steps.places(self.rank, step)
+        packs = [order.pack_at(place) if place < order.packs else -1 for place in places]
         batch = self._maker.make(packs)
         return batch.pin_memory() if self._pin_memory else batch
-
-    def _read_ahead(self, order: EpochOrder, place: int) -> None:
-        """Ask the system for the shards of this window of the order and the next, once each."""
-        window = order.window_at(place)
-        new = order.windows[max(window, self._asked) : window + 2]
-        self._asked = window + 2
-        if shards := [shard for each in new for shard in each]:
-            threading.Thread(target=self.shards.read_ahead, args=(shards,), daemon=True).start()
 
     def set_epoch(self, epoch: int) -> None:
         """Make this the next epoch to iterate, from its beginning.
@@ -242,17 +221,15 @@ class PackedLoader:
     def _order(self) -> EpochOrder:
         key = (self.seed, self.epoch, self._window)
         if self._made is None or self._made[0] != key:
-            counts, outputs = self.shards.packs_per_shard, self.shards.shards_per_output
-            order = EpochOrder(counts, outputs, seed=key[0], epoch=key[1], window=key[2])
-            self._made, self._asked = (key, order), 0
+            self._made = key, EpochOrder(self.shards, *key)
         return self._made[1]
 
     def _steps(self, start: int) -> Steps:
         """The steps of the epoch from a place on."""
         ranks, fill = self.world_size, self.remainder == "fill"
         if self.shape.max_tokens is None:
-            packs, each = len(self.shards), self.shape.packs_per_batch or 1
-            return PackSteps(packs, each, start, ranks, fill)
+            each = self.shape.packs_per_batch or 1
+            return PackSteps(len(self.shards), each, start, ranks, fill)
         key = (self.seed, self.epoch, self._window, start)
         if self._cut is None or self._cut[0] != key:
             tokens = self.shards.pack_tokens()[self._order().every()]

@@ -16,63 +16,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.arrays import Int64
+from .shards import PackedShards
 
 
 class EpochOrder:
-    """Packs 0..n-1 in the order of one epoch; order.take([0, 1]) gives the first two packs.
+    """Packs 0..n-1 in the order of one epoch; order.pack_at(0) is the first of them.
 
-    packs_per_shard: in stored order. outputs: number of shards of each output. window: shards whose
-    packs are mixed; 0 keeps stored order.
+    window: shards whose packs are mixed; 0 keeps stored order. Those of a window and of the next
+    are read ahead when a pack of the window is first asked for.
     """
 
-    def __init__(
-        self,
-        packs_per_shard: tuple[int, ...],
-        outputs: tuple[int, ...],
-        *,
-        seed: int,
-        epoch: int,
-        window: int,
-    ) -> None:
-        self.packs = sum(packs_per_shard)
-        self._firsts = [*accumulate(packs_per_shard, initial=0)]
+    def __init__(self, shards: PackedShards, seed: int, epoch: int, window: int) -> None:
+        counts, sizes = shards.packs_per_shard, shards.shards_per_output
+        self.packs = len(shards)
+        self._firsts = [*accumulate(counts, initial=0)]
         self._key = _hash(_hash(np.array([seed % 2**64], np.uint64)) + np.uint64(epoch))
         self._shuffle = window > 0
-        self.windows = list[list[int]]()
-        for end, count in zip(accumulate(outputs), outputs, strict=True):
-            shards = np.arange(end - count, end)
+        self._windows = list[list[int]]()
+        for end, size in zip(accumulate(sizes), sizes, strict=True):
+            of_output = np.arange(end - size, end)
             if self._shuffle:
-                shards = _permutation(shards, self._key + np.uint64(1))
+                of_output = _permutation(of_output, self._key + np.uint64(1))
             each = max(window, 1)
-            self.windows += [shards[at : at + each].tolist() for at in range(0, count, each)]
-        sizes = (sum(packs_per_shard[shard] for shard in shards) for shards in self.windows)
-        self._ends = [*accumulate(sizes)]
+            self._windows += [of_output[at : at + each].tolist() for at in range(0, size, each)]
+        packs = (sum(counts[shard] for shard in of_window) for of_window in self._windows)
+        self._begins = [*accumulate(packs, initial=0)]
+        self._read_ahead = shards.read_ahead
         # Two, because a batch may cross the end of a window.
-        self._packs_of = lru_cache(maxsize=2)(self._make_window)
+        self._opened = lru_cache(maxsize=2)(self._open)
 
-    def window_at(self, place: int) -> int:
-        """The number of the window that holds a place of the order."""
-        return bisect_right(self._ends, place)
-
-    def take(self, places: Int64) -> list[int]:
-        """Stored numbers of the packs at ascending places of the order, each below `packs`."""
-        numbers: list[int] = []
-        while len(places):
-            window = self.window_at(int(places[0]))
-            inside = int(np.searchsorted(places, self._ends[window]))
-            first = self._ends[window - 1] if window else 0
-            numbers += self._packs_of(window)[places[:inside] - first].tolist()
-            places = places[inside:]
-        return numbers
+    def pack_at(self, place: int) -> int:
+        """Stored number of the pack at a place of the order, 0 to `packs` - 1."""
+        window = bisect_right(self._begins, place) - 1
+        return int(self._opened(window)[place - self._begins[window]])
 
     def every(self) -> Int64:
         """Stored numbers of all packs in this order, int64 [packs]."""
-        windows = [self._make_window(window) for window in range(len(self.windows))]
+        windows = [self._packs_of(window) for window in range(len(self._windows))]
         return np.concatenate([np.empty(0, np.int64), *windows])
 
-    def _make_window(self, window: int) -> Int64:
-        shards = self.windows[window]
-        packs = [np.arange(self._firsts[shard], self._firsts[shard + 1]) for shard in shards]
+    def _open(self, window: int) -> Int64:
+        self._read_ahead([shard for each in self._windows[window : window + 2] for shard in each])
+        return self._packs_of(window)
+
+    def _packs_of(self, window: int) -> Int64:
+        packs = [np.arange(*self._firsts[shard : shard + 2]) for shard in self._windows[window]]
         joined = np.concatenate(packs)
         return _permutation(joined, self._key + np.uint64(2)) if self._shuffle else joined
 
@@ -100,10 +88,10 @@ class PackSteps:
         """First place after the global batch at a step."""
         return min(self._start + (step + 1) * self._size, self._packs)
 
-    def places(self, rank: int, step: int) -> Int64:
+    def places(self, rank: int, step: int) -> range:
         """Places of a rank's packs at a step, ascending."""
         first = self._start + step * self._size
-        return np.arange(first + rank, first + self._size, self._world_size)
+        return range(first + rank, first + self._size, self._world_size)
 
 
 class TokenSteps:
@@ -130,12 +118,12 @@ class TokenSteps:
         """First place after the global batch at a step."""
         return self._bounds[min((step + 1) * self._world_size, len(self._bounds) - 1)]
 
-    def places(self, rank: int, step: int) -> Int64:
+    def places(self, rank: int, step: int) -> range:
         """Places of a rank's packs at a step, ascending."""
         run = step * self._world_size + rank
         if run >= len(self._bounds) - 1:
-            return np.array([self._bounds[-1]])
-        return np.arange(self._bounds[run], self._bounds[run + 1])
+            return range(self._bounds[-1], self._bounds[-1] + 1)
+        return range(self._bounds[run], self._bounds[run + 1])
 
 
 def _next_fit_bounds(tokens: Int64, budget: int) -> list[int]:

@@ -99,7 +99,9 @@ def stored_rows(
 
     Raises FormatError unless all lists of each pack fit one another.
     """
-    views = {name: _view(batch, each, where) for name, each in columns.items()}
+    views = {name: list_view(batch, each.name, where) for name, each in columns.items()}
+    if columns["cu_seqlens"].name == "seq_lengths":
+        views["cu_seqlens"] = _boundaries(views["cu_seqlens"])
     tokens, entries = np.diff(views["tokens"].offsets), np.diff(views["cu_seqlens"].offsets)
     bad: Bools = (tokens < 1) | (tokens > max_length) | (entries < 2)
     lengths = {"token": tokens, "segment": entries - 1, "boundary": entries}
@@ -121,16 +123,13 @@ def stored_rows(
     return Rows(views)
 
 
-def _view(batch: pa.RecordBatch, column: Column, where: str) -> ListView:
-    """A column of the packs: lengths of segments become boundaries."""
-    view = list_view(batch, column.name, where)
-    if column.name != "seq_lengths":
-        return view
-    counts, lengths = np.diff(view.offsets), view.flat
+def _boundaries(of_lengths: ListView) -> ListView:
+    """The boundaries of segments with these lengths."""
+    counts, lengths = np.diff(of_lengths.offsets), of_lengths.flat
     ends = np.cumsum(lengths, dtype=np.int64)
-    before = np.append(0, ends)[view.offsets[:-1] - view.offsets[0]]
+    before = np.append(0, ends)[of_lengths.places[:-1]]
     values = np.zeros(len(lengths) + len(counts), np.int32)
     pack = np.repeat(np.arange(len(counts)), counts)
     values[np.arange(len(lengths)) + pack + 1] = ends - np.repeat(before, counts)
-    offsets = view.offsets - view.offsets[0] + np.arange(len(view.offsets))
+    offsets = of_lengths.places + np.arange(len(of_lengths.offsets))
     return ListView(offsets.astype(np.int32), values)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,9 @@ class PackedShards:
 
     def read_ahead(self, shards: Sequence[int]) -> None:
         """Ask the system to read shards; no effect where posix_fadvise is missing."""
+        Thread(target=self._ask_for, args=(shards,), daemon=True).start()
+
+    def _ask_for(self, shards: Sequence[int]) -> None:
         with suppress(OSError, StoreError):  # reading the shard reports it
             for number in shards if hasattr(os, "posix_fadvise") else ():
                 self._shards[number].will_need()
