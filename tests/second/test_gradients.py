@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from packprep.next import BuildConfig, build
 from packprep.next.loaders import (
@@ -139,6 +140,21 @@ def test_gradients_are_those_of_documents_one_at_a_time(
     assert all(map(len, losses))
     expected: Any = sum(each.sum() if mode == "token" else each.mean() for each in losses)
     same(found, gradients(model, expected))
+
+
+def test_fewer_packs_in_a_forward_and_checkpoints_are_the_same_gradient(packed: Path) -> None:
+    """What saves memory: gradients of parts add up to those of the batch."""
+    model: Any = Model()
+    (each,) = PackedLoader(packed, 8, loss_weights="document", remainder="drop")
+    batch = each.torch()
+
+    def loss(part: PackedBatch) -> Any:
+        return -(part.loss_weights.roll(-1) * model.log_probs(part)).sum()
+
+    expected, parts = gradients(model, loss(batch)), batch.micro_batches(3)
+    assert [len(part.pack_numbers) for part in parts] == [3, 3, 2]
+    losses = [checkpoint(loss, part, use_reentrant=False) for part in parts]
+    same(gradients(model, sum(losses)), expected)
 
 
 def test_gradients_of_pairs_are_those_of_pairs_one_at_a_time(tmp_path: Path) -> None:

@@ -17,12 +17,17 @@ skip_without("torch", "transformers")
 
 import datasets  # noqa: E402
 import grain  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 from transformers import Trainer, TrainingArguments  # noqa: E402
 
 import packprep.loaders as first  # noqa: E402
 from packprep.next.loaders import (  # noqa: E402
     MaxTextSource,
     PackedBatch,
+    PackedLoader,
     PackedShards,
     PackMetrics,
     log_pack_metrics,
@@ -111,3 +116,34 @@ def test_records_of_grain_are_those_of_the_first_edition(tmp_path: Path) -> None
     assert len([*mixed]) == 3
     with pytest.raises(ValueError, match="packs of up to 64"):
         MaxTextSource(shards, 32)
+
+
+def test_ranks_of_a_tensor_parallel_group_have_the_packs_of_their_data_parallel_rank(
+    tmp_path: Path,
+) -> None:
+    """Of a mesh of two by two ranks, as each of them sees it."""
+    out = outputs.write(tmp_path / "out", [[outputs.pack(3, document=n) for n in range(8)]])
+    packs: dict[tuple[int, int], list[list[int]]] = {}
+    for rank in range(4):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+        try:
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+            place, size = mesh["dp"].get_local_rank(), mesh["dp"].size()
+            loader = PackedLoader(out, 2, rank=place, world_size=size)
+            batches = [batch.pack_numbers.tolist() for batch in loader]
+            packs[place, mesh["tp"].get_local_rank()] = batches
+        finally:
+            dist.destroy_process_group()
+    assert [packs[place, 0] for place in range(2)] == [packs[place, 1] for place in range(2)]
+    both = [number for place in range(2) for batch in packs[place, 0] for number in batch]
+    assert sorted(both) == [*range(8)]
+
+
+def test_a_micro_batch_is_one_sequence_and_no_batch_size_says_so(tmp_path: Path) -> None:
+    """So DeepSpeed needs train_micro_batch_size_per_gpu, and it is 1 for any number of packs."""
+    out = outputs.write(tmp_path / "out", [[outputs.pack(3, 2), outputs.pack(4, document=2)] * 3])
+    for packs in (1, 2, 3):
+        loader: Any = PackedLoader(out, packs)
+        batches: Any = DataLoader(loader, batch_size=None)
+        assert (getattr(loader, "batch_size", None), batches.batch_size) == (None, None)
+        assert {to_hf(batch.torch())["input_ids"].shape[0] for batch in loader} == {1}
