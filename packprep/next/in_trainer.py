@@ -3,6 +3,7 @@
 The first process builds, and the others wait for it; if it dies, the next one resumes its work.
 
     CACHE/NAME       a finished output; NAME is a digest of all that decides its bytes
+    CACHE/NAME-TO    the same in the format of another trainer
     CACHE/digests    digests of sources by their sizes and times: a second start reads no source
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config.options import BuildConfig
+from .exports.export import check_format, export
 from .run.build import make
 from .run.job import make_job
 from .schemas.files import digest_of
@@ -58,8 +60,15 @@ def shards(sources: _Sources, tokenizer: Any = None, **options: Any) -> "PackedS
     return PackedShards(prepared(sources, tokenizer, **options), split=split)
 
 
-def prepared(sources: _Sources, tokenizer: Any = None, **options: Any) -> Path:
-    """Return the folder of the packs of sources, for trainers that take a path; see `dataset`."""
+def prepared(
+    sources: _Sources, tokenizer: Any = None, *, to: str | None = None, **options: Any
+) -> Path:
+    """Return the folder of the packs of sources, for trainers that take a path; see `dataset`.
+
+    to: a format of `packprep export` for it, such as "llama-factory".
+    """
+    if to is not None:
+        check_format(to)
     place = options.pop("cache_dir", None) or os.environ.get("PACKPREP_CACHE")
     cache = Path(place or cache_folder("in_trainer")).expanduser().absolute()
     listed = [sources] if isinstance(sources, str | os.PathLike | Mapping) else [*sources]
@@ -79,8 +88,9 @@ def prepared(sources: _Sources, tokenizer: Any = None, **options: Any) -> Path:
     with _turn(cache / f"sources-{digest_of(str(read))[:24]}"):
         job = make_job(config, Silent(), digests=digests)
     folder = cache / job.identity[:24]
-    if folder.is_dir():
-        return folder
+    wanted = folder if to is None else folder.with_name(f"{folder.name}-{to}")
+    if wanted.is_dir():
+        return wanted
     with _turn(folder.with_suffix(".turn")):
         if not folder.is_dir():
             progress = Console()
@@ -90,7 +100,9 @@ def prepared(sources: _Sources, tokenizer: Any = None, **options: Any) -> Path:
                 progress.say(f"packprep: built {folder}")
             finally:
                 progress.close()
-    return folder
+        if to is not None and not wanted.is_dir():
+            export(str(folder), to, str(wanted))
+    return wanted
 
 
 def _turn(path: Path) -> AbstractContextManager[None]:

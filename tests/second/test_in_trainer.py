@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 import packprep.next as packprep
 from packprep.next import BuildConfig, ConfigError, InputError, in_trainer
+from packprep.next.exports.export import export
 from packprep.next.run.build import make
 from tests.helpers.corpus import save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
@@ -76,6 +77,26 @@ def test_processes_that_start_at_once_build_once(
     with ThreadPoolExecutor(8) as pool:
         paths = {each.path for each in pool.map(lambda _: opened(source, cache), range(8))}
     assert len(paths) == len(builds) == len(outputs(cache)) == 1
+
+
+def test_an_export_for_a_trainer_is_made_once_from_the_packs(
+    source: Path, cache: Path, builds: list[str], tmp_path: Path
+) -> None:
+    def prepared(to: str | None) -> Path:
+        return in_trainer.prepared(source, cache_dir=cache, to=to, **OPTIONS)
+
+    with refused(ConfigError, "lama-factory", "llama-factory"):
+        prepared("lama-factory")
+    assert builds == []
+    with ThreadPoolExecutor(8) as pool:
+        [folder] = {*pool.map(prepared, ["llama-factory"] * 8)}
+    packs = prepared(None)
+    assert (len(builds), folder.parent) == (1, packs.parent)
+    export(str(packs), "llama-factory", str(tmp_path / "same"))
+    files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    assert {path.suffix for path in files} == {".arrow", ".json"}
+    for name, path in files.items():
+        assert path.read_bytes() == (tmp_path / "same" / name).read_bytes()
 
 
 def test_a_second_start_reads_no_source_and_a_copy_is_known_by_its_contents(

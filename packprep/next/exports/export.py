@@ -47,14 +47,19 @@ class Exported(NamedTuple):
     eos: Any
 
 
+def check_format(to: str) -> None:
+    """Raise ConfigError unless `to` is a name of `FORMATS`."""
+    if to not in FORMATS:
+        raise ConfigError(f"--to is {to!r}{nearest(to, FORMATS)}")
+
+
 def export(place: str, to: str, output: str, store: Stores = ()) -> Exported:
     """Write an output in a format of `FORMATS`, or a store as megatron. store: see `open_output`.
 
     Raises ConfigError if `output` is there or the format cannot express the packs, FormatError for
     damage.
     """
-    if to not in FORMATS:
-        raise ConfigError(f"--to is {to!r}{nearest(to, FORMATS)}")
+    check_format(to)
     parts: dict[str, Any]
     entry = complete_entry(place) if is_store(place) else None
     if entry is None:
