@@ -307,7 +307,7 @@ WEIRD: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in fields(BuildConfig)])
-@pytest.mark.parametrize("rows", [{}, {"ids": "i"}, {"sources": ["a.npy"]}])
+@pytest.mark.parametrize("rows", [{}, {"ids": "i"}, {"messages": "m"}, {"sources": ["a.npy"]}])
 def test_any_value_is_refused_or_kept_in_yaml(
     name: str, rows: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -275,4 +275,6 @@ def _value(spec: Any, value: Any) -> Any:
     if not (isinstance(kinds[0], str) or Any in kinds or isinstance(value, kinds)):
         names = {bool: "true or false", str: "text", int: "a number"}
         wrong(spec.name, value, names.get(kinds[0], "a table"))
+    if kinds[0] is Mapping:  # as JSON has it: YAML reads 2026-01-31 as a day, not as text
+        return json.loads(json.dumps(value, default=lambda day: day.isoformat()))
     return value

@@ -144,11 +144,8 @@ def _filled(text: str, where: str) -> str:
             )
         return found.replace("${", "\0")
 
-    for _ in range(20):
-        filled = _VARIABLE.sub(value, text)
-        if filled == text:
-            break
-        text = filled
+    for _ in range(20):  # defaults in defaults
+        text = _VARIABLE.sub(value, text)
     if "${" in text:
         raise ConfigError(
             f"{where} has {text[text.index('${') :][:40]!r}, expected ${{NAME}} or "
