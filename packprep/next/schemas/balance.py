@@ -57,8 +57,7 @@ def exchange_until_even(
     members[starts[pack]:starts[pack + 1]]. settled: no exchange improves the pack, until it
     changes.
     """
-    packs = len(fills)
-    done = 0
+    packs, done = len(fills), 0
     for _ in range(rounds):
         one, furthest = -1, 0
         for pack in range(packs):
@@ -101,10 +100,8 @@ def exchange_until_even(
             while place > starts[pack] and lengths[members[place - 1]] > lengths[members[place]]:
                 members[place - 1], members[place] = members[place], members[place - 1]
                 place -= 1
-            while (
-                place + 1 < starts[pack + 1]
-                and lengths[members[place + 1]] < lengths[members[place]]
-            ):
+            last = starts[pack + 1] - 1
+            while place < last and lengths[members[place + 1]] < lengths[members[place]]:
                 members[place + 1], members[place] = members[place], members[place + 1]
                 place += 1
         done += 1

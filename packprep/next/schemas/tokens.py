@@ -35,10 +35,13 @@ class Pointers:
     memory: tuple[Any, ...]
 
     @staticmethod
-    def into(values: NDArray[Any], index: NDArray[np.integer[Any]]) -> "Pointers":
-        """Pointers to values[index]; an index of len(values) is allowed, but must not be read."""
+    def into(values: NDArray[Any], index: NDArray[Any], owner: Any = None) -> "Pointers":
+        """Pointers to values[index]; an index of len(values) is allowed, but must not be read.
+
+        owner: of the memory; None for the values themselves.
+        """
         address = values.ctypes.data + values.itemsize * index.astype(np.int64)
-        return Pointers(address, values.dtype, (values,))
+        return Pointers(address, values.dtype, (values if owner is None else owner,))
 
     @staticmethod
     def joined(parts: "Sequence[Pointers]") -> "Pointers":
@@ -186,10 +189,7 @@ def mapped_documents(
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
         )
     lists, values = token_columns(pa.py_buffer(mapped), str(path))
-    aligned = {
-        name: replace(Pointers.into(view.values, view.offsets[:-1]), memory=(mapped,))
-        for name, view in lists.items()
-    }
+    aligned = {n: Pointers.into(v.values, v.offsets[:-1], mapped) for n, v in lists.items()}
     row = values.pop("row")
     ends = np.cumsum([*rows_of_sources.values()], dtype=np.int64)
     return Documents(
